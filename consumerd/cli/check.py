@@ -27,7 +27,9 @@ Examples:
 
 @click.command("check", epilog=EXAMPLES)
 @config_option()
-@click.option("--online", is_flag=True, help="Look at the servers, topics, limits and the handler's receiver, too.")
+@click.option(
+    "--online", is_flag=True, help="Look at the servers, topics, permissions, limits and the handler's receiver, too."
+)
 @click.option(
     "--timeout",
     type=PositiveFloat(),
@@ -44,7 +46,8 @@ def command(path: Path, online: bool, timeout: float) -> None:
     Nothing is joined or made, and without --online nothing is connected.
 
     With --online, a line for each of these follows: ZooKeeper with its chroot and credentials, the brokers (TLS, SASL),
-    the topics, the group at its coordinator, limits of the process, and what the handler needs: the program of exec,
+    the topics, the permissions on topics and group (Read at brokers, the ACLs of the group's nodes in ZooKeeper), the
+    group at its coordinator, memory and limits of the process, and what the handler needs: the program of exec,
     the directory of files and parquet, the receiver of http, the server of postgres. The exit code is 0 if all lines
     begin with `ok`, else that of the first that failed, as `consumerd run` would have it: 5 ZooKeeper, 6 brokers, 8 a
     topic or chroot that does not exist, 10 the handler.

@@ -12,10 +12,14 @@ lock. Other C libraries have no such rules, and an operator's own settings in th
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: Parameters of mallopt in glibc's malloc.h.
 _M_TRIM_THRESHOLD: Final = -1
@@ -34,6 +38,47 @@ def resident_bytes() -> int | None:
     except OSError:
         return None
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def memory_limit(root: Path = Path("/")) -> tuple[int, str] | None:
+    """The bytes that this process may occupy, and what sets that limit: a cgroup, or the machine's memory.
+
+    None where the system does not tell. `root`: where /proc and /sys are.
+    """
+    limits = [(limit, f"the limit of the cgroup, {path}") for path in _cgroup_files(root) if (limit := _number(path))]
+    with contextlib.suppress(OSError, ValueError):  # macOS has no such name
+        limits.append((os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "the memory of the machine"))
+    return min(limits, default=None)
+
+
+def _cgroup_files(root: Path) -> Iterator[Path]:
+    """The files with the limits of the process's cgroup and those above it, of both versions of cgroups.
+
+    In a container the path may be that of the host, and then the container's own is at the top.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if "memory" in controllers.split(","):
+            top, name = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+        elif number == "0":
+            top, name = root / "sys/fs/cgroup", "memory.max"
+        else:
+            continue
+        folder = top / path.lstrip("/")
+        yield from (each / name for each in (folder, *folder.parents) if each.is_relative_to(top))
+
+
+def _number(path: Path) -> int | None:
+    """The number in a file; None for a file that is missing, or that says `max`."""
+    try:
+        return int(path.read_text("ascii"))
+    except (OSError, ValueError):
+        return None
 
 
 def tune_malloc(budget: int = 0) -> bool:

@@ -1,4 +1,4 @@
-"""What `consumerd check --online` looks at: servers, topics, the group, limits and the receiver of the handler.
+"""What `consumerd check --online` looks at: servers, topics, permissions, the group, limits and the handler's receiver.
 
 Strategy: each look is what the daemon does first, with the daemon's own settings, and ends before anything is changed:
 no member is registered, no node or table made, no request sent to a receiver. Each has its time, and one that fails
@@ -29,6 +29,8 @@ from consumerd.config.build import (
     build_subscription,
 )
 from consumerd.config.build_v08 import build_client, fixed_partitions, names_brokers
+from consumerd.daemon.memory import memory_limit
+from consumerd.daemon.permission_checks import require_group, require_nodes, require_read
 from consumerd.errors import (
     BrokerError,
     ConfigError,
@@ -49,6 +51,9 @@ if TYPE_CHECKING:
     from consumerd.config.model import Config
     from consumerd.zk import Session
 
+#: Bytes that a daemon needs besides its budget, and those of a worker process.
+_PROCESS: Final = 128 << 20
+_WORKER: Final = 64 << 20
 #: Files that a daemon opens besides its connections to brokers.
 _OPEN_FILES: Final = 64
 
@@ -81,19 +86,35 @@ async def look_online(config: Config, limit: float) -> AsyncIterator[Finding]:
             looks = await _registered(config, session)
         if looks is not None:
             stack.push_async_callback(looks.close)
-            found = await _look("brokers", looks.brokers, limit)
-            yield found
-            if found.error is None:
-                for name, own in config.by_subscription().items():
-                    yield await _look(_named("topics", name, config), partial(_topics, looks, own), limit)
-                    if (topic := own.handler.dead_letter_topic) is not None:
-                        letters = partial(looks.letters, own, topic)
-                        yield await _look(_named("dead letters", name, config), letters, limit)
-                if not by_zookeeper:
-                    yield await _look("group", partial(looks.group, config.group.id), limit)
-    yield await _look("limits", partial(_limits, config), limit)
+            async for found in _look_at_cluster(looks, config, session, limit):
+                yield found
+    yield await _look("memory", partial(_memory, config), limit)
+    yield await _look("limits", _limits, limit)
     for name, own in config.by_subscription().items():
         yield await _look(_named("handler", name, config), partial(_handler, own), limit)
+
+
+async def _look_at_cluster(
+    cluster: _Cluster, config: Config, session: Session | None, limit: float
+) -> AsyncIterator[Finding]:
+    """Look at the brokers, and if they can be reached at what is there."""
+    found = await _look("brokers", cluster.brokers, limit)
+    yield found
+    if found.error is not None:
+        return
+    seen = {}
+    for name, own in config.by_subscription().items():
+        topics = await _look(_named("topics", name, config), partial(_topics, cluster, own), limit)
+        yield topics
+        if topics.error is None:
+            seen[name] = own
+        if (topic := own.handler.dead_letter_topic) is not None:
+            yield await _look(_named("dead letters", name, config), partial(cluster.letters, own, topic), limit)
+    if config.group.coordination != "zookeeper":
+        yield await _look("group", partial(cluster.group, config.group.id), limit)
+    for name, own in seen.items():
+        permissions = partial(_permissions, cluster, own, session)
+        yield await _look(_named("permissions", name, config), permissions, limit)
 
 
 def _named(subject: str, subscription: str, config: Config) -> str:
@@ -171,6 +192,10 @@ class _Cluster:
         """Ask for the group."""
         return name
 
+    async def permissions(self, topics: Sequence[str], group: str | None) -> list[str]:
+        """Require what brokers must permit, on the topics and, if it has a name, on the group. Return phrases."""
+        return []
+
 
 class _V08Cluster(_Cluster):
     """The same, of 0.8 and later."""
@@ -229,6 +254,14 @@ class _V08Cluster(_Cluster):
             return f"{name}: new"
         return f"{name}: state {snapshot.state or 'unknown'}"
 
+    async def permissions(self, topics: Sequence[str], group: str | None) -> list[str]:
+        await require_read(self._client, topics)
+        said = [f"Read on {_count(len(topics), 'topic')}"]
+        if group is not None:
+            await require_group(self._client, group)
+            said.append(f"Read on the group {group}")
+        return said
+
 
 async def _registered(config: Config, session: Session) -> _Cluster:
     """The looks at the brokers that are registered in ZooKeeper."""
@@ -264,29 +297,69 @@ def _partitions(numbers: dict[str, int]) -> str:
     return "partitions: " + ", ".join(f"{topic} {number}" for topic, number in sorted(numbers.items()))
 
 
-async def _topics(cluster: _Cluster, config: Config) -> str:
-    subscription = build_subscription(config.group)
+async def _names(cluster: _Cluster, config: Config) -> tuple[list[str], str | None]:
+    """The subscribed topics; the filter that matched them, if it is one."""
     if config.group.coordination == "fixed":
-        topics = sorted({each.topic for each in fixed_partitions(config.group)})
+        return sorted({each.topic for each in fixed_partitions(config.group)}), None
+    subscription = build_subscription(config.group)
+    if isinstance(subscription, StaticSubscription):
+        return sorted(subscription.streams), None
+    return [name for name in await cluster.names() if subscription.streams_for(name)], subscription.format()
+
+
+async def _topics(cluster: _Cluster, config: Config) -> str:
+    topics, matching = await _names(cluster, config)
+    if matching is None:
         said = await cluster.require(topics)
-    elif isinstance(subscription, StaticSubscription):
-        topics = sorted(subscription.streams)
-        said = await cluster.require(topics)
+    elif topics:
+        said = f"{matching} matches {len(topics)}, such as {topics[0]}"
     else:
-        topics = [name for name in await cluster.names() if subscription.streams_for(name)]
-        if not topics:
-            raise NotFoundError(f"no topic matches {subscription.format()}; see `consumerd topics list`")
-        said = f"{subscription.format()} matches {len(topics)}, such as {topics[0]}"
+        raise NotFoundError(f"no topic matches {matching}; see `consumerd topics list`")
     large = await cluster.larger_than(config.fetch.max_size, topics)
     return f"{said}; {large}" if large else said
 
 
-async def _limits(config: Config) -> str:
+async def _permissions(cluster: _Cluster, config: Config, session: Session | None) -> str:
+    """Require what a member of the subscription's group needs of brokers and of ZooKeeper."""
+    topics, _ = await _names(cluster, config)
+    by_zookeeper = config.group.coordination == "zookeeper"
+    offsets = build_offset_settings(config)
+    at_brokers = offsets.in_kafka or config.group.coordination == "kafka"
+    said = await cluster.permissions(topics, config.group.id if at_brokers else None)
+    if session is not None:
+        nodes = await require_nodes(session, config.group.id, topics, member=by_zookeeper, offsets=offsets.in_zookeeper)
+        said.append(f"the group {config.group.id}: {nodes}")
+    return ", ".join(said)
+
+
+async def _memory(config: Config) -> str:
+    """Compare what the process may need with what it may have."""
+    parts = [f"fetch.budget {config.fetch.budget >> 20} MiB", f"{_PROCESS >> 20} MiB for the process"]
+    needed = config.fetch.budget + _PROCESS
+    if workers := sum(own.handler.processes or 0 for own in config.by_subscription().values()):
+        parts.append(f"{workers * _WORKER >> 20} MiB for {_count(workers, 'worker process', 'es')}")
+        needed += workers * _WORKER
+    found = await asyncio.to_thread(memory_limit)
+    if found is None:
+        return f"{', '.join(parts)}; this system's limit is unknown"
+    limit, where = found
+    if needed > limit:
+        raise ConfigError(
+            f"{' and '.join(parts)} are more than {where}, {limit >> 20} MiB: raise it, or lower fetch.budget"
+        )
+    return f"{', '.join(parts)}, of {limit >> 20} MiB ({where}); what the handler keeps comes on top"
+
+
+def _count(number: int, what: str, plural: str = "s") -> str:
+    return f"{number} {what}{plural if number != 1 else ''}"
+
+
+async def _limits() -> str:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < 2 * _OPEN_FILES:
         raise ConfigError(f"only {soft} open files are allowed (ulimit -n, LimitNOFILE): raise it to {4 * _OPEN_FILES}")
     files = "any number of" if soft == resource.RLIM_INFINITY else soft
-    return f"{files} open files, fetch.budget {config.fetch.budget >> 20} MiB"
+    return f"{files} open files"
 
 
 async def _handler(config: Config) -> str:

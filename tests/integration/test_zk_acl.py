@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.clock import SystemClock
+from consumerd.embedded.processes import format_toml
 from consumerd.errors import ExitCode
 from consumerd.partition import TopicPartition
 from consumerd.zk import NoAuth, NoNode, Session
+from tests.integration.conftest import consumerd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,9 +26,9 @@ SECURED = {"auth": [CREDENTIALS], "acl": "creator"}
 ID, OWNER, OFFSET = "/consumers/g/ids", "/consumers/g/owners/t/0-0", "/consumers/g/offsets/t/0-0"
 
 
-def session(connect: str, credentials: str | None = None) -> Session:
+def session(connect: str, credentials: str | None = None, **options: Any) -> Session:
     auth = [] if credentials is None else [("digest", credentials.partition(":")[2])]
-    return Session(connect, clock=SystemClock(), rng=random.Random(1), session_timeout=10, auth=auth)
+    return Session(connect, clock=SystemClock(), rng=random.Random(1), session_timeout=10, auth=auth, **options)
 
 
 async def committed(world: Any, offset: int) -> None:
@@ -100,3 +102,26 @@ async def test_open_parents_let_others_delete_the_nodes_of_a_member(world: Any) 
         await world.zk.set(OFFSET, b"0")
     await world.zk.delete(OFFSET)
     assert await daemon.stop() == ExitCode.OK
+
+
+async def test_check_online_finds_nodes_that_may_not_be_written_and_leaves_none_behind(world: Any) -> None:
+    await world.broker()
+    await world.append(TP, b"one")
+    async with session(world.chroot, CREDENTIALS, acl="creator") as member:
+        await member.ensure("/consumers/g/ids")
+    before = await nodes(world.zk)
+    path = world.write(format_toml(world.config()))
+    stranger = await consumerd("check", "-c", path, "--online")
+    assert stranger.code == ExitCode.ZOOKEEPER, stranger.stderr
+    assert "failed  permissions: ZooKeeper denies access to /consumers/g" in stranger.stdout
+    path = world.write(format_toml(world.config(zookeeper=SECURED)))
+    member_of_it = await consumerd("check", "-c", path, "--online")
+    assert member_of_it.code == ExitCode.OK, member_of_it.stdout
+    assert "ok      permissions: the group g: its nodes can be written" in member_of_it.stdout
+    assert await nodes(world.zk) == before
+
+
+async def nodes(zk: Session, path: str = "/") -> list[str]:
+    """All paths."""
+    found = [await nodes(zk, f"{path.rstrip('/')}/{name}") for name in await zk.children(path)]
+    return [path, *(each for some in found for each in some)]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.client import error_of
-from consumerd.embedded.processes import DaemonProcess
+from consumerd.embedded.processes import DaemonProcess, clean_environment, consumerd_command, format_toml
 from consumerd.errors import ExitCode
 from consumerd.offsets import KafkaOffsetStore
 from consumerd.partition import TopicPartition
@@ -57,10 +57,27 @@ class Scene:
             },
         )
 
-    async def acl(self, topic: str, operation: str, *, user: str = "ANONYMOUS", how: str = "--add") -> None:
+    async def acl(
+        self, name: str, operation: str, *, user: str = "ANONYMOUS", how: str = "--add", resource: str = "--topic"
+    ) -> None:
         force = ["--force"] if how == "--remove" else []
-        arguments = ("--allow-principal", f"User:{user}", "--operation", operation, "--topic", topic, *force)
+        arguments = ("--allow-principal", f"User:{user}", "--operation", operation, resource, name, *force)
         await asyncio.to_thread(self.broker.tool, ACLS, how, *arguments)
+
+    async def checked(self, *topics: str, group: str = "g") -> int:
+        """The exit code of `check --online`; its output is in `said`."""
+        path = self.daemon.directory / "check.toml"
+        tables = {
+            **self.daemon.config,
+            "group": {"id": group, "coordination": "kafka", "topics": dict.fromkeys(topics, 1)},
+        }
+        path.write_text(format_toml(tables))
+        command = consumerd_command("check", "-c", str(path), "--online")
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, env=clean_environment()
+        )
+        self.said = (await process.communicate())[0].decode()
+        return await process.wait()
 
     async def create(self, *topics: str) -> None:
         async def led() -> None:
@@ -134,6 +151,13 @@ async def test_missing_permissions_on_a_topic_do_not_affect_others(
             assert awaited["topics"] == ["t3"]
             assert "permission Describe on the topic 't3'" in awaited["reason"]
             assert scene.told("commit_refused") == []
+            assert await scene.checked("t1") == ExitCode.OK
+            assert "failed  permissions:" not in scene.said
+            assert await scene.checked("t1", "t2") == ExitCode.BROKER
+            assert "failed  permissions: the topic 't2' cannot be read: TOPIC_AUTHORIZATION_FAILED" in scene.said
+            await scene.acl("h", "Describe", resource="--group")
+            assert await scene.checked("t1", group="h") == ExitCode.BROKER
+            assert "the client lacks the permission Read on the group 'h'" in scene.said
 
             await scene.acl("t2", "Read")
             await until(lambda: scene.printed("t2") == ["first"])

@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
 from consumerd.cli.main import run
+from consumerd.client import make_client
+from consumerd.clock import SystemClock
 from consumerd.config import build_dead_letters
 from consumerd.config.model import parse
 from consumerd.daemon import online_checks
+from consumerd.daemon.memory import memory_limit
 from consumerd.daemon.online_checks import Finding, look_online
+from consumerd.daemon.permission_checks import require_nodes
 from consumerd.embedded import free_port
-from consumerd.errors import BrokerError, ExitCode
-from consumerd.testing.memory_zookeeper import MemoryZooKeeper
+from consumerd.errors import BrokerError, ConfigError, ExitCode
+from consumerd.net import ConnectionSettings
+from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
+from consumerd.wire.v08 import apis
+from consumerd.zk import MultiFailed, NoAuth
+from tests.faults.hostile_kafka import TOPIC, HostileKafka
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from consumerd.handlers import Message
     from tests.unit.conftest import Cluster
+
+
+UNKNOWN_MEMBER_ID, TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED = 25, 29, 30
 
 
 async def looked_at(**tables: Any) -> dict[str, Finding]:
@@ -52,6 +65,7 @@ async def test_looks_at_brokers_and_topics(on_memory: MemoryZooKeeper, cluster: 
     assert found["brokers"] == Finding("brokers", "1 of 1 can be reached (ids 0)")
     assert found["topics"] == Finding("topics", "partitions: t 2")
     assert found["handler"].said == "print: it loads; nothing else is checked"
+    assert found["permissions"] == Finding("permissions", "the group g: its nodes can be written")
     assert on_memory.dump() == before
 
     on_memory.put("/brokers/ids/1", f"vm-1:127.0.0.1:{free_port()}".encode())
@@ -121,6 +135,144 @@ async def test_compares_the_limits_of_topics_with_that_of_fetching(
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("denied", ["/ids", "/owners/t/check", "/offsets/t/check", "/offsets/t/0-0"])
+async def test_names_the_node_that_may_not_be_written_and_leaves_nothing_behind(
+    denied: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    multi = MemorySession.multi
+
+    async def guarded(session: MemorySession, operations: Any, *, session_id: int | None = None) -> None:
+        for index, each in enumerate(operations):
+            if denied in each.path:
+                raise MultiFailed(index, NoAuth(each.path))
+        await multi(session, operations, session_id=session_id)
+
+    memory = MemoryZooKeeper()
+    memory.put("/consumers/g/offsets/t/0-0", b"5")
+    memory.put("/consumers/g/owners", None)
+    before = memory.dump()
+    async with memory.session() as session:
+        assert await require_nodes(session, "g", ["t"], member=True, offsets=True) == "its nodes can be written"
+        monkeypatch.setattr(MemorySession, "multi", guarded)
+        with pytest.raises(NoAuth, match=f"/consumers/g{denied}") as refused:
+            await require_nodes(session, "g", ["t"], member=True, offsets=True)
+        assert refused.value.exit_code == ExitCode.ZOOKEEPER
+        if "ids" in denied:
+            await require_nodes(session, "g", ["t"], member=False, offsets=True)
+    assert memory.dump() == before
+
+
+@pytest.mark.asyncio
+async def test_says_that_permissions_in_an_old_zookeeper_cannot_be_known() -> None:
+    memory = MemoryZooKeeper()
+    async with memory.session() as session:
+        session._lifecycle.has_multi = False
+        said = await require_nodes(session, "g", ["t"], member=True, offsets=True)
+    assert said == "whether its nodes can be written is unknown, because ZooKeeper before 3.4 has no multi"
+
+
+class GuardedKafka(HostileKafka):
+    """A broker that refuses to be read, or the group, with an error code."""
+
+    fetch_error = heartbeat_error = 0
+
+    async def _fetch(self, body: dict[str, Any]) -> dict[str, Any]:
+        answer = await super()._fetch(body)
+        if self.fetch_error:
+            answer["responses"][0]["partition_responses"][0]["error_code"] = self.fetch_error
+        return answer
+
+    def _heartbeat(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {"error_code": self.heartbeat_error}
+
+    _answers: ClassVar[Any] = HostileKafka._answers | {apis.HEARTBEAT.key: _heartbeat}
+
+
+@pytest.mark.asyncio
+async def test_requires_read_on_topics_and_group() -> None:
+    async with GuardedKafka(random.Random(1)) as broker:
+        address = ("127.0.0.1", broker.port)
+        client = make_client(
+            [address], ConnectionSettings(), client_id="c", tls=None, sasl=None, clock=SystemClock(),
+            rng=random.Random(1),
+        )  # fmt: skip
+        async with client:
+            brokers = online_checks._V08Cluster(client)
+            broker.heartbeat_error = UNKNOWN_MEMBER_ID
+            assert await brokers.permissions([TOPIC], "g") == ["Read on 1 topic", "Read on the group g"]
+            broker.heartbeat_error = GROUP_AUTHORIZATION_FAILED
+            assert await brokers.permissions([TOPIC], None) == ["Read on 1 topic"]
+            with pytest.raises(BrokerError, match="permission Read on the group 'g'"):
+                await brokers.permissions([TOPIC], "g")
+            broker.fetch_error = TOPIC_AUTHORIZATION_FAILED
+            with pytest.raises(BrokerError, match=f"permission Read on the topic '{TOPIC}'") as refused:
+                await brokers.permissions([TOPIC], "g")
+            assert refused.value.exit_code == ExitCode.BROKER
+
+
+@pytest.mark.asyncio
+async def test_compares_the_budget_and_worker_processes_with_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    handler = {"name": "tests.unit.daemon.test_online_checks:count", "processes": 3}
+    tables = {"group": {"id": "g", "topics": {"t": 1}}, "fetch": {"budget": 100 << 20}, "handler": handler}
+    config = parse(tables, "test.toml", environment=False)
+    monkeypatch.setattr(online_checks, "memory_limit", lambda: (512 << 20, "the limit"))
+    parts = "fetch.budget 100 MiB, 128 MiB for the process, 192 MiB for 3 worker processes"
+    assert (
+        await online_checks._memory(config) == f"{parts}, of 512 MiB (the limit); what the handler keeps comes on top"
+    )
+    monkeypatch.setattr(online_checks, "memory_limit", lambda: (419 << 20, "the limit"))
+    with pytest.raises(ConfigError, match="are more than the limit, 419 MiB: raise it"):
+        await online_checks._memory(config)
+    monkeypatch.setattr(online_checks, "memory_limit", lambda: None)
+    assert await online_checks._memory(config) == f"{parts}; this system's limit is unknown"
+
+
+def count(messages: list[Message]) -> None:
+    """A handler for worker processes."""
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({}, None),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "max\n"}, None),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "1048576\n"}, "sys/fs/cgroup/memory.max"),
+        (
+            {
+                "proc/self/cgroup": "0::/a/b\n",
+                "sys/fs/cgroup/a/memory.max": "1048576\n",
+                "sys/fs/cgroup/a/b/memory.max": "2097152\n",
+            },
+            "sys/fs/cgroup/a/memory.max",
+        ),
+        (  # of a host, in a container
+            {"proc/self/cgroup": "0::/kubepods/pod1\n", "sys/fs/cgroup/memory.max": "1048576\n"},
+            "sys/fs/cgroup/memory.max",
+        ),
+        (
+            {
+                "proc/self/cgroup": "5:cpu:/\n4:memory,x:/docker/1\n",
+                "sys/fs/cgroup/memory/docker/1/memory.limit_in_bytes": "1048576\n",
+            },
+            "sys/fs/cgroup/memory/docker/1/memory.limit_in_bytes",
+        ),
+    ],
+)
+def test_limit_of_memory_is_that_of_the_cgroup_or_of_the_machine(
+    files: dict[str, str], limit: str | None, tmp_path: Path
+) -> None:
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    found = memory_limit(tmp_path)
+    if limit is None:
+        assert found is None or found[1] == "the memory of the machine"
+    else:
+        assert found == (1 << 20, f"the limit of the cgroup, {tmp_path / limit}")
+
+
+@pytest.mark.asyncio
 async def test_each_look_has_its_time(on_memory: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     async def hangs(*_: Any, **__: Any) -> None:
         await asyncio.Event().wait()
@@ -173,5 +325,7 @@ def test_prints_a_line_for_each_and_ends_with_the_code_of_the_first_that_failed(
     assert ended.value.code == ExitCode.ZOOKEEPER
     valid, *lines = capsys.readouterr().out.splitlines()
     assert valid.startswith(f"{path} is valid")
-    assert [line.split()[:2] for line in lines] == [["failed", "zookeeper:"], ["ok", "limits:"], ["failed", "handler:"]]
+    assert [line.split()[:2] for line in lines] == [
+        ["failed", "zookeeper:"], ["ok", "memory:"], ["ok", "limits:"], ["failed", "handler:"]
+    ]  # fmt: skip
     assert "Connection refused" in lines[0]
