@@ -26,6 +26,8 @@ _WIDTH, _HEIGHT = 240, 40
 _ROWS: Final = 100
 #: Names that one cell lists.
 _LISTED: Final = 12
+#: Characters of a name that a line may end in.
+_LONG: Final = 40
 
 _REASONS: Final = {
     "starting": "it connects to ZooKeeper or a first broker",
@@ -293,7 +295,7 @@ def _partition(row: dict[str, Any], word: str | None, *, several: bool) -> str:
     if word:
         cells.append(f"<td>{_action(row, name, word)}</td>")
     key = escape(f"{row['subscription']}-{name}" if several else name, quote=True)
-    return f'<tr id="partition-{key}"><th scope="row">{escape(name)}</th>{"".join(cells)}</tr>\n'
+    return f'<tr id="partition-{key}"><th scope="row">{_whole(name)}</th>{"".join(cells)}</tr>\n'
 
 
 def _behind(row: dict[str, Any]) -> str:
@@ -376,7 +378,8 @@ def _rebalance(each: dict[str, Any], *, several: bool) -> str:
     subscription = f"<td>{escape(each['subscription'])}</td>" if several else ""
     return (
         f'<tr><th scope="row">{_when(each["time"])}</th>{subscription}<td class="number">{each["seconds"]:.2f} s</td>'
-        f"{_number(each['partitions'])}<td>{_list(each['gained'])}</td><td>{_list(each['lost'])}</td></tr>\n"
+        f'{_number(each["partitions"])}<td class="list">{_list(each["gained"])}</td>'
+        f'<td class="list">{_list(each["lost"])}</td></tr>\n'
     )
 
 
@@ -426,7 +429,12 @@ def _number(value: int | None) -> str:
 
 def _list(names: Sequence[str]) -> str:
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return escape(", ".join(names[:_LISTED]) + more)
+    return ", ".join(map(_whole, names[:_LISTED])) + more
+
+
+def _whole(name: str) -> str:
+    """The name of a partition, which no line ends in unless it is long."""
+    return f'<span class="name">{escape(name)}</span>' if len(name) <= _LONG else escape(name)
 
 
 def _when(text: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +16,7 @@ from tests.support.browser import find_browser, open_browser
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from selenium.webdriver import Chrome
 
@@ -155,6 +155,9 @@ async def test_shows_the_death_of_another_member_and_of_its_own(world: Any, tmp_
         first.kill()
         await seen(lambda: "has not answered since" in driver.find_element(By.ID, "said").text)
         assert driver.title.startswith("no answer")
+        driver.set_window_size(1200, 500)
+        below = "return document.getElementById('said').getBoundingClientRect().bottom - innerHeight"
+        assert driver.execute_script(below) <= 0
         await first.start(120)
 
 
@@ -184,8 +187,9 @@ async def test_works_without_javascript(world: Any, tmp_path: Path) -> None:
 async def test_is_readable_in_light_and_dark_mode_and_by_screen_readers(world: Any, tmp_path: Path) -> None:
     await world.broker()
     await world.append(TopicPartition("t", 0, 0), b"one")
-    daemon = await world.daemon(health=HEALTH, metrics=OFTEN)
-    await world.until_printed(daemon, "one")
+    failing = {"name": "http", "options": {"url": "http://127.0.0.1:9/in"}, "max_attempts": 1, "on_failure": "skip"}
+    daemon = await world.daemon(health=HEALTH, metrics=OFTEN, handler=failing)
+    await daemon.wait_for_event("messages_skipped", 60)
     contrast = """
         const light = (text) => text.match(/[\\d.]+/g).slice(0, 3).map(Number)
             .map((c) => c / 255).map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
@@ -221,7 +225,15 @@ async def test_is_readable_in_light_and_dark_mode_and_by_screen_readers(world: A
             for cell in driver.find_elements(By.CSS_SELECTOR, "tbody tr"):
                 assert cell.find_elements(By.CSS_SELECTOR, "th[scope=row]")
             assert driver.find_element(By.TAG_NAME, "html").get_attribute("lang") == "en"
-            if folder := os.environ.get("CONSUMERD_SCREENSHOTS"):
-                name = f"status-{'dark' if dark else 'light'}.png"
-                await asyncio.to_thread(driver.save_screenshot, str(Path(folder) / name))
+            driver.set_window_size(360, 800)
+            assert driver.execute_script(NARROW) == [[], [0]]
     assert len(grounds) == 2
+
+
+#: The names of partitions that are broken into lines, and by how many pixels the text of each warning is too wide.
+NARROW = """
+    const lines = (node) => new Set([...node.getClientRects()].map((rect) => rect.top)).size;
+    const broken = [...document.querySelectorAll(".name")].filter((node) => lines(node) > 1);
+    const region = document.querySelector("#errors .scroll");
+    return [broken.map((node) => node.textContent), [region.scrollWidth - region.clientWidth]];
+"""
