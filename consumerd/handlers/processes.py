@@ -6,18 +6,21 @@ order is kept. After the cancellation of a call (drain, timeout) its work must h
 its end awaited. A worker that has ended is started again with the next call.
 
 Workers are fresh interpreters (`spawn`): a fork of a process with threads and an event loop would not be safe. They
-ignore SIGINT and SIGTERM, which reach a whole process group, and watch for the death of the daemon themselves.
+ignore SIGINT and SIGTERM, which reach a whole process group, and end when the daemon dies: a thread waits for that, and
+on Linux the kernel kills them, also while C code holds the interpreter's lock and the thread cannot run.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import inspect
 import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
 #: Messages, and bytes of their payloads, that a worker gets at once.
 _MESSAGES: Final = 10_000
 _BYTES: Final = 8 << 20
+#: An option of prctl in Linux's sys/prctl.h.
+_PR_SET_PDEATHSIG: Final = 1
 
 
 class WorkerDiedError(Exception):
@@ -155,13 +160,19 @@ _handler: Callable[[Sequence[Message]], object] | None = None
 def _begin_worker() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
-    wait([parent.sentinel])
+    if sys.platform == "linux":
+        # The signal comes at the end of the thread that started this process (prctl(2)), which is one of `in_thread`: those
+        # live as long as the daemon.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if wait([parent.sentinel], 0):  # it died before that
+        os._exit(1)
+    threading.Thread(target=_end_with_parent, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_with_parent(sentinel: int) -> None:
+    wait([sentinel])
     os._exit(1)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import random
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +57,8 @@ class Writing:
                 os.kill(os.getpid(), signal.SIGKILL)
             if what == b"sleep":
                 time.sleep(1000)
+            if what == b"hold":
+                ctypes.PyDLL(None).sleep(60)  # with the interpreter's lock
 
 
 class Refusing:
@@ -203,3 +207,46 @@ async def test_handler_that_refuses_its_options_ends_the_start(clock: Any, monke
 def test_rejects_handlers_that_are_not_synchronous(name: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises(HandlerLoadError, match=words):
         ProcessHandler(name, options, 1)
+
+
+PARENT = f"""
+import asyncio, sys
+from consumerd.clock import SystemClock
+from consumerd.handlers import HandlerContext
+from consumerd.handlers.processes import ProcessHandler
+from consumerd.handlers.messages import Message
+from consumerd.partition import TopicPartition
+
+async def main():
+    handler = ProcessHandler("{NAME}:Writing", {{"path": sys.argv[1]}}, 1)
+    await handler.start(HandlerContext("g", "c", SystemClock()))
+    message = Message(TopicPartition("t", 0, 0), 0, 0, 13, b"hold")
+    await handler._workers[0].run([message])
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.asyncio
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process that holds the interpreter's lock")
+async def test_worker_that_holds_the_gil_dies_with_its_killed_parent(lines: Lines, tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    parent = await asyncio.create_subprocess_exec(sys.executable, str(script), str(lines.path))
+    ((pid, _),) = await lines.until(1)
+    worker = os.pidfd_open(pid)
+    try:
+        ended = asyncio.Event()
+        asyncio.get_running_loop().add_reader(worker, ended.set)
+        await asyncio.sleep(0.1)  # until it holds the lock
+        assert not ended.is_set()
+        parent.kill()
+        await parent.wait()
+        async with asyncio.timeout(10):
+            await ended.wait()
+    finally:
+        asyncio.get_running_loop().remove_reader(worker)
+        os.close(worker)
+        if not ended.is_set():
+            os.kill(pid, signal.SIGKILL)
