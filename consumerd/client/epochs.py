@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from consumerd.wire.errors import FrameError
 from consumerd.wire.v08.apis import OFFSET_FOR_LEADER_EPOCH
+from consumerd.wire.v08.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 #: The value of an unknown offset or epoch.
 _UNKNOWN: Final = -1
+#: Brokers before 2.3 that have ACLs tell other brokers alone.
+_DENIED: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
 
 
 class EpochEnd(NamedTuple):
@@ -32,6 +35,11 @@ class EpochEnd(NamedTuple):
     error: int
     leader_epoch: int
     end_offset: int
+
+    @property
+    def withheld(self) -> bool:
+        """Whether the broker does not tell this client where epochs end."""
+        return self.error in _DENIED
 
 
 async def epoch_ends(channel: Channel, partitions: Iterable[tuple[str, int, int, int]]) -> dict[Place, EpochEnd]:

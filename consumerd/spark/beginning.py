@@ -6,8 +6,9 @@ the range to be landed would be unknown. Therefore the options are resolved once
 checkpoint, which is written atomically; `land` starts from them, and `reconcile` expects everything from there on. A
 partition that appears later is added when the first batch that has it is landed.
 
-The file also has the id of the log that each offset belongs to, where brokers have ids. When a batch begins another log
-of a partition, since its topic was deleted and created again, the range of the former one is noted (`former_logs`).
+The file also has what is known of the log that each offset belongs to: the topic's id and a leader epoch. When a batch
+begins another log of a partition, since its topic was deleted and created again, the range of the former one is noted
+(`former_logs`). So is the range that an unclean leader election cut off, when a batch goes back to where the logs part.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from consumerd.spark.former_logs import FormerLog, add_former
 from consumerd.spark.source.discovery import open_origin
 from consumerd.spark.source.offsets import LogOffset, format_offsets, parse_offsets, positions, sorted_offsets
 from consumerd.spark.source.options import read_options
-from consumerd.spark.source.planning import Losses, placed, starting
+from consumerd.spark.source.planning import Losses, compare, continued, placed, starting
 from consumerd.spark.tables.files import locate
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def begin(spark: SparkSession, pipeline: PipelineSpec, source: Mapping[str, str]
         if (missing := origin.missing(logs)) is not None:
             raise NotFoundError(missing)
         asked = options.start_of_stream()
-        starts = placed(logs, starting(logs, options, asked, losses))
+        starts = dict(origin.with_epochs(placed(logs, starting(origin, logs, options, asked, losses))))
         # Requested offsets that were deleted before the first batch were to be landed, too.
         timed = options.starting_timestamp is not None or options.starting_times is not None
         if not timed and not isinstance(asked, int):
@@ -71,9 +72,14 @@ def begin(spark: SparkSession, pipeline: PipelineSpec, source: Mapping[str, str]
         replaced = {key for key, log in logs.items() if not starts[key].may_be_of(log.topic_id)}
         for key in replaced:
             losses.report_replaced(logs[key], starts[key], "to be landed from")
-        if replaced and checkpoint.last_planned() is None:
+        moved = placed(logs, {key: logs[key].start for key in replaced})
+        for key, change in compare(origin, logs, starts).items():
+            if change is not None:
+                losses.report_change(logs[key], starts[key], change, "to be landed from")
+                moved[key] = continued(logs[key], change)
+        if moved and checkpoint.last_planned() is None:
             # Nothing was read of the former logs. Otherwise the first batch is as it was planned, and says so.
-            starts |= placed(logs, {key: logs[key].start for key in replaced})
+            starts |= moved
             files.replace(path, format_offsets(sorted_offsets(starts)).encode())
     for topic, name in starts:
         if (topic, name) not in logs:
@@ -122,7 +128,7 @@ def after_batch(
     """Return the logs that a batch leaves, and where the log of each partition begins after it.
 
     `starts`: where they began so far; `before`, `ends`: the ends of the batch before and of this one. The batch that
-    begins a log ends where the log does begin.
+    begins a log ends where the log does begin, and one that goes back ends where the end of the log was cut off.
     """
     former = []
     now = dict(starts)
@@ -130,13 +136,22 @@ def after_batch(
         start = starts.get(key)
         if start is None:
             now[key] = end
-        elif start.topic_id is None:
-            now[key] = start._replace(topic_id=end.topic_id)
-        elif not start.may_be_of(end.topic_id):
-            reached = before.get(key, start)
+            continue
+        reached = before.get(key, start)
+        if not start.may_be_of(end.topic_id):
             until = reached.offset if reached.topic_id == start.topic_id else start.offset
             former.append(FormerLog(*key, start.topic_id, start.offset, max(until, start.offset)))
             now[key] = end
+            continue
+        if start.topic_id is None:
+            now[key] = start._replace(topic_id=end.topic_id)
+        cut_off = end.offset < reached.offset and reached.may_be_of(end.topic_id)
+        if cut_off and reached.leader_epoch is not None:
+            low = max(end.offset, start.offset)
+            log_id = end.topic_id or start.topic_id
+            former.append(FormerLog(*key, log_id, low, max(low, reached.offset), reached.leader_epoch))
+            if end.offset < start.offset:
+                now[key] = end
     return former, now
 
 

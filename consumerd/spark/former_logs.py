@@ -1,9 +1,11 @@
-"""The logs that a pipeline has landed and that exist no longer, since their topics were deleted and created again.
+"""The logs that a pipeline has landed and that exist no longer: their topics were created again, or their ends cut off.
 
 Strategy: bronze keeps the rows of all logs of a partition, told apart by `topic_id`. Where a former log began and ended
 is in a file of the checkpoint of `land`, since the checkpoint itself has the current log only. `reconcile` treats each
 former log as a partition of its own, `0@<topic id>`, and the current log has the partition's plain name: so a pipeline
-whose topics were never created again is handled as if there were no ids.
+whose topics were never created again is handled as if there were no ids. The end of a log that an unclean leader
+election cut off is such a former log, too, `0@<topic id>:<leader epoch>:<end>`: its messages have offsets that others
+have now, and leader epochs up to that one.
 
 Rows without an id were landed by an earlier release, or from brokers without ids: they are of the first log, since the
 replacement of a log is noticed by its id.
@@ -12,7 +14,7 @@ replacement of a log is noticed by its id.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
@@ -20,31 +22,42 @@ from consumerd.spark.checkpoints import CheckpointError
 from consumerd.spark.tables.files import locate
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from consumerd.spark.source.offsets import Key
     from consumerd.spark.spec import PipelineSpec
 
 #: The partition's name in the source, where `broker_partition` is the log's name.
 PLAIN_PARTITION: Final = "plain_partition"
-_TOPIC_ID: Final = "topic_id"
+#: The columns of an identity that tell logs apart.
+_LOG_COLUMNS: Final = {"topic_id": "string", "leader_epoch": "int"}
+_LOGS_DDL: Final = (
+    "__topic string, __partition string, "
+    "__logs array<struct<topic_id:string,start:bigint,end:bigint,leader_epoch:int,name:string>>"
+)
 
 
 class FormerLog(NamedTuple):
-    """A log that another one has replaced, and the range [start, end) of it that was to be landed."""
+    """A log that another one has replaced, and the range [start, end) of it that was to be landed.
+
+    `leader_epoch`: only that range was cut off the log, and these are the messages of the epochs up to this one; None
+    for the whole log.
+    """
 
     topic: str
     partition: str
-    topic_id: str
+    topic_id: str | None
     start: int
     end: int
+    leader_epoch: int | None = None
 
     @property
     def key(self) -> Key:
         """The log as a partition of its own."""
-        return self.topic, f"{self.partition}@{self.topic_id}"
+        name = f"{self.partition}@{self.topic_id or ''}"
+        return self.topic, name if self.leader_epoch is None else f"{name}:{self.leader_epoch}:{self.end}"
 
 
 def read_former(spark: SparkSession, pipeline: PipelineSpec) -> tuple[FormerLog, ...]:
@@ -68,42 +81,39 @@ def add_former(spark: SparkSession, pipeline: PipelineSpec, fresh: Collection[Fo
 
 def name_of(former: Iterable[FormerLog], key: Key, topic_id: str | None) -> Key:
     """The log of a partition, as a partition: of an unknown id the first one."""
-    logs = [each for each in former if (each.topic, each.partition) == key]
+    logs = [each for each in former if (each.topic, each.partition) == key and each.leader_epoch is None]
     found = [each.key for each in logs if topic_id in (None, each.topic_id)]
     return found[0] if found else key
 
 
 def identified(frame: DataFrame) -> DataFrame:
-    """Rows with all columns of the identity: those of an earlier release have no topic id."""
-    return frame if _TOPIC_ID in frame.columns else frame.withColumn(_TOPIC_ID, F.lit(None).cast("string"))
+    """Rows with all columns of the identity: those of an earlier release have neither topic id nor leader epoch."""
+    missing = {name: kind for name, kind in _LOG_COLUMNS.items() if name not in frame.columns}
+    return frame.withColumns({name: F.lit(None).cast(kind) for name, kind in missing.items()}) if missing else frame
 
 
 def with_log_names(spark: SparkSession, frame: DataFrame, former: Collection[FormerLog]) -> DataFrame:
     """Rows whose `broker_partition` is the name of their log, with the partition's own name in PLAIN_PARTITION."""
     if not former:
         return frame
-    names = F.broadcast(
-        spark.createDataFrame(
-            list(_names(former)), "__topic string, __partition string, __topic_id string, __name string"
-        )
-    )
-    same = [
-        F.col("topic") == F.col("__topic"),
-        F.col("broker_partition") == F.col("__partition"),
-        F.col(_TOPIC_ID).eqNullSafe(F.col("__topic_id")),
-    ]
-    rows = identified(frame).join(names, same, "left").withColumn(PLAIN_PARTITION, F.col("broker_partition"))
-    rows = rows.withColumn("broker_partition", F.coalesce(F.col("__name"), F.col("broker_partition")))
-    return rows.drop("__topic", "__partition", "__topic_id", "__name")
-
-
-def _names(former: Collection[FormerLog]) -> Iterator[tuple[str, str, str | None, str]]:
-    first: set[Key] = set()
+    logs: dict[Key, list[tuple[Any, ...]]] = {}
     for each in former:
-        if (each.topic, each.partition) not in first:
-            first.add((each.topic, each.partition))
-            yield each.topic, each.partition, None, each.key[1]
-        yield each.topic, each.partition, each.topic_id, each.key[1]
+        log = each.topic_id, each.start, each.end, each.leader_epoch, each.key[1]
+        logs.setdefault((each.topic, each.partition), []).append(log)
+    names = F.broadcast(spark.createDataFrame([(*key, found) for key, found in logs.items()], _LOGS_DDL))
+    same = [F.col("topic") == F.col("__topic"), F.col("broker_partition") == F.col("__partition")]
+    rows = identified(frame).join(names, same, "left").withColumn(PLAIN_PARTITION, F.col("broker_partition"))
+    name = F.get(F.filter("__logs", _holds_row), F.lit(0)).getField("name")
+    rows = rows.withColumn("broker_partition", F.coalesce(name, F.col("broker_partition")))
+    return rows.drop("__topic", "__partition", "__logs")
+
+
+def _holds_row(log: Column) -> Column:
+    """Whether a former log holds a row; the first that does is the row's. Rows without identities are the earliest."""
+    epoch, offset, last = F.col("leader_epoch"), F.col("offset"), log["leader_epoch"]
+    topic = F.col("topic_id").isNull() | (F.col("topic_id") == log["topic_id"])
+    within = (offset >= log["start"]) & (offset < log["end"]) & (epoch.isNull() | (epoch <= last))
+    return F.coalesce(topic & (last.isNull() | within), F.lit(False))
 
 
 def _path(pipeline: PipelineSpec) -> str:

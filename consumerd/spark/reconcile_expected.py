@@ -87,10 +87,13 @@ def planned(
     former = []
     for each in read_former(spark, pipeline):
         key = each.topic, each.partition
-        if key in reached and reached[key].topic_id == each.topic_id:
-            starts[key] = each.start  # a later batch, which is not counted, has replaced it
-        else:
+        at = reached.get(key)
+        if at is None or at.topic_id != each.topic_id:
             former.append(each)
+        elif each.leader_epoch is None:
+            starts[key] = each.start  # a later batch, which is not counted, has replaced it
+        elif at.leader_epoch is None or at.leader_epoch > each.leader_epoch or at.offset <= each.start:
+            former.append(each)  # else such a batch has left it
     unknown = [key for key in reached if key not in starts]
     if unknown:
         logs = open_origin(read_options(pipeline.source)).snapshot()
@@ -98,7 +101,7 @@ def planned(
         for key in unknown:
             firsts = [log.start for log in (logs.get(key),) if log is not None]
             starts[key] = min([*firsts, *(offset for offset in (landed.get(key),) if offset is not None)], default=0)
-    spans = {key: OffsetSpan(min(starts[key], end), end, topic_id) for key, (end, topic_id) in reached.items()}
+    spans = {key: OffsetSpan(min(starts[key], at.offset), at.offset, at.topic_id) for key, at in reached.items()}
     spans |= {each.key: OffsetSpan(each.start, each.end, each.topic_id) for each in former}
     return LandingPlan(spans, max(known), tuple(former))
 

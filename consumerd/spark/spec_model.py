@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 #: Columns of silver that are there in any case, so that no declared field may have their names.
 SILVER_COLUMNS: Final = (
-    "topic", "broker", "partition", "topic_id", "offset", "index", "broker_partition", "next_offset", "landed_at",
-    "batch",
+    "topic", "broker", "partition", "topic_id", "leader_epoch", "offset", "index", "broker_partition", "next_offset",
+    "landed_at", "batch",
 )  # fmt: skip
 #: The one of them that can stand for the time of an event.
 LANDED_AT: Final = "landed_at"

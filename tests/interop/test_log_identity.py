@@ -5,6 +5,7 @@ Kafka's own consumer shows what a reader can survive.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,6 +16,12 @@ from consumerd.embedded import MissingRuntimeError
 from consumerd.embedded.ledger import digest
 from consumerd.offsets import KafkaOffsetStore
 from consumerd.registry import topic_path
+from consumerd.spark.source.errors import DataLossError
+from consumerd.spark.source.offsets import entries
+from consumerd.spark.source.options import read_options
+from consumerd.spark.source.planning import StreamPlanner
+from consumerd.spark.source.request import ReadRequest
+from consumerd.spark.source.v08.reading import read_v08_split
 from tests.interop.group_harness import TOPIC, Group
 from tests.interop.log_identity import (
     FIRST,
@@ -22,6 +29,7 @@ from tests.interop.log_identity import (
     PLACE,
     SLOW_FETCH,
     SLOW_PAUSE,
+    UNREPLICATED,
     Readers,
     elect_the_follower,
     leave_the_follower_behind,
@@ -220,3 +228,32 @@ async def test_delivers_all_once_after_an_unclean_election_while_it_ran(replicat
     ours, _ = await replicated.missing_after(texts, ENOUGH)
     assert ours == 0
     assert max(replicated.delivered_to_ours().values()) == 1
+
+
+@pytest.mark.long  # every day: tests/unit/spark/source/v08/test_epochs.py, with a broker in memory
+@pytest.mark.parametrize("replicated", ["2.8.2", "3.9.1", "4.3.1"], indirect=True)
+async def test_stream_of_spark_reads_all_after_an_unclean_election_while_it_was_stopped(replicated: Readers) -> None:
+    servers = ",".join(broker.address for broker in replicated.brokers.values())
+
+    def follower(**options: str) -> StreamPlanner:
+        return StreamPlanner(read_options({"bootstrap": servers, "subscribe": TOPIC, **options}))
+
+    def read(start: Any, end: Any, planner: StreamPlanner) -> list[bytes]:
+        request = ReadRequest(("value",), timeout=ENOUGH)
+        batches = (batch for split in planner.splits(start, end) for batch in read_v08_split(split, request))  # type: ignore[arg-type]
+        return [row["value"] for batch in batches for row in batch.to_pylist()]
+
+    texts = await replicated.write(FIRST)
+    texts += await leave_the_follower_behind(replicated)
+    planner = follower(startingOffsets="earliest")
+    beginning = await asyncio.to_thread(planner.initial)
+    reached = await asyncio.to_thread(planner.latest, beginning, None)
+    assert await asyncio.to_thread(read, beginning, reached, planner) == texts
+    texts = await elect_the_follower(replicated)
+    with pytest.raises(DataLossError, match=f"was read up to {FIRST + UNREPLICATED} .* was cut off at offset {FIRST}"):
+        await asyncio.to_thread(follower().latest, reached, None)
+    planner = follower(failOnDataLoss="false")
+    parted = await asyncio.to_thread(planner.latest, reached, None)
+    assert [offset for _, offset in entries(parted)] == [FIRST]
+    end = await asyncio.to_thread(planner.latest, parted, None)
+    assert await asyncio.to_thread(read, parted, end, planner) == texts

@@ -133,12 +133,16 @@ async def test_without_topic_ids_a_log_that_ends_before_the_checkpoint_is_data_l
     given = {"bootstrap": broker.address, "subscribe": "events", "startingOffsets": "earliest"}
     first = StreamPlanner(read_options(given))
     end = first.latest(first.initial(), None)
-    assert end == {"events": {"0": 20}}
+    assert end == {"events": {"0": {"offset": 20, "leader_epoch": 0}}}
     recreate_topic(broker.address, "events")
     async with cluster_client(broker) as client:
         await produce(client, 2, RecordCodec.NONE, [b"new"] * 15)
-    with pytest.raises(DataLossError, match="events/0 was read up to 20 and ends at 15 now, so the log was replaced"):
+    with pytest.raises(
+        DataLossError, match=r"events/0 was read up to 20 .*, so the log was replaced: it has offsets 0 to 15 now"
+    ):
         StreamPlanner(read_options(given)).latest(end, None)
+    with pytest.raises(DataLossError, match="events/0 was read up to 20 and ends at 15 now, so the log was replaced"):
+        StreamPlanner(read_options(given)).latest({"events": {"0": 20}}, None)
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,17 @@ from confluent_kafka import Producer
 from consumerd.embedded import MissingRuntimeError
 from consumerd.spark.aggregate import aggregate, current_windows
 from consumerd.spark.beginning import begin
+from consumerd.spark.former_logs import FormerLog, with_log_names
 from consumerd.spark.land import land
 from consumerd.spark.reconcile import reconcile
 from consumerd.spark.refine import refine
 from consumerd.spark.source.errors import DataLossError
 from consumerd.spark.spec import parse_spark
 from consumerd.spark.tables import open_table
+from consumerd.wire.v08.records import encode_record_batch
 from tests.support.kafka import RELEASES, KafkaBroker, kafka_jars
 from tests.support.topics import create_topic, recreate_topic, topic_id
+from tests.unit.spark.source.v08.fake_broker import V08Broker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -78,9 +81,14 @@ class Events:
             producer.commit_transaction(60)
 
 
-def declared(root: Path, broker: KafkaBroker, **source: Any) -> PipelineSpec:
+def declared(root: Path, broker: KafkaBroker | V08Broker, **source: Any) -> PipelineSpec:
     table = {
-        "source": {"bootstrap": broker.address, "subscribe": "events", "maxOffsetsPerTrigger": 120, **source},
+        "source": {
+            "bootstrap": f"127.0.0.1:{broker.port}",
+            "subscribe": "events",
+            "maxOffsetsPerTrigger": 120,
+            **source,
+        },
         "refine": {
             "fields": {"id": "bigint not null", "log": "string", "at": "timestamp_ms"},
             "event_time": "at",
@@ -200,3 +208,124 @@ def test_a_topic_that_was_created_again_before_the_first_batch(
     result = reconcile(spark, lenient)
     assert result.is_clean, result.as_json()
     assert [(each.broker_partition, each.start, each.landed) for each in result.partitions] == [("0", 0, 300)]
+
+
+class ElectedLog:
+    """Partition 0 of `events` at a broker in memory: of each message the leader epoch, and the name of its log."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[int, str]] = []
+        self.broker = V08Broker(self._answer, last=0, ids=(b"0123456789abcdef",))
+
+    def produce(self, epoch: int, name: str, count: int) -> None:
+        self.messages += [(epoch, name)] * count
+        epochs = [epoch for epoch, _ in self.messages]
+        self.broker.epochs = [(each, epochs.index(each)) for each in sorted(set(epochs))]
+        self.broker.last = len(epochs)
+
+    def elect_one_that_has(self, count: int) -> None:
+        del self.messages[count:]
+
+    def _answer(self, _: int, body: dict[str, Any]) -> dict[str, Any]:
+        start = body["topics"][0]["partitions"][0]["fetch_offset"]
+        values = ((offset, *self.messages[offset]) for offset in range(start, len(self.messages)))
+        data = b"".join(
+            encode_record_batch(
+                [json.dumps({"id": offset, "log": name, "at": 1_700_000_000_000}).encode()],
+                base_offset=offset,
+                leader_epoch=epoch,
+            )
+            for offset, epoch, name in values
+        )
+        part = {"partition": 0, "error_code": 0, "high_watermark": len(self.messages), "record_set": data}
+        return {"responses": [{"topic": "events", "partition_responses": [part]}]}
+
+
+def test_rows_have_the_name_of_the_log_that_they_were_landed_from(spark: SparkSession) -> None:
+    former = [
+        FormerLog("events", "0", "f", 60, 100, 3),
+        FormerLog("events", "0", "f", 40, 60, 3),
+        FormerLog("events", "0", "f", 0, 120),
+        FormerLog("events", "0", "n", 5, 9, 1),
+    ]
+    expected = {
+        (None, None, 70): "0@f:3:100",
+        (None, None, 50): "0@f:3:60",
+        (None, None, 10): "0@f",
+        ("f", 2, 10): "0@f",
+        ("f", 2, 50): "0@f:3:60",
+        ("f", 3, 99): "0@f:3:100",
+        ("f", 4, 99): "0@f",
+        ("f", 4, 50): "0@f",
+        ("n", 0, 4): "0",
+        ("n", 0, 5): "0@n:1:9",
+        ("n", 1, 9): "0",
+        ("n", 2, 7): "0",
+        ("n", None, 7): "0@n:1:9",
+    }
+    ddl = "topic string, broker_partition string, topic_id string, leader_epoch int, offset bigint"
+    rows = spark.createDataFrame([("events", "0", *each) for each in expected], ddl)
+    other = spark.createDataFrame([("events", "1", "f", 3, 70)], ddl)
+    found = with_log_names(spark, rows.unionAll(other), former).collect()
+    *named, apart = ((row["topic_id"], row["leader_epoch"], row["offset"], row["broker_partition"]) for row in found)
+    assert {tuple(place): name for *place, name in named} == expected
+    assert apart == ("f", 3, 70, "1")
+    assert {row["plain_partition"] for row in found} == {"0", "1"}
+
+
+@pytest.mark.long  # every day: its parts, and tests/unit/spark/source/v08/test_epochs.py
+def test_messages_after_an_unclean_election_are_data_loss_or_land_under_identities_of_their_own(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log = ElectedLog()
+    with log.broker as broker:
+        strict, lenient = declared(tmp_path, broker), declared(tmp_path, broker, failOnDataLoss=False)
+        log.produce(3, "former", 100)
+        assert land(spark, strict).rows == 100
+        refine(spark, strict)
+        assert reconcile(spark, strict).is_clean
+        log.elect_one_that_has(60)
+        log.produce(5, "new", 150)
+
+        with pytest.raises(
+            DataLossError, match="events/0 was read up to 100 in leader epoch 3, and the log was cut off"
+        ):
+            land(spark, strict)
+        assert land(spark, lenient).rows == 150
+        rows = open_table(spark, lenient.bronze).read().collect()
+        found = sorted((row["leader_epoch"], row["offset"], json.loads(row["value"])["log"]) for row in rows)
+        former = [(3, offset, "former") for offset in range(100)]
+        assert found == former + [(5, offset, "new") for offset in range(60, 210)]
+        refined = refine(spark, lenient)
+        assert (refined.rows_silver, refined.duplicates) == (150, 0)
+        result = reconcile(spark, lenient)
+        assert result.is_clean, result.as_json()
+        (topic_id,) = {row["topic_id"] for row in rows}
+        named = {each.broker_partition: (each.landed, each.refined) for each in result.partitions}
+        assert named == {"0": (210, 210), f"0@{topic_id}:3:100": (40, 40)}
+
+        # The pipeline knows the new log now, so it is strict again.
+        log.produce(5, "new", 10)
+        assert land(spark, strict).rows == 10
+
+
+def test_a_log_that_was_cut_off_before_the_first_batch(spark: SparkSession, tmp_path: Path) -> None:
+    log = ElectedLog()
+    with log.broker as broker:
+        strict, lenient = declared(tmp_path, broker), declared(tmp_path, broker, failOnDataLoss=False)
+
+        def start(pipeline: PipelineSpec) -> Any:
+            asked = begin(spark, pipeline, {**pipeline.source, "startingOffsets": "latest"})
+            return json.loads(asked["startingOffsets"])["events"]["0"]
+
+        log.produce(3, "former", 100)
+        begun = start(strict)
+        assert (begun["offset"], begun["leader_epoch"]) == (100, 3)
+        log.elect_one_that_has(60)
+        log.produce(5, "new", 150)
+        with pytest.raises(
+            DataLossError, match="events/0 was to be landed from 100 in leader epoch 3, and the log was"
+        ):
+            start(strict)
+        assert start(lenient) == begun | {"offset": 60}
+        assert start(strict) == begun | {"offset": 60}, "it is fixed again"

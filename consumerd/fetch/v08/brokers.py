@@ -14,7 +14,7 @@ log. The others cannot, so a topic that is created again there is noticed by its
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from consumerd.client import UnsupportedApiError, epoch_ends, list_offsets, topic_error
 from consumerd.errors import BrokerError
@@ -45,9 +45,6 @@ if TYPE_CHECKING:
 
 #: A broker's answer for one partition.
 _Part = TypeVar("_Part", "EpochEnd", "ListedOffsets")
-
-#: Answers of brokers that do not tell this client where an epoch ends.
-_NEVER_SAID: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
 
 
 class _Leadership(NamedTuple):
@@ -265,7 +262,7 @@ class V08Brokers:
         except UnsupportedApiError:
             return None
         end = ends.get(place)
-        if end is not None and end.error in _NEVER_SAID:
+        if end is not None and end.withheld:
             return None
         return self._answered(end, f"broker {node} returned no end of epoch {epoch} of {partition}", partition)
 

@@ -47,7 +47,8 @@ HEADERS: Final = SourceColumn(
 CORRUPT: Final = SourceColumn("_corrupt", "string", pa.string())
 
 #: All columns, in order. Of a 0.7 message `key`, `timestamp`, `timestampType` and `headers` are always null; of one of
-#: 0.8 and later `broker` is, and `index` is 0. `topic_id` is null where the brokers have none (before 2.8).
+#: 0.8 and later `broker` is, and `index` is 0. `topic_id` is null where the brokers have none (before 2.8), and
+#: `leader_epoch` where the messages have none (before the record batches of 0.11).
 COLUMNS: Final = (
     SourceColumn("key", "binary", pa.binary()),
     SourceColumn("value", "binary", pa.binary()),
@@ -60,14 +61,15 @@ COLUMNS: Final = (
     SourceColumn("broker", "int", pa.int32()),
     SourceColumn("broker_partition", "string", pa.string()),
     SourceColumn("topic_id", "string", pa.string()),
+    SourceColumn("leader_epoch", "int", pa.int32()),
     SourceColumn("index", "int", pa.int32()),
     SourceColumn("next_offset", "bigint", pa.int64()),
     SourceColumn("codec", "string", pa.string()),
     SourceColumn("crc_ok", "boolean", pa.bool_()),
     CORRUPT,
 )
-#: The columns that identify a message; `broker` and `topic_id` may be null.
-IDENTITY: Final = ("topic", "broker", "partition", "topic_id", "offset", "index")
+#: The columns that identify a message; `broker`, `topic_id` and `leader_epoch` may be null.
+IDENTITY: Final = ("topic", "broker", "partition", "topic_id", "leader_epoch", "offset", "index")
 
 _BY_NAME: Final = {column.name: column for column in COLUMNS}
 

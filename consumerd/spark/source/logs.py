@@ -9,7 +9,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql.datasource import InputPartition
 
-    from consumerd.spark.source.offsets import Key
+    from consumerd.fetch.log_changes import LogChange
+    from consumerd.spark.source.offsets import Key, LogOffset
 
 
 class PartitionLog(Protocol):
@@ -80,3 +81,29 @@ class Origin(Protocol):
     def missing(self, found: Mapping[Key, PartitionLog]) -> str | None:
         """Selected names that are not in `found`, as one sentence."""
         ...
+
+    def compared(self, known: Mapping[Key, LogOffset]) -> Mapping[Key, LogChange | None]:
+        """Compare positions with the logs of the last snapshot by leader epochs: the change, None for the same log.
+
+        Without positions of which that is unknown. Raises a ConsumerdError if the brokers do not answer.
+        """
+        ...
+
+    def with_epochs(self, offsets: Mapping[Key, LogOffset]) -> Mapping[Key, LogOffset]:
+        """Offsets with the leader epoch of the message before each, where it is known.
+
+        `leader_epoch` of an argument: that of an earlier message of the log, if one is known. Raises as `compared`.
+        """
+        ...
+
+
+class WithoutEpochs:
+    """The part of an `Origin` whose messages have no leader epochs."""
+
+    def compared(self, known: Mapping[Key, LogOffset]) -> Mapping[Key, LogChange | None]:
+        """Return nothing: only leader epochs show that a log was cut off."""
+        return {}
+
+    def with_epochs(self, offsets: Mapping[Key, LogOffset]) -> Mapping[Key, LogOffset]:
+        """Return them as they are."""
+        return offsets

@@ -4,9 +4,11 @@ Strategy: both have one form, JSON: topic -> name of the partition -> offset. -2
 in 0.7's OFFSETS request; a checkpoint never contains them. Equal offsets have equal text, since Spark compares text to
 see whether there is anything new: topics and names are sorted.
 
-An offset means a place in one log only: a topic that is deleted and created again has another log under its name.
-Where the log has an id (topics since 2.8) the offset is an object that has it, `{"offset": 71, "topic_id": "..."}`;
-where it has none, and in checkpoints of earlier releases, it is a number.
+An offset means a place in one log only: a topic that is deleted and created again has another log under its name, and
+an unclean election cuts off the end of a log, which grows again with other messages. Where the log has an id (topics
+since 2.8), and the message before the offset a leader epoch (record batches since 0.11), the offset is an object that
+has them, `{"offset": 71, "topic_id": "...", "leader_epoch": 3}`; where it has neither, and in checkpoints of earlier
+releases, it is a number.
 """
 
 from __future__ import annotations
@@ -31,14 +33,19 @@ _FORM = 'earliest, latest, or JSON such as {"topic": {"0-0": 71, "0-1": -2}} wit
 
 
 class LogOffset(NamedTuple):
-    """An offset and the log that it belongs to. `topic_id`: as Kafka's tools print it; None where it is unknown."""
+    """An offset and the log that it belongs to. `topic_id`: as Kafka's tools print it; None where it is unknown.
+
+    `leader_epoch`: that of the last message before the offset; None where that is unknown, or there is no such message.
+    """
 
     offset: int
     topic_id: str | None = None
+    leader_epoch: int | None = None
 
     def as_json(self) -> int | dict[str, Any]:
         """The form that `positions` reads: a number where the log is unknown."""
-        return self.offset if self.topic_id is None else self._asdict()
+        known = {name: value for name, value in self._asdict().items() if value is not None}
+        return known if len(known) > 1 else self.offset
 
     def may_be_of(self, topic_id: str | None) -> bool:
         """Whether the log with this id can be the one of this offset: an unknown id may be any."""
@@ -83,7 +90,7 @@ def positions(offsets: Offsets) -> Iterator[tuple[Key, LogOffset]]:
     """Each partition with its offset and the log of that."""
     for topic, by_name in offsets.items():
         for name, offset in by_name.items():
-            position = LogOffset(offset) if isinstance(offset, int) else LogOffset(offset["offset"], offset["topic_id"])
+            position = LogOffset(offset) if isinstance(offset, int) else LogOffset(**offset)
             yield (topic, name), position
 
 
@@ -121,8 +128,10 @@ def _checked(found: Any, text: str, *, lowest: int) -> Offsets:
 
 def _number(value: Any) -> Any:
     """The offset of an object that names its log, and any other value."""
-    if isinstance(value, dict) and value.keys() == {"offset", "topic_id"} and isinstance(value["topic_id"], str):
-        return value["offset"]
+    if isinstance(value, dict) and len(value) > 1 and "offset" in value and value.keys() <= set(LogOffset._fields):
+        epoch = value.get("leader_epoch", 0)
+        if isinstance(value.get("topic_id", ""), str) and _is_offset(epoch, 0) and epoch < 1 << 31:
+            return value["offset"]
     return value
 
 

@@ -16,20 +16,27 @@ a new partition is, in a micro-batch of its own, so that no batch has rows of tw
 broker that lags behind may still have the former id: so another id is believed if it is there a moment later, too. An
 id that is unknown (a checkpoint of an earlier release, brokers before 2.8 and since upgraded) is taken up with the next
 batch.
+
+The same holds for a log whose end was cut off by an unclean leader election, which leader epochs show: it goes to
+`Losses`, and where it may continue, a micro-batch without rows goes back to where the two logs part. The end of a batch
+has the epoch of its last message, so a task that meets a later one in its range reads messages that came since.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.errors import NotFoundError
+from consumerd.fetch.log_changes import LogChangeKind
 from consumerd.spark.source.discovery import committer_of, open_origin
 from consumerd.spark.source.errors import DataLossError
 from consumerd.spark.source.offsets import LogOffset, entries, positions, sorted_offsets
 from consumerd.spark.source.options import OptionError
 from consumerd.spark.source.v07.segment_log import bytes_per_message, some
+from consumerd.spark.source.v08.split import V08Split
 from consumerd.wire.v07 import EARLIEST, LATEST
 
 if TYPE_CHECKING:
@@ -37,8 +44,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql.datasource import InputPartition
 
+    from consumerd.fetch.log_changes import LogChange
     from consumerd.spark.source.filters import Pruning
-    from consumerd.spark.source.logs import PartitionLog
+    from consumerd.spark.source.logs import Origin, PartitionLog
     from consumerd.spark.source.offsets import Key, Offsets, Position
     from consumerd.spark.source.options import SourceOptions
 
@@ -75,6 +83,43 @@ class Losses:
             self._reported.add(sentence)
             log.warning("%s; reading the new log from its beginning", sentence)
 
+    def report_change(self, each: PartitionLog, known: LogOffset, change: LogChange, what: str) -> None:
+        """As `report`, of a log whose leader epochs show that it is not the one of `known` up to there."""
+        resume = continued(each, change)
+        if change.kind is LogChangeKind.TRUNCATED:
+            epoch = change.now.leader_epoch
+            after = "" if epoch is None else f", after leader epoch {epoch}"
+            happened = f"the log was cut off at offset {change.divergence}{after}, as by an unclean leader election"
+            remedy = (
+                f"to read what was written since, from offset {resume.offset} on, set failOnDataLoss=false until that "
+                "is done, or start a new query"
+            )
+        else:
+            happened = "the log does not have the message before it any more, so the log was replaced"
+            remedy = f"start a new query, or set failOnDataLoss=false to continue at offset {resume.offset}"
+        sentence = (
+            f"{_name(each.key)} was {what} {known.offset} in leader epoch {known.leader_epoch}, and {happened}: it has "
+            f"offsets {each.start} to {each.end} now"
+        )
+        if self._fail:
+            raise DataLossError(f"{sentence}; {remedy}")
+        if sentence not in self._reported:
+            self._reported.add(sentence)
+            log.warning("%s; continuing at offset %d", sentence, resume.offset)
+
+
+def continued(each: PartitionLog, change: LogChange) -> LogOffset:
+    """Where reading continues in a log that changed: where the two logs part.
+
+    In a log that was replaced, and has no id of its own, at the position, or the end: its messages may have the
+    identities of former ones.
+    """
+    if change.divergence is None:
+        return LogOffset(max(each.start, min(change.offset, each.end)), each.topic_id)
+    if change.divergence <= each.start:
+        return LogOffset(each.start, each.topic_id)
+    return LogOffset(change.divergence, each.topic_id, change.now.leader_epoch)
+
 
 def plan_batch(options: SourceOptions, pruning: Pruning) -> list[InputPartition]:
     """The splits of one batch, as of now. Raises a ConsumerdError that names the option or the partition."""
@@ -83,8 +128,8 @@ def plan_batch(options: SourceOptions, pruning: Pruning) -> list[InputPartition]
     if (missing := origin.missing(logs)) is not None:
         raise NotFoundError(missing)
     losses = Losses(fail=options.fail_on_data_loss)
-    starts = starting(logs, options, options.start_of_batch(), losses)
-    ends = resolve(logs, options.ending, "endingOffsets", losses)
+    starts = starting(origin, logs, options, options.start_of_batch(), losses)
+    ends = resolve(origin, logs, options.ending, "endingOffsets", losses)
     for key, start in starts.items():
         if start > ends[key]:
             raise OptionError(f"{_name(key)} starts at {start}, after its end at {ends[key]}; check endingOffsets")
@@ -97,7 +142,7 @@ def plan_batch(options: SourceOptions, pruning: Pruning) -> list[InputPartition]
 
 
 def starting(
-    logs: Mapping[Key, PartitionLog], options: SourceOptions, position: Position, losses: Losses
+    origin: Origin, logs: Mapping[Key, PartitionLog], options: SourceOptions, position: Position, losses: Losses
 ) -> dict[Key, int]:
     """Return the offset at which each partition of a new query starts."""
     if options.starting_timestamp is not None:
@@ -105,14 +150,20 @@ def starting(
     if options.starting_times is not None:
         times = _by_partition(logs, options.starting_times, "startingOffsetsByTimestamp", "")
         return {key: each.before(times[key].offset) for key, each in logs.items()}
-    return resolve(logs, position, "startingOffsets", losses)
+    return resolve(origin, logs, position, "startingOffsets", losses)
 
 
-def resolve(logs: Mapping[Key, PartitionLog], position: Position, option: str, losses: Losses) -> dict[Key, int]:
+def resolve(
+    origin: Origin, logs: Mapping[Key, PartitionLog], position: Position, option: str, losses: Losses
+) -> dict[Key, int]:
     """An offset for each partition. Raises OptionError for missing or unknown ones, and no boundaries."""
     if isinstance(position, int):
         return {key: each.start if position == EARLIEST else each.end for key, each in logs.items()}
     named = _by_partition(logs, position, option, " (-2: earliest, -1: latest)")
+    for key, change in compare(origin, logs, named).items():
+        if change is not None:
+            losses.report_change(logs[key], named[key], change, f"named by {option} at")
+            named[key] = continued(logs[key], change)
     return {key: _checked(each, named[key], option, losses) for key, each in logs.items()}
 
 
@@ -147,10 +198,30 @@ def _checked(each: PartitionLog, named: LogOffset, option: str, losses: Losses) 
     return offset
 
 
+def compare(
+    origin: Origin, logs: Mapping[Key, PartitionLog], known: Mapping[Key, LogOffset]
+) -> Mapping[Key, LogChange | None]:
+    """As `Origin.compared`, of those positions whose logs exist under the same id."""
+    return origin.compared(
+        {
+            key: each
+            for key, each in known.items()
+            if each.leader_epoch is not None and key in logs and each.may_be_of(logs[key].topic_id)
+        }
+    )
+
+
 def split_ranges(
-    logs: Mapping[Key, PartitionLog], ranges: Mapping[Key, tuple[int, int]], options: SourceOptions, losses: Losses
+    logs: Mapping[Key, PartitionLog],
+    ranges: Mapping[Key, tuple[int, int]],
+    options: SourceOptions,
+    losses: Losses,
+    epochs: Mapping[Key, int | None] | None = None,
 ) -> list[InputPartition]:
-    """Splits for a range of each partition: of about `max_split`, smaller where `minPartitions` asks for more."""
+    """Splits for a range of each partition: of about `max_split`, smaller where `minPartitions` asks for more.
+
+    `epochs`: the leader epoch of the last message of a range, where it is known.
+    """
     total = sum(end - start for start, end in ranges.values())
     most = options.max_split
     if options.min_partitions > 1 and total:
@@ -159,7 +230,10 @@ def split_ranges(
     splits: list[InputPartition] = []
     for key, (start, end) in ranges.items():
         report_gaps(logs[key], start, end, losses)
-        splits += logs[key].splits(start, end, most)
+        found = logs[key].splits(start, end, most)
+        if (epoch := (epochs or {}).get(key)) is not None:
+            found = [replace(each, last_epoch=epoch) if isinstance(each, V08Split) else each for each in found]
+        splits += found
     return splits
 
 
@@ -201,8 +275,8 @@ class StreamPlanner:
         logs = self._look(0)
         if (missing := self._origin.missing(logs)) is not None:
             raise NotFoundError(missing)
-        starts = starting(logs, self._options, self._options.start_of_stream(), self._losses)
-        return sorted_offsets(placed(logs, starts))
+        starts = starting(self._origin, logs, self._options, self._options.start_of_stream(), self._losses)
+        return sorted_offsets(self._origin.with_epochs(placed(logs, starts)))
 
     def stop_at_present(self) -> None:
         """Plan only what exists now, and no new partitions."""
@@ -215,20 +289,22 @@ class StreamPlanner:
         """
         logs = self._look_for(start, _FRESH)
         ends = dict(positions(start))
+        compared = compare(self._origin, logs, ends)
         ranges: dict[Key, tuple[int, int]] = {}
         for key, reached in ends.items():
             if key not in logs:
                 self._losses.report(f"{_name(key)} was read up to {reached.offset} and no longer exists")
         for key, each in logs.items():
             known = ends.get(key)
-            if known is None or not known.may_be_of(each.topic_id):
-                if known is not None:
-                    self._losses.report_replaced(each, known, "read up to")
+            other = self._other_log(each, known, compared.get(key))
+            if other is not None:
                 if self._target is None or key in self._target:
-                    ends[key] = LogOffset(each.start, each.topic_id)
+                    ends[key] = other
                 continue
-            begin = self._begin(each, known.offset)
-            ends[key] = LogOffset(begin, each.topic_id or known.topic_id)
+            assert known is not None  # else it begins
+            begin = self._begin(each, known.offset, certain=key in compared)
+            epoch = known.leader_epoch if begin == known.offset else None
+            ends[key] = LogOffset(begin, each.topic_id or known.topic_id, epoch)
             end = self._end(each, begin)
             if begin < end:
                 ranges[key] = (begin, end)
@@ -240,7 +316,8 @@ class StreamPlanner:
             reach = end if begin + share >= end else min(logs[key].limited(begin, share), end)
             ends[key] = ends[key]._replace(offset=reach)
             report_gaps(logs[key], begin, reach, self._losses)
-        return sorted_offsets(ends)
+        moved = {key: each for key, each in ends.items() if key in ranges or each.leader_epoch is None}
+        return sorted_offsets({**ends, **self._origin.with_epochs(moved)})
 
     def reported(self) -> dict[str, dict[str, Any]] | None:
         """The ends of all partitions when they were looked at last."""
@@ -249,9 +326,11 @@ class StreamPlanner:
     def splits(self, start: Offsets, end: Offsets) -> list[InputPartition]:
         """Splits that read everything from `start` to `end`."""
         logs = self._look_for(end, _STILL_GOOD)
-        starts = dict(positions(start))
+        starts, ends = dict(positions(start)), dict(positions(end))
+        compared = compare(self._origin, logs, ends)
+        epochs = {key: planned.leader_epoch for key, planned in ends.items()}
         ranges: dict[Key, tuple[int, int]] = {}
-        for key, planned in positions(end):
+        for key, planned in ends.items():
             reached, known = planned.offset, starts.get(key)
             if known is not None and not known.may_be_of(planned.topic_id):
                 known = None  # this batch begins the log
@@ -264,13 +343,19 @@ class StreamPlanner:
             if not planned.may_be_of(each.topic_id):
                 self._losses.report_replaced(each, planned, "to be read up to")
                 continue
-            begin = self._begin(each, None if known is None else known.offset)
-            if reached > each.end:
+            if (change := compared.get(key)) is not None:
+                self._losses.report_change(each, planned, change, "to be read up to")
+                reached, _, epochs[key] = continued(each, change)
+                if known is not None and known.offset >= reached:
+                    continue
+            begin = self._begin(each, None if known is None else known.offset, certain=key in compared)
+            if reached > each.end and key not in compared:
                 self._losses.report(f"{_name(key)} was to be read up to {reached} and ends at {each.end}")
-            if begin < min(reached, each.end):
-                ranges[key] = (begin, min(reached, each.end))
+                reached = each.end
+            if begin < reached:
+                ranges[key] = (begin, reached)
                 self._check_boundary(each, begin)
-        return split_ranges(logs, ranges, self._options, self._losses)
+        return split_ranges(logs, ranges, self._options, self._losses, epochs)
 
     def commit(self, end: Offsets) -> None:
         """Commit the offsets of a completed batch for lag tools, if the options say so."""
@@ -297,15 +382,30 @@ class StreamPlanner:
             self._lacking = _lacking(logs, offsets)
         return logs
 
-    def _begin(self, each: PartitionLog, reached: int | None) -> int:
-        """Return the offset at which reading continues; a new partition starts at its beginning."""
+    def _other_log(self, each: PartitionLog, known: LogOffset | None, change: LogChange | None) -> LogOffset | None:
+        """Where reading begins in a log that is not the one of `known`, after a report; None: it is that one."""
+        if known is None:
+            return LogOffset(each.start, each.topic_id)
+        if not known.may_be_of(each.topic_id):
+            self._losses.report_replaced(each, known, "read up to")
+            return LogOffset(each.start, each.topic_id)
+        if change is None:
+            return None
+        self._losses.report_change(each, known, change, "read up to")
+        return continued(each, change)
+
+    def _begin(self, each: PartitionLog, reached: int | None, *, certain: bool) -> int:
+        """Return the offset at which reading continues; a new partition starts at its beginning.
+
+        `certain`: the log has the message before `reached`, even if a new leader does not yet report its end.
+        """
         if reached is None or reached == each.start:
             return each.start
         name = _name(each.key)
         if reached < each.start:
             self._losses.report(f"{name} was read up to {reached} and begins at {each.start} now")
             return each.start
-        if reached > each.end:
+        if reached > each.end and not certain:
             self._losses.report(f"{name} was read up to {reached} and ends at {each.end} now, so the log was replaced")
             return each.end
         return reached

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from consumerd.spark.beginning import after_batch
 from consumerd.spark.former_logs import FormerLog, name_of
 from consumerd.spark.source.offsets import LogOffset
@@ -10,8 +12,8 @@ PLACE = ("t", "0")
 FORMER = FormerLog("t", "0", "f", 3, 200)
 
 
-def one(offset: int, topic_id: str | None) -> dict[tuple[str, str], LogOffset]:
-    return {PLACE: LogOffset(offset, topic_id)}
+def one(offset: int, topic_id: str | None, epoch: int | None = None) -> dict[tuple[str, str], LogOffset]:
+    return {PLACE: LogOffset(offset, topic_id, epoch)}
 
 
 def test_a_batch_that_begins_another_log_ends_the_former_one() -> None:
@@ -45,3 +47,23 @@ def test_a_former_log_is_a_partition_of_its_own() -> None:
     assert name_of(former, ("t", "1"), None) == ("t", "1")
     assert name_of(former, ("t", "0@f"), "f") == ("t", "0@f")
     assert name_of((), PLACE, "f") == PLACE
+
+
+@pytest.mark.parametrize("topic_id", ["f", None])
+def test_a_batch_that_goes_back_leaves_what_was_cut_off(topic_id: str | None) -> None:
+    starts, before, end = one(3, topic_id), one(200, topic_id, 5), one(150, topic_id, 4)
+    cut = FormerLog("t", "0", topic_id, 150, 200, 5)
+    assert after_batch(starts, before, end) == ([cut], starts)
+    assert cut.key == ("t", f"0@{topic_id or ''}:5:200")
+    assert after_batch(starts, end, one(300, topic_id, 6)) == ([], starts)
+    again = after_batch(starts, end, one(120, topic_id, 4))
+    assert again == ([FormerLog("t", "0", topic_id, 120, 150, 4)], starts)
+    assert name_of([cut], PLACE, topic_id) == PLACE, "it is no log of its own"
+
+
+def test_a_batch_that_goes_back_behind_the_start_moves_it() -> None:
+    starts, before, end = one(170, "f", 5), one(200, "f", 5), one(150, "f", 4)
+    (cut,), now = after_batch(starts, before, end)
+    assert (cut, now) == (FormerLog("t", "0", "f", 170, 200, 5), end)
+    (same,), _ = after_batch(now, before, end)
+    assert same.key == cut.key, "listed once, also after a kill"

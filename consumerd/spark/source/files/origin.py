@@ -19,6 +19,7 @@ from consumerd.spark.source.choice import PartitionChoice
 from consumerd.spark.source.errors import FileReadError
 from consumerd.spark.source.files.lines import ExpectedRange, read_rows
 from consumerd.spark.source.files.ranges import RangeFile, boundary, files_splits, gaps, ranges, within
+from consumerd.spark.source.logs import WithoutEpochs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from consumerd.spark.source.options import FilesLocation, SourceOptions
 
 
-class FilesOrigin:
+class FilesOrigin(WithoutEpochs):
     """The chosen partitions of one directory. Raises what `ranges` raises."""
 
     def __init__(self, location: FilesLocation, options: SourceOptions) -> None:

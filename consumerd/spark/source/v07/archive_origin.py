@@ -19,6 +19,7 @@ from consumerd.archive.sources import Packing, find_sources
 from consumerd.errors import NotFoundError
 from consumerd.spark.source.choice import PartitionChoice
 from consumerd.spark.source.errors import FileReadError
+from consumerd.spark.source.logs import WithoutEpochs
 from consumerd.spark.source.v07.boundaries import Boundaries
 from consumerd.spark.source.v07.segment_file import open_file, open_segment, unpacked_size
 from consumerd.spark.source.v07.segment_log import Segment, SegmentLog
@@ -38,7 +39,7 @@ class OverlapError(FileReadError):
     """Two files hold the same offsets of one partition."""
 
 
-class ArchiveOrigin:
+class ArchiveOrigin(WithoutEpochs):
     """The chosen partitions below some paths. Looks raise ReadFailedError, MisnamedSegmentError and FileReadError."""
 
     def __init__(self, location: PathLocation, options: SourceOptions) -> None:

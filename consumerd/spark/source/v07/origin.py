@@ -18,6 +18,7 @@ from consumerd.errors import NotFoundError
 from consumerd.partition import TopicPartition
 from consumerd.spark.source.choice import PartitionChoice
 from consumerd.spark.source.errors import BrokerReadError, OffsetUnavailableError
+from consumerd.spark.source.logs import WithoutEpochs
 from consumerd.spark.source.options import OptionError, ZooKeeperLocation
 from consumerd.spark.source.v07.client import BrokerClient
 from consumerd.spark.source.v07.segment_log import Segment, SegmentLog
@@ -48,7 +49,7 @@ class Registered(NamedTuple):
     topics: frozenset[str]
 
 
-class BrokerOrigin:
+class BrokerOrigin(WithoutEpochs):
     """The chosen partitions of live brokers. Looks raise BrokerReadError, and with ZooKeeper ZooKeeperError."""
 
     def __init__(self, location: BrokersLocation | ZooKeeperLocation, options: SourceOptions) -> None:

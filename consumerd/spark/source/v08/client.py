@@ -19,6 +19,7 @@ import random
 import ssl
 import threading
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
 from consumerd.client import (
@@ -34,6 +35,7 @@ from consumerd.client import (
     SaslAuthenticator,
     Scram,
     UnsupportedApiError,
+    epoch_ends,
     error_of,
     fetch_partitions,
     list_offsets,
@@ -66,10 +68,10 @@ from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.schema import NO_UUID
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
     from types import TracebackType
 
-    from consumerd.client import BrokerRelease, Channel
+    from consumerd.client import BrokerRelease, Channel, EpochEnd
     from consumerd.ports import SaslMechanism
     from consumerd.spark.source.option_values import BootstrapLocation, Login, Tls
 
@@ -104,12 +106,14 @@ _old_brokers: dict[Address, tuple[BrokerRelease, float]] = {}
 class TopicMetadata(NamedTuple):
     """A topic: partition -> address of its leader, None while it has none; `internal`: it is the brokers' own.
 
-    `topic_id`: as Kafka's tools print it; None where brokers have none (before 2.8).
+    `topic_id`: as Kafka's tools print it; None where brokers have none (before 2.8). `epochs`: partition -> epoch of
+    the leader, -1 where brokers do not tell it (before 2.1).
     """
 
     leaders: Mapping[int, Address | None]
     internal: bool
     topic_id: str | None = None
+    epochs: Mapping[int, int] = MappingProxyType({})
 
 
 class FetchedRecords(NamedTuple):
@@ -174,7 +178,8 @@ class KafkaClient:
                     raise error
                 nodes = {number: metadata.leader(name, number) for number in topic.partitions}
                 leaders = {number: node and (node.host, node.port) for number, node in nodes.items()}
-                found[name] = TopicMetadata(leaders, topic.internal, _id_text(topic.id))
+                epochs = {number: part.leader_epoch for number, part in topic.partitions.items()}
+                found[name] = TopicMetadata(leaders, topic.internal, _id_text(topic.id), epochs)
             return found
 
         return self.ask("find the topics", ask)
@@ -204,6 +209,34 @@ class KafkaClient:
             f"fetch {partition[0]}/{partition[1]} from {offset}",
             lambda _: self._fetch(partition, offset, size, topic_id),
         )
+
+    def epoch_ends(self, wanted: Mapping[Partition, int]) -> dict[Partition, EpochEnd]:
+        """Return where these leader epochs end in the logs of the partitions' leaders.
+
+        Without the partitions of brokers that do not tell: those before 0.11, and those before 2.3 with ACLs.
+        """
+        found: dict[Partition, EpochEnd] = {}
+
+        async def ask(client: ClusterClient) -> dict[Partition, EpochEnd]:
+            for leader, partitions in await _by_leader(client, (each for each in wanted if each not in found)):
+                channel = await client.node_channel(leader)
+                topics = client.metadata.topics
+                asked = [(*each, topics[each[0]].partitions[each[1]].leader_epoch, wanted[each]) for each in partitions]
+                with self._watched(partitions):
+                    try:
+                        ends = await epoch_ends(channel, asked)
+                    except UnsupportedApiError:
+                        continue
+                for each in partitions:
+                    what = f"where a leader epoch of {each[0]}/{each[1]} ends"
+                    if (end := ends.get(each)) is None:
+                        raise BrokerReadError(f"broker {channel.address} did not say {what}")
+                    if not end.withheld:
+                        self._raise_for(end.error, f"broker {channel.address} refused to say {what}", each)
+                        found[each] = end
+            return found
+
+        return self.ask("find where leader epochs end", ask)
 
     def must_have(self, topic: str, topic_id: str) -> None:
         """Raise LogReplacedError if the topic has another id by now."""
@@ -254,11 +287,7 @@ class KafkaClient:
         found: dict[Partition, tuple[int | None, bool]] = {}
 
         async def ask(client: ClusterClient) -> dict[Partition, tuple[int | None, bool]]:
-            by_leader: dict[int, list[Partition]] = {}
-            for each in wanted:
-                if each not in found:
-                    by_leader.setdefault((await client.leader(*each)).id, []).append(each)
-            for leader, partitions in by_leader.items():
+            for leader, partitions in await _by_leader(client, (each for each in wanted if each not in found)):
                 channel = await client.node_channel(leader)
                 with self._watched(partitions):
                     listed = await list_offsets(channel, partitions, when, read_committed=self._read_committed)
@@ -383,6 +412,14 @@ class _LoopThread:
             await last
         finally:
             self._loop.stop()
+
+
+async def _by_leader(client: ClusterClient, wanted: Iterable[Partition]) -> Iterable[tuple[int, list[Partition]]]:
+    """Partitions by the id of the broker that leads them."""
+    found: dict[int, list[Partition]] = {}
+    for each in wanted:
+        found.setdefault((await client.leader(*each)).id, []).append(each)
+    return found.items()
 
 
 def _id_text(topic_id: bytes) -> str | None:

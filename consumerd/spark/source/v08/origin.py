@@ -4,6 +4,10 @@ Strategy: a snapshot is a METADATA request for partitions and leaders, then two 
 the partitions begin and end; offsets count messages, so a partition can be cut anywhere without a search. An
 unavailable partition is an error, as its messages would be missing silently. The end of a partition may move back for a
 moment when a new leader does not yet know the committed offset: the planner waits for it, at most for the timeout.
+
+Only leader epochs show that a log was cut off and has grown again (KIP-320). The leader tells where an epoch ends in
+its log; one answer says both whether a position of that epoch is of this log, and, while the epoch lasts, that messages
+behind the position are of it, too. So it usually takes one more request per leader.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 from consumerd.credentials import read_secret
 from consumerd.errors import ConfigError
+from consumerd.fetch.log_changes import find_change
+from consumerd.partition import LogId
 from consumerd.spark.source.choice import PartitionChoice
 from consumerd.spark.source.offsets import LogOffset
 from consumerd.spark.source.options import OptionError, SubscribePattern
@@ -24,10 +30,12 @@ from consumerd.spark.source.v08.split import V08Split, cut
 from consumerd.wire.v07 import EARLIEST, LATEST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
     from pyspark.sql.datasource import InputPartition
 
+    from consumerd.client import EpochEnd
+    from consumerd.fetch.log_changes import LogChange
     from consumerd.spark.source.offsets import Key
     from consumerd.spark.source.options import BootstrapLocation, SourceOptions
     from consumerd.spark.source.v08.client import Address, TopicMetadata
@@ -48,8 +56,9 @@ class V08Origin:
         self._pattern = isinstance(options.topics, SubscribePattern)
         self._client = KafkaClient(self._cluster, options.timeout)
         self._topics: frozenset[str] = frozenset()
-        #: The end of each partition when it was seen last.
-        self._ends: dict[Key, LogOffset] = {}
+        #: Each partition when it was seen last, and what leaders said since of ends of epochs; None: they do not tell.
+        self._logs: dict[Key, V08Log] = {}
+        self._epoch_ends: dict[tuple[Key, int], EpochEnd | None] = {}
         weakref.finalize(self, self._client.close)
 
     def snapshot(self) -> Mapping[Key, V08Log]:
@@ -67,15 +76,58 @@ class V08Origin:
         logs = [
             V08Log(
                 *each, starts[each] or 0, max(starts[each] or 0, ends[each]), self._cluster, leader, self._before,
-                topics[each[0]].topic_id,
+                topics[each[0]].topic_id, topics[each[0]].epochs.get(each[1], -1),
             )
             for each, leader in sorted(leaders.items())
         ]  # fmt: skip
-        self._ends = {log.key: LogOffset(log.end, log.topic_id) for log in logs}
-        return {log.key: log for log in logs}
+        self._logs = {log.key: log for log in logs}
+        self._epoch_ends.clear()
+        return self._logs
 
     def missing(self, found: Mapping[Key, object]) -> str | None:
         return self._choice.missing(found, self._topics)
+
+    def compared(self, known: Mapping[Key, LogOffset]) -> Mapping[Key, LogChange | None]:
+        epochs = {key: each.leader_epoch for key, each in known.items() if each.leader_epoch is not None}
+        found: dict[Key, LogChange | None] = {}
+        for key, end in self._ends_of(epochs).items():
+            position, epoch, log = known[key], epochs[key], self._logs[key]
+            leader_epoch = log.leader_epoch
+            if leader_epoch < 0 and end.end_offset < position.offset:  # metadata before 2.1 name none
+                later = self._ends_of({key: epoch + 1}).get(key)
+                leader_epoch = epoch + (later is not None and later.end_offset >= 0)
+            former, now = LogId.told(position.topic_id, epoch), LogId.told(log.topic_id, None)
+            _, change = find_change(position.offset, former, now, leader_epoch, end)
+            if change is not None or end.end_offset >= position.offset:
+                found[key] = change
+        return found
+
+    def with_epochs(self, offsets: Mapping[Key, LogOffset]) -> Mapping[Key, LogOffset]:
+        found = {key: each._replace(leader_epoch=None) for key, each in offsets.items()}
+        searches = {
+            key: find_epoch(each.offset, log.leader_epoch, each.leader_epoch)
+            for key, each in offsets.items()
+            if (log := self._logs.get(key)) is not None and log.start < each.offset <= log.end
+        }
+        asked = {key: next(search) for key, search in searches.items()}
+        while asked:
+            ends = self._ends_of(asked)
+            for key in tuple(asked):
+                try:
+                    asked[key] = searches[key].send(ends.get(key))
+                except StopIteration as done:
+                    found[key] = found[key]._replace(leader_epoch=done.value)
+                    del asked[key]
+        return found
+
+    def _ends_of(self, epochs: Mapping[Key, int]) -> dict[Key, EpochEnd]:
+        """Where epochs end, asked once per snapshot; without partitions whose brokers do not tell."""
+        unknown = {each for each in epochs.items() if each not in self._epoch_ends}
+        if unknown:
+            told = self._client.epoch_ends({(topic, int(name)): epoch for (topic, name), epoch in unknown})
+            self._epoch_ends |= {(key, epoch): told.get((key[0], int(key[1]))) for key, epoch in unknown}
+        ends = {key: self._epoch_ends[key, epoch] for key, epoch in epochs.items()}
+        return {key: end for key, end in ends.items() if end is not None}
 
     def _read_ends(
         self, partitions: Mapping[tuple[str, int], object], topics: Mapping[str, TopicMetadata]
@@ -83,11 +135,13 @@ class V08Origin:
         give_up = time.monotonic() + _PATIENCE
         while True:
             found = {each: end or 0 for each, end in self._client.offsets(partitions, LATEST).items()}
-            former = {each: self._ends.get((each[0], str(each[1])), LogOffset(0)) for each in found}
+            former = {each: self._logs.get((each[0], str(each[1]))) for each in found}
             back = [
                 each
-                for each, end in found.items()
-                if end < former[each].offset and former[each].may_be_of(topics[each[0]].topic_id)
+                for each, log in former.items()
+                if log is not None
+                and found[each] < log.end
+                and LogOffset(log.end, log.topic_id).may_be_of(topics[each[0]].topic_id)
             ]
             if not back or time.monotonic() > give_up:
                 return found
@@ -99,7 +153,10 @@ class V08Origin:
 
 @dataclass(frozen=True)
 class V08Log:
-    """A snapshot of a partition; `leader`: its leader then. Every offset is a boundary."""
+    """A snapshot of a partition; `leader`: its leader then. Every offset is a boundary.
+
+    `leader_epoch`: the leader's, -1 where brokers do not tell it.
+    """
 
     topic: str
     partition: int
@@ -109,6 +166,7 @@ class V08Log:
     leader: Address | None
     by_time: Callable[[V08Log, int], int] = field(repr=False)
     topic_id: str | None = None
+    leader_epoch: int = -1
 
     @property
     def key(self) -> Key:
@@ -140,6 +198,34 @@ class V08Log:
             V08Split(self.topic, self.partition, low, high, self.location, self.leader, self.topic_id)
             for low, high in cut(start, end, max_bytes)
         ]
+
+
+def find_epoch(offset: int, latest: int, known: int | None) -> Generator[int, EpochEnd | None, int | None]:
+    """Find the leader epoch of the message before `offset`, which is in the log.
+
+    Yields an epoch whose end is to be asked for, takes the answer (None: the broker does not tell), and returns the
+    epoch; None if the log's messages have none. The ends of epochs grow with them, so the first that ends at `offset`
+    or later is the one. `latest`: the leader's, -1 for unknown. `known`: of an earlier message, None for unknown.
+    """
+    low, high = (-1 if known is None else known - 1), (latest if latest >= 0 else None)
+    guess, step, bracketed = (max(0, latest - 1) if known is None else known), 1, False
+    while True:
+        end = yield guess
+        if end is None or (end.end_offset < 0 and (latest >= 0 or guess == low + 1)):
+            return None
+        if end.end_offset < 0:  # the log has no epoch as late as this
+            high = guess - 1
+        elif end.end_offset >= offset:
+            high = end.leader_epoch if low < end.leader_epoch < guess else guess
+        else:
+            bracketed = guess != known
+            low = guess
+        if high is None:
+            guess = 2 * guess + 1
+        elif high <= low + 1:
+            return high if high > low else None
+        else:
+            guess, step = ((low + high) // 2 if bracketed else max(low + 1, high - step)), 2 * step
 
 
 def with_password(cluster: BootstrapLocation) -> BootstrapLocation:

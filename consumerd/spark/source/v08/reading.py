@@ -108,6 +108,9 @@ class _Reader:
                     position = self._gone(client, position, error)
                     continue
                 records = decode_records(answer.data, position, limits=request.limits, aborted=answer.aborted)
+                if (later := self._written_since(records)) is not None:
+                    self._lost(position, split.end, later)
+                    return
                 yield from self._rows.batches(records, split.end)
                 if records.next_offset > position:
                     self._size, self._empty = self._usual, 0
@@ -129,6 +132,19 @@ class _Reader:
             client.must_have(self._split.topic, topic_id)
         except LogReplacedError as error:
             raise DataLossError(f"{error}, while {self._split} was read; run the query again") from error
+
+    def _written_since(self, records: RecordSet) -> str | None:
+        """Why records are not those that were planned: a leader that came later has written them."""
+        epoch, last = records.log.leader_epoch, self._split.last_epoch
+        if epoch is None or last is None or epoch <= last or not len(records):
+            return None
+        first = records.offsets[0]
+        if first >= self._split.end:
+            return None
+        return (
+            f"the messages at offset {first} are of leader epoch {epoch}, and the planned ones of {last} at most, so "
+            "the log was cut off after the read was planned"
+        )
 
     def _flaw(self, position: int, following: int, records: RecordSet) -> Iterator[pa.RecordBatch]:
         problem = records.problem or f"a message or batch larger than maxMessageBytes ({self._most - _ROOM})"
@@ -214,6 +230,8 @@ class V08Rows:
             # Not where the next record is: that would depend on what compaction has left by now.
             whole["next_offset"] = pc.add(offsets, pa.scalar(1, pa.int64()))
         payloads, keys, headers = records.payloads, records.keys, records.headers
+        if "leader_epoch" in self._wanted:
+            whole["leader_epoch"] = pa.repeat(pa.scalar(records.log.leader_epoch, pa.int32()), count)
         for first, last in _pieces(records, count):
             columns = {name: column.slice(first, last - first) for name, column in whole.items()}
             for name, values in (("value", payloads), ("key", keys)):

@@ -22,6 +22,8 @@ class V08Split(InputPartition):
 
     `leader`: the address of the broker that led it when the split was planned; later leaders are looked up. `topic_id`:
     the id of the topic then, as Kafka's tools print it, None where brokers have none; another one is another log.
+    `last_epoch`: the leader epoch of the last planned message, None for unknown; a message of a later one was written
+    after the end of the log was cut off.
     """
 
     topic: str
@@ -31,6 +33,7 @@ class V08Split(InputPartition):
     location: BootstrapLocation
     leader: tuple[str, int] | None = None
     topic_id: str | None = None
+    last_epoch: int | None = None
 
     @property
     def broker(self) -> None:

@@ -25,6 +25,7 @@ WHOLE = (
     .add("broker", "integer")
     .add("broker_partition", "string")
     .add("topic_id", "string")
+    .add("leader_epoch", "integer")
     .add("index", "integer")
     .add("next_offset", "long")
     .add("codec", "string")

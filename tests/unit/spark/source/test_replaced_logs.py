@@ -11,6 +11,7 @@ import pytest
 from consumerd.spark.source import planning
 from consumerd.spark.source.errors import DataLossError
 from consumerd.spark.source.filters import Pruning
+from consumerd.spark.source.logs import WithoutEpochs
 from consumerd.spark.source.offsets import LogOffset, entries, format_offsets, parse_offsets, positions, sorted_offsets
 from consumerd.spark.source.option_values import BootstrapLocation
 from consumerd.spark.source.options import OptionError, read_options
@@ -34,7 +35,7 @@ def at(offset: int, topic_id: str | None = FORMER) -> dict[str, Any]:
     return sorted_offsets({("t", "0"): LogOffset(offset, topic_id)})
 
 
-class Cluster:
+class Cluster(WithoutEpochs):
     """What the brokers tell, in the order of the questions; the last answer stays."""
 
     def __init__(self, *looks: V08Log | list[V08Log]) -> None:
@@ -174,11 +175,12 @@ def test_offsets_of_options_may_name_their_log(cluster: Cluster) -> None:
 
 
 def test_text_of_offsets_with_and_without_a_log() -> None:
-    both = {("t", "0"): LogOffset(7, NEW), ("t", "1"): LogOffset(8)}
-    text = format_offsets(sorted_offsets(both))
-    assert text == '{"t": {"0": {"offset": 7, "topic_id": "%s"}, "1": 8}}' % NEW  # noqa: UP031 - braces
-    assert dict(positions(parse_offsets(text))) == both
-    assert dict(entries(parse_offsets(text))) == {("t", "0"): 7, ("t", "1"): 8}
+    found = {("t", "0"): LogOffset(7, NEW), ("t", "1"): LogOffset(8), ("t", "2"): LogOffset(9, None, 0)}
+    text = format_offsets(sorted_offsets(found))
+    written = '{"t": {"0": {"offset": 7, "topic_id": "%s"}, "1": 8, "2": {"offset": 9, "leader_epoch": 0}}}'
+    assert text == written % NEW
+    assert dict(positions(parse_offsets(text))) == found
+    assert dict(entries(parse_offsets(text))) == {("t", "0"): 7, ("t", "1"): 8, ("t", "2"): 9}
 
 
 @pytest.mark.parametrize(
@@ -188,6 +190,10 @@ def test_text_of_offsets_with_and_without_a_log() -> None:
         {"offset": -1, "topic_id": "x"},
         {"offset": 7, "topic_id": None},
         {"offset": 7, "topic_id": "x", "epoch": 1},
+        {"offset": 7, "leader_epoch": -1},
+        {"offset": 7, "leader_epoch": 1 << 31},
+        {"offset": 7, "leader_epoch": None, "topic_id": "x"},
+        {"topic_id": "x", "leader_epoch": 1},
     ],
 )
 def test_rejects_offsets_of_another_form(value: Any) -> None:

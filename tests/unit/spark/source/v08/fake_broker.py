@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from consumerd.wire.v08 import RequestHeader, ResponseHeader, ResponseMessage, decode_request, encode_response, read_api
-from consumerd.wire.v08.apis import API_VERSIONS, APIS, FETCH, METADATA, OFFSETS
+from consumerd.wire.v08.apis import API_VERSIONS, APIS, FETCH, METADATA, OFFSET_FOR_LEADER_EPOCH, OFFSETS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +22,7 @@ class V08Broker:
 
     A fetch's answer is (error, high watermark, record data) or anything that `answers` may give; the last one stays.
     `ids`: the topic's id in each answer to METADATA, of which the last one stays; without any there are no ids.
+    `epochs`: leader epochs with their first offsets, in order; None: a broker that has none (before 0.11).
     """
 
     def __init__(
@@ -29,6 +30,10 @@ class V08Broker:
     ) -> None:
         self.first = first
         self.last = last
+        self.epochs: list[tuple[int, int]] | None = None
+        self.epochs_version = 3
+        #: The end of the log where it is beyond `last`, as of a new leader.
+        self.written: int | None = None
         self.leader: V08Broker = self
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.answers: dict[int, Answer] = {
@@ -36,6 +41,7 @@ class V08Broker:
             METADATA.key: self._metadata,
             OFFSETS.key: self._offsets,
             FETCH.key: self._fetch,
+            OFFSET_FOR_LEADER_EPOCH.key: self._epoch_end,
         }
         self._version = version
         self._ids = list(ids)
@@ -91,12 +97,16 @@ class V08Broker:
 
     def _versions(self, version: int, _: dict[str, Any]) -> dict[str, Any]:
         served = {API_VERSIONS.key: 3, METADATA.key: 10 if self._ids else 9, OFFSETS.key: 5, FETCH.key: self._version}
+        if self.epochs is not None:
+            served[OFFSET_FOR_LEADER_EPOCH.key] = self.epochs_version
         keys = [{"api_key": key, "min_version": 0, "max_version": last} for key, last in served.items()]
         return {"error_code": 0, "api_versions": keys}
 
     def _metadata(self, version: int, _: dict[str, Any]) -> dict[str, Any]:
         host, port = self.leader.address
         partition = {"partition_error_code": 0, "partition_id": 0, "leader": 1, "replicas": [1], "isr": [1]}
+        if self.epochs and self.epochs_version > 1:
+            partition["leader_epoch"] = self.epochs[-1][0]
         topic: dict[str, Any] = {"topic_error_code": 0, "topic": "events", "partition_metadata": [partition]}
         if self._ids:
             topic["topic_id"] = self._ids.pop(0) if len(self._ids) > 1 else self._ids[0]
@@ -106,6 +116,23 @@ class V08Broker:
         when = body["topics"][0]["partitions"][0]["timestamp"]
         found = {"partition": 0, "error_code": 0, "offset": {-2: self.first, -1: self.last}.get(when, -1)}
         return {"responses": [{"topic": "events", "partition_responses": [found]}]}
+
+    def _epoch_end(self, version: int, body: dict[str, Any]) -> dict[str, Any]:
+        """As Kafka's leaders answer: the largest epoch up to the one asked for, and where the next one begins."""
+        asked = body["topics"][0]["partitions"][0]
+        wanted, epochs = asked["leader_epoch"], self.epochs or []
+        known = [epoch for epoch, _ in epochs if epoch <= wanted]
+        later = [start for epoch, start in epochs if epoch > wanted]
+        if not epochs or wanted > epochs[-1][0]:
+            epoch, end = -1, -1
+        else:
+            epoch, end = (known[-1] if known else wanted), (later[0] if later else self.written or self.last)
+        part = {"error_code": 0, "partition": 0, "end_offset": end}
+        if version > 0:
+            part["leader_epoch"] = epoch
+        if asked.get("current_leader_epoch", -1) not in (-1, epochs[-1][0] if epochs else -1):
+            part |= {"error_code": 74, "end_offset": -1}  # FENCED_LEADER_EPOCH
+        return {"topics": [{"topic": "events", "partitions": [part]}]}
 
     def _fetch(self, version: int, body: dict[str, Any]) -> dict[str, Any] | bytes | None:
         answer = self._fetches.pop(0) if len(self._fetches) > 1 else self._fetches[0]

@@ -148,7 +148,7 @@ def test_metadata_requests_create_no_topic(version: int, asked: Any) -> None:
     with V08Broker((0, 100, b"")) as broker, client_of(broker) as client:
         serving(broker, metadata=version)
         found = client.topics(lambda name: name == "events", ["events"])
-        assert found == {"events": ({0: broker.address}, False, None)}
+        assert found == {"events": ({0: broker.address}, False, None, {0: -1})}
     ((_, body),) = (each for each in broker.asked if each[0] == METADATA.name)
     topics = body["topics"]
     assert (topics if topics is None else [{"topic": each["topic"]} for each in topics]) == asked
