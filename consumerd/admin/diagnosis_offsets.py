@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from consumerd.admin.findings import GroupFinding, GroupFindingKind, OffsetReset, capital, listed
 from consumerd.admin.logs import LogRange, LookupFailure
-from consumerd.offsets.metadata import parse_metadata
+from consumerd.fetch.log_changes import LogChangeKind
 from consumerd.partition import LogId
 from consumerd.registry import Dialect, broker_ids_path, offset_path, offsets_root, topic_path
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from consumerd.admin.v08.snapshot import V08GroupSnapshot
     from consumerd.admin.v08.transactions import OpenTransaction
     from consumerd.cluster import V08Topics
+    from consumerd.fetch.log_changes import LogChange
     from consumerd.partition import TopicPartition
 
 _KEEP_07 = "Keep it if the broker comes back; otherwise it is harmless, and `consumerd group delete` removes it."
@@ -52,6 +53,8 @@ class DiagnosisInput:
     transactions: Mapping[TopicPartition, OpenTransaction] = field(default_factory=dict)
     #: The ids of the topics, of brokers since 2.8.
     topic_ids: Mapping[str, bytes] = field(default_factory=dict)
+    #: Since 0.11: logs that do not have the message before the committed offset any more, by its leader epoch.
+    cut_off: Mapping[TopicPartition, LogChange] = field(default_factory=dict)
     #: The brokers that are registered in ZooKeeper; None where a broker has answered.
     registered: Collection[int] | None = None
 
@@ -154,8 +157,8 @@ def former_log_findings(inputs: DiagnosisInput) -> Iterable[GroupFinding]:
 
 def former_topic_findings(snapshot: V08GroupSnapshot, topic_ids: Mapping[str, bytes]) -> Iterable[GroupFinding]:
     """Offsets whose metadata name another topic id than the topic has: it was created again."""
-    for partition, text in snapshot.metadata.items():
-        former, now = parse_metadata(text).log, LogId(topic_ids.get(partition.topic))
+    for partition in snapshot.metadata:
+        former, now = snapshot.log(partition), LogId(topic_ids.get(partition.topic))
         if former.replaced_by(now) and snapshot.exists(partition):
             yield GroupFinding(
                 GroupFindingKind.FORMER_LOG,
@@ -165,6 +168,32 @@ def former_topic_findings(snapshot: V08GroupSnapshot, topic_ids: Mapping[str, by
                 "(fetch.log_changed); other clients would start at the offset and skip what is before it.",
                 f"{_RESET}, with --to earliest.",
             )
+
+
+def cut_off_findings(inputs: DiagnosisInput) -> Iterable[GroupFinding]:
+    """Offsets whose leader epoch shows that the log has other messages before them, or none."""
+    for partition, change in inputs.cut_off.items():
+        committed = f"Offset {change.offset} was committed with leader epoch {change.former.leader_epoch}"
+        if change.kind is LogChangeKind.REPLACED:
+            yield GroupFinding(
+                GroupFindingKind.FORMER_LOG,
+                str(partition),
+                f"{committed}, and the log does not have the message before it, though no later leader was elected: it "
+                "belongs to a former log of this name. consumerd continues at the beginning of the new log "
+                "(fetch.log_changed); other clients would start at the offset and skip what is before it.",
+                f"{_RESET}, with --to earliest.",
+            )
+            continue
+        yield GroupFinding(
+            GroupFindingKind.TRUNCATED_LOG,
+            str(partition),
+            f"{committed}, and in the leader's log that epoch ends at {change.divergence}: the log was cut off there, "
+            f"as by an unclean leader election, and {change.messages_gone} messages that the group had read are gone. "
+            f"consumerd continues at {change.divergence} (fetch.log_changed); a client that does not compare leader "
+            "epochs would start at the offset and skip what was written since.",
+            f"For such clients, `consumerd offsets set` to {change.divergence} while the group is stopped. Producers "
+            "may have to send what is gone again; unclean.leader.election.enable=false prevents this.",
+        )
 
 
 def inside_findings(inside: Mapping[TopicPartition, int], snapshot: GroupSnapshot) -> Iterable[GroupFinding]:

@@ -38,6 +38,7 @@ class GroupFindingKind(StrEnum):
     BROKEN_OFFSET = "broken-offset"
     OUT_OF_RANGE = "offset-out-of-range"
     FORMER_LOG = "offset-of-former-log"
+    TRUNCATED_LOG = "offset-of-truncated-log"
     INSIDE_MESSAGE = "offset-inside-message"
     NO_PARTITION = "offset-without-partition"
     SILENT_BROKER = "silent-broker"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 import pytest_asyncio
 
+from consumerd.admin import BrokerGroups, GroupFindingKind, diagnose_once, read_diagnosis_input
 from consumerd.embedded import MissingRuntimeError
 from consumerd.embedded.ledger import digest
 from consumerd.offsets import KafkaOffsetStore
@@ -211,6 +212,9 @@ async def test_delivers_all_after_an_unclean_election_while_it_was_stopped(repli
     await replicated.until_all_have(texts + lost)
     await replicated.stop()
     texts = await elect_the_follower(replicated)
+    findings = diagnose_once(await read_diagnosis_input(BrokerGroups(replicated.client), OURS, 0.0))
+    (found,) = (each for each in findings if each.kind is GroupFindingKind.TRUNCATED_LOG)
+    assert f"that epoch ends at {FIRST}: the log was cut off there" in found.says
     await replicated.read_by_ours()
     ours, _ = await replicated.missing_after(texts, ENOUGH)
     assert ours == 0

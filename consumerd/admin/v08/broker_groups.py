@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from consumerd.admin.errors import RefusedError
 from consumerd.admin.v08.consumer_groups import add_members, has_patterns
 from consumerd.admin.v08.logs import V08BrokerLogs
-from consumerd.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot, texts_of
+from consumerd.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot, epochs_of, texts_of
 from consumerd.client import UnansweredAttempts, UnsupportedApiError, error_of
 from consumerd.cluster import GroupView, Member, PartitionView
 from consumerd.errors import NotFoundError
@@ -100,8 +100,17 @@ class BrokerGroups:
                 wanted |= member.subscription.streams.keys()
         topics = {topic: tuple(sorted(numbers)) for topic, numbers in (await self.topics(wanted)).items()}
         rule = described.get("protocol") or described.get("assignor_name", "")
-        metadata = texts_of(committed)
-        return V08GroupSnapshot(view, topics, self.coordinator, state, rule, moving, clients=clients, metadata=metadata)
+        return V08GroupSnapshot(
+            view,
+            topics,
+            self.coordinator,
+            state,
+            rule,
+            moving,
+            clients=clients,
+            metadata=texts_of(committed),
+            epochs=epochs_of(committed),
+        )
 
     async def delete(self, group: str) -> None:
         """Delete a group without members, and all that it committed (1.1 and later).

@@ -12,7 +12,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from consumerd.admin.diagnosis_members import foreign_findings, member_findings
-from consumerd.admin.diagnosis_offsets import former_log_findings, former_topic_findings, offset_findings, silence
+from consumerd.admin.diagnosis_offsets import (
+    cut_off_findings,
+    former_log_findings,
+    former_topic_findings,
+    offset_findings,
+    silence,
+)
 from consumerd.admin.diagnosis_owners import owner_findings
 from consumerd.admin.findings import GroupFinding, GroupFindingKind, capital, listed
 from consumerd.admin.logs import LookupFailure
@@ -34,7 +40,11 @@ _STABLE: Final = "Stable"
 def diagnose_v08(snapshot: V08GroupSnapshot, inputs: DiagnosisInput) -> list[GroupFinding]:
     """All findings of one snapshot. Those of `TRANSIENT` kinds may be a rebalance or an election that is under way."""
     by_broker = snapshot.coordinator is CoordinatorKind.BROKER
-    former = [*former_log_findings(inputs), *former_topic_findings(snapshot, inputs.topic_ids)]
+    former = [
+        *former_log_findings(inputs),
+        *former_topic_findings(snapshot, inputs.topic_ids),
+        *cut_off_findings(inputs),
+    ]
     strangers = {each.subject for each in former}
     offsets = offset_findings(snapshot, inputs.ranges, inputs.kept)
     return [

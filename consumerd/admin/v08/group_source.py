@@ -10,24 +10,26 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from consumerd.admin.diagnosis_offsets import DiagnosisInput
 from consumerd.admin.editing import write_changes
-from consumerd.admin.v08.snapshot import CoordinatorKind, numbers_of, read_v08_snapshot, texts_of
+from consumerd.admin.v08.snapshot import CoordinatorKind, epochs_of, numbers_of, read_v08_snapshot, texts_of
 from consumerd.admin.v08.transactions import find_open_transactions
 from consumerd.cluster import V08ClusterView
 from consumerd.cluster.reading import children, read_all
 from consumerd.errors import BrokerError
+from consumerd.fetch.log_changes import find_change
 from consumerd.offsets import KafkaOffsetStore
-from consumerd.partition import TopicPartition
+from consumerd.partition import LogId, TopicPartition
 from consumerd.registry import owners_root, topic_path
 from consumerd.wire.errors import WireError
 from consumerd.wire.v08.schema import NO_UUID
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from consumerd.admin.changes import OffsetChange
     from consumerd.admin.v08.logs import V08BrokerLogs
     from consumerd.admin.v08.snapshot import V08GroupSnapshot
     from consumerd.cluster import V08Topics
+    from consumerd.fetch.log_changes import LogChange
     from consumerd.offsets.kafka_store import CommittedOffset
     from consumerd.ports import ZooKeeper
 
@@ -99,7 +101,7 @@ class ZooKeeperGroups:
             try:
                 kept = await self._read_kept_by_brokers(group, missing)
                 snapshot.at_broker = {partition: each.offset for partition, each in kept.items()}
-                snapshot.metadata = texts_of(kept)
+                snapshot.metadata, snapshot.epochs = texts_of(kept), epochs_of(kept)
             except (BrokerError, WireError) as error:
                 snapshot.kept_unknown = f"whether brokers keep offsets of the group is not known: {error}"
                 snapshot.view.problems.append(snapshot.kept_unknown)
@@ -167,6 +169,7 @@ async def read_diagnosis_input(source: GroupSource, group: str, now: float) -> D
         created = await source.created(snapshot.topics)
         registered = (await source.addresses()).keys()
     transactions = await find_open_transactions(source.logs, ranges)
+    topic_ids = {topic: found for topic, found in topic_ids.items() if found != NO_UUID}
     return DiagnosisInput(
         snapshot,
         ranges,
@@ -176,9 +179,33 @@ async def read_diagnosis_input(source: GroupSource, group: str, now: float) -> D
         created,
         unknown=unknown,
         transactions=transactions,
-        topic_ids={topic: found for topic, found in topic_ids.items() if found != NO_UUID},
+        topic_ids=topic_ids,
+        cut_off=await _cut_off(source.logs, snapshot, topic_ids),
         registered=registered,
     )
+
+
+async def _cut_off(
+    logs: V08BrokerLogs, snapshot: V08GroupSnapshot, topic_ids: Mapping[str, bytes]
+) -> dict[TopicPartition, LogChange]:
+    """The partitions whose log has not the message before the committed offset any more, by its leader epoch."""
+    former = {each: snapshot.log(each) for each in snapshot.committed_offsets() if snapshot.exists(each)}
+    epochs = {each: log.leader_epoch for each, log in former.items() if log.leader_epoch is not None}
+    ends = await logs.epoch_ends(epochs)
+    offsets = snapshot.committed_offsets()
+    behind = {each: epochs[each] + 1 for each, end in ends.items() if end.end_offset < offsets[each]}
+    later = await logs.epoch_ends(behind)
+    found: dict[TopicPartition, LogChange] = {}
+    for each in behind:
+        assert logs.client is not None  # it has answered
+        leader_epoch = logs.client.metadata.topics[each.topic].partitions[each.partition].leader_epoch
+        if leader_epoch < 0:  # metadata before 2.1 name none
+            leader_epoch = epochs[each] + (each in later and later[each].end_offset >= 0)
+        now = LogId(topic_ids.get(each.topic))
+        _, change = find_change(offsets[each], former[each], now, leader_epoch, ends[each])
+        if change is not None and not former[each].replaced_by(now):  # which is a finding of its own
+            found[each] = change
+    return found
 
 
 async def _kept(source: ZooKeeperGroups, snapshot: V08GroupSnapshot) -> dict[TopicPartition, int]:

@@ -12,15 +12,15 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consumerd.admin.logs import LogRange, LookupFailure
-from consumerd.client import error_of, list_offsets
+from consumerd.client import epoch_ends, error_of, list_offsets
 from consumerd.errors import BrokerError
 from consumerd.wire.errors import WireError
 from consumerd.wire.v07 import EARLIEST, LATEST
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-    from consumerd.client import ClusterClient
+    from consumerd.client import ClusterClient, EpochEnd
     from consumerd.partition import TopicPartition
 
 #: No message is of that time or later.
@@ -56,6 +56,36 @@ class V08BrokerLogs:
             for one, found in listed.items()
             if not isinstance(found, LookupFailure) and found.offset != _NOTHING
         }
+
+    async def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+        """Where these leader epochs end in the leaders' logs, as far as brokers say (0.11 and later).
+
+        To be called after `ranges`: it uses the same metadata, and what does not answer has no range, either.
+        """
+        client = self.client
+        if client is None:
+            return {}
+        led: defaultdict[int, list[TopicPartition]] = defaultdict(list)
+        for one in epochs:
+            if (node := client.metadata.leader(one.topic, one.partition)) is not None:
+                led[node.id].append(one)
+
+        async def ask(node_id: int, partitions: list[TopicPartition]) -> dict[TopicPartition, EpochEnd]:
+            topics = client.metadata.topics
+            asked = [
+                (one.topic, one.partition, topics[one.topic].partitions[one.partition].leader_epoch, epochs[one])
+                for one in partitions
+            ]
+            try:
+                told = await epoch_ends(await client.node_channel(node_id), asked)
+            except (BrokerError, WireError):
+                return {}
+            found = {one: told.get((one.topic, one.partition)) for one in partitions}
+            return {one: end for one, end in found.items() if end is not None and not end.error}
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(ask(*item)) for item in led.items()]
+        return {one: end for task in tasks for one, end in task.result().items()}
 
     async def at_time(
         self, partitions: Iterable[TopicPartition], time_ms: int

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from consumerd.admin.snapshot import GroupSnapshot, foreign_children, named_topics
 from consumerd.cluster import V08ClusterView
 from consumerd.group.assignors import Spelling, range_owners, roundrobin_owners
+from consumerd.offsets.metadata import parse_metadata
 from consumerd.partition import TopicPartition
 from consumerd.registry import INTERNAL_TOPICS, Dialect, FilterSubscription
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from consumerd.cluster import GroupView
     from consumerd.group import Assignment
     from consumerd.offsets.kafka_store import CommittedOffset
+    from consumerd.partition import LogId
     from consumerd.ports import NodeStat, ZooKeeper
     from consumerd.registry import Subscription
 
@@ -56,6 +58,11 @@ def texts_of(committed: Mapping[TopicPartition, CommittedOffset]) -> dict[TopicP
     return {partition: each.metadata for partition, each in committed.items() if each.metadata}
 
 
+def epochs_of(committed: Mapping[TopicPartition, CommittedOffset]) -> dict[TopicPartition, int]:
+    """The leader epochs that were committed with offsets, where there is one."""
+    return {partition: each.leader_epoch for partition, each in committed.items() if each.leader_epoch is not None}
+
+
 class CoordinatorKind(Enum):
     """The side that assigns partitions to members."""
 
@@ -83,6 +90,8 @@ class V08GroupSnapshot(GroupSnapshot):
     kept_unknown: str = ""
     #: The texts that were committed with offsets (`commit.metadata`), where a broker keeps these and there is one.
     metadata: dict[TopicPartition, str] = field(default_factory=dict)
+    #: The leader epochs that were committed with offsets (brokers since 2.1), where there is one.
+    epochs: dict[TopicPartition, int] = field(default_factory=dict)
     #: Consumer id -> who and where the member is, where a broker tells it.
     clients: dict[str, str] = field(default_factory=dict)
     foreign: list[str] = field(default_factory=list)
@@ -96,6 +105,12 @@ class V08GroupSnapshot(GroupSnapshot):
             for topic, numbers in self.topics.items()
             if any(member.streams_for(topic) for member in wanted)
         }
+
+    def log(self, partition: TopicPartition) -> LogId:
+        """What was committed of the log that the partition's offset is of."""
+        noted = parse_metadata(self.metadata.get(partition)).log
+        epoch = self.epochs.get(partition)
+        return noted if epoch is None else noted._replace(leader_epoch=epoch)
 
     def plans(self) -> dict[str, Assignment]:
         """Return the expected owners of partitions, by each rule that the members may follow."""

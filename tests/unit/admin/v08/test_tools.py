@@ -14,6 +14,7 @@ from consumerd.admin import (
     BrokerGroups,
     CoordinatorKind,
     DiagnosisInput,
+    GroupFinding,
     GroupFindingKind,
     LogRange,
     LookupFailure,
@@ -29,6 +30,7 @@ from consumerd.admin import (
     delete_topic,
     diagnose_once,
     in_the_way,
+    read_diagnosis_input,
 )
 from consumerd.admin.v08.transactions import OpenProducer, find_open_transactions
 from consumerd.client import BrokerRefusedError, BrokerVersions, ClientSettings, ClusterClient, UnsupportedApiError
@@ -571,3 +573,93 @@ async def test_finds_an_open_transaction_where_brokers_do_not_describe_producers
     assert "does not serve DescribeProducers" in str(found[T0].producer)
     none = await find_open_transactions(V08BrokerLogs(client), {T0: LogRange(3, 5)})
     assert none == await find_open_transactions(V08BrokerLogs(None), {T0: LogRange(3, 8)}) == {}
+
+
+def of_leader(epoch: int) -> Answer:
+    """METADATA whose partition 0 is led in this epoch."""
+    part = {
+        "partition_error_code": 0,
+        "partition_id": 0,
+        "leader": 1,
+        "leader_epoch": epoch,
+        "replicas": [1],
+        "isr": [1],
+    }
+    topic = {"topic_error_code": 0, "topic": "t", "topic_id": b"\x01" * 16, "partition_metadata": [part]}
+    return METADATA | {"topic_metadata": [topic]}
+
+
+def committed(offset: int, *, epoch: int = -1, metadata: str = "") -> Answer:
+    part = {
+        "partition": 0, "offset": offset, "committed_leader_epoch": epoch, "metadata": metadata, "error_code": 0,
+    }  # fmt: skip
+    return {"error_code": 0, "responses": [{"topic": "t", "partition_responses": [part]}]}
+
+
+def epoch_end(epoch: int, offset: int, error: int = 0) -> Answer:
+    part = {"partition": 0, "error_code": error, "leader_epoch": epoch, "end_offset": offset}
+    return {"topics": [{"topic": "t", "partitions": [part]}]}
+
+
+async def offset_findings_of(offset: Answer, *, end: int, epoch: int, ends: list[Answer]) -> list[GroupFinding]:
+    """What the doctor finds in the offsets of a stopped group; the log ends at `end`, and is led in `epoch`."""
+    client, _ = cluster(
+        Metadata=of_leader(epoch),
+        DescribeGroups=described(state="Empty"),
+        Offsets=[offsets_of((0, 0, 0)), offsets_of((0, 0, end))],
+        OffsetForLeaderEpoch=ends,
+        OffsetFetch=offset,
+    )
+    found = diagnose_once(await read_diagnosis_input(BrokerGroups(client), "g", 0.0))
+    return [each for each in found if each.kind is not GroupFindingKind.NO_MEMBERS]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("end", [300, 170])
+@pytest.mark.parametrize("told", [{"epoch": 5}, {"metadata": "why leader-epoch=5"}], ids=["in its field", "as a note"])
+async def test_reports_an_offset_whose_log_was_cut_off_before_it(end: int, told: dict[str, Any]) -> None:
+    offset = committed(200, **told)
+    (found,) = await offset_findings_of(offset, end=end, epoch=6, ends=[epoch_end(5, 150)])
+    assert (found.kind, found.subject, found.fix) == (GroupFindingKind.TRUNCATED_LOG, "t/0", None)
+    assert not found.is_notice
+    assert found.says.startswith(
+        "Offset 200 was committed with leader epoch 5, and in the leader's log that epoch ends at 150: the log was cut "
+        "off there, as by an unclean leader election, and 50 messages that the group had read are gone. consumerd "
+        "continues at 150"
+    )
+    assert "`consumerd offsets set` to 150 while the group is stopped" in found.remedy
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("offset", "end"),
+    [
+        (committed(200, epoch=5), epoch_end(5, 200)),
+        (committed(200, epoch=5), epoch_end(-1, -1)),  # an older message format
+        (committed(200, epoch=5), epoch_end(-1, -1, error=31)),  # CLUSTER_AUTHORIZATION_FAILED
+        (committed(200), epoch_end(5, 150)),
+        (committed(200, epoch=5, metadata="topic-id=AQEBAQEBAQEBAQEBAQEBAQ"), epoch_end(5, 260)),
+    ],
+    ids=["clean election", "forgotten", "not told", "no epoch", "of this topic"],
+)
+async def test_reports_no_offset_that_may_be_of_this_log(offset: Answer, end: Answer) -> None:
+    assert await offset_findings_of(offset, end=300, epoch=6, ends=[end]) == []
+
+
+@pytest.mark.asyncio
+async def test_reports_an_offset_of_a_topic_whose_epochs_began_again() -> None:
+    """Brokers before 2.1, whose metadata name no leader epoch: the epoch after it is not there, either."""
+    ends = [epoch_end(0, 150), epoch_end(-1, -1)]
+    (found,) = await offset_findings_of(committed(200, epoch=0), end=150, epoch=-1, ends=ends)
+    assert found.kind is GroupFindingKind.FORMER_LOG
+    ends = [epoch_end(0, 150), epoch_end(1, 150)]
+    (found,) = await offset_findings_of(committed(200, epoch=0), end=150, epoch=-1, ends=ends)
+    assert found.kind is GroupFindingKind.TRUNCATED_LOG
+
+
+@pytest.mark.asyncio
+async def test_reports_a_topic_that_was_created_again_once() -> None:
+    offset = committed(200, epoch=5, metadata="topic-id=AAECAwQFBgcICQoLDA0ODw")
+    (found,) = await offset_findings_of(offset, end=300, epoch=0, ends=[epoch_end(-1, -1)])
+    assert found.kind is GroupFindingKind.FORMER_LOG
+    assert "with topic id AAECAwQFBgcICQoLDA0ODw, leader epoch 5" in found.says
