@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         error_of,
         topic_error,
     )
-    from consumerd.client.fetching import FetchedPartition, FetchedPartitions, PartitionFetch, fetch_partitions
+    from consumerd.client.fetching import FetchedPartition, FetchedPartitions, fetch_partitions
     from consumerd.client.making import find_broker, make_client
     from consumerd.client.metadata import ClusterMetadata, Node, PartitionMetadata
     from consumerd.client.offsets import ListedOffsets, list_offsets
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from consumerd.client.sasl import Plain, SaslAuthenticator, Scram
     from consumerd.client.settings import ClientSettings
     from consumerd.wire.v08.errors import UnsupportedApiError
+    from consumerd.wire.v08.fetch_session import PartitionFetch
     from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 else:
     __getattr__ = lazy_names(
@@ -38,7 +39,7 @@ else:
                 "AuthenticationError BrokerRefusedError NoBrokerError RequestTooLargeError UnavailableError error_of"
                 " topic_error"
             ),
-            "consumerd.client.fetching": "FetchedPartition FetchedPartitions PartitionFetch fetch_partitions",
+            "consumerd.client.fetching": "FetchedPartition FetchedPartitions fetch_partitions",
             "consumerd.client.making": "find_broker make_client",
             "consumerd.client.metadata": "ClusterMetadata Node PartitionMetadata",
             "consumerd.client.offsets": "ListedOffsets list_offsets",
@@ -47,6 +48,7 @@ else:
             "consumerd.client.sasl": "Plain SaslAuthenticator Scram",
             "consumerd.client.settings": "ClientSettings",
             "consumerd.wire.v08.errors": "UnsupportedApiError",
+            "consumerd.wire.v08.fetch_session": "PartitionFetch",
             "consumerd.wire.v08.versions": "BrokerRelease BrokerVersions",
         },
     )

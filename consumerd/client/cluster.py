@@ -196,7 +196,8 @@ class ClusterClient:
         """Mark the metadata of `topics` (without any, of all) as stale: they are requested before their next use."""
         self._stale.update(topics or self.metadata.topics)
 
-    def _is_fresh(self, topic: str) -> bool:
+    def is_fresh(self, topic: str) -> bool:
+        """Whether the topic is in the metadata, and neither old nor stale."""
         if topic in self._stale or topic not in self.metadata.topics:
             return False
         return self._clock.monotonic() - self._asked_at.get(topic, 0.0) < self.settings.metadata_max_age
@@ -257,10 +258,10 @@ class ClusterClient:
 
     async def topics(self, names: Sequence[str], *, create: bool = False) -> ClusterMetadata:
         """Return metadata with `names`, requested if they are missing, old or stale. Raises BrokerError."""
-        if not all(map(self._is_fresh, names)):
+        if not all(map(self.is_fresh, names)):
             async with self._refreshing:
                 # A caller that waited here has the topics that those before it requested.
-                if missing := [name for name in names if not self._is_fresh(name)]:
+                if missing := [name for name in names if not self.is_fresh(name)]:
                     await self._refresh(missing, create=create)
         return self.metadata
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from consumerd.client.channel import Channel
-    from consumerd.client.offsets import Place
+    from consumerd.wire.v08.fetch_session import Place
 
 #: The value of an unknown offset or epoch.
 _UNKNOWN: Final = -1

@@ -2,23 +2,25 @@
 
 Strategy: one request for all partitions, in the highest version that both sides have. Since version 13 topics are named
 by id; where the id of one is unknown (brokers before 2.8 have none) version 12 names them. Fields that a version does
-not have are left out by the codec.
+not have are left out by the codec. A request may be part of a fetch session (`consumerd.wire.v08.fetch_session`).
 """
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from consumerd.net import BadFrameError
 from consumerd.wire.v08.apis import FETCH
+from consumerd.wire.v08.fetch_session import NO_SESSION_ID, SessionRequest, without_session
 from consumerd.wire.v08.schema import NO_UUID
 from consumerd.wire.v08.throttle import silence
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping
 
     from consumerd.client.channel import Channel
-    from consumerd.client.offsets import Place
+    from consumerd.wire.v08.fetch_session import PartitionFetch, Place
 
 #: The last version that names topics and not their ids.
 LAST_WITH_NAMES: Final = 12
@@ -28,22 +30,6 @@ LAST_EPOCH_SINCE: Final = 12
 _UNKNOWN: Final = -1
 #: A record set may be a view if no more than this part of its response is something else.
 _REST: Final = 16
-
-
-class PartitionFetch(NamedTuple):
-    """One partition of a request: about `max_bytes` from `offset` on.
-
-    `leader_epoch`: the leader's, -1 for unknown. `topic_id`: NO_UUID for unknown. `last_epoch`: of the last message
-    before `offset`, -1 for unknown; brokers since 2.7 compare it with their log.
-    """
-
-    topic: str
-    partition: int
-    offset: int
-    max_bytes: int
-    leader_epoch: int = _UNKNOWN
-    topic_id: bytes = NO_UUID
-    last_epoch: int = _UNKNOWN
 
 
 class FetchedPartition(NamedTuple):
@@ -62,7 +48,7 @@ class FetchedPartition(NamedTuple):
 
 
 class FetchedPartitions(NamedTuple):
-    """A response. `error`: the code for all of it, 0 for none.
+    """A response. `error`: the code for all of it, 0 for none. `session_id`: that of its fetch session, 0 for none.
 
     `silence`: seconds for which the broker wants no other request, because of a quota; a response without any
     partitions is then an answer, too.
@@ -71,6 +57,7 @@ class FetchedPartitions(NamedTuple):
     error: int
     silence: float
     partitions: Mapping[Place, FetchedPartition]
+    session_id: int = NO_SESSION_ID
 
     @property
     def throttled(self) -> bool:
@@ -80,7 +67,7 @@ class FetchedPartitions(NamedTuple):
 
 async def fetch_partitions(
     channel: Channel,
-    partitions: Sequence[PartitionFetch],
+    partitions: Collection[PartitionFetch] | SessionRequest,
     *,
     max_bytes: int,
     max_wait: float = 0.0,
@@ -92,39 +79,29 @@ async def fetch_partitions(
 ) -> FetchedPartitions:
     """Fetch from each partition; the broker answers with an error where it does not lead.
 
+    `partitions`: also the next request of a fetch session; the broker may then leave out those without anything new.
     The broker waits up to `max_wait` seconds for `min_bytes`; `timeout` (seconds) includes that. `read_committed`:
     only messages of committed transactions. `views`: record sets may be views of the response, which they keep in
     memory, if that is hardly larger. Raises as `Channel.call`, and BadFrameError for a partition that comes
     twice; the connection is closed then.
     """
-    names = {each.topic_id: each.topic for each in partitions}
-    at_most = LAST_WITH_NAMES if NO_UUID in names else None
-    version = channel.versions.pick(FETCH, at_most=at_most)
-    by_topic: dict[tuple[str, bytes], list[dict[str, Any]]] = {}
-    for each in partitions:
-        entry = {
-            "partition": each.partition,
-            "current_leader_epoch": each.leader_epoch,
-            "fetch_offset": each.offset,
-            "max_bytes": each.max_bytes,
-        }
-        if version >= LAST_EPOCH_SINCE:
-            entry["last_fetched_epoch"] = each.last_epoch
-        by_topic.setdefault((each.topic, each.topic_id), []).append(entry)
-    body = {
+    request = partitions if isinstance(partitions, SessionRequest) else without_session(partitions)
+    version = channel.versions.pick(FETCH, at_most=LAST_WITH_NAMES if NO_UUID in request.topics else None)
+    body: dict[str, Any] = {
         "max_wait_time": round(max_wait * 1000),
         "min_bytes": min_bytes,
         "max_bytes": max_bytes,
         "isolation_level": int(read_committed),
-        "topics": [
-            {"topic": topic, "topic_id": topic_id, "partitions": entries}
-            for (topic, topic_id), entries in by_topic.items()
-        ],
+        "session_id": request.session_id,
+        "session_epoch": request.epoch,
+        "topics": _by_topic(request.named, _entry_with_epoch if version >= LAST_EPOCH_SINCE else _entry),
     }
+    if request.forgotten:
+        body["forgotten_topics_data"] = _by_topic(request.forgotten, attrgetter("partition"))
     answer = await channel.call(FETCH, body, version=version, max_response=max_response, timeout=timeout, views=views)
     found: dict[Place, FetchedPartition] = {}
     for topic in answer["responses"]:
-        name = topic["topic"] if version <= LAST_WITH_NAMES else names.get(topic["topic_id"])
+        name = topic["topic"] if version <= LAST_WITH_NAMES else request.topics.get(topic["topic_id"])
         if name is None:  # a topic that was not requested
             continue
         for part in topic["partition_responses"]:
@@ -135,7 +112,29 @@ async def fetch_partitions(
                     f"broker {channel.address} sent {name}/{part['partition']} twice in a FETCH response", blamed=True
                 )
             found[place] = _fetched(part, read_committed=read_committed)
-    return FetchedPartitions(answer.get("error_code", 0), silence(FETCH, version, answer), found)
+    error, session_id = answer.get("error_code", 0), answer.get("session_id", NO_SESSION_ID)
+    return FetchedPartitions(error, silence(FETCH, version, answer), found, session_id)
+
+
+def _by_topic(partitions: Collection[PartitionFetch], make: Callable[[PartitionFetch], Any]) -> list[dict[str, Any]]:
+    """What is said of each partition, by topic, in the order of the first partition of each."""
+    by_topic: dict[tuple[str, bytes], list[Any]] = {}
+    for each in partitions:
+        by_topic.setdefault((each.topic, each.topic_id), []).append(make(each))
+    return [{"topic": topic, "topic_id": number, "partitions": parts} for (topic, number), parts in by_topic.items()]
+
+
+def _entry(each: PartitionFetch) -> dict[str, Any]:
+    return {
+        "partition": each.partition,
+        "current_leader_epoch": each.leader_epoch,
+        "fetch_offset": each.offset,
+        "max_bytes": each.max_bytes,
+    }
+
+
+def _entry_with_epoch(each: PartitionFetch) -> dict[str, Any]:
+    return _entry(each) | {"last_fetched_epoch": each.last_epoch}
 
 
 def _fetched(part: dict[str, Any], *, read_committed: bool) -> FetchedPartition:

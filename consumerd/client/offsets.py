@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from consumerd.client.channel import Channel
-
-    #: Topic and number.
-    Place = tuple[str, int]
+    from consumerd.wire.v08.fetch_session import Place
 
 #: The first version with transactions.
 _ISOLATION_SINCE: Final = 2

@@ -10,6 +10,7 @@ from consumerd.client import BrokerRelease, BrokerVersions, FetchedPartition, Pa
 from consumerd.net import BadFrameError
 from consumerd.wire.v08 import ResponseHeader, ResponseMessage, decode_request, encode_response
 from consumerd.wire.v08.apis import FETCH
+from consumerd.wire.v08.fetch_session import FetchSession
 from consumerd.wire.v08.messages import decode_response, encode_request
 
 pytestmark = pytest.mark.asyncio
@@ -33,6 +34,9 @@ class OneVersion:
         #: Ids in requests -> those in responses.
         self.renamed: dict[bytes, bytes] = {}
         self.closed = False
+        self.session_id = 0
+        #: Topics of which the response has partition 0, though the request does not name it.
+        self.unnamed: list[bytes] = []
 
     def abort(self) -> None:
         self.closed = True
@@ -51,12 +55,17 @@ class OneVersion:
             }
             for topic in self.asked["topics"]
         ]
+        responses += [
+            {"topic_id": each, "partition_responses": [self.part | {"partition": 0}]} for each in self.unnamed
+        ]
         for topic in responses:
             if "topic_id" in topic:
                 topic["topic_id"] = self.renamed.get(topic["topic_id"], topic["topic_id"])
         answer: dict[str, Any] = {"responses": responses}
         if version >= 1:
             answer["throttle_time_ms"] = 20
+        if version >= 7:
+            answer["session_id"] = self.session_id
         data = encode_response(api, version, ResponseMessage(ResponseHeader(1), answer))
         return decode_response(api, version, memoryview(data[4:]) if views else data[4:]).body
 
@@ -142,3 +151,52 @@ async def test_leaves_out_a_topic_that_was_not_requested() -> None:
     channel.renamed = {IDS["u"]: b"\x09" * 16}
     fetched = await fetch_partitions(channel, wanted(), max_bytes=100)
     assert set(fetched.partitions) == {("t", 0), ("t", 1)}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_requests_are_in_a_session_where_versions_have_it(version: int) -> None:
+    channel: Any = OneVersion(version)
+    channel.session_id = 7 if version >= 7 else 0
+    session = FetchSession()
+    for entry in wanted():
+        session.ask(entry)
+    fetched = await fetch_partitions(channel, session.request(), max_bytes=100)
+    assert set(fetched.partitions) == {("t", 0), ("t", 1), ("u", 3)}
+    assert fetched.session_id == channel.session_id
+    assert session.answered(fetched.error, fetched.session_id)
+    assert channel.asked.get("session_epoch", 0) == channel.asked.get("session_id", 0) == 0
+    session.drop(("t", 0))
+    session.ask(wanted()[1]._replace(offset=9))
+    fetched = await fetch_partitions(channel, session.request(), max_bytes=100)
+    named = {
+        (topic.get("topic") or NAMES[topic["topic_id"]], part["partition"]): part["fetch_offset"]
+        for topic in channel.asked["topics"]
+        for part in topic["partitions"]
+    }
+    if version < 7:  # all each time
+        assert named == {("t", 1): 7, ("u", 3): 9}
+        return
+    assert named == {("u", 3): 9}
+    assert (channel.asked["session_id"], channel.asked["session_epoch"]) == (7, 1)
+    forgotten = {"topic": "t"} if version < 13 else {"topic_id": IDS["t"]}
+    assert channel.asked["forgotten_topics_data"] == [forgotten | {"partitions": [0]}]
+
+
+@pytest.mark.parametrize("version", [7, 18])
+async def test_requests_without_a_session_begin_none(version: int) -> None:
+    channel: Any = OneVersion(version)
+    await fetch_partitions(channel, wanted(), max_bytes=100)
+    assert (channel.asked["session_id"], channel.asked["session_epoch"]) == (0, -1)
+    assert channel.asked["forgotten_topics_data"] == []
+
+
+async def test_response_in_a_session_may_have_partitions_that_the_request_does_not_name() -> None:
+    channel: Any = OneVersion(18)
+    session = FetchSession()
+    for entry in wanted():
+        session.ask(entry)
+    session.request()
+    session.answered(0, 7)
+    channel.unnamed = [IDS["t"]]
+    fetched = await fetch_partitions(channel, session.request(), max_bytes=100)
+    assert set(fetched.partitions) == {("t", 0)}
