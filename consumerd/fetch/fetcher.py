@@ -294,6 +294,7 @@ class Fetcher:
             case FetchOutcome.PROGRESS:
                 self._recovered()
                 self._size = self._settings.fetch_bytes
+                self._proven = not self._source.idle  # what comes after a wait may be another log's
             case FetchOutcome.EMPTY:
                 self._proven = False  # what comes next may be another log's
                 self._recovered()

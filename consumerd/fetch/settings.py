@@ -11,8 +11,8 @@ KIB = 1024
 MIB = 1024 * KIB
 
 
-#: Limits of the seconds for which a broker may delay a response. Shorter delays are a busy loop of requests; in longer
-#: ones, partitions that have just become idle wait for the response about others.
+#: Limits of the seconds for which a broker may delay a response. Shorter delays are a busy loop of requests, and with
+#: longer ones a broker that hangs is noticed late.
 SHORTEST_WAIT = 0.01
 LONGEST_WAIT = 60.0
 

@@ -1,12 +1,13 @@
 """Brokers of 0.9 and later at the level of their wire protocol: a cluster in memory, and its group coordinator.
 
-Strategy: `SimulatedKafka` is what brokers share: logs and who leads them, the offsets, and the coordinator of the group
-(`tests.support.simulator.coordinator`, whose log survives), wherever it lives at the time. A `KafkaBroker` is an
-address with connections; it decodes requests and encodes answers by the schemas of `consumerd.wire.v08`. It refuses
-requests for partitions and groups of other brokers, and metadata show changes a little late, as those of brokers do.
-Fetches wait for data. A topic that was deleted and made again has another id and new logs, and the group's offsets of
-it are gone; brokers without topic ids, and requests by name, do not show the difference. Readers who tell the epoch of
-what they read last learn where their log parts from the leader's (KIP-320, KIP-595).
+Strategy: `SimulatedKafka` is what brokers share: logs and who leads them, the offsets, and the coordinator of the
+group (`tests.support.simulator.coordinator`, whose log survives), wherever it lives at the time. A `KafkaBroker` is
+an address with connections; it decodes requests and encodes answers by the schemas of `consumerd.wire.v08`. It
+refuses requests for partitions and groups of other brokers, and metadata show changes a little late, as those of
+brokers do. Fetches wait for data, and may be part of a session (KIP-227). A topic that was deleted and made again has
+another id and new logs, and the group's offsets of it are gone; brokers without topic ids, and requests by name, do
+not show the difference. Readers who tell the epoch of what they read last learn where their log parts from the
+leader's (KIP-320, KIP-595).
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
     from tests.simulation.kernel import Kernel
     from tests.simulation.network import Line, Link, Network
 
+    #: Topic (its name, or its id) and number of a partition; what is asked or answered of each.
+    Key = tuple[str | bytes, int]
+    Parts = dict[Key, Any]
+
 #: The cost of a request, in seconds.
 REQUEST_TIME = 0.0001
 _EARLIEST = -2
@@ -52,6 +57,7 @@ _BATCHES_SINCE = 4
 _IDS_SINCE = 13
 _NAMED_IN_FIELDS = 9
 _EACH_LEAVES_SINCE = 3
+_SESSIONS_SINCE = 7
 _PLAIN_NUMBERS_SINCE = 2
 
 
@@ -127,6 +133,9 @@ class SimulatedKafka:
         #: The broker that coordinates; None while there is none.
         self.coordinated_by: int | None = 0
         self.requests: Counter[str] = Counter()
+        #: Most fetch sessions of a broker, and all that there ever were.
+        self.session_slots = 1000
+        self.sessions = 0
         #: The process of each member id.
         self.processes: dict[str, str] = {}
         #: Called with the process, the member id and the offsets of each commit that is accepted.
@@ -340,6 +349,8 @@ class KafkaBroker:
         self.host, self.port = host, port
         self.up = False
         self.connections: dict[_Connection, None] = {}
+        #: Fetch sessions by id; they are in memory only.
+        self.sessions: dict[int, FetchSession] = {}
         self._line = line
         self.start()
 
@@ -351,6 +362,7 @@ class KafkaBroker:
     def stop(self) -> None:
         """Refuse connections and end those that are there."""
         self.up = False
+        self.sessions.clear()
         self.kafka.network.unlisten(self.host, self.port)
         for connection in list(self.connections):
             connection.link.cut()
@@ -359,6 +371,46 @@ class KafkaBroker:
         connection = _Connection(self, link)
         self.connections[connection] = None
         return connection
+
+
+class FetchSession:
+    """The partitions of a client's fetches, as a broker remembers them; by topic (name or id) and number."""
+
+    def __init__(self, parts: Parts, answered: Parts, *, by_id: bool) -> None:
+        self.parts = dict(parts)
+        self.by_id = by_id
+        #: Of the next request.
+        self.epoch = 1
+        self._ends = {key: part["high_watermark"] for key, part in answered.items()}
+
+    def continues(self, epoch: int, named: Parts, forgotten: list[Key], *, by_id: bool) -> int:
+        """The next request came; the error, if it is another one."""
+        if by_id != self.by_id:
+            return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+        if epoch != self.epoch:
+            return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        self.epoch += 1
+        self.parts.update(named)
+        for key in forgotten:
+            self.parts.pop(key, None)
+            self._ends.pop(key, None)
+        return 0
+
+    def news(self, answer: Parts) -> Parts:
+        """What of an answer is new to the client. Those with data are last in line for the next one."""
+        news = {
+            key: part
+            for key, part in answer.items()
+            if part["error_code"]
+            or part["record_set"]
+            or part.get("diverging_epoch")
+            or part["high_watermark"] != self._ends.get(key)
+        }
+        for key, part in news.items():
+            self._ends[key] = part["high_watermark"]
+            if part["record_set"] and key in self.parts:
+                self.parts[key] = self.parts.pop(key)
+        return news
 
 
 class _Fetch:
@@ -370,13 +422,15 @@ class _Fetch:
         self._body = body
         self._reply = reply
         self._done = False
+        self._session: FetchSession | None = None
+        self._parts = self._by_key(body["topics"])
         kafka = connection.kafka
+        if code := self._begin():
+            self._done = True
+            reply({"error_code": code, "responses": []})
+            return
         self._logs = [
-            logs[part["partition"]]
-            for topic in body["topics"]
-            for logs in (kafka.logs(self._named(topic)[1]),)
-            for part in topic["partitions"]
-            if part["partition"] < len(logs)
+            logs[number] for topic, number in self._parts if number < len(logs := kafka.logs(self._named(topic)[1]))
         ]
         self.look()
         if not self._done:
@@ -384,35 +438,69 @@ class _Fetch:
                 log.waiting[self] = None
             kafka.kernel.after(body["max_wait_time"] / 1000, lambda: self.look(late=True))
 
-    def _named(self, topic: dict[str, Any]) -> tuple[int, str]:
+    def _by_key(self, topics: list[dict[str, Any]]) -> Parts:
+        name = "topic" if self._version < _IDS_SINCE else "topic_id"
+        return {
+            (topic[name], part if isinstance(part, int) else part["partition"]): part
+            for topic in topics
+            for part in topic["partitions"]
+        }
+
+    def _begin(self) -> int:
+        """Continue the session of the request, or end it; the error, if there is one."""
+        body, sessions = self._body, self._connection.broker.sessions
+        session_id, epoch = body.get("session_id", 0), body.get("session_epoch", -1)
+        if epoch <= 0:
+            sessions.pop(session_id, None)
+            return 0
+        self._session = sessions.get(session_id)
+        if self._session is None:
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        forgotten = list(self._by_key(body["forgotten_topics_data"]))
+        code = self._session.continues(epoch, self._parts, forgotten, by_id=self._version >= _IDS_SINCE)
+        self._parts = dict(self._session.parts)
+        return code
+
+    def _named(self, topic: str | bytes) -> tuple[int, str]:
         """The name of a topic, or the error with its id."""
-        return (0, topic["topic"]) if self._version < _IDS_SINCE else self._connection.kafka.named(topic["topic_id"])
+        return (0, topic) if isinstance(topic, str) else self._connection.kafka.named(topic)
 
     def look(self, *, late: bool = False) -> None:
         """Answer if there is enough, or something to refuse, or if it is `late`."""
         if self._done:
             return
-        answer = {
-            "responses": [
-                {
-                    "topic": topic.get("topic", ""),
-                    "topic_id": topic.get("topic_id", NO_UUID),
-                    "partition_responses": [
-                        {"partition": part["partition"], **self._read(*self._named(topic), part)}
-                        for part in topic["partitions"]
-                    ],
-                }
-                for topic in self._body["topics"]
-            ]
+        parts = {
+            key: {"partition": key[1], **self._read(*self._named(key[0]), part)} for key, part in self._parts.items()
         }
-        parts = [part for topic in answer["responses"] for part in topic["partition_responses"]]
-        size = sum(len(part["record_set"]) for part in parts)
-        said = any(part["error_code"] or part.get("diverging_epoch") for part in parts)
+        size = sum(len(part["record_set"]) for part in parts.values())
+        said = any(part["error_code"] or part.get("diverging_epoch") for part in parts.values())
         if late or size >= self._body["min_bytes"] or said:
             self._done = True
             for log in self._logs:
                 log.waiting.pop(self, None)
-            self._reply(answer)
+            self._answer(parts)
+
+    def _answer(self, parts: Parts) -> None:
+        session_id = self._body.get("session_id", 0)
+        if self._session is not None:
+            parts = self._session.news(parts)
+        elif self._version >= _SESSIONS_SINCE:
+            session_id = self._new_session(parts) if self._body["session_epoch"] == 0 else 0
+        topics: dict[str | bytes, list[dict[str, Any]]] = {}
+        for (topic, _), part in parts.items():
+            topics.setdefault(topic, []).append(part)
+        name = "topic" if self._version < _IDS_SINCE else "topic_id"
+        responses = [{name: topic, "partition_responses": each} for topic, each in topics.items()]
+        answer = {"session_id": session_id} if self._version >= _SESSIONS_SINCE else {}
+        self._reply(answer | {"responses": responses})
+
+    def _new_session(self, answer: Parts) -> int:
+        kafka, sessions = self._connection.kafka, self._connection.broker.sessions
+        if len(sessions) >= kafka.session_slots:
+            return 0
+        kafka.sessions += 1
+        sessions[kafka.sessions] = FetchSession(self._parts, answer, by_id=self._version >= _IDS_SINCE)
+        return kafka.sessions
 
     def _read(self, code: int, topic: str, part: dict[str, Any]) -> dict[str, Any]:
         log = None
@@ -460,14 +548,14 @@ def _for_each(topics: list[dict[str, Any]], make: Callable[[str, Any], dict[str,
 class _Connection(ServedConnection):
     def __init__(self, broker: KafkaBroker, link: Link) -> None:
         super().__init__(link)
-        self._broker = broker
+        self.broker = broker
         self.kafka = broker.kafka
         #: Refuses the JoinGroup or SyncGroup that waits here.
         self._waiting: Callable[[int, dict[str, Any]], None] | None = None
 
     def lost(self) -> None:
         super().lost()
-        self._broker.connections.pop(self, None)
+        self.broker.connections.pop(self, None)
 
     def serve(self, body: bytes) -> None:
         kafka = self.kafka
@@ -560,7 +648,7 @@ class _Connection(ServedConnection):
         if number >= len(logs):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
         log = logs[number]
-        if log.leader != self._broker.number:
+        if log.leader != self.broker.number:
             return ErrorCode.NOT_LEADER_FOR_PARTITION, None
         if epoch not in (UNKNOWN, log.epoch):
             return _FENCED_EPOCH if epoch < log.epoch else _UNKNOWN_EPOCH, None
@@ -616,7 +704,7 @@ class _Connection(ServedConnection):
 
     @property
     def _coordinates(self) -> bool:
-        return self.kafka.coordinated_by == self._broker.number
+        return self.kafka.coordinated_by == self.broker.number
 
     def refuse_waiting(self, code: int) -> None:
         """The group is coordinated elsewhere."""

@@ -16,13 +16,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from consumerd.client import UnsupportedApiError, epoch_ends, list_offsets, topic_error
+from consumerd.client import PartitionFetch, UnsupportedApiError, epoch_ends, list_offsets, topic_error
 from consumerd.errors import BrokerError
 from consumerd.fetch.fetcher import PartitionResponse
 from consumerd.fetch.log_changes import find_change
 from consumerd.fetch.policies import FetchServices
 from consumerd.fetch.response import FetchOutcome
-from consumerd.fetch.v08.broker_source import BrokerSource, PartitionRequest
+from consumerd.fetch.v08.broker_source import BrokerSource
+from consumerd.fetch.v08.exchange import UNKNOWN, PartitionRequest
 from consumerd.partition import LogId
 from consumerd.wire.v07 import LATEST
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from consumerd.client import Channel, ClusterClient, EpochEnd, ListedOffsets
+    from consumerd.client import Channel, ClusterClient, EpochEnd, FetchedPartition, ListedOffsets
     from consumerd.fetch.lane import Lane
     from consumerd.fetch.listener import FetchListener
     from consumerd.fetch.log_changes import LogChange
@@ -86,14 +87,24 @@ class V08Source:
         self._passed_over = False
         #: The state of leader and topic in which the position was compared.
         self._compared: _Leadership | None = None
+        #: The request that is polled, and where.
+        self._polled: tuple[BrokerSource, PartitionRequest] | None = None
+        #: Whether the last response was without an error: then an empty one says nothing new.
+        self._sound = False
 
     def is_doubtful(self) -> bool:
         """Whether leader or topic may be others than when the position was compared."""
         return self._compared is None
 
     def doubt(self) -> None:
-        """Compare before the next request."""
+        """Compare before the next request, which replaces one that is polled."""
         self._compared = None
+        if self._polled is not None:
+            self._polled[1].release()
+
+    def _stays(self) -> bool:
+        """Whether leader and topic are known to be those of the last comparison."""
+        return self._compared is not None and self._brokers.known_leadership(self._partition) == self._compared
 
     async def ask(self, offset: int, size: int, log: LogId) -> PartitionResponse | None:
         """Fetch with memory reserved for it, or wait for new messages, whose memory is counted when they are here.
@@ -107,18 +118,19 @@ class V08Source:
             return None
         source, epoch, _ = leadership
         await source.wait_out_quota()
-        answer = asyncio.get_running_loop().create_future()
         if self.idle:
             # Less than `min_bytes` of one partition would never be enough, however much there is of it.
             size = max(self._settings.poll_bytes, self._settings.min_bytes)
-            fetched = await source.poll(PartitionRequest(self._partition, offset, size, epoch, log, answer))
+        request = self._request(offset, size, log, epoch)
+        if self.idle:
+            fetched = await self._poll(source, request)
             if fetched is None:
                 return None
             reservation = self._lane.budget.charge(len(fetched.data))
         else:
             reservation = await self._lane.budget.reserve(size)
             try:
-                fetched = await source.fetch(PartitionRequest(self._partition, offset, size, epoch, log, answer))
+                fetched = await source.fetch(request)
             except BaseException:
                 reservation.release()
                 raise
@@ -127,6 +139,21 @@ class V08Source:
                 return None
         error, data, readable_end, aborted, diverged = fetched
         return PartitionResponse(source.node_id, error, data, size, reservation, readable_end, aborted, diverged)
+
+    def _request(self, offset: int, size: int, log: LogId, epoch: int) -> PartitionRequest:
+        topic_id, last_epoch = log.topic_id or NO_UUID, UNKNOWN if log.leader_epoch is None else log.leader_epoch
+        topic, number = self._partition.topic, self._partition.partition
+        fetch = PartitionFetch(topic, number, offset, size, epoch, topic_id, last_epoch)
+        return PartitionRequest(fetch, asyncio.get_running_loop().create_future())
+
+    async def _poll(self, source: BrokerSource, request: PartitionRequest) -> FetchedPartition | None:
+        if self._sound:
+            request.stays = self._stays
+        self._polled = source, request
+        try:
+            return await source.poll(request)
+        finally:
+            self._polled = None
 
     async def compare(self, offset: int, log: LogId) -> tuple[LogId, LogChange | None]:
         """Compare the topic's identity, and the end of the position's leader epoch in the leader's log."""
@@ -153,16 +180,18 @@ class V08Source:
     def classified(self, outcome: FetchOutcome, response: PartitionResponse, offset: int) -> None:
         """Wait at the end of the log. If the response was full of other partitions, ask again at once, one time."""
         self._brokers.services.counters.denied.discard(self._partition)
+        self._sound = True
         if outcome is FetchOutcome.EMPTY:
             self.idle = self._passed_over or response.readable_end <= offset
             self._passed_over = not self.idle
         elif outcome is FetchOutcome.PROGRESS:
-            self.idle = self._passed_over = False
+            self.idle, self._passed_over = 0 <= response.readable_end <= offset, False
         elif outcome is FetchOutcome.CUT:
             self.idle = False
 
     def refusal(self, error: int) -> str | None:
         """Return the reason in words for a response with an error; None for an offset out of range."""
+        self._sound = False
         if error == ErrorCode.OFFSET_OUT_OF_RANGE:
             return None
         if error_info(error).refresh:
@@ -174,15 +203,19 @@ class V08Source:
 
     def failed(self, error: BrokerError | WireError) -> bool:
         """Back off, look for another leader, and compare: brokers before 2.1 name no epoch that shows an election."""
+        self._sound = False
         self.doubt()
         self._brokers.refresh_leader(self._partition)
         return True
 
     def pause(self) -> None:
-        """Do nothing: nothing is sent without the fetcher."""
+        """Wait for the response under way only, if the partition is polled."""
+        if self._polled is not None:
+            source, request = self._polled
+            source.hurry(request)
 
     def resume(self) -> None:
-        """Do nothing."""
+        """Do nothing: the fetcher asks again."""
 
 
 class V08Brokers:
@@ -230,17 +263,27 @@ class V08Brokers:
     async def leadership(self, partition: TopicPartition) -> _Leadership:
         """Return the source of the partition's leader, its epoch, and the topic's id. Raises BrokerError."""
         node = await self._client.leader(partition.topic, partition.partition)
-        source = self._sources.get(node.id)
-        if source is None:
+        if node.id not in self._sources:
             assert self._tasks is not None  # fetchers run
             services = self.services
             source = self._sources[node.id] = BrokerSource(
                 node.id, self._client, services.settings, services.counters, services.clock
             )
             self._tasks.create_task(source.run(), name=f"source {node.id}")
+        return self._leadership_of(node.id, partition)
+
+    def known_leadership(self, partition: TopicPartition) -> _Leadership | None:
+        """Return the same as the metadata say it; None where they are old, or name no leader that was asked before."""
+        client = self._client
+        node = (
+            client.metadata.leader(partition.topic, partition.partition) if client.is_fresh(partition.topic) else None
+        )
+        return None if node is None or node.id not in self._sources else self._leadership_of(node.id, partition)
+
+    def _leadership_of(self, node_id: int, partition: TopicPartition) -> _Leadership:
         topic = self._client.metadata.topics[partition.topic]
         topic_id = None if topic.id == NO_UUID else topic.id
-        return _Leadership(source, topic.partitions[partition.partition].leader_epoch, topic_id)
+        return _Leadership(self._sources[node_id], topic.partitions[partition.partition].leader_epoch, topic_id)
 
     async def created(self, topic: str) -> int | None:
         """Return the zxid at which the topic's node in ZooKeeper was created; None without ZooKeeper.

@@ -81,6 +81,9 @@ class Leader:
         known = PartitionMetadata(1, self.epochs[-1][0] if self.fetch >= EPOCHS else -1, (1,), (1,), 0)
         self.metadata = ClusterMetadata({1: Node(1, "h", 9)}, {"t": TopicMetadata(0, {0: known}, id=self.topic_id)})
 
+    def is_fresh(self, topic: str) -> bool:
+        return True
+
     async def leader(self, topic: str, partition: int) -> Node:
         return Node(1, "h", 9)
 

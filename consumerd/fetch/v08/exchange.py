@@ -1,0 +1,161 @@
+"""FETCH to one broker: its connections, and what all requests to it have in common.
+
+A broker over whose quota we are answers without any partitions (since 2.0) and says how long it wants no request. No
+partition is then requested from it for that time, on any connection, and no memory is reserved meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from consumerd.client import FetchedPartition, PartitionFetch, fetch_partitions
+from consumerd.errors import BrokerError
+from consumerd.net import BadFrameError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from consumerd.client import Channel, ClusterClient, ClusterMetadata, FetchedPartitions
+    from consumerd.fetch.listener import FetchCounters
+    from consumerd.fetch.settings import FetchSettings
+    from consumerd.ports import Clock
+    from consumerd.wire.v08.fetch_session import Place, SessionRequest
+
+#: An offset that the broker did not return.
+UNKNOWN: Final = -1
+
+
+@dataclass(slots=True, eq=False)
+class PartitionRequest:
+    """One partition in the next FETCH."""
+
+    fetch: PartitionFetch
+    #: None: ask again. Over a quota the broker answers without the partition; or the poll let go of it.
+    answer: asyncio.Future[FetchedPartition | None]
+    #: Of a request that is polled: whether it stays while its answers are empty, as long as this says so.
+    stays: Callable[[], bool] | None = None
+
+    @property
+    def place(self) -> Place:
+        """The topic and the number of the partition."""
+        return self.fetch.topic, self.fetch.partition
+
+    def release(self) -> None:
+        """Have the fetcher ask again, unless there is an answer."""
+        if not self.answer.done():
+            self.answer.set_result(None)
+
+
+class Line:
+    """A connection to a broker, opened when it is needed."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._opening = asyncio.Lock()
+        self._channel: Channel | None = None
+
+    async def channel(self) -> Channel:
+        """Return the connection, opened again if it has ended. Raises BrokerError."""
+        async with self._opening:
+            self.count_lost()
+            if self._channel is None:
+                self._channel = await self._exchange.open()
+            return self._channel
+
+    def count_lost(self) -> None:
+        """Count the connection if it has ended: once, however many requests waited for it."""
+        if self._channel is not None and self._channel.closed:
+            self._channel = None
+            self._exchange.counters.disconnects += 1
+
+    async def close(self) -> None:
+        """Close the connection, if there is one."""
+        if self._channel is not None:
+            await self._channel.close()
+
+
+class Exchange:
+    """Requests to one broker, whichever connection they use."""
+
+    def __init__(
+        self, node_id: int, client: ClusterClient, settings: FetchSettings, counters: FetchCounters, clock: Clock
+    ) -> None:
+        self.node_id = node_id
+        self.settings = settings
+        self.counters = counters
+        self.clock = clock
+        self._client = client
+        self._silent_until = -math.inf
+
+    @property
+    def metadata(self) -> ClusterMetadata:
+        """The metadata that the client has now; others once they were refreshed."""
+        return self._client.metadata
+
+    async def open(self) -> Channel:
+        """Open a connection. Raises BrokerError."""
+        try:
+            channel = await self._client.private_channel(self.node_id)
+        except BrokerError:
+            self.counters.disconnects += 1
+            raise
+        self.counters.connects += 1
+        return channel
+
+    async def wait_out_quota(self) -> None:
+        """Return when the broker wants requests again."""
+        while (left := self._silent_until - self.clock.monotonic()) > 0:
+            await self.clock.sleep(left)
+
+    async def send(
+        self, channel: Channel, partitions: Collection[PartitionFetch] | SessionRequest, max_bytes: int, wait: float
+    ) -> FetchedPartitions:
+        """Send a FETCH for which the broker may wait `wait` seconds. Raises BrokerError, WireError."""
+        settings = self.settings
+        fetched = await fetch_partitions(
+            channel,
+            partitions,
+            max_bytes=min(max_bytes, settings.max_answer_bytes),
+            max_wait=wait,
+            min_bytes=settings.min_bytes if wait else 0,
+            read_committed=settings.read_committed,
+            timeout=self._client.settings.connection.request_timeout + wait,
+            views=True,
+        )
+        self.counters.fetches += 1
+        if fetched.throttled:
+            self.counters.throttled += fetched.silence
+            self._silent_until = max(self._silent_until, self.clock.monotonic() + fetched.silence)
+        return fetched
+
+    def require_all(self, fetched: FetchedPartitions, requests: Iterable[PartitionRequest], channel: Channel) -> None:
+        """Raise BadFrameError, and drop the connection, if a partition is missing that nothing excuses."""
+        if fetched.throttled or fetched.error:
+            return
+        for request in requests:
+            if request.place not in fetched.partitions and not request.answer.done():
+                channel.abort()
+                name = "{}/{}".format(*request.place)
+                raise BadFrameError(f"broker {self.node_id} left {name} out of its FETCH response", blamed=True)
+
+
+def answer_of(fetched: FetchedPartitions, place: Place) -> FetchedPartition | None:
+    """Return what a response says of a partition: maybe the error of all of it; None: nothing."""
+    part = fetched.partitions.get(place)
+    return FetchedPartition(fetched.error, b"", UNKNOWN, ()) if part is None and fetched.error else part
+
+
+def fail(requests: Iterable[PartitionRequest], error: Exception) -> None:
+    """Raise an error in those that wait."""
+    for request in requests:
+        if not request.answer.done():
+            request.answer.set_exception(error)
+
+
+def cancel(requests: Iterable[PartitionRequest]) -> None:
+    """Cancel those that wait: their responses will not come."""
+    for request in requests:
+        request.answer.cancel()

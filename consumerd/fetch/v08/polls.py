@@ -1,0 +1,226 @@
+"""Polling the idle partitions of one broker: all in one FETCH, to which it answers when one of them has messages.
+
+Strategy: a request waits here until it is answered. The *poll* names all that wait, and the broker holds it back up to
+`max_wait` for `min_bytes` of new messages. An answer goes to its fetcher, which asks again in the same step of the loop
+if it decodes at once; so one turn of the loop later the next poll names it again. Requests whose answer is empty stay:
+in a fetch session (`wire.v08.fetch_session`) they cost neither a name in the next request nor an entry in its answer.
+
+A partition that becomes idle while the poll is under way cannot join it. Such *newcomers* are polled on a connection of
+their own, in short polls of `newcomer_wait`, until the poll has ended and names them, too. So a newcomer waits for its
+request to be at the broker at most for one short poll of others. When the poll takes them over, a short one may be
+under way: the partition is then at the broker twice, and the first answer counts. With `min_bytes` above 1 short polls
+would bring less than was asked for: there they are as long as the poll.
+
+Memory: the answer to a poll is bounded by the FETCH, and counted when it is here. Brokers before 0.10.1 bound each
+partition alone: each gets its share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, Final
+
+from consumerd.client import FetchedPartition
+from consumerd.errors import BrokerError
+from consumerd.fetch.v08.exchange import UNKNOWN, Line, answer_of, cancel, fail
+from consumerd.wire import WireError
+from consumerd.wire.v08.apis import FETCH
+from consumerd.wire.v08.fetch_session import FetchSession
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+
+    from consumerd.client import Channel, ClusterMetadata, FetchedPartitions, PartitionFetch
+    from consumerd.fetch.settings import FetchSettings
+    from consumerd.fetch.v08.exchange import Exchange, PartitionRequest
+    from consumerd.wire.v08.fetch_session import Place
+
+#: Seconds for which the broker may hold a poll of newcomers back, and the part of `max_wait`, whichever is longer: at
+#: most 50 of them are sent while a poll is under way.
+NEWCOMER_WAIT: Final = 0.01
+NEWCOMER_SHARE: Final = 50
+#: Most bytes of an answer to a poll of newcomers.
+NEWCOMER_BYTES: Final = 2 << 20
+#: The first version of FETCH that bounds the answer.
+_BOUNDED_SINCE: Final = 3
+#: Seconds between looks at whether what waits may still wait.
+_REVIEW: Final = 5.0
+#: The answer for a partition that the broker left out because there is nothing new.
+_NOTHING: Final = FetchedPartition(0, b"", UNKNOWN, ())
+
+
+def newcomer_wait(settings: FetchSettings) -> float:
+    """Seconds for which the broker may hold a poll of newcomers back."""
+    if settings.min_bytes > 1:
+        return settings.max_wait
+    return min(settings.max_wait, max(NEWCOMER_WAIT, settings.max_wait / NEWCOMER_SHARE))
+
+
+class Polls:
+    """The requests that wait at one broker. `run` must be running for `poll` to return."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._clock = exchange.clock
+        self._wait, self._short = exchange.settings.max_wait, newcomer_wait(exchange.settings)
+        self._most = exchange.settings.max_answer_bytes
+        self._line, self._newcomers_line = Line(exchange), Line(exchange)
+        self._session = FetchSession()
+        self._waiting: dict[Place, PartitionRequest] = {}
+        #: The sum of their sizes.
+        self._size = 0
+        self._filled = asyncio.Event()
+        #: Those of them that the poll under way does not name.
+        self._newcomers: dict[Place, PartitionRequest] = {}
+        self._came = asyncio.Event()
+        self._under_way = False
+        #: Those that the next response answers, even if there is nothing new.
+        self._hurried: dict[Place, PartitionRequest] = {}
+        self._reviewed: tuple[float, ClusterMetadata | None] = -math.inf, None
+
+    async def poll(self, request: PartitionRequest) -> FetchedPartition | None:
+        """Wait for new messages; None: ask again. Raises BrokerError, WireError."""
+        self._remove(self._waiting.get(request.place))
+        self._add(request)
+        try:
+            return await request.answer
+        finally:
+            self._remove(request)
+
+    def hurry(self, request: PartitionRequest) -> None:
+        """Let the response under way answer, even if it has nothing new of the partition."""
+        if self._waiting.get(request.place) is request:
+            self._hurried[request.place] = request
+
+    def _add(self, request: PartitionRequest) -> None:
+        place = request.place
+        self._waiting[place] = request
+        self._size += request.fetch.max_bytes
+        self._session.ask(request.fetch)
+        self._filled.set()
+        if self._under_way:
+            self._newcomers[place] = request
+            self._came.set()
+        if request.stays is None:
+            self._hurried[place] = request
+
+    def _remove(self, request: PartitionRequest | None) -> None:
+        if request is None or self._waiting.get(request.place) is not request:
+            return  # another fetcher of the partition has replaced it
+        for requests in (self._waiting, self._newcomers, self._hurried):
+            requests.pop(request.place, None)
+        self._size -= request.fetch.max_bytes
+        self._session.drop(request.place)
+
+    async def run(self) -> None:
+        """Poll until cancelled, then close the connections."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._repeat(self._poll, self._filled, self._waiting, self._wait))
+                group.create_task(self._repeat(self._poll_newcomers, self._came, self._newcomers, self._short))
+        finally:
+            # The tasks that wait here end as well; their responses will not come.
+            cancel(self._waiting.values())
+            for line in (self._line, self._newcomers_line):
+                await line.close()
+
+    async def _repeat(
+        self,
+        poll: Callable[[], Awaitable[bool]],
+        filled: asyncio.Event,
+        requests: Mapping[Place, PartitionRequest],
+        wait: float,
+    ) -> None:
+        """Poll while there are requests."""
+        while True:
+            if not requests:
+                filled.clear()
+            await filled.wait()
+            await self._exchange.wait_out_quota()
+            began = self._clock.monotonic()
+            if not await poll() and self._clock.monotonic() - began < wait / 2:
+                # An answer without anything that the broker did not wait with: it counts what it does not return.
+                await self._clock.sleep(self._short)
+            await asyncio.sleep(0)  # those that were answered ask again
+
+    async def _poll(self) -> bool:
+        """Send a poll; return whether there was anything in the response.
+
+        A call of its own, so that nothing refers to the response while the next one is awaited.
+        """
+        try:
+            channel = await self._line.channel()
+            request = self._session.request()
+            self._newcomers.clear()
+            self._under_way = True
+            named = self._sized(channel, request.named)
+            fetched = await self._exchange.send(channel, request._replace(named=named), self._size, self._wait)
+            if not self._session.answered(fetched.error, fetched.session_id):
+                return True  # a new session begins at once
+            if request.full:
+                self._exchange.require_all(fetched, self._named(), channel)
+            return self._hand_out(fetched, self._find)
+        except (BrokerError, WireError) as error:
+            self._session.lost()
+            self._line.count_lost()
+            fail(self._named(), error)
+            return True
+        finally:
+            self._under_way = False
+            self._review()
+
+    def _find(self, place: Place) -> PartitionRequest | None:
+        """The request for a partition, if it is in the poll under way."""
+        return None if place in self._newcomers else self._waiting.get(place)
+
+    def _named(self) -> Iterator[PartitionRequest]:
+        return (request for place, request in self._waiting.items() if place not in self._newcomers)
+
+    async def _poll_newcomers(self) -> bool:
+        """Poll those that the poll under way does not name, in the same way."""
+        requests = dict(self._newcomers)
+        try:
+            channel = await self._newcomers_line.channel()
+            named = self._sized(channel, [request.fetch for request in requests.values()])
+            size = min(sum(each.max_bytes for each in named), NEWCOMER_BYTES)
+            fetched = await self._exchange.send(channel, named, size, self._short)
+            self._exchange.require_all(fetched, requests.values(), channel)
+            return self._hand_out(fetched, requests.get)
+        except (BrokerError, WireError) as error:
+            self._newcomers_line.count_lost()
+            fail(requests.values(), error)
+            return True
+
+    def _sized(self, channel: Channel, named: Sequence[PartitionFetch]) -> Sequence[PartitionFetch]:
+        """Ask each partition for its share only, of a broker that bounds no response as a whole."""
+        if not named or channel.versions.pick(FETCH) >= _BOUNDED_SINCE:
+            return named
+        share = max(1, self._most // len(named))
+        return [each._replace(max_bytes=min(each.max_bytes, share)) for each in named]
+
+    def _hand_out(self, fetched: FetchedPartitions, find: Callable[[Place], PartitionRequest | None]) -> bool:
+        """Answer those of which a response has something new, or an error. Return whether there was anything in it."""
+        any_new = fetched.throttled
+        for place in list(self._waiting) if fetched.error else fetched.partitions:
+            request, part = find(place), answer_of(fetched, place)
+            if request is not None and part is not None and (part.error or part.data or part.diverged):
+                any_new = True
+                if not request.answer.done():
+                    request.answer.set_result(part)
+        for place in self._hurried:
+            request = find(place)
+            if request is not None and not request.answer.done():
+                request.answer.set_result(None if fetched.throttled else fetched.partitions.get(place, _NOTHING))
+        return any_new
+
+    def _review(self) -> None:
+        """Have those ask again whose leader or topic may be another one by now, as the metadata say."""
+        now, metadata = self._clock.monotonic(), self._exchange.metadata
+        reviewed, seen = self._reviewed
+        if metadata is seen and now - reviewed < _REVIEW:
+            return
+        self._reviewed = now, metadata
+        for request in self._waiting.values():
+            if request.stays is not None and not request.stays():
+                request.release()

@@ -1,0 +1,321 @@
+"""How soon a message that was appended is in its lane, in virtual time: a fetch pool, and a broker of the simulation.
+
+The network takes half a millisecond each way. An idle partition whose request is at the broker has its message after
+one way; one whose request is on the way, or whose response is, after a round trip more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from consumerd.client import ChannelOpener, ClientSettings, ClusterClient
+from consumerd.fetch import ByteBudget, FetchPool, FetchSettings, Lane
+from consumerd.fetch.v08.brokers import V08Brokers
+from consumerd.fetch.v08.polls import NEWCOMER_WAIT
+from consumerd.net import connect
+from tests.simulation.daemon import ProcessClock
+from tests.simulation.kafka_broker import ERAS, Era, SimulatedKafka
+from tests.simulation.kernel import Kernel
+from tests.simulation.network import Line, Network
+from tests.simulation.process import ProcessLoop
+from tests.support.fetching import Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+    from consumerd.partition import TopicPartition
+
+ONE_WAY = 0.0005
+#: One way, and before it a response that is on its way and the request after it; a little for the broker.
+SOON = 3 * ONE_WAY + 0.0005
+
+
+class Reading:
+    """A pool that reads some partitions of one broker, and when each message came. `room`: batches in a lane."""
+
+    def __init__(self, era: Era, partitions: int, room: int, **settings: Any) -> None:
+        self.room = room
+        self.kernel = Kernel()
+        network = Network(self.kernel, random.Random(1))
+        self.kafka = SimulatedKafka(self.kernel, network, era, metadata_lag=0.0)
+        self.kafka.add_broker(0, Line(ONE_WAY, jitter=0.0))
+        self.partitions = self.kafka.add_partitions("events", partitions, random.Random(1))
+        self.loop = ProcessLoop(self.kernel, network, "reader")
+        self.settings = FetchSettings(**settings)
+        self.counters: Any = None
+        self.appended: dict[tuple[TopicPartition, int], float] = {}
+        self.delays: dict[tuple[TopicPartition, int], float] = {}
+        self.pool: FetchPool
+        self.listener = Recorder()
+        #: Seconds for which a batch is handled.
+        self.handling = 0.0
+
+    def play(self, scene: Callable[[Reading], Awaitable[None]], seconds: float = 60.0) -> None:
+        """Run a scene while the pool fetches."""
+
+        async def run() -> None:
+            async with self._running():
+                await scene(self)
+
+        self.loop.play(run(), seconds)
+
+    @contextlib.asynccontextmanager
+    async def _running(self) -> AsyncIterator[None]:
+        clock, client = ProcessClock(self.loop), ClientSettings()
+        opener = ChannelOpener(functools.partial(connect, settings=client.connection), client, clock)
+        rng = random.Random(1)
+        async with ClusterClient([("kafka0", 9092)], opener, client, clock=clock, rng=rng) as cluster:
+            self.client = cluster
+            self.pool = FetchPool(V08Brokers(cluster, self.settings, clock, rng, self.listener))
+            self.counters = self.pool.counters
+            async with asyncio.TaskGroup() as tasks:
+                running = [tasks.create_task(self.pool.run())]
+                for partition in self.partitions:
+                    lane = Lane(partition, ByteBudget(1 << 30), max_bytes=1 << 24, max_batches=self.room)
+                    self.pool.add(partition, 0, lane)
+                    running.append(tasks.create_task(self._take(partition, lane)))
+                yield
+                for task in running:
+                    task.cancel()
+
+    async def _take(self, partition: TopicPartition, lane: Lane) -> None:
+        while True:
+            batch = await lane.get()
+            for message in batch.messages():
+                key = partition, message.offset
+                assert key not in self.delays, "delivered twice"
+                self.delays[key] = self.kernel.now - self.appended[key]
+            if self.handling:
+                await asyncio.sleep(self.handling)
+            lane.finished(batch)
+
+    def append(self, *numbers: int, payload: bytes = b"message") -> None:
+        for number in numbers:
+            partition = self.partitions[number]
+            self.appended[partition, self.kafka.append(partition, payload)] = self.kernel.now
+
+    def waits(self, *numbers: int) -> bool:
+        """Whether the broker has a request for each of these partitions, or of all."""
+        logs = [self.kafka.log(each) for number, each in enumerate(self.partitions) if not numbers or number in numbers]
+        return all(log.waiting for log in logs)
+
+    async def until(self, condition: Callable[[], bool], seconds: float = 5.0) -> None:
+        async with asyncio.timeout(seconds):
+            while not condition():
+                await asyncio.sleep(0.0001)
+
+    async def ready(self) -> None:
+        """All are polled, and both connections for it are open."""
+        await self.until(self.waits)
+        self.pool.pause(self.partitions[-1])
+        await asyncio.sleep(0.6)  # the poll under way ends
+        self.pool.resume(self.partitions[-1])
+        await asyncio.sleep(0.6)  # the poll names all of them again
+        await self.until(self.waits)
+
+    async def all_read(self) -> None:
+        await self.until(lambda: len(self.delays) == len(self.appended))
+
+    def slowest(self) -> float:
+        assert len(self.delays) == len(self.appended)
+        return max(self.delays.values())
+
+
+@pytest.fixture
+def reading() -> Iterator[Callable[..., Reading]]:
+    made: list[Reading] = []
+
+    def make(era: Era = ERAS[-1], partitions: int = 8, room: int = 10, **settings: Any) -> Reading:
+        made.append(Reading(era, partitions, room, **settings))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.loop.unwind()
+
+
+@pytest.mark.parametrize("era", ERAS, ids=lambda era: era.name)
+def test_each_message_of_an_idle_partition_is_there_at_once(reading: Callable[..., Reading], era: Era) -> None:
+    async def scene(read: Reading) -> None:
+        await read.until(read.waits)
+        rng = random.Random(2)
+        for _ in range(200):
+            read.append(rng.randrange(8))
+            await asyncio.sleep(rng.expovariate(200))
+        await read.all_read()
+
+    read = reading(era)
+    read.play(scene)
+    assert read.slowest() < SOON
+
+
+@pytest.mark.parametrize("era", ERAS, ids=lambda era: era.name)
+def test_an_answered_partition_is_in_the_next_poll(reading: Callable[..., Reading], era: Era) -> None:
+    async def scene(read: Reading) -> None:
+        await asyncio.sleep(1.0)
+        await read.until(read.waits)
+        before = read.counters.fetches
+        for number in range(20):
+            read.append(number % 8)
+            await read.all_read()
+            await asyncio.sleep(4 * ONE_WAY)
+            assert read.waits()
+        assert read.counters.fetches - before == 20
+
+    reading(era).play(scene)
+
+
+@pytest.mark.parametrize("era", ERAS, ids=lambda era: era.name)
+def test_partition_that_becomes_idle_does_not_wait_for_the_poll_under_way(
+    reading: Callable[..., Reading], era: Era
+) -> None:
+    async def scene(read: Reading) -> None:
+        await read.ready()
+        read.append(0, payload=b"x" * 150)  # more than a poll brings: fetched as a busy one, while the others wait
+        for _ in range(5):
+            read.append(0)
+        await read.all_read()
+        await asyncio.sleep(2 * ONE_WAY + 0.0002)
+        assert read.waits()
+        read.append(0)
+        await read.all_read()
+        read.append(1)
+        await read.all_read()
+
+    read = reading(era, poll_bytes=100, fetch_bytes=1000)
+    read.play(scene)
+    assert read.slowest() < 4 * SOON  # the first few took several fetches
+    assert max(list(read.delays.values())[-2:]) < SOON
+
+
+def test_more_newcomers_wait_for_one_short_poll_at_most(reading: Callable[..., Reading]) -> None:
+    async def scene(read: Reading) -> None:
+        await read.ready()
+        for first in (0, 1, 2, 3):
+            for _ in range(3):
+                read.append(first, payload=b"x" * 90)
+            await read.all_read()
+            await asyncio.sleep(NEWCOMER_WAIT + 4 * ONE_WAY)
+            assert read.waits(0, 1, 2, 3)
+        read.append(*range(8))
+        await read.all_read()
+
+    read = reading(poll_bytes=100, fetch_bytes=1000)
+    read.play(scene)
+    assert read.slowest() < NEWCOMER_WAIT + 3 * SOON
+
+
+def test_newcomers_join_the_poll_when_it_ends(reading: Callable[..., Reading]) -> None:
+    async def scene(read: Reading) -> None:
+        await read.until(read.waits)
+        for _ in range(3):
+            read.append(0, payload=b"x" * 90)
+        await read.all_read()
+        await asyncio.sleep(0.6)
+        before = read.counters.fetches
+        await asyncio.sleep(5.0)
+        assert read.counters.fetches - before == 10  # one poll in half a second
+        assert read.waits()
+
+    reading(poll_bytes=100, fetch_bytes=1000).play(scene)
+
+
+def test_busy_partition_and_idle_ones_do_not_wait_for_each_other(reading: Callable[..., Reading]) -> None:
+    async def scene(read: Reading) -> None:
+        await read.ready()
+        for _ in range(2000):
+            read.append(0, payload=b"x" * 90)
+        rng = random.Random(3)
+        for _ in range(100):
+            read.append(rng.randrange(1, 8))
+            await asyncio.sleep(rng.expovariate(1000))
+        assert len(read.delays) < len(read.appended)  # still busy
+        await read.all_read()
+
+    read = reading(poll_bytes=100, fetch_bytes=1000)
+    read.play(scene)
+    idle = [delay for (partition, _), delay in read.delays.items() if partition.partition]
+    assert len(idle) == 100
+    assert max(idle) < SOON
+
+
+@pytest.mark.parametrize("era", ERAS, ids=lambda era: era.name)
+def test_paused_partition_is_not_asked_for_and_resumes_at_once(reading: Callable[..., Reading], era: Era) -> None:
+    async def scene(read: Reading) -> None:
+        await read.ready()
+        read.pool.pause(read.partitions[0])
+        await asyncio.sleep(0.6)  # the poll under way ends
+        assert not read.kafka.log(read.partitions[0]).waiting
+        read.append(0)
+        await asyncio.sleep(1.0)
+        assert not read.delays
+        paused = read.kernel.now
+        read.pool.resume(read.partitions[0])
+        await read.all_read()
+        assert read.kernel.now - paused < SOON
+        read.delays[read.partitions[0], 0] = 0.0
+        read.append(*range(8))
+        await read.all_read()
+
+    read = reading(era)
+    read.play(scene)
+    assert read.slowest() < SOON
+
+
+def test_partition_is_paused_and_resumed_within_one_poll(reading: Callable[..., Reading]) -> None:
+    async def scene(read: Reading) -> None:
+        await read.ready()
+        for _ in range(3):
+            read.pool.pause(read.partitions[0])
+            read.pool.resume(read.partitions[0])
+            await asyncio.sleep(0.4)
+            read.append(0)
+            await read.all_read()
+
+    read = reading()
+    read.play(scene)
+    assert read.slowest() < SOON
+
+
+def test_partition_without_room_is_asked_for_again_once_there_is(reading: Callable[..., Reading]) -> None:
+    async def scene(read: Reading) -> None:
+        await read.ready()
+        read.handling = 0.1
+        read.append(0)
+        await read.all_read()
+        read.append(0)  # is in the lane, which is full, until the first one is handled
+        await asyncio.sleep(0.05)
+        assert not read.kafka.log(read.partitions[0]).waiting
+        read.append(1)
+        await asyncio.sleep(SOON)
+        assert (read.partitions[1], 0) in read.delays
+        await read.all_read()
+        read.handling = 0.0
+        await asyncio.sleep(0.1)  # the last batch is handled
+        await read.until(read.waits, NEWCOMER_WAIT + SOON)
+
+    reading(room=1).play(scene)
+
+
+@pytest.mark.parametrize("era", ERAS, ids=lambda era: era.name)
+def test_waiting_costs_one_small_request_each_time(reading: Callable[..., Reading], era: Era) -> None:
+    async def scene(read: Reading) -> None:
+        await asyncio.sleep(1.5)
+        assert read.waits()
+        before = read.counters.fetches
+        tasks = len(asyncio.all_tasks())
+        await asyncio.sleep(10.0)
+        assert read.counters.fetches - before == 20
+        assert len(asyncio.all_tasks()) == tasks
+        read.append(*range(100))
+        await read.all_read()
+
+    read = reading(era, partitions=100)
+    read.play(scene)
+    assert read.slowest() < SOON
