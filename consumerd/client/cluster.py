@@ -275,7 +275,7 @@ class ClusterClient:
 
     def known_leader(self, topic: str, partition: int) -> Node | None:
         """Return the leader of a partition; None if there is none, or the metadata of the topic are old or missing."""
-        return self.metadata.leader(topic, partition) if self._is_fresh(topic) else None
+        return self.metadata.leader(topic, partition) if self.is_fresh(topic) else None
 
     def leaderless(self, topic: str, partition: int) -> BrokerError:
         """Return the reason why a partition has no leader, by the metadata, and mark those of its topic as stale."""

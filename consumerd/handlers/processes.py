@@ -163,8 +163,8 @@ def _begin_worker() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     if sys.platform == "linux":
-        # The signal comes at the end of the thread that started this process (prctl(2)), which is one of `in_thread`: those
-        # live as long as the daemon.
+        # The signal comes at the end of the thread that started this process (prctl(2)), which is one of `in_thread`:
+        # those live as long as the daemon.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if wait([parent.sentinel], 0):  # it died before that
         os._exit(1)
