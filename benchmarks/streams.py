@@ -1,11 +1,12 @@
 """What the library's iterators cost beside the handler API: one group member, four partitions, everything but the JVM.
 
 The broker runs in a process of its own and sends from segment files; ZooKeeper is in memory, since it has no part in
-the flow of messages. The same member delivers the same messages in five ways: batches to a handler coroutine (what the
+the flow of messages. The same member delivers the same messages in six ways: batches to a handler coroutine (what the
 daemon does) that counts them, or that takes every payload, batches from `stream.batches()`, messages to a
-`@message_handler`, messages from `async for`. Ratios are per processor time and by the clock, to the handler of the
-same unit and, of messages, to both handlers of batches, and to the limit: a coroutine that is awaited with each of as
-many payloads, which are one object, with no network, decoder or message. The promises are BATCHES, MESSAGES and EACH.
+`@message_handler` that is an `async def` or a `def`, messages from `async for`. Ratios are per processor time and by
+the clock, to the handler of the same unit and, of messages, to both handlers of batches, and to the limit: a coroutine
+that is awaited with each of as many payloads, which are one object, with no network, decoder or message. The promises
+are BATCHES, MESSAGES, EACH and PLAIN_EACH.
 
     python -m benchmarks streams [--messages 500000] [--size 100] [--rounds 3] [--loop uvloop]
 """
@@ -43,12 +44,14 @@ if TYPE_CHECKING:
 #: What the iterators must reach of what the handlers of the same unit do with a second of processor time.
 BATCHES = 0.75
 MESSAGES = 0.75
-#: What a handler of messages must reach of the limit, by codec.
-EACH = {surroundings.NATIVE: 0.2, surroundings.PURE: 0.12}
+#: What a handler of messages must reach of the limit, by codec: one that is an `async def`, and one that is a `def`.
+EACH = {surroundings.NATIVE: 0.3, surroundings.PURE: 0.12}
+PLAIN_EACH = {surroundings.NATIVE: 0.45, surroundings.PURE: 0.15}
 NAME = "streams"
 HANDLER_OF_BATCHES, ITERATOR_OF_BATCHES = "handler of batches", "stream.batches()"
 HANDLER_OF_VALUES = "handler of batches, every value"
 HANDLER_OF_MESSAGES, ITERATOR_OF_MESSAGES = "handler of messages", "async for message"
+PLAIN_HANDLER_OF_MESSAGES = "def handler of messages"
 LIMIT = "await for each payload, nothing else"
 #: What stands beside what.
 PAIRS = (
@@ -59,6 +62,8 @@ PAIRS = (
     (HANDLER_OF_MESSAGES, HANDLER_OF_VALUES),
     (ITERATOR_OF_MESSAGES, HANDLER_OF_VALUES),
     (HANDLER_OF_MESSAGES, LIMIT),
+    (PLAIN_HANDLER_OF_MESSAGES, LIMIT),
+    (PLAIN_HANDLER_OF_MESSAGES, HANDLER_OF_MESSAGES),
     (LIMIT, HANDLER_OF_BATCHES),
 )
 
@@ -123,6 +128,18 @@ async def handler_of_messages(zk: ZooKeeper, count: int) -> None:
     await handled(zk, each, enough)
 
 
+async def plain_handler_of_messages(zk: ZooKeeper, count: int) -> None:
+    enough = Enough(count)
+
+    @message_handler
+    def each(_: Message) -> None:
+        enough.left -= 1
+        if enough.left <= 0:
+            enough.reached.set()
+
+    await handled(zk, each, enough)
+
+
 async def iterator_of_batches(zk: ZooKeeper, count: int) -> None:
     async with ConsumerConnector(CONFIG, zk=zk) as connector:
         (stream,) = (await connector.create_message_streams({TOPIC: 1}))[TOPIC]
@@ -171,6 +188,7 @@ def measure(messages: int, size: int, rounds: int, loop: str) -> list[Measuremen
         HANDLER_OF_VALUES: handler_of_values,
         ITERATOR_OF_BATCHES: iterator_of_batches,
         HANDLER_OF_MESSAGES: handler_of_messages,
+        PLAIN_HANDLER_OF_MESSAGES: plain_handler_of_messages,
         ITERATOR_OF_MESSAGES: iterator_of_messages,
         LIMIT: partial(await_for_each, size=size),
     }
@@ -198,6 +216,7 @@ def verdict(results: list[Measurement]) -> dict[str, bool]:
         (ITERATOR_OF_BATCHES, HANDLER_OF_BATCHES): BATCHES,
         (ITERATOR_OF_MESSAGES, HANDLER_OF_MESSAGES): MESSAGES,
         (HANDLER_OF_MESSAGES, LIMIT): EACH[surroundings.codec()],
+        (PLAIN_HANDLER_OF_MESSAGES, LIMIT): PLAIN_EACH[surroundings.codec()],
     }
     found = {}
     for row in results:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PURE = "CONSUMERD_PURE"
 _OFF = {"", "0", "false", "no"}
 #: The interface version that the native codec must have: raised with every change of its interface.
-INTERFACE = 11
+INTERFACE = 12
 
 
 class NativeLimits(Protocol):
@@ -28,6 +28,10 @@ class NativeLimits(Protocol):
 
 #: Buffers of a binary column of Arrow: validity (empty if nothing is null), offsets, data.
 NativeBinary: TypeAlias = tuple[bytes, bytes, bytes]
+
+
+class NativeKind(Protocol):
+    """The class of named tuples that messages stand for, and their partition."""
 
 
 class NativePayloads(Protocol):
@@ -82,6 +86,15 @@ class NativePayloads(Protocol):
 
     def fitting(self, first: int, stop: int, size: int, /) -> tuple[int, int]:
         """Return the number behind the payloads from `first` to `stop` of at most `size` bytes, and their bytes."""
+        ...
+
+    def messages(
+        self, kind: NativeKind, first: int, stop: int, offset: int, next_offset: int, most: int, /
+    ) -> Iterator[list[Any]]:
+        """Return the messages `first` to `stop` in lists of at most `most`, made as they are consumed.
+
+        `offset` is that of the data, `next_offset` follows the last message. Raises IndexError.
+        """
         ...
 
     def arrow(
@@ -164,6 +177,24 @@ class NativeRecords(Protocol):
 
         The number of its first record, first offset and number of offsets, the offsets as 64-bit numbers where they
         have gaps, kind of times, base time, times as 64-bit numbers, codec.
+        """
+        ...
+
+    def messages(
+        self,
+        kind: NativeKind,
+        first: int,
+        stop: int,
+        next_offset: int,
+        most: int,
+        types: tuple[int, int, int],
+        headers: dict[int, tuple[tuple[str, bytes | None], ...]],
+        /,
+    ) -> Iterator[list[Any]]:
+        """Return the messages `first` to `stop` in lists of at most `most`, made as they are consumed.
+
+        `next_offset` follows the last record of all; `types` are the kinds of times from -1 on; `headers` by number.
+        Raises IndexError.
         """
         ...
 
@@ -342,6 +373,10 @@ class Codec(Protocol):
         /,
     ) -> NativeFilling:
         """A filling without room; its deliveries wait with `wait(batch, number)`. `clock`: the system's if None."""
+        ...
+
+    def MessageKind(self, partition: object, kind: type[Any], /) -> NativeKind:  # noqa: N802
+        """Messages of `partition` that stand for named tuples of the class `kind`, of which it is the first field."""
         ...
 
     def Payloads(self, data: bytes | memoryview, /) -> NativePayloads:  # noqa: N802

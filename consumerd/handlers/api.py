@@ -15,7 +15,7 @@ from consumerd.handlers.messages import Batch
 from consumerd.partition import LogId
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.messages import Message
@@ -113,11 +113,16 @@ def keeps_positions(plugin: object) -> bool:
 
 
 class MessageHandler(Handler):
-    """A handler made of a coroutine function for one message; see `message_handler`."""
+    """A handler made of a function for one message, `def` or `async def`; see `message_handler`."""
 
-    def __init__(self, function: Callable[..., Awaitable[None]]) -> None:
-        if not inspect.iscoroutinefunction(function):
-            raise TypeError(f"@message_handler requires an `async def`, not {function!r}")
+    def __init__(self, function: Callable[..., object]) -> None:
+        if (
+            not callable(function)
+            or isinstance(function, type | staticmethod | classmethod)
+            or inspect.isgeneratorfunction(function)
+            or inspect.isasyncgenfunction(function)
+        ):
+            raise TypeError(f"@message_handler requires a `def` or `async def` of one message, not {function!r}")
         self._function = function
         functools.update_wrapper(self, function)
 
@@ -125,7 +130,7 @@ class MessageHandler(Handler):
         """Call the function with each message, in order, and mark every one that it returned from."""
         await _one_by_one(self._function, batch)
 
-    def __call__(self, *arguments: Any) -> Awaitable[None]:
+    def __call__(self, *arguments: Any) -> Any:
         """Call the function itself, as in tests of it."""
         return self._function(*arguments)
 
@@ -140,7 +145,7 @@ class MessageHandler(Handler):
         return functools.partial(_one_by_one, MethodType(self._function, instance))
 
 
-async def _one_by_one(function: Callable[[Message], Awaitable[None]], batch: Batch) -> None:
+async def _one_by_one(function: Callable[[Message], Any], batch: Batch) -> None:
     """Call `function` with each message that is not marked yet, and mark it.
 
     The function may never wait for anything, and a batch may have millions of messages, so others have a turn now and
@@ -148,29 +153,57 @@ async def _one_by_one(function: Callable[[Message], Awaitable[None]], batch: Bat
     """
     done = batch.handled
     batch.mark(done)
-    marked = None if type(batch) is Batch else batch.mark  # others pass it on
-    messages = batch.rest(done).messages()
+    awaited = inspect.iscoroutinefunction(function)
+    lazily = type(batch) is Batch
     turn = looked = time.monotonic()
     together = 1
-    while piece := tuple(islice(messages, together)):
-        for done, message in enumerate(piece, done + 1):  # noqa: B020 - it continues its own count
-            await function(message)
-            if marked is None:
-                batch._handled = done  # noqa: SLF001 - as `mark`, but a call of it costs half as much as the message
+    for piece in batch.rest(done).message_pieces(_MESSAGES):
+        following, end = iter(piece), done + len(piece)
+        if lazily:
+            batch.mark_taken(following, end)
+        else:
+            following = _marked(batch, following, done)
+        while done < end:
+            if end - done <= together:
+                some, together = following, end - done
             else:
-                marked(done)
-        now = time.monotonic()
-        together = _MESSAGES if now - looked < together * _TURN / _MESSAGES else 1
-        if now - turn > _TURN:
-            await asyncio.sleep(0)
-            turn = now = time.monotonic()
-        looked = now
+                some = islice(following, together)
+            if awaited:
+                for message in some:
+                    await function(message)
+            else:
+                for message in some:
+                    if (answer := function(message)) is not None:
+                        await _awaited(answer)
+            done += together
+            batch.mark(done)
+            now = time.monotonic()
+            together = _MESSAGES if now - looked < together * _TURN / _MESSAGES else 1
+            if now - turn > _TURN:
+                await asyncio.sleep(0)
+                turn = now = time.monotonic()
+            looked = now
 
 
-def message_handler(function: Callable[..., Awaitable[None]]) -> MessageHandler:
-    """Make a handler of `async def function(message)`: called once for each message, in the partition's order.
+def _marked(batch: Batch, messages: Iterator[Message], done: int) -> Iterator[Message]:
+    """Yield `messages`, and mark each when the next one is taken: for batches that pass marks on."""
+    for number, message in enumerate(messages, done + 1):
+        yield message
+        batch.mark(number)
 
-    Also works on a method `async def handle(self, message)` of a handler class. Messages handled before a failure are
-    not delivered again while this process lives. Raises TypeError for anything but a coroutine function.
+
+async def _awaited(answer: object) -> None:
+    """Await what a `def` returned, where that can be awaited: a decorator of a coroutine function often is a `def`."""
+    if inspect.isawaitable(answer):
+        await answer
+
+
+def message_handler(function: Callable[..., object]) -> MessageHandler:
+    """Make a handler of a function of one message: called once for each message, in the partition's order.
+
+    A `def` costs half of what an `async def` costs. It is called on the event loop as well, so it must not block; an
+    awaitable that it returns is awaited. Also works on a method `handle(self, message)` of a handler class. Messages
+    handled before a failure are not delivered again while this process lives. Raises TypeError for anything but a
+    function, and for generator functions.
     """
     return MessageHandler(function)

@@ -14,7 +14,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast, overload
+from operator import length_hint
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, cast, overload
 
 from consumerd.partition import UNKNOWN_LOG
 from consumerd.wire.batch import PIECE
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 
 _Made = TypeVar("_Made")
+#: Messages that the native codec makes at once.
+_LISTED: Final = 64
 
 
 class Identity(NamedTuple):
@@ -194,6 +197,9 @@ class Content(Protocol):
         ...
 
 
+_NOTHING: Final[Iterator[object]] = iter(())
+
+
 class BatchBuffer(NamedTuple):
     """The payloads from number `first` on, of which number 0 stands at or after `offset` in the log."""
 
@@ -221,6 +227,10 @@ def sources_of(content: Content, first: int, stop: int) -> Iterator[Source]:
         yield from inner(first, stop)
 
 
+def _no_lists(*_: object) -> None:
+    """The `message_lists` of contents that the native codec has no part in."""
+
+
 class Batch(Sequence[bytes]):
     """Consecutive messages of one partition: a sequence of payloads that knows where they come from.
 
@@ -229,7 +239,7 @@ class Batch(Sequence[bytes]):
     partition's log, and always whole outermost messages of it, except after `rest` and `part`.
     """
 
-    __slots__ = ("_content", "_counted", "_cut", "_first", "_handled", "_length", "partition")
+    __slots__ = ("_content", "_counted", "_cut", "_end", "_first", "_handled", "_length", "_taken", "partition")
 
     def __init__(
         self, partition: TopicPartition, content: Content, *, first: int = 0, length: int | None = None
@@ -243,6 +253,9 @@ class Batch(Sequence[bytes]):
         self._cut = self._length < whole
         self._handled = 0
         self._counted = False
+        #: As `mark_taken`.
+        self._taken: Iterator[object] = _NOTHING
+        self._end = 0
 
     @property
     def keyed(self) -> bool:
@@ -347,7 +360,8 @@ class Batch(Sequence[bytes]):
     @property
     def handled(self) -> int:
         """The number of messages from the front that are handled, as far as the handler has marked (`mark`)."""
-        return self._handled
+        # The message that was taken last is not handled yet.
+        return max(self._handled, self._end - length_hint(self._taken) - 1)
 
     @property
     def counted(self) -> bool:
@@ -369,6 +383,13 @@ class Batch(Sequence[bytes]):
             raise ValueError(f"cannot mark {handled} of {self._length} messages after {self._handled}")
         self._handled = handled
         self._counted = True
+
+    def mark_taken(self, messages: Iterator[object], end: int) -> None:
+        """Count each of `messages`, of which the last one is number `end` - 1, as handled when the next one is taken.
+
+        The last one is left for `mark`, a call of which for each message would cost as much as the message.
+        """
+        self._taken, self._end = messages, end
 
     def prefix(self, count: int) -> int:
         """The position to commit after the first `count` messages."""
@@ -420,12 +441,35 @@ class Batch(Sequence[bytes]):
         """The messages with their identities, made as they are consumed; of brokers of 0.8 and later `KeyedMessage`s,
         which have all that a `Message` has.
         """
+        lists = self._message_lists(_LISTED)
+        if lists is not None:
+            return chain.from_iterable(lists)
         values, keyed = self._values, self._content.keyed
         if values is None:
             plain: Callable[[tuple[Any, ...]], Any] = _keyed_message if keyed else _message
             return self.messages_as(plain, self.partition)
         make: Callable[[tuple[Any, ...]], Any] = _decoded_keyed_message if keyed else _decoded_message
         return self._decoded(self.messages_as(make, self.partition), values)
+
+    def message_pieces(self, most: int) -> Iterator[Sequence[Message]]:
+        """`messages`, at most that many at a time."""
+        lists = self._message_lists(most)
+        if lists is not None:
+            return lists
+        messages = self.messages()
+        return iter(lambda: tuple(islice(messages, most)), ())
+
+    def _message_lists(self, most: int) -> Iterator[list[Message]] | None:
+        """`message_pieces` as the native codec makes them; None where it does not."""
+        if self.decoded:
+            return None
+        kind, found = KeyedMessage if self.keyed else Message, []
+        for content, first, stop in self.sources():
+            lists = getattr(content, "message_lists", _no_lists)(kind, self.partition, first, stop, most)
+            if lists is None:
+                return None
+            found.append(lists)
+        return chain.from_iterable(found)
 
     @staticmethod
     def _decoded(messages: Iterator[Any], values: Sequence[Any]) -> Iterator[Any]:

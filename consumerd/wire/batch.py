@@ -28,6 +28,8 @@ _Run = TypeVar("_Run")
 
 #: Memory of a payload in addition to its bytes: the object's header, rounding, and its place in the list.
 OVERHEAD_PER_MESSAGE = 48
+#: The largest number of 64 bits, which the native codec's messages have.
+MAX_NUMBER = (1 << 63) - 1
 #: For how many messages at a time identities are prepared.
 PIECE = 1024
 
@@ -136,6 +138,16 @@ class DecodedBatch(ABC, Generic[_Payload, _Run]):
 
         Payloads have at most `most` bytes, and so have keys; both have 64-bit offsets if `wide`. Raises IndexError, and
         OverflowError where they have more bytes.
+        """
+        return None
+
+    def message_lists(
+        self, kind: type[Any], partition: object, first: int, stop: int, most: int
+    ) -> Iterator[list[Any]] | None:
+        """The messages from number `first` to `stop` in lists of at most `most`; None where they are objects.
+
+        They are what the class `kind` of named tuples makes of `partition` and their fields, and cost much less. Raises
+        IndexError.
         """
         return None
 

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 mod arrow;
 mod encode;
 mod filling;
+mod identity;
 mod inflate;
 mod limits;
 mod lines;
@@ -23,7 +24,7 @@ mod zstandard;
 fn consumerd_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     // What `consumerd` checks before it uses any of this: raised with every change of a signature.
-    module.add("INTERFACE", 11)?;
+    module.add("INTERFACE", 12)?;
     module.add_function(wrap_pyfunction!(verify::verify, module)?)?;
     module.add_function(wrap_pyfunction!(encode::encode_set, module)?)?;
     module.add_function(wrap_pyfunction!(encode::encode_produce, module)?)?;
@@ -35,6 +36,7 @@ fn consumerd_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(filling::fitting_values, module)?)?;
     module.add_class::<filling::Delivery>()?;
     module.add_class::<filling::Filling>()?;
+    module.add_class::<identity::MessageKind>()?;
     module.add_class::<limits::Limits>()?;
     module.add_class::<payloads::Payloads>()?;
     module.add_class::<records::Records>()

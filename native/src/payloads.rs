@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PySlice, PySliceMethods};
 
 use crate::arrow::{between, filled, put_i64, write_binary, BinaryBuffers, Buffer, Shape, Width};
+use crate::identity::{Message as Identified, MessageKind, Place};
 use crate::inflate::{most_pieces, Allowance, Codec, Inflater};
 use crate::limits::Limits;
 use crate::lines::{write_line, write_row, Frame};
@@ -202,9 +203,12 @@ impl Index {
         (position, false)
     }
 
-    /// The position of payload number `first` of a plain run, if that is where `run` begins.
+    /// The position of payload number `first` of a plain run, if that is where `run` begins; that of a wrapper.
     fn position_in(&self, run: (usize, usize, usize), first: usize) -> usize {
         let (begin, position, overhead) = run;
+        if overhead == 0 {
+            return position;
+        }
         let before = self.ranges[begin..first.max(begin)].iter();
         position
             + before
@@ -569,6 +573,40 @@ impl Payloads {
         Ok((first + count, used))
     }
 
+    /// The messages of a kind from number `first` to `stop`, in lists of at most `most`.
+    ///
+    /// `offset` is that of the data, `next_offset` follows the last message. Raises IndexError for numbers that there are not.
+    #[allow(clippy::too_many_arguments)]
+    fn messages(
+        slf: Bound<'_, Self>,
+        kind: Py<MessageKind>,
+        first: usize,
+        stop: usize,
+        offset: i64,
+        next_offset: i64,
+        most: usize,
+    ) -> PyResult<MessageLists> {
+        let payloads = slf.try_borrow()?;
+        let (index, numbers) = (&payloads.index, between(first, stop, payloads.__len__())?);
+        let run = index.runs.partition_point(|run| run.0 <= first);
+        let position = if run > 0 {
+            index.position_in(index.runs[run - 1], first)
+        } else {
+            0
+        };
+        drop(payloads);
+        Ok(MessageLists {
+            payloads: slf.unbind(),
+            kind,
+            numbers,
+            run,
+            position,
+            offset,
+            next_offset,
+            most,
+        })
+    }
+
     /// The messages from number `first` to `stop` as the buffers of Arrow columns: payload; offset, index (32 bits) and next
     /// offset, as 64-bit numbers.
     ///
@@ -728,5 +766,71 @@ impl PayloadIterator {
         }
         self.number += 1;
         Ok(Some(payloads.make(py, self.number - 1)))
+    }
+}
+
+/// Lists of messages, which are made as they are asked for.
+#[pyclass(module = "consumerd_native")]
+pub struct MessageLists {
+    payloads: Py<Payloads>,
+    kind: Py<MessageKind>,
+    /// Of those that are left.
+    numbers: Range<usize>,
+    /// Number of the run behind the one of the next message, and where that message is in the data.
+    run: usize,
+    position: usize,
+    offset: i64,
+    next_offset: i64,
+    most: usize,
+}
+
+#[pymethods]
+impl MessageLists {
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
+        let payloads = self.payloads.bind(py).try_borrow()?;
+        let (index, data) = (&payloads.index, payloads.data(py));
+        let stop = self.numbers.end.min(self.numbers.start + self.most);
+        if self.numbers.start == stop {
+            return Ok(None);
+        }
+        let mut found = Vec::with_capacity(stop - self.numbers.start);
+        let at = |position: usize| self.offset.wrapping_add(position as i64);
+        for number in self.numbers.start..stop {
+            let mut following = index.runs.get(self.run);
+            while let Some(run) = following.filter(|run| run.0 <= number) {
+                self.position = run.1;
+                self.run += 1;
+                following = index.runs.get(self.run);
+            }
+            let (begin, _, overhead) = index.runs[self.run - 1];
+            let (payload, offset) = (index.slice(data, number), at(self.position));
+            let place = if overhead > 0 {
+                self.position += overhead + payload.len();
+                Place {
+                    offset,
+                    index: 0,
+                    next_offset: at(self.position),
+                }
+            } else {
+                // Of a wrapper's leaves only the last moves the position.
+                let end = following.map_or(index.ranges.len(), |run| run.0);
+                let behind = following.map_or(self.next_offset, |run| at(run.1));
+                let next_offset = if number + 1 == end { behind } else { offset };
+                Place {
+                    offset,
+                    index: (number - begin) as u32,
+                    next_offset,
+                }
+            };
+            let payload = PyBytes::new(py, payload).unbind();
+            let message = Identified::new(self.kind.clone_ref(py), place, Some(payload), None);
+            found.push(Bound::new(py, message)?);
+        }
+        self.numbers.start = stop;
+        PyList::new(py, found).map(Some)
     }
 }

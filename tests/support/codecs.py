@@ -6,6 +6,8 @@ import importlib
 from typing import TYPE_CHECKING, Any, cast
 
 from consumerd import native
+from consumerd.handlers import Batch
+from consumerd.partition import TopicPartition
 from consumerd.wire import CorruptMessageError, EncodeError, OversizeMessageError
 from consumerd.wire.v07 import DEFAULT_LIMITS, DecodeLimits, check_plain_set, check_produced_set, decode_batch
 from consumerd.wire.v07.walk import LAYOUTS, verify
@@ -14,6 +16,7 @@ from consumerd.wire.v08.records import decode_records
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from consumerd.handlers import Content
     from consumerd.wire.v07 import MessageBatch
     from consumerd.wire.v08.records import RecordSet
 
@@ -26,6 +29,16 @@ def installed_native_codec() -> native.Codec | None:
         return None
     assert found.INTERFACE == native.INTERFACE, "consumerd-native is of another version: `make setup` builds it anew"
     return found
+
+
+def handled(content: Content) -> list[object]:
+    """The messages of a batch as handlers get them: all, and parts of them in pieces."""
+    batch = Batch(TopicPartition("t", 0, 0), content)
+    half = len(batch) // 2
+    parts = batch, batch.rest(half), batch.part(half // 2, half)
+    pieces = [list(part.message_pieces(3)) for part in parts]
+    assert all(0 < len(piece) <= 3 for found in pieces for piece in found)
+    return [list(batch.messages()), *([message for piece in found for message in piece] for found in pieces)]
 
 
 def facts(batch: MessageBatch) -> dict[str, Any]:
@@ -44,6 +57,7 @@ def facts(batch: MessageBatch) -> dict[str, Any]:
         "iterated": list(batch),
         "messages": list(batch.messages()),
         "middle": list(batch.messages_as(tuple, first=len(batch) // 2)),
+        "for handlers": handled(batch),
         "single": [batch[number] for number in range(-len(batch), len(batch))],
         "slices": [list(batch[first:stop]) for first, stop in ((0, 3), (1, -1), (-2, None), (5, 2))],
     }
@@ -120,6 +134,7 @@ def record_facts(found: RecordSet) -> dict[str, Any]:
         "iterated": list(found),
         "messages": list(found.messages()),
         "middle": list(found.messages_as(tuple, first=len(found) // 2)),
+        "for handlers": handled(found),
         "single": [found[number] for number in range(-len(found), len(found))],
         "slices": [list(found[first:stop]) for first, stop in ((0, 3), (1, -1), (-2, None), (5, 2))],
         "offsets": found.offsets,

@@ -14,7 +14,8 @@ from itertools import accumulate, count, islice, pairwise, repeat
 from operator import add, attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, Unpack, cast
 
-from consumerd.wire.batch import PIECE, BatchEnding, DecodedBatch
+from consumerd.native import codec as native_codec
+from consumerd.wire.batch import MAX_NUMBER, PIECE, BatchEnding, DecodedBatch
 from consumerd.wire.column_buffers import BinaryBuffers, ColumnBuffers
 from consumerd.wire.v07.packed import PackedPayloads
 
@@ -97,6 +98,15 @@ class MessageBatch(DecodedBatch[bytes, MessageRun]):
             return None
         payload, offset, index, next_offset = native.arrow(first, stop, self.start_offset, self.next_offset, most, wide)
         return ColumnBuffers(BinaryBuffers(*payload), offset, next_offset, index)
+
+    def message_lists(
+        self, kind: type[Any], partition: object, first: int, stop: int, most: int
+    ) -> Iterator[list[Any]] | None:
+        native, codec = self.buffer, native_codec()
+        if native is None or codec is None or self.next_offset > MAX_NUMBER:
+            return None
+        common = codec.MessageKind(partition, kind)
+        return native.messages(common, first, stop, self.start_offset, self.next_offset, most)
 
     def fitting(self, first: int, stop: int, size: int) -> tuple[int, int] | None:
         native = self.buffer

@@ -5,9 +5,10 @@ use std::ops::Range as Numbers;
 
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PySlice, PySliceMethods, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PySlice, PySliceMethods, PyString, PyTuple};
 
 use crate::arrow::{between, filled, write_binary, BinaryBuffers, Buffer, Shape, Width};
+use crate::identity::{Keyed, Message, MessageKind, Place as MessagePlace};
 use crate::inflate::Inflater;
 use crate::limits::Limits;
 use crate::payloads::{part_of, within};
@@ -317,6 +318,34 @@ impl Records {
         Ok((first + count, used))
     }
 
+    /// The messages of a kind from number `first` to `stop`, in lists of at most `most`.
+    ///
+    /// `next_offset` follows the last record of all. `types`: the kinds of times from -1 on. `headers` by number. Raises
+    /// IndexError for numbers that there are not.
+    #[allow(clippy::too_many_arguments)]
+    fn messages(
+        slf: Bound<'_, Self>,
+        kind: Py<MessageKind>,
+        first: usize,
+        stop: usize,
+        next_offset: i64,
+        most: usize,
+        types: Py<PyTuple>,
+        headers: Py<PyDict>,
+    ) -> PyResult<RecordLists> {
+        let numbers = between(first, stop, slf.try_borrow()?.__len__())?;
+        Ok(RecordLists {
+            records: slf.unbind(),
+            kind,
+            numbers,
+            run: 0,
+            next_offset,
+            most,
+            types,
+            headers,
+        })
+    }
+
     /// The records from number `first` to `stop` as the buffers of Arrow columns: value; key and headers, if any of them has
     /// some; offset and next offset; time.
     ///
@@ -492,5 +521,73 @@ impl ValueIterator {
         self.number += 1;
         let found = records.make(py, records.data(py), range);
         Ok(Some(found.into_pyobject(py)?))
+    }
+}
+
+/// Lists of messages, which are made as they are asked for.
+#[pyclass(module = "consumerd_native")]
+pub struct RecordLists {
+    records: Py<Records>,
+    kind: Py<MessageKind>,
+    /// Of those that are left.
+    numbers: Numbers<usize>,
+    /// Number of the run behind the one of the message before.
+    run: usize,
+    next_offset: i64,
+    most: usize,
+    types: Py<PyTuple>,
+    headers: Py<PyDict>,
+}
+
+#[pymethods]
+impl RecordLists {
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
+        let records = self.records.bind(py).try_borrow()?;
+        let (columns, data) = (&records.columns, records.data(py));
+        let stop = self.numbers.end.min(self.numbers.start + self.most);
+        if self.numbers.start == stop {
+            return Ok(None);
+        }
+        let (types, headers) = (self.types.bind(py), self.headers.bind(py));
+        let (any_headers, none) = (!headers.is_empty(), PyTuple::empty(py));
+        let make = |range: Range| records.make(py, data, range).map(Bound::unbind);
+        let mut found = Vec::with_capacity(stop - self.numbers.start);
+        for number in self.numbers.start..stop {
+            let after = columns.runs[self.run..].partition_point(|run| run.first <= number);
+            self.run += after;
+            let run = &columns.runs[self.run - 1];
+            let offset = run.offsets.at(&columns.listed, number - run.first);
+            let behind = if number + 1 == columns.values.len() {
+                self.next_offset
+            } else {
+                offset.wrapping_add(1)
+            };
+            let place = MessagePlace {
+                offset,
+                index: 0,
+                next_offset: behind,
+            };
+            let own = if any_headers {
+                headers.get_item(number)?
+            } else {
+                None
+            };
+            let keyed = Keyed {
+                key: make(columns.key(number)),
+                timestamp: i128::from(run.base_time) + i128::from(columns.times[number]),
+                timestamp_type: types.get_item((run.kind + 1) as usize)?.unbind(),
+                headers: own.unwrap_or_else(|| none.clone().into_any()).unbind(),
+            };
+            let payload = make(columns.values[number]);
+            let kind = self.kind.clone_ref(py);
+            let message = Message::new(kind, place, payload, Some(Box::new(keyed)));
+            found.push(Bound::new(py, message)?);
+        }
+        self.numbers.start = stop;
+        PyList::new(py, found).map(Some)
     }
 }

@@ -3,16 +3,21 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
+import sys
 import time
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from consumerd.handlers import Batch, Handler, HandlerContext, Identity, Message, message_handler
+from consumerd import native
+from consumerd.handlers import Batch, Handler, HandlerContext, Identity, Message, make_handler, message_handler
+from consumerd.handlers.picked import PickedContent
 from consumerd.partition import TopicPartition
+from consumerd.wire.v07 import decode_batch, encode_message_set
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     MakeBatch = Callable[..., Batch]
 
@@ -53,12 +58,42 @@ def test_messages_of_a_compressed_message_have_their_whole_identity(make_batch: 
 
 def test_messages_of_a_batch_are_like_any_others(make_batch: MakeBatch) -> None:
     (message,) = make_batch(b"a").messages()
-    made = Message(TopicPartition("t", 0, 0), message.offset, 0, message.next_offset, b"a")
+    partition = TopicPartition("t", 0, 0)
+    made = Message(partition, message.offset, 0, message.next_offset, b"a")
     assert isinstance(message, Message)
+    assert isinstance(message, tuple)
     assert (message, repr(message), hash(message)) == (made, repr(made), hash(made))
+    assert (message == made, made == message, message == tuple(made), message != made) == (True, True, True, False)
     assert message._replace(payload=b"b") == made._replace(payload=b"b")
-    for same in (pickle.loads(pickle.dumps(message)), copy.copy(message)):
+    for same in (pickle.loads(pickle.dumps(message)), copy.copy(message), copy.deepcopy(message)):
         assert (type(same), same) == (Message, made)
+    assert (*message,) == (*made,) == (partition, 0, 0, message.next_offset, b"a")
+    assert (len(message), message[-1], message[1:3], b"a" in message) == (5, b"a", (0, 0), True)
+    assert message + (1,) == (*made, 1)  # noqa: RUF005 - this is what is tested
+    assert message < made._replace(payload=b"b") < Message(partition, 1, 0, 2, b"")
+    assert message._asdict() == made._asdict()
+    assert (message.topic, message.broker, message.identity) == ("t", 0, made.identity)
+    assert (message.value, message.key, message.timestamp, message.headers) == (b"a", None, -1, ())
+    assert not hasattr(message, "timestamp_type")
+    with pytest.raises(AttributeError, match="'Message' object has no attribute 'text'"):
+        _ = cast("Any", message).text
+    with pytest.raises(AttributeError):
+        cast("Any", message).payload = b"b"
+    match message:
+        case Message(payload=payload):
+            assert payload == b"a"
+        case _:
+            raise AssertionError("the pattern does not match")
+
+
+def test_a_message_that_is_kept_does_not_hold_the_batch() -> None:
+    data = encode_message_set([b"x" * 100] * 100)
+    before = sys.getrefcount(data)
+    batch = Batch(TopicPartition("t", 0, 0), decode_batch(data, 0))
+    assert (sys.getrefcount(data) > before) == (native.codec() is not None)
+    kept = next(batch.messages())
+    del batch
+    assert (kept.payload, sys.getrefcount(data)) == (b"x" * 100, before)
 
 
 def test_rest_starts_at_the_first_unmarked_message(make_batch: MakeBatch) -> None:
@@ -137,10 +172,131 @@ async def test_decorator_works_on_a_method(make_batch: MakeBatch) -> None:
     assert words.seen == [b"a", b"b"]
 
 
-def test_decorator_rejects_functions_that_are_not_async() -> None:
-    wrong: Any = print
-    with pytest.raises(TypeError, match="async def"):
-        message_handler(wrong)
+def test_decorator_rejects_what_is_not_a_function_of_a_message() -> None:
+    def generator(message: Message) -> Iterator[Message]:
+        yield message
+
+    async def asynchronous(message: Message) -> AsyncIterator[Message]:
+        yield message
+
+    wrong: list[Any] = [generator, asynchronous, Message, staticmethod(print), "print", None]
+    for each in wrong:
+        with pytest.raises(TypeError, match="requires a `def` or `async def` of one message"):
+            message_handler(each)
+
+
+@pytest.mark.asyncio
+async def test_a_plain_function_is_called_with_each_message_and_marked(make_batch: MakeBatch) -> None:
+    seen: list[tuple[bytes, int]] = []
+
+    @message_handler
+    def collect(message: Message) -> bool:
+        if message.payload == b"poison":
+            raise ValueError(message.payload)
+        seen.append((message.payload, batch.handled))
+        return True
+
+    class Words:
+        @message_handler
+        def handle(self, message: Message) -> None:
+            seen.append((message.payload, -1))
+
+    batch = make_batch(*[b"%d" % number for number in range(40)], b"poison", b"last")
+    with pytest.raises(ValueError, match="poison"):
+        await collect.handle(batch)
+    assert seen == [(b"%d" % number, number) for number in range(40)]
+    assert (batch.handled, batch.counted) == (40, True)
+    assert collect(next(batch.messages())) is True
+    seen.clear()
+    handler = make_handler(Words)
+    await handler.handle(batch.rest(41))
+    assert seen == [(b"last", -1)]
+
+
+@pytest.mark.asyncio
+async def test_what_a_plain_function_returns_is_awaited_before_the_next_message(make_batch: MakeBatch) -> None:
+    seen: list[bytes] = []
+
+    def decorated(function: Callable[[Message], Awaitable[None]]) -> Callable[[Message], Awaitable[None]]:
+        def wrapper(message: Message) -> Awaitable[None]:
+            return function(message)
+
+        return wrapper
+
+    @message_handler
+    @decorated
+    async def collect(message: Message) -> None:
+        seen.append(b"begin " + message.payload)
+        await asyncio.sleep(0)
+        seen.append(b"end " + message.payload)
+
+    batch = make_batch(b"a", b"b")
+    await collect.handle(batch)
+    assert seen == [b"begin a", b"end a", b"begin b", b"end b"]
+    assert batch.handled == 2
+
+
+@pytest.mark.asyncio
+async def test_progress_is_seen_at_each_message_while_it_waits(make_batch: MakeBatch) -> None:
+    steps: asyncio.Queue[bytes] = asyncio.Queue()
+    go = asyncio.Semaphore(0)
+
+    @message_handler
+    async def work(message: Message) -> None:
+        steps.put_nowait(message.payload)
+        await go.acquire()
+
+    batch = make_batch(*[b"%d" % number for number in range(40)])
+    task = asyncio.create_task(work.handle(batch))
+    for number in range(35):
+        assert await steps.get() == b"%d" % number
+        assert batch.handled == number
+        go.release()
+    assert await steps.get() == b"35"
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert batch.handled == 35
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("slow", [0, 20])
+async def test_all_that_was_called_is_marked_when_it_is_cancelled_between_two_messages(
+    make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch, slow: int
+) -> None:
+    now, called = 0.0, 0
+
+    @message_handler
+    def work(message: Message) -> None:
+        nonlocal now, called
+        called += 1
+        now += 0.03 if called > slow else 0.0
+
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    batch = make_batch(*[b"x"] * 100)
+    task = asyncio.create_task(work.handle(batch))
+    await asyncio.sleep(0)  # until it yields
+    assert batch.handled == called
+    assert slow < called < 100
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (batch.handled, batch.counted) == (called, True)
+
+
+@pytest.mark.asyncio
+async def test_all_before_a_message_that_cannot_be_made_are_marked() -> None:
+    class Broken(PickedContent):
+        def messages_as(self, *arguments: Any, **options: Any) -> Iterator[Any]:
+            yield from islice(super().messages_as(*arguments, **options), 33)
+            raise ValueError("broken")
+
+    called: list[Message] = []
+    partition = TopicPartition("t", 0, 0)
+    batch = Batch(partition, Broken([Message(partition, number, 0, number + 1, b"") for number in range(40)]))
+    with pytest.raises(ValueError, match="broken"):
+        await message_handler(called.append).handle(batch)
+    assert len(called) == batch.handled > 20
 
 
 @pytest.mark.asyncio
@@ -168,9 +324,10 @@ def test_rest_is_the_same_wherever_it_begins(make_batch: MakeBatch) -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("cost", [0.0001, 0.005, 0.1])
 async def test_message_handler_yields_soon_after_its_time(
-    make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch, cost: float
+    make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch, cost: float, plain: bool
 ) -> None:
     now = looks = before = 0.0
     spans: list[float] = []
@@ -180,10 +337,14 @@ async def test_message_handler_yields_soon_after_its_time(
         looks += 1
         return now
 
-    @message_handler
-    async def handler(message: Message) -> None:
+    def work(message: Message) -> None:
         nonlocal now
         now += cost
+
+    async def asynchronous_work(message: Message) -> None:
+        work(message)
+
+    handler = message_handler(work if plain else asynchronous_work)
 
     async def other() -> None:
         nonlocal before

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import random
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -285,6 +286,24 @@ async def test_cancellation_is_neither_retried_nor_swallowed_and_keeps_the_progr
         await task
     assert batch.handled == 1
     assert clock.sleeps == []
+
+
+@pytest.mark.asyncio
+async def test_a_plain_function_that_takes_long_times_out_between_two_messages(
+    make_batch: MakeBatch, clock: Any
+) -> None:
+    called = 0
+
+    @message_handler
+    def work(message: Message) -> None:
+        nonlocal called
+        called += 1
+        time.sleep(0.002)
+
+    batch = make_batch(*[b"x"] * 1000)
+    with pytest.raises(HandlerFailedError, match=r"failed once.*timed out after 0\.03 s"):
+        await wrapped(work, clock, max_attempts=1, timeout=0.03).handle(batch)
+    assert 0 < batch.handled == called < 1000
 
 
 @pytest.mark.asyncio

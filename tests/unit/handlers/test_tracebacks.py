@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.handlers import Batch, FileDeadLetters, Handler, RetryPolicy, make_handler, retrying
+from consumerd.handlers import (
+    Batch,
+    FileDeadLetters,
+    Handler,
+    Message,
+    RetryPolicy,
+    make_handler,
+    message_handler,
+    retrying,
+)
 from consumerd.handlers.processes import ProcessHandler
 from consumerd.handlers.tracebacks import MAX_TRACEBACK, short_traceback
 
@@ -68,6 +77,20 @@ def test_libraries_below_the_handlers_frame_come_after_it() -> None:
     assert functions(text)[0] == "App.row"
     assert functions(text)[-1] == "loads"
     assert "raw_decode" in text
+
+
+@pytest.mark.asyncio
+async def test_the_frame_of_a_plain_function_of_messages_comes_first(make_batch: MakeBatch) -> None:
+    @message_handler
+    def store(message: Message) -> None:
+        App().store(message.payload.decode())
+
+    with pytest.raises(ValueError, match="no id") as caught:
+        await store.handle(make_batch(b'{"id": "1"}', b"{}"))
+    found = functions(short_traceback(caught.value))
+    assert [name.rpartition(".")[2] for name in found[:2]] == ["store", "store"]
+    assert found[0] == "App.store"
+    assert not any("_one_by_one" in name for name in found)
 
 
 def test_causes_are_named_with_their_frames() -> None:

@@ -18,7 +18,8 @@ from itertools import chain, islice, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypeVar, Unpack, cast
 
-from consumerd.wire.batch import PIECE, BatchEnding, DecodedBatch
+from consumerd.native import codec as native_codec
+from consumerd.wire.batch import MAX_NUMBER, PIECE, BatchEnding, DecodedBatch
 from consumerd.wire.column_buffers import BinaryBuffers, ColumnBuffers, HeaderBuffers
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class RecordRun(NamedTuple):
 _SMALL = 1 << 16
 #: The validity of one value that is null, and a value, in this machine's order.
 _NULL, _INT64 = b"\0", struct.Struct("=q")
+_TYPES = (TimestampType.NONE, TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME)
 _FIRST = attrgetter("first")
 _SUCCESSOR = (1).__add__
 
@@ -210,6 +212,15 @@ class RecordSet(DecodedBatch["bytes | None", RecordRun]):
             timestamp=timestamp,
             headers=self.headers if self._headers else headers and _header_buffers(*headers),
         )
+
+    def message_lists(
+        self, kind: type[Any], partition: object, first: int, stop: int, most: int
+    ) -> Iterator[list[Any]] | None:
+        native, codec = self._native, native_codec()
+        if native is None or codec is None or self.next_offset > MAX_NUMBER:
+            return None
+        common = codec.MessageKind(partition, kind)
+        return native.messages(common, first, stop, self.next_offset, most, _TYPES, self.headers)
 
     def fitting(self, first: int, stop: int, size: int) -> tuple[int, int] | None:
         return None if self._native is None else self._native.fitting(first, stop, size)
