@@ -111,7 +111,7 @@ class PartitionFeed:
         if self._mark is not None:
             self._mark.read_from(log)
             marked = self._mark.headers(_LARGEST, _LARGEST, b"")
-            self._overhead = _BATCH_OVERHEAD + message_size(None, None, marked)
+            self._overhead = _BATCH_OVERHEAD + message_size(None, None, marked) - message_size(None, None, ())
 
     async def open(self) -> None:
         """Begin."""

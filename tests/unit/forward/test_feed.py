@@ -246,8 +246,8 @@ async def test_sends_all_of_a_batch_that_ends_before_what_the_target_has(source:
 async def test_sends_as_many_messages_together_as_fit_into_a_chunk(
     headers: bool, spare: int, together: list[int]
 ) -> None:
-    largest = message_size(None, None, SourceMark(NEW).headers(2**63 - 1, 2**63 - 1, b"")) if headers else 0
-    size = 61 + message_size(None, b"x", ()) + largest  # a batch of its own, with the largest offset
+    marked = SourceMark(NEW).headers(2**63 - 1, 2**63 - 1, b"") if headers else ()
+    size = 61 + message_size(None, b"x", marked)  # a batch of its own, with the largest offset
     producer = Producer()
     one = feed(NEW, producer, headers=headers, chunk_bytes=3 * size + spare, max_message_bytes=size)
     whole = keyed(*(message(at) for at in range(7)))
