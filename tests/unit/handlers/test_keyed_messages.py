@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +16,7 @@ from consumerd.handlers.dead_letter_replay import TopicTarget
 from consumerd.handlers.dead_letters import StoredLetter
 from consumerd.handlers.picked import PickedContent
 from consumerd.partition import NO_BROKER, TopicPartition
-from consumerd.wire.v08.records import decode_records, encode_record_batch
+from consumerd.wire.v08.records import TimestampType, decode_records, encode_record_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,6 +51,21 @@ def test_messages_have_all_fields_of_the_protocol(batch: Batch) -> None:
     assert batch.keys == [b"k", b"gone", None]
     assert batch.rest(1).keys == [b"gone", None]
     assert [message.offset for message in batch.rest(1).messages()] == [8, 9]
+
+
+@pytest.mark.usefixtures("either_codec")
+def test_messages_are_like_any_others() -> None:
+    data = encode_record_batch([b"one"], keys=[b"k"], timestamps=[1000], headers={0: (("h", b"v"),)}, base_offset=7)
+    message: Any = next(Batch(PLACE, decode_records(data, 7)).messages())
+    made = KeyedMessage(PLACE, 7, 0, 8, b"one", b"k", 1000, TimestampType.CREATE_TIME, (("h", b"v"),))
+    assert isinstance(message, KeyedMessage)
+    assert (message, made, repr(message), hash(message)) == (made, message, repr(made), hash(made))
+    assert (*message,) == (*made,)
+    assert (len(message), message.value, message.topic, message.broker) == (9, b"one", "t", NO_BROKER)
+    assert (message.timestamp_type, message.identity) == (TimestampType.CREATE_TIME, made.identity)
+    assert message._replace(key=None) == made._replace(key=None)
+    same = pickle.loads(pickle.dumps(message))
+    assert (type(same), same) == (KeyedMessage, made)
 
 
 def test_records_have_all_fields_of_the_protocol(batch: Batch) -> None:
