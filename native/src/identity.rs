@@ -40,6 +40,7 @@ pub struct Keyed {
     pub headers: Py<PyAny>,
 }
 
+/// One message, which behaves as the named tuple that it stands for.
 #[pyclass(module = "consumerd_native", frozen, sequence)]
 pub struct Message {
     kind: Py<MessageKind>,

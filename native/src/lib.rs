@@ -4,6 +4,7 @@
 //! the pure code then judges. So there is one place for every verdict and for every error's words, and a difference
 //! could only be something that is accepted here and refused there.
 use pyo3::prelude::*;
+use pyo3::types::PySequence;
 
 mod arrow;
 mod encode;
@@ -37,6 +38,7 @@ fn consumerd_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<filling::Delivery>()?;
     module.add_class::<filling::Filling>()?;
     module.add_class::<identity::MessageKind>()?;
+    PySequence::register::<identity::Message>(module.py())?; // so that it matches patterns of sequences
     module.add_class::<limits::Limits>()?;
     module.add_class::<payloads::Payloads>()?;
     module.add_class::<records::Records>()

@@ -84,6 +84,11 @@ def test_messages_of_a_batch_are_like_any_others(make_batch: MakeBatch) -> None:
             assert payload == b"a"
         case _:
             raise AssertionError("the pattern does not match")
+    match message:
+        case (_, 0, 0, _, payload):
+            assert payload == b"a"
+        case _:
+            raise AssertionError("the pattern does not match")
 
 
 def test_a_message_that_is_kept_does_not_hold_the_batch() -> None:
