@@ -2,7 +2,7 @@
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from consumerd.consumer.stats import ConsumerStats
 from consumerd.consumer.work import BatchInHand, PartitionWork
 from consumerd.errors import HandlerFailedError
 from consumerd.fetch import ByteBudget, Lane
-from consumerd.handlers import Batch, Handler
+from consumerd.handlers import Batch, Handler, Message, message_handler
 from consumerd.handlers.batching import BatchSettings
 from consumerd.handlers.rate import RateLimiter
 from consumerd.partition import TopicPartition
@@ -270,6 +270,31 @@ async def test_counts_marks_of_cancelled_handler_up_to_outer_message(setups: lis
     s.task.cancel()
     await asyncio.wait([s.task])
     assert s.work.position == 2 * len(encode_message_set([b"a"]))
+
+
+@pytest.mark.asyncio
+async def test_position_follows_single_messages_and_stays_at_the_one_that_is_cancelled(setups: list[Setup]) -> None:
+    at_twentieth = asyncio.Event()
+
+    @message_handler
+    def each(message: Message) -> Awaitable[bool] | None:
+        if message.payload != b"20":
+            return None
+        at_twentieth.set()
+        return asyncio.Event().wait()
+
+    setups.append(s := Setup(each))
+    s.put(batch(0, *[b"%02d" % number for number in range(40)]))
+    await at_twentieth.wait()
+    boundary = 20 * len(encode_message_set([b"00"]))
+    assert s.work.position == boundary
+    assert s.work.in_hand is not None
+    assert s.work.in_hand[1:] == (0, 20, 40)
+    await s.work.drain(s.task, SystemClock().monotonic())
+    s.task.cancel()
+    await asyncio.wait([s.task])
+    assert s.work.position == boundary
+    assert s.stats.messages == 20
 
 
 @pytest.mark.asyncio
