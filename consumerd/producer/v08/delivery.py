@@ -4,11 +4,12 @@ Strategy: the format of a batch on the wire follows from the version that the br
 magic 1 in version 2, record batches from 3 on. Temporary and permanent errors are distinguished. A request with one
 batch, as most are, is written by a template of its partition: the batch goes into it in one step.
 
-Idempotence: each partition has a producer id of its own, requested before its first batch, and counts its messages. A
-batch that is sent again has the same numbers, so the broker knows it; "duplicate" means that it is there. When a batch
-fails for good the partition forgets its id: whether the broker took the batch is unknown, and with a fresh id the
-next ones do not depend on it. It does so, too, when the broker has forgotten the producer, with its messages (before
-2.4), or the batches before: a batch that no broker can have then gets numbers of a fresh id.
+Idempotence: a producer id is requested before the first batch, and each partition counts its messages. A batch that is
+sent again has the same numbers, so the broker knows it; "duplicate" means that it is there. When a batch fails for good
+the partition forgets its id and takes a newer one: whether the broker took the batch is unknown, and with an id that
+the partition never had, the next ones do not depend on it. The others keep theirs. It does so, too, when the broker has
+forgotten the producer, with its messages (before 2.4), or the batches before: a batch that no broker can have then gets
+numbers of another id.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Outcome(NamedTuple):
 
 @dataclass(slots=True)
 class Identity:
-    """The producer id and epoch of one partition's messages."""
+    """The producer id and epoch of partitions' messages."""
 
     producer_id: int
     epoch: int
@@ -109,6 +110,8 @@ class Exchange:
         #: Seconds for which a broker may wait for replicas: no longer than a batch is tried at all.
         self._held_back = min(settings.request_timeout, settings.delivery_timeout)
         self._identities: dict[TopicPartition, Identity] = {}
+        #: The newest, for partitions that have none; None if one of them has forgotten it.
+        self._newest: Identity | None = None
         self._templates: dict[TopicPartition, ProduceTemplate] = {}
         #: With acks 0: the channel over which a broker was sent something last.
         self._unconfirmed: dict[int, Channel] = {}
@@ -117,7 +120,8 @@ class Exchange:
 
     def forget(self, queue: PartitionQueue) -> None:
         """A batch of the queue failed: later ones get another producer id."""
-        self._identities.pop(queue.partition, None)
+        if self._identities.pop(queue.partition, None) is self._newest:
+            self._newest = None
         queue.sequence = 0
 
     async def produce(
@@ -270,12 +274,12 @@ class Exchange:
         count = len(batch.values)
         if queue.sequence + count > _MAX_SEQUENCE:
             self.forget(queue)
-        identity = self._identities.get(queue.partition)
+        identity = self._identities.get(queue.partition) or self._newest
         if identity is None:
-            identity = await self._new_identity(channel)
+            identity = self._newest = await self._new_identity(channel)
             if identity is None:
                 return
-            self._identities[queue.partition] = identity
+        self._identities[queue.partition] = identity
         batch.producer_id, batch.producer_epoch = identity.producer_id, identity.epoch
         batch.sequence = queue.sequence
         queue.sequence += count

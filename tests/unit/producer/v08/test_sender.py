@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import struct
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -19,11 +20,13 @@ from consumerd.producer.errors import ProducerClosedError
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.testing.clock import FakeClock
+from consumerd.wire.v08.apis import INIT_PRODUCER_ID
+from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.records import decode_records
 from tests.support.prepared_requests import request_body
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from consumerd.wire.v08.schema import Api
 
@@ -36,6 +39,8 @@ class Request:
 
     node_id: int
     values: dict[int, list[bytes | None]]
+    #: By partition: producer id and first sequence number.
+    numbers: dict[int, tuple[int, int]]
     answered: asyncio.Future[int | BaseException] = field(default_factory=asyncio.Future)
 
     def answer(self, outcome: int | BaseException = 0) -> None:
@@ -48,11 +53,15 @@ class Brokers:
 
     leaderless = ClusterClient.leaderless
 
-    def __init__(self, brokers: int = 1, partitions: int = 4, topics: Iterable[str] = ("t",)) -> None:
+    def __init__(
+        self, brokers: int = 1, partitions: int = 4, topics: Iterable[str] = ("t",), *, idempotent: bool = False
+    ) -> None:
         self.settings = SimpleNamespace(
             max_request_bytes=1 << 20, retry_backoff_min=0.01, connection=SimpleNamespace(request_timeout=5.0)
         )
-        self.versions = SimpleNamespace(pick=lambda *_, **__: 9, has=lambda _: False)
+        self.versions = SimpleNamespace(pick=lambda *_, **__: 9, has=lambda _: idempotent)
+        #: Producer ids that were requested.
+        self.ids = 0
         self.requests: list[Request] = []
         self.arrived = asyncio.Event()
         #: Topics whose metadata have to be requested, what that waits for, and what it raises.
@@ -90,10 +99,14 @@ class Brokers:
 
     async def node_channel(self, node_id: int) -> Any:
         async def call(api: Api, body: Any, **_: Any) -> dict[str, Any]:
+            if api is INIT_PRODUCER_ID:
+                self.ids += 1
+                return {"error_code": 0, "producer_id": self.ids, "producer_epoch": 0}
             fields = request_body(api, body)["topic_data"]
             parts = {part["partition"]: part["record_set"] for topic in fields for part in topic["data"]}
             values = {number: list(decode_records(data, 0).payloads) for number, data in parts.items()}
-            request = Request(node_id, values)
+            numbers = {number: struct.unpack_from(">qxxi", data, 43) for number, data in parts.items()}
+            request = Request(node_id, values, numbers)
             self.requests.append(request)
             self.arrived.set()
             if isinstance(outcome := await request.answered, BaseException):
@@ -346,6 +359,33 @@ async def test_cost_of_a_lone_message_does_not_grow_with_the_partitions() -> Non
             brokers.requests[-1].answer()
             await delivery
         assert brokers.looked_at == 1020
+
+
+async def test_partitions_share_a_producer_id_and_one_that_failed_takes_another() -> None:
+    """So that the first messages to many partitions do not cost a round trip each."""
+    brokers = Brokers(partitions=50, idempotent=True)
+    async with producer(brokers) as ours, asyncio.timeout(10):
+        assert await _numbers(brokers, ours, range(50)) == dict.fromkeys(range(50), (1, 0))
+        await _numbers(brokers, ours, (3, 4), ErrorCode.MESSAGE_TOO_LARGE)
+        assert await _numbers(brokers, ours, range(2, 6)) == {2: (1, 1), 3: (2, 0), 4: (2, 0), 5: (1, 1)}
+        await _numbers(brokers, ours, (3,), ErrorCode.MESSAGE_TOO_LARGE)
+        assert await _numbers(brokers, ours, range(2, 5)) == {2: (1, 2), 3: (3, 0), 4: (2, 1)}
+    assert brokers.ids == 3
+
+
+async def _numbers(
+    brokers: Brokers, ours: V08Producer, partitions: Sequence[int], outcome: int = 0
+) -> dict[int, tuple[int, int]]:
+    """Send a message to each partition, and answer; the numbers of their batches. All but the first one gather."""
+    before = len(brokers.requests)
+    for number in partitions:
+        await ours.send("t", b"%d" % number, partition=number)
+        await turns()
+    with capture_logs():
+        for number in range(before, before + min(2, len(partitions))):
+            brokers.requests[number].answer(outcome)
+            await turns()
+    return {place: numbers for request in brokers.requests[before:] for place, numbers in request.numbers.items()}
 
 
 async def test_lingers_for_company_if_configured() -> None:
