@@ -92,7 +92,7 @@ class Sender:
         self._free: dict[_Broker, None] = {}
         self._news = asyncio.Event()
         self._brokers: dict[int, _Broker] = {}
-        #: Each of their queues waits at one broker; one that is busy does not wait.
+        #: Where each queue waits, or did last. It waits at one broker, unless it is busy or its leader is looked up.
         self._waits_at: dict[PartitionQueue, _Broker] = {}
         #: By topic: the queues whose leaders are being looked up.
         self._unknown: dict[str, dict[PartitionQueue, None]] = {}
@@ -115,24 +115,17 @@ class Sender:
     def opened(self, queue: PartitionQueue, batch: Batch) -> None:
         """Have the new open batch of a queue sent when it is due."""
         self._unsettled[batch] = None
-        if queue.busy:
-            return  # at the end of its request
-        if self._flushing or not self.settings.linger:
-            self._look_at(queue)
-        else:
-            self._wake_at(queue, batch.due)
+        self._look_at(queue)
 
     def full(self, queue: PartitionQueue) -> None:
         """Have the sealed batches of a queue sent."""
-        if not queue.busy:  # else at the end of its request
-            self._look_at(queue)
+        self._look_at(queue)
 
     def hurry(self, more: int) -> None:
         """Send open batches at once while a flush is active (`more` is 1 to begin one and -1 to end it)."""
         self._flushing += more
-        if more > 0:
-            for batch in self._unsettled:
-                self._look_at(self._queues[batch.partition])
+        for batch in self._unsettled:
+            self._look_at(self._queues[batch.partition])
 
     def unsettled(self) -> list[asyncio.Future[tuple[int | None, int]]]:
         """The outcomes of all batches that are open, wait, or are under way."""
@@ -140,9 +133,6 @@ class Sender:
 
     def give_up(self, error: Exception) -> None:
         """Fail everything that is left."""
-        for queue in self._queues.values():
-            queue.open = None
-            queue.sealed.clear()
         for batch in list(self._unsettled):
             self._settle(batch)
             batch.fail(error)
@@ -173,12 +163,15 @@ class Sender:
                 self._wake_at(queue, at)
                 continue
             topic, number = queue.partition.topic, queue.partition.partition
+            unknown = self._unknown.get(topic)
             if (node := self._client.known_leader(topic, number)) is not None:
+                if unknown is not None:  # others have looked it up meanwhile
+                    unknown.pop(queue, None)
                 self._line_up(queue, node.id)
                 continue
             self._leave(queue)
-            if topic in self._unknown:
-                self._unknown[topic][queue] = None
+            if unknown is not None:
+                unknown[queue] = None
             else:
                 self._unknown[topic] = {queue: None}
                 group.create_task(self._look_up(topic))
@@ -188,20 +181,14 @@ class Sender:
 
     def _serve(self, broker: _Broker, group: asyncio.TaskGroup) -> None:
         """Send to a broker what waits for it, as far as there may be more requests in flight."""
-        if broker.in_flight >= self.settings.in_flight:
-            return
-        left = broker.take()
-        for queue in left:
-            del self._waits_at[queue]
-        while left and broker.in_flight < self.settings.in_flight:
-            queues, left = self._request(left)
+        while broker.in_flight < self.settings.in_flight and (line := broker.take()):
+            queues, left = self._request(line)
+            broker.ready.update(dict.fromkeys(left))
             for queue in queues:
                 queue.busy = True
             broker.in_flight += 1
             broker.answered = False
             group.create_task(self._send(broker, queues))
-        for queue in left:
-            self._line_up(queue, broker.node_id)
 
     def _request(self, line: list[PartitionQueue]) -> tuple[list[PartitionQueue], list[PartitionQueue]]:
         """Return those of a line whose first batches fit into one request, and the others."""
@@ -223,9 +210,7 @@ class Sender:
         broker = self._brokers.get(node_id)
         if broker is None:
             broker = self._brokers[node_id] = _Broker(node_id)
-        if self._waits_at.get(queue) is not broker:
-            self._leave(queue)
-            self._waits_at[queue] = broker
+        self._waits_at[queue] = broker
         if queue.sealed or self._flushing:
             broker.gathering.pop(queue, None)
             broker.ready[queue] = None
@@ -306,10 +291,7 @@ class Sender:
         self._free[broker] = None
         for queue in queues:
             self._digest(queue, outcomes[queue.partition])
-            if queue.sealed or queue.open is not None:
-                self._changed[queue] = None
-        if self._changed or broker.ready or broker.gathering:
-            self._news.set()
+            self._look_at(queue)
 
     def _settle(self, batch: Batch) -> None:
         del self._unsettled[batch]
@@ -319,7 +301,6 @@ class Sender:
         if outcome.error is None:
             batch = queue.sealed.popleft()
             queue.trouble = 0
-            queue.not_before = 0.0
             self._settle(batch)
             batch.succeed(outcome.base_offset, outcome.timestamp)
         elif outcome.retry:

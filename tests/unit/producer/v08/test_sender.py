@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import struct
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import pytest_asyncio
 from structlog.testing import capture_logs
 
 from consumerd.client import ClusterClient, ClusterMetadata
@@ -17,6 +19,7 @@ from consumerd.client.metadata import Node, PartitionMetadata, TopicMetadata
 from consumerd.clock import SystemClock
 from consumerd.errors import BrokerError
 from consumerd.producer.errors import ProducerClosedError
+from consumerd.producer.v08.batches import OVERHEAD
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.testing.clock import FakeClock
@@ -79,10 +82,16 @@ class Brokers:
         for topic, parts in leaders.items():
             made = {n: PartitionMetadata(node, 0, (0,), (0,), 5 * (node is None)) for n, node in parts.items()}
             topics[topic] = TopicMetadata(0, made)
-        self.metadata = ClusterMetadata({n: Node(n, "memory", n) for n in range(brokers)}, topics)
+        brokers_here = self
+
+        class Counted(ClusterMetadata):
+            def leader(self, topic: str, partition: int) -> Node | None:
+                brokers_here.looked_at += 1
+                return super().leader(topic, partition)
+
+        self.metadata = Counted({n: Node(n, "memory", n) for n in range(brokers)}, topics)
 
     def known_leader(self, topic: str, partition: int) -> Node | None:
-        self.looked_at += 1
         return None if topic in self.old else self.metadata.leader(topic, partition)
 
     async def topics(self, names: list[str]) -> ClusterMetadata:
@@ -133,6 +142,44 @@ class Brokers:
 
 def producer(brokers: Any, clock: Any = None, **settings: Any) -> V08Producer:
     return V08Producer(brokers, V08ProducerSettings(**settings), clock=clock or SystemClock(), rng=random.Random(1))
+
+
+class Time:
+    """A clock, and the timers of the loop, which both stand still until a test lets time pass."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self._timers: list[tuple[float, asyncio.Handle]] = []
+        #: Timers that were set.
+        self.made = 0
+
+    def call_later(self, delay: float, callback: Any, *arguments: Any) -> asyncio.Handle:
+        self.made += 1
+        handle = asyncio.Handle(callback, arguments, asyncio.get_running_loop())
+        self._timers.append((self.clock.monotonic() + delay, handle))
+        return handle
+
+    def pending(self) -> list[asyncio.Handle]:
+        """The timers that are neither due nor cancelled."""
+        return [handle for _, handle in self._timers if not handle.cancelled()]
+
+    async def advance(self, seconds: float) -> None:
+        """Let time pass, and everything run."""
+        await turns()
+        self.clock.jump(seconds)
+        due = [handle for at, handle in self._timers if at <= self.clock.monotonic()]
+        self._timers = [timer for timer in self._timers if timer[1] not in due]
+        for handle in due:
+            if not handle.cancelled():
+                handle._run()
+        await turns()
+
+
+@pytest_asyncio.fixture
+async def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    passing = Time()
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", passing.call_later)
+    return passing
 
 
 async def turns(count: int = 10) -> None:
@@ -300,6 +347,7 @@ async def test_messages_that_gather_at_a_broker_follow_their_leader() -> None:
         assert brokers.sent()[1:] == [(1, {3: [b"3"], 2: [b"2", b"2"]})]
         for request in brokers.requests:
             request.answer()
+            await turns()
 
 
 async def test_partitions_without_a_leader_wait_and_cost_one_look_up() -> None:
@@ -345,7 +393,9 @@ async def test_failed_look_up_is_repeated_after_a_pause() -> None:
 async def test_cost_of_a_lone_message_does_not_grow_with_the_partitions() -> None:
     brokers = Brokers(partitions=1000)
     async with producer(brokers) as ours:
-        for number in range(1000):
+        await ours.send("t", b"0", partition=0)
+        brokers.looked_at = 0  # the route has looked for partitions with a leader
+        for number in range(1, 1000):
             await ours.send("t", b"%d" % number, partition=number)
         for request in (0, 1):
             await turns()
@@ -388,21 +438,270 @@ async def _numbers(
     return {place: numbers for request in brokers.requests[before:] for place, numbers in request.numbers.items()}
 
 
-async def test_lingers_for_company_if_configured() -> None:
-    brokers, clock = Brokers(), FakeClock()
-    async with producer(brokers, clock, linger=0.02) as ours, asyncio.timeout(10):
-        await ours.send("t", b"0", partition=0)
-        await turns()
-        await ours.send("t", b"1", partition=0)
-        await turns()
+async def test_lingers_for_company_if_configured(time: Time) -> None:
+    brokers = Brokers()
+    async with producer(brokers, time.clock, linger=0.5) as ours:
+        for number in (0, 1):
+            await ours.send("t", b"%d" % number, partition=0)
+            await time.advance(0.2)
+        await time.advance(0.09)
         assert brokers.requests == []
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        clock.jump(0.02)
-        await brokers.arrived.wait()
-        assert loop.time() - began > 0.01
+        assert len(time.pending()) == 1  # one timer for a queue, whatever happens
+        await time.advance(0.02)
         assert brokers.sent() == [(0, {0: [b"0", b"1"]})]
         brokers.requests[0].answer()
+        await turns()
+        assert time.pending() == []
+
+
+async def test_pauses_between_attempts_grow_up_to_a_limit_and_start_again_after_a_success(time: Time) -> None:
+    """From half of the bound to all of it, by chance: here three quarters."""
+    brokers = Brokers()
+    rng: Any = SimpleNamespace(random=lambda: 0.5)
+    settings = V08ProducerSettings(delivery_timeout=math.inf, batch_bytes=50)
+    made = 0
+    async with V08Producer(brokers, settings, clock=time.clock, rng=rng) as ours:  # type: ignore[arg-type]
+        for failures in (10, 2):
+            await ours.send("t", b"x", partition=0)
+            await turns()
+            with capture_logs() as logs:
+                for number in range(failures):
+                    attempts = len(brokers.requests)
+                    brokers.requests[-1].answer(ErrorCode.REQUEST_TIMED_OUT)
+                    pause = min(2.0, 0.01 * 2**number) * 0.75
+                    await ours.send("t", b"later", partition=0)  # which changes nothing about the pause
+                    await time.advance(pause - 0.001)
+                    assert len(brokers.requests) == attempts
+                    assert len(time.pending()) == 1
+                    await time.advance(0.002)
+                    made += 1
+                    assert time.made == made  # the messages that came set none
+                    assert len(brokers.requests) == attempts + 1
+            assert [each["event"] for each in logs] == ["produce_retried"]
+            for request in range(len(brokers.requests) - 1, len(brokers.requests) + failures):
+                brokers.requests[request].answer()  # that one, and what came later
+                await turns()
+            assert ours.buffered_bytes == 0
+
+
+async def test_batch_fails_when_the_delivery_timeout_has_passed_since_its_first_attempt(time: Time) -> None:
+    brokers = Brokers()
+    async with producer(brokers, time.clock, delivery_timeout=10.0) as ours:
+        with capture_logs() as logs:
+            for late in (0.0, 0.001):
+                delivery = await ours.send("t", b"x", partition=0)
+                await turns()
+                time.clock.jump(10.0 + late)
+                brokers.requests[-1].answer(ErrorCode.REQUEST_TIMED_OUT)
+                await turns()
+                if not late:
+                    assert not delivery.done
+                    await time.advance(1.0)
+                    brokers.requests[-1].answer(ErrorCode.REQUEST_TIMED_OUT)
+                    await turns()
+                with pytest.raises(BrokerError, match="REQUEST_TIMED_OUT"):
+                    await delivery
+                assert ours.buffered_bytes == 0
+            # The next batch begins again, with the first pause.
+            await ours.send("t", b"x", partition=0)
+            await turns()
+            brokers.requests[-1].answer(ErrorCode.REQUEST_TIMED_OUT)
+            await time.advance(0.01)
+        assert [each["event"] for each in logs] == ["produce_retried", *["produce_failed"] * 2, "produce_retried"]
+        brokers.requests[4].answer()
+
+
+async def test_lone_send_does_not_give_up_its_turn() -> None:
+    brokers = Brokers()
+    async with producer(brokers) as ours:
+        for count in (1, 2):
+            with pytest.raises(StopIteration):
+                ours.send("t", b"x", partition=0).send(None)
+            await turns()
+            brokers.requests[-1].answer()
+            await turns()
+            assert len(brokers.requests) == count
+
+
+@pytest.mark.parametrize("in_flight", [1, 2])
+async def test_never_has_more_requests_in_flight_than_configured(in_flight: int) -> None:
+    """However much is ready at once; and after many answers."""
+    brokers = Brokers(partitions=8)
+    brokers.settings.max_request_bytes = 3000
+    async with producer(brokers, in_flight=in_flight, batch_bytes=1000) as ours, asyncio.timeout(10):
+        tasks = [asyncio.create_task(ours.send("t", bytes(1400), partition=number)) for number in range(8)]
+        await asyncio.gather(*tasks)
+        for _ in range(8):
+            await turns()
+            waiting = [request for request in brokers.requests if not request.answered.done()]
+            assert len(waiting) == min(in_flight, 8 - len(brokers.requests) + len(waiting))
+            waiting[0].answer()
+    assert [len(request.values) for request in brokers.requests] == [1] * 8
+
+
+async def test_request_has_batches_up_to_half_of_the_limit() -> None:
+    """The rest goes before what gathers later."""
+    brokers = Brokers(partitions=6)
+    size = OVERHEAD + 100
+    brokers.settings.max_request_bytes = 4 * size
+    async with producer(brokers, in_flight=1) as ours:
+        for number in (0, 1, 2, 3):
+            await ours.send("t", bytes(100), partition=number)
+            await turns()
+        brokers.requests[0].answer()
+        await turns()
+        await ours.send("t", b"later", partition=4)
+        await turns()
+        brokers.requests[1].answer()
+        await turns()
+        assert [list(request.values) for request in brokers.requests] == [[0], [1, 2], [3, 4]]
+        brokers.requests[2].answer()
+        await turns()
+        for number in (0, 1):
+            await ours.send("t", bytes(100), partition=number)
+            await turns()
+        await ours.send("t", bytes(101), partition=2)
+        await turns()
+        brokers.requests[3].answer()
+        await turns()
+        assert [list(request.values) for request in brokers.requests[3:]] == [[0], [1]]
+        brokers.requests[4].answer()
+        await turns()
+        brokers.requests[5].answer()
+
+
+async def test_queue_whose_next_batch_fills_keeps_its_place() -> None:
+    brokers = Brokers()
+    async with producer(brokers, in_flight=1, batch_bytes=100) as ours:
+        for number in (0, 1, 2, 1):
+            await ours.send("t", bytes(100), partition=number)
+            await turns()
+        brokers.requests[0].answer()
+        await turns()
+        assert list(brokers.requests[1].values) == [1, 2]
+        brokers.requests[1].answer()
+        await turns()
+        brokers.requests[2].answer()
+
+
+async def test_batch_that_a_flush_made_ready_is_in_one_request() -> None:
+    """Also if the flush ends before there is room for a request."""
+    brokers = Brokers()
+    async with producer(brokers, in_flight=1) as ours:
+        for number in (0, 1):
+            await ours.send("t", b"%d" % number, partition=number)
+            await turns()
+        flush = asyncio.create_task(ours.flush())
+        await turns()
+        flush.cancel()
+        await asyncio.wait([flush])
+        await ours.send("t", b"1", partition=1)
+        await turns()
+        brokers.requests[0].answer()
+        await turns()
+        assert brokers.sent()[1:] == [(0, {1: [b"1", b"1"]})]
+        brokers.requests[1].answer()
+        await turns()
+        assert len(brokers.requests) == 2
+
+
+async def test_open_batch_gathers_behind_a_full_one_of_its_partition() -> None:
+    brokers = Brokers()
+    async with producer(brokers, batch_bytes=1000) as ours:
+        for size in (1000, 10):
+            await ours.send("t", bytes(size), partition=0)
+            await turns()
+        brokers.requests[0].answer(ErrorCode.REQUEST_TIMED_OUT)
+        async with asyncio.timeout(10):
+            while len(brokers.requests) < 2:
+                await asyncio.sleep(0.001)
+        await ours.send("t", bytes(20), partition=0)
+        brokers.requests[1].answer()
+        await turns()
+        assert brokers.sent()[1:] == [(0, {0: [bytes(1000)]}), (0, {0: [bytes(10), bytes(20)]})]
+        brokers.requests[2].answer()
+
+
+@pytest.mark.parametrize("waits", ["ready", "gathering"])
+async def test_batch_leaves_the_line_of_a_broker_that_does_not_lead_any_more(waits: str) -> None:
+    brokers = Brokers(2)
+    size = 100 if waits == "ready" else 1
+    async with producer(brokers, in_flight=1, batch_bytes=100) as ours:
+        for number in (0, 2):
+            await ours.send("t", bytes(size), partition=number)
+            await turns()
+        with capture_logs():
+            brokers.lead({"t": {0: 0, 1: 1, 2: None, 3: 1}}, 2)
+            await ours.send("t", b"3", partition=3)
+            await turns()
+        brokers.lead({"t": {0: 0, 1: 1, 2: 1, 3: 1}}, 2)
+        brokers.requests[0].answer()
+        await turns()
+        assert [request.node_id for request in brokers.requests] == [0, 1]  # nothing more of broker 0
+        brokers.requests[1].answer()
+        async with asyncio.timeout(10):
+            while len(brokers.requests) < 3:
+                await asyncio.sleep(0.001)
+        assert brokers.sent()[2:] == [(1, {2: [bytes(size)]})]
+        brokers.requests[2].answer()
+        await turns()
+
+
+async def test_batch_whose_leader_is_looked_up_is_not_sent_to_the_former_one() -> None:
+    brokers = Brokers(2)
+    async with producer(brokers, batch_bytes=1000) as ours:
+        for number in (0, 2):
+            await ours.send("t", bytes(10), partition=number)
+            await turns()
+        brokers.old.add("t")
+        brokers.lookup.clear()
+        await ours.send("t", bytes(990 - 2 * OVERHEAD), partition=2)  # which fills the batch
+        await turns()
+        brokers.requests[0].answer()
+        await turns()
+        assert len(brokers.requests) == 1
+        brokers.lead({"t": dict.fromkeys(range(4), 1)}, 2)
+        brokers.lookup.set()
+        await turns()
+        assert [(request.node_id, list(request.values)) for request in brokers.requests[1:]] == [(1, [2])]
+        brokers.requests[1].answer()
+
+
+@pytest.mark.parametrize("error", [None, BrokerError("no broker answers")])
+async def test_batch_is_sent_once_if_others_find_its_leader_first(error: BrokerError | None) -> None:
+    brokers = Brokers()
+    async with producer(brokers) as ours:
+        brokers.old.add("t")
+        brokers.lookup.clear()
+        deliveries = [await ours.send("t", b"0", partition=0)]
+        await turns()
+        brokers.old.clear()
+        deliveries.append(await ours.send("t", b"1", partition=1))
+        deliveries.append(await ours.send("t", b"0", partition=0))
+        flush = asyncio.create_task(ours.flush())
+        await turns()
+        brokers.lookup_error = error
+        brokers.lookup.set()
+        with capture_logs() as logs:
+            await turns()
+        assert logs == []
+        for request in brokers.requests:
+            request.answer()
+        await flush
+        sent = [value for request in brokers.requests for values in request.values.values() for value in values]
+        assert sorted(filter(None, sent)) == [b"0", b"0", b"1"]
+        assert all(delivery.done for delivery in deliveries)
+
+
+async def test_closed_producer_leaves_no_timer(time: Time) -> None:
+    brokers = Brokers()
+    ours = producer(brokers, time.clock, linger=3600)
+    await ours.start()
+    await ours.send("t", b"x", partition=0)
+    await turns()
+    assert len(time.pending()) == 1
+    await ours.abort()
+    assert time.pending() == []
 
 
 async def test_cancelled_callers_do_not_disturb_the_others() -> None:
