@@ -28,6 +28,7 @@ def _properties(*names: str) -> tuple[str, ...]:
 #: Whole forwarders and producers in memory, with faults at some of their requests.
 _FORWARD = "tests/simulation/test_forward.py::test_target_has_each_message_in_order_when_requests_are_disturbed"
 _PRODUCE = "tests/simulation/test_producer.py::test_keeps_acknowledged_messages_in_order_when_requests_are_disturbed"
+_PRODUCE_V07 = "tests/simulation/test_v07_producer.py::test_logs_are_as_told_when_requests_are_disturbed"
 
 ROOMS: Final = {
     "client": Room("consumerd/client", ("tests/unit/client",)),
@@ -46,6 +47,10 @@ ROOMS: Final = {
             _PRODUCE,
             "tests/unit/test_library.py::test_deprecated_names_are_aliases_and_warn",
         ),
+    ),
+    "producer/v07": Room(
+        "consumerd/producer/v07",
+        ("tests/unit/producer/v07", *_properties("producer_keys", "producer_queue"), _PRODUCE_V07),
     ),
     "producer/v08": Room(
         "consumerd/producer/v08", ("tests/unit/producer/v08", "tests/unit/producer/test_cluster.py", _PRODUCE)

@@ -144,13 +144,9 @@ class V08Producer:
         if not given:
             return
         self._sender.hurry(1)
-        settled = asyncio.ensure_future(asyncio.wait(given))
         try:
-            # If sending ends by a defect, callers do not wait for messages that it would have sent.
-            running = [self._running] if self._running else []
-            await asyncio.wait([settled, *running], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(given)  # if sending ends by a defect, all of them fail
         finally:
-            settled.cancel()
             self._sender.hurry(-1)
 
     @property

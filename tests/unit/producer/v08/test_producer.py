@@ -10,13 +10,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from consumerd.client import ClusterMetadata
+from consumerd.client import ClusterClient, ClusterMetadata
 from consumerd.client.metadata import Node, PartitionMetadata, TopicMetadata
 from consumerd.clock import SystemClock
 from consumerd.errors import BrokerError
 from consumerd.producer.errors import MessageSizeTooLargeError, ProducerClosedError
-from consumerd.producer.v08.batches import OVERHEAD, message_size
+from consumerd.producer.v08.batches import OVERHEAD, Delivery, message_size
 from consumerd.producer.v08.murmur2 import key_partition
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
@@ -310,6 +311,8 @@ async def test_stamps_messages_with_the_time_of_the_call() -> None:
     async with V08Producer(client, settings, clock=StandingClock(), rng=random.Random(1)) as ours:
         for timestamp in (None, None, 77, None):
             await ours.send("t", b"x", timestamp=timestamp)
+        await ours.send_many("t", [b"x"])
+        await ours.send("t", b"x", headers=(("h", b"v"),))
     before = SystemClock().wall() * 1000
     async with producer(cluster, linger=3600) as ours:
         for _ in range(3):
@@ -317,7 +320,7 @@ async def test_stamps_messages_with_the_time_of_the_call() -> None:
     times: dict[bytes | None, list[int]] = {b"x": [], b"y": []}
     for record in chain(*cluster.log.values()):
         times[record.payload].append(record.timestamp)
-    assert times[b"x"] == [1_234_567, 1_234_567, 77, 1_234_567]
+    assert times[b"x"] == [1_234_567, 1_234_567, 77, 1_234_567, 1_234_567, 1_234_567]
     assert all(before - 1 <= time <= SystemClock().wall() * 1000 + 1 for time in times[b"y"])
 
 
@@ -394,6 +397,121 @@ async def test_defect_fails_all_deliveries() -> None:
             await ours.close()
 
 
+@pytest.mark.parametrize(("given", "configured"), [(0.01, 120.0), (None, 0.01)])
+async def test_close_fails_what_is_not_confirmed_in_time(given: float | None, configured: float) -> None:
+    cluster = MemoryCluster()
+    cluster.taking.clear()
+    ours = producer(cluster, delivery_timeout=configured)
+    await ours.start()
+    delivery = await ours.send("t", b"x")
+    with capture_logs() as logs:
+        async with asyncio.timeout(60):
+            await ours.close(given)
+    assert [(each["event"], each["batches"]) for each in logs] == [("producer_close_timed_out", 1)]
+    with pytest.raises(ProducerClosedError):
+        await delivery
+
+
+async def test_error_in_the_block_ends_the_producer_at_once() -> None:
+    cluster = MemoryCluster()
+    cluster.taking.clear()
+    ours = producer(cluster)
+    deliveries: list[Delivery] = []
+
+    async def fail() -> None:
+        async with ours:
+            deliveries.append(await ours.send("t", b"x"))
+            raise ZeroDivisionError
+
+    async with asyncio.timeout(60):
+        with pytest.raises(ZeroDivisionError):
+            await fail()
+    with pytest.raises(ProducerClosedError):
+        await deliveries[0]
+    with pytest.raises(ProducerClosedError):
+        await ours.send("t", b"x")
+
+
+async def test_producer_that_was_never_started_can_be_closed() -> None:
+    for ours in (producer(MemoryCluster()), producer(MemoryCluster())):
+        await ours.abort()
+        await ours.close()
+
+
+async def test_flush_of_nothing_returns_at_once() -> None:
+    async with producer(MemoryCluster()) as ours:
+        with pytest.raises(StopIteration):
+            ours.flush().send(None)
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_batch_that_is_exactly_full_is_sent_and_has_room_for_no_more(together: bool) -> None:
+    cluster = MemoryCluster()
+    size = OVERHEAD + 10
+    async with producer(cluster, batch_bytes=2 * size, buffer_bytes=8 * size, linger=3600) as ours:
+        async with asyncio.timeout(60):
+            if together:
+                await (await ours.send_many("t", [bytes(10)] * 2, partition=0)).confirm()
+            else:
+                deliveries = [await ours.send("t", bytes(10), partition=0) for _ in range(2)]
+                await asyncio.gather(*deliveries)
+        assert cluster.requests == [{0: 2 * size}]
+        await ours.send("t", bytes(10), partition=0)
+        await ours.send("t", bytes(11), partition=0)
+    assert cluster.requests[1:] == [{0: size}, {0: size + 1}]
+
+
+async def test_takes_a_message_of_the_largest_size() -> None:
+    cluster = MemoryCluster()
+    most = OVERHEAD + 1000
+    async with producer(cluster, batch_bytes=most, buffer_bytes=most) as ours, asyncio.timeout(60):
+        await (await ours.send("t", bytes(1000)))
+        await (await ours.send_many("t", [bytes(1000), b"", bytes(1000)])).confirm()
+        for size in (1001, 1 << 20):
+            with pytest.raises(MessageSizeTooLargeError):
+                await ours.send("t", bytes(size))
+            with pytest.raises(MessageSizeTooLargeError):
+                await ours.send_many("t", [b"", bytes(size)])
+    assert sum(map(len, cluster.log.values())) == 4
+
+
+@pytest.mark.parametrize("named", [{"key": b"k"}, {"partition": key_partition(b"k", PARTITIONS)}])
+@pytest.mark.parametrize("together", [True, False])
+async def test_message_with_a_place_does_not_attract_those_without(named: dict[str, Any], together: bool) -> None:
+    cluster = MemoryCluster()
+    for seed in range(10):
+        settings = V08ProducerSettings(linger=3600)
+        client: Any = cluster
+        async with V08Producer(client, settings, clock=SystemClock(), rng=random.Random(seed)) as ours:
+            first = await ours.send("t", b"1")
+            if together:
+                placed = (await ours.send_many("t", [b"2", None], **named))[0]
+            else:
+                placed = await ours.send("t", b"2", **named)
+            assert placed.batch.partition.partition == key_partition(b"k", PARTITIONS)
+            later = [await ours.send("t", b"3"), (await ours.send_many("t", [b"4"]))[0]]
+            later.append(await ours.send("t", b"5", headers=(("h", b"v"),)))
+            assert {each.batch for each in later} == {first.batch}
+
+
+async def test_many_messages_without_a_key_are_added_to_a_batch_in_one_step() -> None:
+    async with producer(MemoryCluster()) as ours:
+        deliveries = await ours.send_many("t", [b"x", None] * 100)
+        assert [each.messages for each in deliveries.ranges] == [200]
+        assert ours.buffered_bytes == 200 * OVERHEAD + 100
+
+
+async def test_messages_follow_new_metadata_of_their_topic() -> None:
+    cluster = MemoryCluster()
+    async with producer(cluster) as ours:
+        with pytest.raises(BrokerError, match="3 partitions"):
+            await ours.send("t", b"x", partition=3)
+        parts = {n: PartitionMetadata(0, 0, (0,), (0,), 0) for n in range(4)}
+        cluster.metadata = ClusterMetadata(cluster.metadata.nodes, {"t": TopicMetadata(0, parts)})
+        await (await ours.send("t", b"x", partition=3))
+    assert [record.payload for record in cluster.log[3]] == [b"x"]
+
+
 async def test_sends_messages_without_a_key_to_partitions_with_a_leader() -> None:
     cluster = MemoryCluster()
     parts = {n: PartitionMetadata(None if n == 1 else 0, 0, (0,), (0,), 5 * (n == 1)) for n in range(PARTITIONS)}
@@ -435,6 +553,54 @@ async def test_rejects_messages_that_cannot_be_sent() -> None:
             with pytest.raises(BrokerError, match="3 partitions"):
                 await ours.send("t", b"x", partition=number)
     assert not cluster.log
+
+
+class Learning(MemoryCluster):
+    """A cluster whose topics are not known before they are asked for."""
+
+    def __init__(self, found: TopicMetadata | None) -> None:
+        super().__init__()
+        self.metadata = ClusterMetadata(self.metadata.nodes)
+        self.found = found
+        self.lookups: list[tuple[list[str], bool]] = []
+        self.retried: list[tuple[str, float | None]] = []
+
+    async def topics(self, names: list[str], *, create: bool) -> ClusterMetadata:
+        self.lookups.append((names, create))
+        self.metadata = ClusterMetadata(self.metadata.nodes, {} if self.found is None else {"t": self.found})
+        return self.metadata
+
+    async def leader(self, topic: str, partition: int) -> Node:
+        client: Any = self
+        raise ClusterClient.leaderless(client, topic, partition)
+
+    def stale(self, topics: Any = ()) -> None:
+        return
+
+    async def retrying(self, what: str, attempt: Any, *, timeout: float | None = None) -> Any:
+        self.retried.append((what, timeout))
+        return await attempt()
+
+
+@pytest.mark.parametrize("create", [True, False])
+async def test_asks_for_a_topic_that_is_not_known_and_has_it_created_if_configured(create: bool) -> None:
+    cluster = Learning(MemoryCluster().metadata.topics["t"])
+    async with producer(cluster, create_topics=create) as ours:
+        await (await ours.send("t", b"x", partition=PARTITIONS - 1))
+        assert await ours.partition_count("t", timeout=7.0) == PARTITIONS  # known
+        cluster.metadata = ClusterMetadata(cluster.metadata.nodes)
+        assert await ours.partition_count("t", timeout=7.0) == PARTITIONS
+    assert cluster.lookups == [(["t"], create)] * 2
+    assert cluster.retried == [("partitions of t", None), ("partitions of t", 7.0)]
+
+
+@pytest.mark.parametrize(
+    ("found", "message"), [(None, "returned no metadata"), (TopicMetadata(3, {}), "UNKNOWN_TOPIC_OR_PARTITION")]
+)
+async def test_topic_that_does_not_exist_is_an_error(found: TopicMetadata | None, message: str) -> None:
+    async with producer(Learning(found)) as ours:
+        with pytest.raises(BrokerError, match=f"^t/0 has no leader: .*{message}"):
+            await ours.send("t", b"x")
 
 
 class Link(SimpleNamespace):
