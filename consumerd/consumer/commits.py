@@ -3,8 +3,9 @@
 Strategy: group commit (`consumerd.consumer.rounds`). Commits never overlap, so an older position is never written over
 a newer one, and each writes all positions that are due for all callers. Only positions of the present session are
 written. The store checks ownership; partitions that it reports as lost are passed on. One that it does not let us
-write is reported once, and written again with each later commit, until it is allowed. Of a partition that we may not
-read nothing is written before something of it was handled.
+write is reported once, and written again with each later commit, until it is allowed. The start of a partition is not
+written before a fetch of it was answered: we may have no permission to read it, and then none to commit. The exception
+is a start that the next owner would not find again.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from consumerd.errors import BrokerError, ZooKeeperError, reason_of
 from consumerd.offsets.metadata import OffsetNotes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from consumerd.consumer.fence import Fence
     from consumerd.consumer.owned_partition import OwnedPartition
     from consumerd.consumer.stats import ConsumerStats
+    from consumerd.fetch import FetchCounters
     from consumerd.offsets import OffsetStore
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
@@ -40,14 +42,14 @@ class Commits:
         clock: Clock,
         stats: ConsumerStats,
         lost: Callable[[list[OwnedPartition]], None],
-        denied: Container[TopicPartition] = (),
+        fetched: FetchCounters,
     ) -> None:
         self._store = store
         self._fence = fence
         self._clock = clock
         self._stats = stats
         self._lost = lost
-        self._denied = denied
+        self._fetched = fetched
         self._rounds: Rounds[OwnedPartition, None] = Rounds(self._write)
 
     async def commit(self, owned: Iterable[OwnedPartition]) -> None:
@@ -74,7 +76,7 @@ class Commits:
             for each in owned
             if each.session_id == session_id
             and each.is_due(now, self._store.keeps_for)
-            and (each.moved or each.partition not in self._denied)
+            and (each.moved or each.passing or self._is_readable(each.partition))
         }
         positions: dict[TopicPartition, int] = {
             partition: each.work.position for partition, each in due.items() if each.work is not None
@@ -95,12 +97,16 @@ class Commits:
             due[partition].committed = positions[partition]
             due[partition].written_at = now
             due[partition].refusal = None
+            due[partition].passing = False
         ended = self._clock.monotonic()
         self._stats.committed(now, ended, committed=len(result.committed), lost=len(result.lost))
         if result.refused:
             self._report_refused(now, ended, {due[partition]: error for partition, error in result.refused.items()})
         if result.lost:
             self._lost([due[partition] for partition in sorted(result.lost)])
+
+    def _is_readable(self, partition: TopicPartition) -> bool:
+        return partition in self._fetched.answered and partition not in self._fetched.denied
 
     def _report_refused(self, began: float, ended: float, refused: Mapping[OwnedPartition, BrokerError]) -> None:
         self._stats.commit_failed(began, ended, len(refused), next(iter(refused.values())))

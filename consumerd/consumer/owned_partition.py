@@ -71,6 +71,8 @@ class OwnedPartition:
         self.start: int | None = None
         #: Whether that is the end of the log, where the group begins.
         self.begins_at_end = False
+        #: Whether the start is still to be committed before the first fetch: the next owner would not find it again.
+        self.passing = False
         #: Why the store did not let us write its offset the last time.
         self.refusal: BrokerError | None = None
         #: Time of our last write of it, on the clock: an offset from before us may be old.

@@ -99,7 +99,7 @@ class OwnedPartitions:
         self._interrupted: dict[TopicPartition, _Interrupted] | None = None
         self._starts = StartFinder(settings, pool, store, handler, fence, clock)
         self._turnstile = Turnstile(_BEGIN_TOGETHER)
-        self._commits = Commits(store, fence, clock, owner.stats, self._report_lost, pool.counters.denied)
+        self._commits = Commits(store, fence, clock, owner.stats, self._report_lost, pool.counters)
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
@@ -177,7 +177,7 @@ class OwnedPartitions:
                 self._owner,
                 found.log,
             )
-            owned.begins_at_end = found.at_end
+            owned.begins_at_end, owned.passing = found.at_end, found.passing
             if found.passing:
                 await self._write_down(owned)
             await self._owner.hooks.assigned(partition)

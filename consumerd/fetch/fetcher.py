@@ -235,6 +235,7 @@ class Fetcher:
             max_fetch_bytes=settings.max_fetch_bytes,
         )
         self._source.classified(decision.outcome, response, self.offset)
+        self._services.counters.answered.add(self.partition)
         if self._is_suspect(decision.outcome, len(response.data)):
             await self._compare()  # that shows whether there is something to be read, and it is damaged
         else:

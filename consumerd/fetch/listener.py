@@ -72,7 +72,9 @@ class FetchCounters:
     #: Connections made, and connections lost or not made.
     connects: int = 0
     disconnects: int = 0
-    #: Partitions that brokers do not let us read at present.
+    #: Partitions of which something was read, or that there is nothing to read; and those that brokers do not let us
+    #: read at present.
+    answered: set[TopicPartition] = field(default_factory=set)
     denied: set[TopicPartition] = field(default_factory=set)
     #: Seconds of silence that brokers demanded because of a quota.
     throttled: float = 0.0

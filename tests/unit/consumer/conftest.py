@@ -170,6 +170,7 @@ class Notes:
 
     def add(self, partition: TopicPartition, offset: int, lane: Lane, log: LogId) -> None:
         self.lanes[partition] = lane
+        self.counters.answered.add(partition)
 
     async def remove(self, partition: TopicPartition) -> None:
         self.lanes.pop(partition, None)

@@ -13,6 +13,7 @@ from consumerd.consumer.commits import Commits
 from consumerd.consumer.owned_partition import OwnedPartition
 from consumerd.consumer.stats import ConsumerStats
 from consumerd.errors import BrokerError
+from consumerd.fetch import FetchCounters
 from consumerd.offsets import CommitResult, OffsetsUnavailableError
 from consumerd.offsets.store import NO_NOTES
 from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
@@ -82,13 +83,14 @@ class Setup:
         self.fence = SimpleNamespace(session_id=SESSION)
         self.stats = ConsumerStats()
         self.lost: list[list[OwnedPartition]] = []
-        self.unreadable: set[TopicPartition] = set()
+        self.counters = FetchCounters()
         self.commits = Commits(
-            self.store, cast("Fence", self.fence), self.clock, self.stats, self.lost.append, self.unreadable
+            self.store, cast("Fence", self.fence), self.clock, self.stats, self.lost.append, self.counters
         )
 
     def owned(self, number: int, position: int | None, session_id: int = SESSION) -> OwnedPartition:
         made = OwnedPartition(TopicPartition("t", 0, number), 0, session_id)
+        self.counters.answered.add(made.partition)
         if position is not None:
             made.work = cast("PartitionWork", SimpleNamespace(position=position, log=UNKNOWN_LOG))
         return made
@@ -169,15 +171,33 @@ async def test_writes_nothing_of_a_partition_of_which_nothing_may_be_read() -> N
     setup = Setup()
     owned = setup.owned(0, 5)
     owned.start = 5
-    setup.unreadable.add(owned.partition)
+    setup.counters.denied.add(owned.partition)
     await setup.commits.commit([owned])
     assert setup.store.commits == []
     setup.move(owned, 6)  # it was read before the permission was taken away
     await setup.commits.commit([owned])
-    setup.unreadable.clear()
+    setup.counters.denied.clear()
     setup.move(owned, 5)
     await setup.commits.commit([owned])
     assert setup.store.commits == [{owned.partition: 6}, {owned.partition: 5}]
+
+
+async def test_writes_no_start_before_a_fetch_was_answered() -> None:
+    """Whether it may be read is not known before; the commit would be refused if not."""
+    setup = Setup()
+    found, passing, handled = (setup.owned(number, 5) for number in range(3))
+    setup.counters.answered.clear()
+    for each in (found, passing, handled):
+        each.start = 5
+    passing.passing = True  # the next owner would not find it again
+    setup.move(handled, 6)
+    await setup.commits.commit([found, passing, handled])
+    assert setup.store.commits == [{passing.partition: 5, handled.partition: 6}]
+    passing.committed = None  # another one has written it, and nothing is known of it any more than of others
+    await setup.commits.commit([found, passing])
+    setup.counters.answered.add(found.partition)
+    await setup.commits.commit([found, passing])
+    assert setup.store.commits[1:] == [{found.partition: 5}]
 
 
 async def test_counts_failed_commit_and_repeats_it() -> None:
