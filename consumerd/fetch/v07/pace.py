@@ -6,18 +6,18 @@ sum price * gap / interval + interval / 2 is least at
 
     interval = sqrt(2 * price * gap)
 
-The price is a hundredth of the longest interval, so that both limits meet where a partition is idle: at gaps of
-`IDLE_GAP` longest intervals the square root reaches the longest one. A gap is estimated as the larger of the mean gap
+The price is a two hundredth of the longest interval: at gaps of `IDLE_GAP` longest intervals the square root reaches
+the longest one. A gap is estimated as the larger of the mean gap
 (exponentially weighted, a message counting for an eighth) and the silence since the last message. The square root
 makes the estimate uncritical: of a gap that is wrong by a factor of 2, the sum is larger by 6 %.
 
     with longest = 1 s:   gap        interval   mean wait   polls per message
                           0.001 s    0.010 s    0.005 s     0.1   (the smallest interval)
-                          0.02 s     0.020 s    0.010 s     1
-                          0.2 s      0.063 s    0.032 s     3.2
-                          1 s        0.14 s     0.071 s     7.1
-                          10 s       0.45 s     0.22 s      22
-                          50 s       1 s        0.5 s       50    (the longest interval, from here on)
+                          0.01 s     0.010 s    0.005 s     1
+                          0.1 s      0.032 s    0.016 s     3.2
+                          1 s        0.1 s      0.05 s      10
+                          10 s       0.32 s     0.16 s      32
+                          100 s      1 s        0.5 s       100   (the longest interval, from here on)
 
 Chosen by simulation over Poisson, regular and bursty arrivals: an interval that is a fraction of the gap polls too
 often where messages are frequent and too seldom where they are rare, and doubling from the smallest interval after each
@@ -29,7 +29,7 @@ from __future__ import annotations
 import math
 
 #: In longest intervals: the gap between messages from which on a partition is polled at the longest interval.
-IDLE_GAP = 50
+IDLE_GAP = 100
 #: The part of the mean gap that stays, of the gap before one message.
 _KEPT = 7 / 8
 
