@@ -66,26 +66,27 @@ _TRIP_WEIGHT = 1 / 8
 class Idler:
     """One idle partition: its next request, and when it is due, in the clock's time, `interval` after the last one."""
 
-    __slots__ = ("_entry", "_packed", "due", "future", "interval", "lane", "offset", "pace", "paused")
+    __slots__ = ("_packed", "due", "future", "interval", "lane", "offset", "pace", "paused")
+
+    offset: int
+    interval: float
+    due: float
 
     def __init__(self, lane: Lane, pace: Pace) -> None:
         self.lane = lane
         self.pace = pace
-        self.offset = 0
-        self.interval = 0.0
-        self.due = 0.0
         self.paused = False
         self.future: _Awaited = None
-        self._packed = (-1, 0)
-        self._entry = b""
+        self._packed: tuple[int, int, bytes] | None = None
 
     def entry(self, size: int) -> bytes:
         """The entry of a MULTIFETCH for `size` bytes: packed once, while neither size nor offset changes."""
-        if self._packed != (self.offset, size):
+        packed = self._packed
+        if packed is None or packed[:2] != (self.offset, size):
             partition = self.lane.partition
-            self._entry = FetchRequest(partition.topic, partition.partition, self.offset, size).entry()
-            self._packed = self.offset, size
-        return self._entry
+            entry = FetchRequest(partition.topic, partition.partition, self.offset, size).entry()
+            packed = self._packed = self.offset, size, entry
+        return packed[2]
 
 
 class IdlePoller:

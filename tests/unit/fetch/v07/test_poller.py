@@ -16,7 +16,8 @@ from consumerd.wire.v07 import FetchRequest, MultiFetchRequest
 
 
 @pytest.mark.asyncio
-async def test_adds_idle_partitions_without_scanning_all() -> None:
+@pytest.mark.parametrize("longest", [600.0, 1200.0])
+async def test_adds_idle_partitions_without_scanning_all(longest: float) -> None:
     looks = 0
 
     class CountedIdler(Idler):
@@ -25,7 +26,7 @@ async def test_adds_idle_partitions_without_scanning_all() -> None:
             looks += name == "due"
             return super().__getattribute__(name)
 
-    settings = FetchSettings(poll_backoff_min=600.0, poll_backoff_max=600.0)
+    settings = FetchSettings(poll_backoff_min=600.0, poll_backoff_max=longest)
     budget = ByteBudget(1 << 20)
     never: Any = None  # nothing becomes due, so the broker is not asked
     poller = IdlePoller(never, budget, FetchServices(settings, SystemClock(), random.Random(1), never, never))

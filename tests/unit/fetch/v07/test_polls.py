@@ -1,0 +1,355 @@
+"""One poll: what it asks for, what it holds meanwhile, and what becomes of its entries; in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import deque
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from consumerd.fetch import ByteBudget, FetchSettings, Lane
+from consumerd.fetch.policies import FetchServices
+from consumerd.fetch.v07.pace import Pace
+from consumerd.fetch.v07.poller import MAX_ENTRIES, IdlePoller, Idler
+from consumerd.net import ConnectionClosedError
+from consumerd.partition import TopicPartition
+from consumerd.wire.v07 import ErrorCode, FetchResponse, MultiFetchResponse, decode_request
+from tests.support.fetching import Recorder
+from tests.support.virtual_time import LoopClock, run_in_virtual_time
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+
+KIB = 1024
+BROKER, CONNECTIONS = 7, 3
+
+
+class Connection:
+    """Answers with the next of `answers`, entries by partition or an error or raw bytes; then with nothing."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.aborted = False
+        self.answers: deque[Any] = deque()
+        self.trip = 0.001
+        #: Time, partitions, size of an entry and longest response of each poll.
+        self.polls: list[tuple[float, list[int], int, int]] = []
+        self.asked = asyncio.Event()
+
+    async def request(self, frame: bytes, *, max_response: int) -> bytes:
+        fetches = cast("Any", decode_request(frame[4:])).fetches
+        (size,) = {fetch.max_size for fetch in fetches}
+        now = asyncio.get_running_loop().time()
+        self.polls.append((now, [fetch.partition for fetch in fetches], size, max_response))
+        self.asked.set()
+        await asyncio.sleep(self.trip)
+        answer = self.answers.popleft() if self.answers else {}
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, bytes):
+            return answer
+        nothing = FetchResponse(ErrorCode.NONE, b"")
+        entries = tuple(answer.get(fetch.partition, nothing) for fetch in fetches)
+        return MultiFetchResponse(ErrorCode.NONE, entries).encode()[4:]
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class Rig:
+    """A poller, its broker, and partitions that wait. As link: `connection`, `worked`, `broker`, `connections`."""
+
+    broker, connections = BROKER, CONNECTIONS
+
+    def __init__(self, limit: int = 64 << 20, **settings: Any) -> None:
+        self.budget = ByteBudget(limit)
+        self.answering = Connection()
+        self.worked_times = 0
+        never: Any = None
+        self.services = FetchServices(FetchSettings(**settings), LoopClock(), random.Random(1), Recorder(), never)
+        self.poller = IdlePoller(cast("Any", self), self.budget, self.services)
+        self.idlers: list[Idler] = []
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.group: asyncio.TaskGroup | None = None
+
+    async def connection(self) -> Any:
+        return self.answering
+
+    def worked(self) -> None:
+        self.worked_times += 1
+
+    def idler(self) -> Idler:
+        number = len(self.idlers)
+        lane = Lane(TopicPartition("t", BROKER, number), self.budget, max_bytes=1 << 20)
+        self.idlers.append(Idler(lane, Pace(asyncio.get_running_loop().time())))
+        return self.idlers[-1]
+
+    def ask(self, idler: Idler, offset: int) -> asyncio.Task[Any]:
+        assert self.group is not None
+        self.tasks.append(self.group.create_task(self.poller.wait(idler, offset)))
+        return self.tasks[-1]
+
+    def wait(self, count: int = 1) -> list[asyncio.Task[Any]]:
+        """So many new partitions, which wait."""
+        return [self.ask(self.idler(), 100) for _ in range(count)]
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Everything that waits ends with this."""
+        async with asyncio.timeout(3600), asyncio.TaskGroup() as self.group:
+            yield
+            for task in self.tasks:
+                task.cancel()
+        assert self.budget.used == 0, "bytes leaked"
+
+    @property
+    def polls(self) -> list[tuple[float, list[int], int, int]]:
+        return self.answering.polls
+
+
+def polling(test: Callable[[Rig], Coroutine[Any, Any, None]], **how: Any) -> None:
+    """Run a test beside a poller."""
+
+    async def main() -> None:
+        rig = Rig(**how)
+        async with rig.running():
+            assert rig.group is not None
+            rig.tasks.append(rig.group.create_task(rig.poller.run()))
+            await test(rig)
+
+    run_in_virtual_time(main())
+
+
+@pytest.mark.parametrize(
+    ("limit", "count", "size"),
+    [
+        (64 << 20, 1, 64 * KIB),  # poll_bytes
+        (1 << 20, 1, 64 * KIB),  # a sixteenth of the budget
+        (1 << 20, 2, 32 * KIB),
+        (1 << 20, 3, 16 * KIB),  # a power of two
+        (1 << 20, 64, KIB),
+        (1 << 20, 200, KIB),  # the smallest
+    ],
+)
+def test_asks_for_less_in_each_entry_when_they_are_many_and_reserves_all(limit: int, count: int, size: int) -> None:
+    async def test(r: Rig) -> None:
+        r.wait(count)
+        await r.answering.asked.wait()
+        assert r.budget.used == count * size
+        await asyncio.sleep(0.002)
+        assert r.budget.used == 0
+        _, partitions, asked, longest = r.polls[0]
+        assert (sorted(partitions), asked, longest) == (list(range(count)), size, 2 + count * (6 + size))
+
+    polling(test, limit=limit)
+
+
+def test_asks_for_half_of_what_is_free_at_most() -> None:
+    async def test(r: Rig) -> None:
+        others = r.budget.charge((1 << 20) - 20 * KIB)
+        r.wait()
+        await r.answering.asked.wait()
+        assert r.polls[0][2] == 8 * KIB
+        others.release()
+
+    polling(test, limit=1 << 20)
+
+
+def test_reserves_memory_before_it_looks_for_due_partitions() -> None:
+    async def test(r: Rig) -> None:
+        others = r.budget.charge(2 << 20)
+        (first,) = r.wait()
+        await asyncio.sleep(5)
+        assert r.polls == []
+        first.cancel()  # while the poll waits for memory
+        await asyncio.sleep(0)
+        others.release()
+        await asyncio.sleep(5)
+        assert r.polls == []
+        r.wait()
+        await asyncio.sleep(5)
+        assert r.polls[0][1] == [1]
+
+    polling(test, limit=1 << 20)
+
+
+def test_sends_nothing_over_a_connection_that_ended_while_it_waited_for_memory() -> None:
+    async def test(r: Rig) -> None:
+        others = r.budget.charge(2 << 20)
+        r.wait()
+        await asyncio.sleep(1)
+        ended, r.answering = r.answering, Connection()
+        ended.closed = True
+        others.release()
+        await asyncio.sleep(1)
+        assert (ended.polls, bool(r.polls)) == ([], True)
+
+    polling(test, limit=1 << 20)
+
+
+def test_asks_for_a_thousand_partitions_at_most_those_that_are_due_first() -> None:
+    async def test(r: Rig) -> None:
+        r.wait(MAX_ENTRIES + 10)
+        await asyncio.sleep(0.1)
+        first, second = r.polls[:2]
+        assert len(first[1]) == MAX_ENTRIES
+        assert set(range(MAX_ENTRIES, MAX_ENTRIES + 10)) <= set(second[1])
+
+    polling(test)
+
+
+def test_delivers_entries_with_data_and_errors_and_keeps_the_others() -> None:
+    async def test(r: Rig) -> None:
+        data = FetchResponse(ErrorCode.NONE, b"d" * 100)
+        refused = FetchResponse(ErrorCode.WRONG_PARTITION, b"")
+        r.answering.answers.append({0: data, 2: refused})
+        tasks = r.wait(3)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.sleep(0)
+        first, second = tasks[0].result(), tasks[2].result()
+        assert first[:4] == (BROKER, ErrorCode.NONE, b"d" * 100, 64 * KIB)
+        assert second[:4] == (BROKER, ErrorCode.WRONG_PARTITION, b"", 64 * KIB)
+        assert first.connection == second.connection == CONNECTIONS
+        assert first.reservation.amount == r.budget.used == r.idlers[0].lane.budget.used == 100
+        assert (r.services.counters.polls, r.worked_times) == (1, 1)
+        await asyncio.sleep(1)
+        assert not tasks[1].done()
+        assert all(partitions == [1] for _, partitions, *_ in r.polls[1:])
+        first.reservation.release()
+
+    polling(test)
+
+
+def test_an_answer_that_comes_with_the_cancellation_is_released() -> None:
+    async def test(r: Rig) -> None:
+        data = FetchResponse(ErrorCode.NONE, b"d" * 100)
+        r.answering.answers.append({0: data, 1: data})
+        first, second = r.wait(2)
+        charge = r.idlers[1].lane.budget.charge
+
+        def cancelling(amount: int) -> Any:
+            assert r.idlers[0].lane.budget.used == 100
+            first.cancel()  # it has its answer, and has not run since
+            return charge(amount)
+
+        r.idlers[1].lane.budget.charge = cancelling  # type: ignore[method-assign]
+        await asyncio.wait([first, second])
+        assert first.cancelled()
+        assert r.budget.used == 100
+        second.result().reservation.release()
+
+    polling(test)
+
+
+def test_a_partition_that_left_or_came_again_while_the_poll_was_under_way_gets_nothing_of_it() -> None:
+    async def test(r: Rig) -> None:
+        r.answering.answers.append(dict.fromkeys(range(2), FetchResponse(ErrorCode.NONE, b"d" * 100)))
+        left, former = r.wait(2)
+        await r.answering.asked.wait()
+        left.cancel()
+        former.cancel()
+        await asyncio.sleep(0)
+        again = r.ask(r.idlers[1], 500)
+        await asyncio.sleep(0.005)
+        assert (again.done(), r.budget.used) == (False, 0)
+        await asyncio.sleep(1)
+        assert [partitions for _, partitions, *_ in r.polls[1:3]] == [[1], [1]]
+
+    polling(test)
+
+
+@pytest.mark.parametrize("answer", [b"\0\0\0\0\0\x09\0\0", b"\0\1"])
+def test_all_fetch_for_themselves_where_a_response_is_invalid_or_an_error(answer: bytes) -> None:
+    async def test(r: Rig) -> None:
+        r.answering.answers.append(answer)
+        tasks = r.wait(2)
+        with capture_logs() as logs:
+            assert await asyncio.gather(*tasks) == [None, None]
+        invalid = len(answer) > 2
+        assert r.answering.aborted is invalid
+        assert [(each["event"], each["broker"]) for each in logs] == [("poll_failed", BROKER)] * invalid
+        assert all("multifetch response" in each["reason"] for each in logs)
+        assert (r.services.counters.polls, r.worked_times) == (0, 0)
+        await asyncio.sleep(1)
+        assert len(r.polls) == 1
+
+    polling(test)
+
+
+@pytest.mark.parametrize("blamed", [False, True])
+def test_polls_again_what_another_request_lost_and_dissolves_a_poll_that_is_to_blame(blamed: bool) -> None:
+    async def test(r: Rig) -> None:
+        r.answering.answers.append(ConnectionClosedError("gone", blamed=blamed))
+        tasks = r.wait(2)
+        await asyncio.sleep(0.05)
+        assert [task.done() for task in tasks] == [blamed] * 2
+        assert len(r.polls) == 1 if blamed else len(r.polls) > 1
+        assert not r.answering.aborted
+
+    polling(test)
+
+
+def test_a_paused_partition_is_left_out_and_polled_at_once_afterwards() -> None:
+    async def test(r: Rig) -> None:
+        r.wait(2)
+        r.poller.pause(r.idlers[0])
+        await r.answering.asked.wait()
+        r.poller.pause(r.idlers[1])  # its poll is under way
+        await asyncio.sleep(20)
+        assert [partitions for _, partitions, *_ in r.polls] == [[1]]
+        r.poller.resume(r.idlers[0])
+        await asyncio.sleep(0.01)
+        assert r.polls[1][1] == [0]
+        assert r.polls[1][0] == pytest.approx(20.01, abs=0.01)
+        r.poller.resume(r.idlers[1])
+        await asyncio.sleep(2)
+        assert {number for _, partitions, *_ in r.polls[2:] for number in partitions} == {0, 1}
+
+    polling(test)
+
+
+def test_resuming_a_partition_that_is_not_idle_polls_nothing() -> None:
+    async def test(r: Rig) -> None:
+        idler = r.idler()
+        r.poller.pause(idler)
+        r.poller.resume(idler)
+        await asyncio.sleep(5)
+        assert r.polls == []
+
+    polling(test)
+
+
+def test_waits_for_a_round_trip_between_polls_by_the_mean_of_those_before() -> None:
+    async def test(r: Rig) -> None:
+        idler = r.idler()
+        r.answering.trip = 0.1
+        task = r.ask(idler, 0)
+        await asyncio.sleep(0.15)
+        assert idler.interval == pytest.approx(0.1)
+        r.answering.trip = 0.9  # one slow answer, and ordinary ones after it
+        await r.answering.asked.wait()
+        await asyncio.sleep(0.1)
+        r.answering.trip = 0.1
+        await asyncio.sleep(0.9)
+        assert idler.interval == pytest.approx(0.2)  # an eighth of what it took longer
+        assert not task.done()
+
+    polling(test)
+
+
+def test_waiting_begins_before_the_poller_runs() -> None:
+    async def main() -> None:
+        rig = Rig()
+        async with rig.running():
+            rig.wait()
+            await asyncio.sleep(0.5)
+            assert rig.group is not None
+            rig.tasks.append(rig.group.create_task(rig.poller.run()))
+            await rig.answering.asked.wait()
+            assert asyncio.get_running_loop().time() == pytest.approx(0.5)
+
+    run_in_virtual_time(main())
