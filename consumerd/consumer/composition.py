@@ -17,17 +17,16 @@ import structlog
 from consumerd.address import parse_addresses
 from consumerd.client.making import find_broker, make_client, security_protocol
 from consumerd.cluster import read_dialect, wait_for_dialect
+from consumerd.cluster.entry import start_session
 from consumerd.consumer.backends import V07Backend
 from consumerd.consumer.backends_v08 import ClusterBackend, V08Backend
 from consumerd.consumer.consumer import GroupConsumer
 from consumerd.consumer.coordinated import CoordinatedConsumer
 from consumerd.consumer.errors import GroupRefusedError
 from consumerd.consumer.streams import StreamHandler
-from consumerd.errors import ZooKeeperError
 from consumerd.group import V08Rules
 from consumerd.net import connect as connect_to_broker
 from consumerd.registry import Dialect, DialectError, FilterSubscription
-from consumerd.zk.errors import NotConnected
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,7 +110,10 @@ class Composition:
         return self.session if self._given is None else self._given
 
     async def open(self) -> None:
-        """Connect. Raises ZooKeeperError, or NoBrokerError, when nothing answers within `connection_timeout`."""
+        """Connect. Raises ZooKeeperError, or NoBrokerError, when nothing answers within `connection_timeout`.
+
+        Raises NotFoundError when no cluster is at the chroot by then.
+        """
         config = self._config
         if self._zk is None and (config.by_zookeeper or config.offset_settings().in_zookeeper):
             self.session = await self._started_session()
@@ -127,10 +129,7 @@ class Composition:
         config = self._config
         session = config.session(clock=self._clock, rng=self._rng)
         self._ours.push_async_callback(session.close)
-        try:
-            await session.start(config.connection_timeout)
-        except NotConnected as error:
-            raise ZooKeeperError(f"{error} (in zookeeper); tried for {config.connection_timeout:g} s.") from error
+        await start_session(session, config.connection_timeout, self._clock, where="zookeeper", wait=True)
         return session
 
     def _opened_client(self) -> ClusterClient:

@@ -87,7 +87,8 @@ class ConsumerConnector:
     async def start(self) -> None:
         """Connect to ZooKeeper, or to a first broker where that coordinates.
 
-        Raises ZooKeeperError, or BrokerError, when nothing answers within `connection_timeout`.
+        Raises ZooKeeperError, or BrokerError, when nothing answers within `connection_timeout`, and NotFoundError when
+        no cluster is at the chroot by then.
         """
         if self._closed:
             raise ConnectorStateError("a connector cannot be restarted; create a new one")

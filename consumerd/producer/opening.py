@@ -17,6 +17,7 @@ from consumerd.address import format_address, parse_addresses
 from consumerd.client.making import find_broker, make_client, security_protocol
 from consumerd.clock import SystemClock
 from consumerd.cluster import V08ClusterView, look_for_dialect
+from consumerd.cluster.entry import start_session
 from consumerd.net import connect as connect_to_broker
 from consumerd.producer.cluster import ClusterProducer
 from consumerd.producer.encoders import DefaultEncoder, Encoder
@@ -56,7 +57,7 @@ async def open_producer(
 
     For brokers of 0.7 an AsyncProducer if `config.background`, else a Producer; for later ones a ClusterProducer.
     Raises ConfigError (PluginError among it), ZooKeeperError and BrokerError when ZooKeeper or the first brokers do not
-    answer, and at the end as `close` of the producer.
+    answer, NotFoundError when no cluster is at the chroot, and at the end as `close` of the producer.
     """
     clock = clock or SystemClock()
     rng = rng or random.SystemRandom()
@@ -71,7 +72,7 @@ async def open_producer(
         if config.zookeeper is not None:
             session = Session(config.zookeeper, clock=clock, rng=rng, session_timeout=config.session_timeout)
             stack.push_async_callback(session.close)
-            await session.start(config.session_wait)
+            await start_session(session, config.session_wait, clock, where="zookeeper", wait=True)
         if config.bootstrap or (session is not None and await _is_v08(session, config)):
             client = await stack.enter_async_context(await _client(session, config, connect, clock, rng))
             v08_producer = V08Producer(client, config.v08_settings(), clock=clock, rng=rng)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
+from consumerd import ConsumerConfig, ConsumerConnector, ProducerConfig, open_producer
 from consumerd.cluster.entry import start_session
 from consumerd.errors import NotFoundError, ZooKeeperError
 from consumerd.zk import NotConnected, Session
@@ -95,6 +96,29 @@ def test_service_ends_with_the_remedy_and_creates_nothing(place: Place) -> None:
         place.start("zookeeper:2181/new", allow_empty=False, wait=True)
     assert 10.0 <= place.kernel.now < 11.0
     assert not place.has("/new")
+
+
+@pytest.mark.parametrize("kind", ["consumer", "producer"])
+def test_library_names_the_chroot_that_was_meant_and_creates_none(place: Place, kind: str) -> None:
+    clock, rng = ProcessClock(place.loop), random.Random(1)
+
+    async def script() -> None:
+        connect = "zookeeper:2181/kakfa"
+        if kind == "consumer":
+            config = ConsumerConfig(group="g", zookeeper=connect, connection_timeout=2.0)
+            await ConsumerConnector(config, clock=clock, rng=rng).start()
+        else:
+            async with open_producer(ProducerConfig(zookeeper=connect, session_wait=2.0), clock=clock, rng=rng):
+                pass
+
+    with pytest.raises(NotFoundError) as raised:
+        place.loop.play(script(), 60.0)
+    assert str(raised.value) == (
+        "the chroot /kakfa does not exist in ZooKeeper at zookeeper:2181, but /kafka has some; check the chroot in "
+        "zookeeper."
+    )
+    assert 2.0 <= place.kernel.now < 4.0
+    assert not place.has("/kakfa")
 
 
 def test_creates_the_chroot_where_that_is_allowed(place: Place) -> None:

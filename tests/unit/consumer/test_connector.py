@@ -104,6 +104,7 @@ def test_may_be_started_again_after_a_failed_start() -> None:
         world.topic("t", 1)
         world.produce_all()
         zookeeper = SimulatedZooKeeper(world.kernel, world.network, line=world.line)
+        zookeeper.put("/brokers/ids", None)
         program = Program(world)
         made = program.connector(zookeeper="zookeeper:2181", offsets="both", connection_timeout=2.0)
 

@@ -204,6 +204,7 @@ async def test_rejects_a_part_of_the_wrong_kind(parts: ModuleType, part: str, gi
 async def test_makes_the_producer_for_the_brokers_that_are_registered(
     around: Surroundings, registered: bytes | None, dialect: Any, is_new: bool
 ) -> None:
+    around.zookeeper.put("/brokers/ids", None)
     if registered is not None:
         around.zookeeper.put("/brokers/ids/0", registered)
     config = ProducerConfig(zookeeper="zk:1/chroot", dialect=dialect, session_timeout=3.0, session_wait=4.0)
