@@ -139,7 +139,7 @@ def replay_letters(
     from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
     from consumerd.errors import CorruptDataError  # noqa: PLC0415
     from consumerd.handlers.dead_letter_files import letter_files  # noqa: PLC0415
-    from consumerd.handlers.dead_letter_progress import ReplayProgress, Selection  # noqa: PLC0415
+    from consumerd.handlers.dead_letter_progress import ReplayProgress, Selection, locked  # noqa: PLC0415
     from consumerd.handlers.dead_letter_replay import replay  # noqa: PLC0415
 
     config, to_topic, failed = _config(**options), options["to_topic"], options["failed"]
@@ -149,11 +149,11 @@ def replay_letters(
         raise click.UsageError("--failed must be another file than the one that is replayed.")
     configure_logs("warning", "auto")
     selection = Selection(topic, error_type)
+    record = progress or _progress_of(path)
     receiver = _receiver(config, to_topic, options["subscription"])
 
     async def main() -> Any:
-        files = letter_files(path)
-        noted = ReplayProgress(progress or _progress_of(path), selection=selection, receiver=receiver)
+        noted = ReplayProgress(record, selection=selection, receiver=receiver)
         if noted.is_adopted:
             click.echo(
                 f"An earlier release noted how far it replayed to {receiver.name}, without saying which one; that "
@@ -166,7 +166,9 @@ def replay_letters(
             opened = await _target(config, to_topic, failed, stack)
             return await replay(files, opened, noted, selection)
 
-    result = asyncio.run(main())
+    files = letter_files(path)
+    with locked(record):
+        result = asyncio.run(main())
     click.echo(f"{result.letters} letters replayed to {receiver.name}.", err=True)
     if result.unreadable:
         raise CorruptDataError(

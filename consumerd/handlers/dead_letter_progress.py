@@ -13,13 +13,15 @@ and from then on for no other one.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
+import os
 import secrets
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from consumerd.errors import ConfigError
+from consumerd.errors import ConfigError, ConsumerdError, ExitCode
 from consumerd.handlers.builtin.disk import Disk, OsDisk
 from consumerd.handlers.dead_letter_files import file_digest, opened_letters, read_lines
 from consumerd.handlers.disk_full import DiskFullError, is_disk_full
@@ -33,6 +35,13 @@ if TYPE_CHECKING:
 
 #: Rounds of PBKDF2: a tenth of a second, so that a stolen file does not give away a short password.
 _ROUNDS: Final = 100_000
+_NOTHING: Final = "nothing was delivered"
+
+
+class ReplayRunningError(ConsumerdError):
+    """Another replay uses the same progress file; nothing was delivered."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.REFUSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +123,7 @@ class ReplayProgress:
         self._own.files[digest] = end
         self.save("the letters that were just delivered are not noted, and the next replay delivers them again")
 
-    def save(self, state: str = "nothing was delivered") -> None:
+    def save(self, state: str = _NOTHING) -> None:
         """Write the file. Raises DiskFullError, and ConfigError where it cannot be written; `state` is said then."""
         document = {"salt": self._salt.hex(), "replayed": [asdict(record) for record in self._records]}
         other = self._path.with_name(f".{self._path.name}.new")
@@ -125,11 +134,55 @@ class ReplayProgress:
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._disk.remove(other)
-            raised = DiskFullError if is_disk_full(error) else ConfigError
-            raise raised(
-                f"the progress of the replay cannot be written to {self._path}: {error.strerror}; {state}. Make that "
-                "possible, or name another file with --progress."
-            ) from error
+            raise _unwritable(self._path, error, state) from error
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Lock the progress file at `path`, since two replays would overwrite each other's notes.
+
+    Raises ReplayRunningError, and DiskFullError or ConfigError where no file can be made beside it.
+    """
+    lock = path.with_name(f".{path.name}.lock")
+    try:
+        descriptor = _lock(lock)
+    except BlockingIOError:
+        raise ReplayRunningError(
+            f"another replay is noting its progress in {path}: wait until it has ended, or name another file with "
+            "--progress."
+        ) from None
+    except OSError as error:
+        raise _unwritable(path, error, _NOTHING) from error
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _unwritable(path: Path, error: OSError, state: str) -> ConsumerdError:
+    raised = DiskFullError if is_disk_full(error) else ConfigError
+    return raised(
+        f"the progress of the replay cannot be written to {path}: {error.strerror}; {state}. Make that possible, or "
+        "name another file with --progress."
+    )
+
+
+def _lock(path: Path) -> int:
+    """Return the descriptor of the locked file, which is made. Raises BlockingIOError, OSError."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise
+        except OSError:
+            return descriptor  # a mount without locks
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_ino == os.fstat(descriptor).st_ino:
+                return descriptor
+        os.close(descriptor)  # the replay that made it has ended meanwhile
 
 
 def _load(path: Path) -> tuple[bytes, list[ReplayRecord]]:

@@ -9,6 +9,7 @@ import pytest
 
 from consumerd.cli.main import run
 from consumerd.errors import ExitCode
+from consumerd.handlers.dead_letter_progress import locked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,6 +88,22 @@ def test_replay_to_the_handler_of_a_configuration_once(
     command = ["dead-letters", "replay", str(path), "-c", str(config), "--subscription", "audit"]
     assert run([*command, "--progress", f"{path}.audit"]) == ExitCode.OK
     assert "4 letters replayed to handler null." in capfd.readouterr().err
+
+
+def test_refuses_a_second_replay_with_the_same_progress_while_one_runs(
+    path: Path, config: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = ["dead-letters", "replay", str(path), "-c", str(config)]
+    progress = path.with_name(f"{path.name}.replayed")
+    with locked(progress):
+        assert run(command) == ExitCode.REFUSED
+        captured = capfd.readouterr()
+        assert captured.out == ""
+        (line,) = captured.err.splitlines()
+        assert line.startswith(f"consumerd: another replay is noting its progress in {progress}: wait until")
+        assert run([*command, "--progress", f"{path}.other"]) == ExitCode.OK
+    assert run(command) == ExitCode.OK
+    assert not [each.name for each in path.parent.iterdir() if each.name.endswith(".lock")]
 
 
 def test_replay_to_a_second_receiver_delivers_everything_and_list_and_show_name_both(
