@@ -2,11 +2,11 @@
 
 Strategy: a set of topics that should be registered and a note of what this session has registered; one task registers
 the missing ones whenever a topic is new, the session is new, or one of our nodes was deleted. A node that ZooKeeper
-refuses affects its own topic alone: the others are served and registered, and it is tried again. The nodes are
-ephemeral and made by `create_ephemeral`, which never adopts: a broker that restarts within its own session timeout
-waits until the node of its former process is gone, where 0.7.2 fails; an id that is still held after that belongs to a
-live broker. A node with our own address is certainly that of a former process, because we listen there: it is waited
-for longer, as its session may have had a longer timeout.
+refuses affects its own topic alone: the others are served and registered, and it is tried again. The nodes of topics
+are read and made several at a time. All are ephemeral and made by `create_ephemeral`, which never adopts: a broker that
+restarts within its own session timeout waits until the node of its former process is gone, where 0.7.2 fails; an id
+that is still held after that belongs to a live broker. A node with our own address is certainly that of a former
+process, because we listen there: it is waited for longer, as its session may have had a longer timeout.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from consumerd.cluster.reading import read_all
 from consumerd.errors import IdTakenError, reason_of
 from consumerd.fetch.backoff import Backoff, sleep_unless
 from consumerd.ports import SessionEvent
@@ -161,8 +162,9 @@ class BrokerRegistration:
     async def withdraw(self) -> None:
         """Delete the nodes of this session, the address first. Raises ZooKeeperError."""
         address = broker_path(self._id)
-        for path in sorted(self._registered, key=lambda path: path != address):
-            await self._zookeeper.delete_owned(path)
+        if address in self._registered:
+            await self._zookeeper.delete_owned(address)
+        await read_all(sorted(self._registered - {address}), self._zookeeper.delete_owned)
         self._registered.clear()
 
     def _on_event(self, event: SessionEvent, session_id: int) -> None:
@@ -178,24 +180,26 @@ class BrokerRegistration:
 
     async def _check_topics(self) -> None:
         """Read the nodes of topics that may have changed, which arms their watches; forget those that are not ours."""
-        for topic in sorted(self._unread):
-            path = self._topics[topic]
-            if topic not in self._watching:
-                self._watching[topic] = self._zookeeper.watch(path, partial(self._on_change, topic))
-            self._unread.discard(topic)  # before the request: its watch may fire before the response is here
-            try:
-                found = await self._zookeeper.exists(path, watch=True)
-            except NodeError as error:
-                self._registered.discard(path)
-                self._refuse(topic, error)
-                continue
-            except BaseException:
-                self._unread.add(topic)
-                raise
-            if found is None or found.ephemeral_owner != self._session:
-                self._registered.discard(path)
-            if found is None:
-                self._foreign.discard(path)
+        await read_all(sorted(self._unread), self._check_topic)
+
+    async def _check_topic(self, topic: str) -> None:
+        path = self._topics[topic]
+        if topic not in self._watching:
+            self._watching[topic] = self._zookeeper.watch(path, partial(self._on_change, topic))
+        self._unread.discard(topic)  # before the request: its watch may fire before the response is here
+        try:
+            found = await self._zookeeper.exists(path, watch=True)
+        except NodeError as error:
+            self._registered.discard(path)
+            self._refuse(topic, error)
+            return
+        except BaseException:
+            self._unread.add(topic)
+            raise
+        if found is None or found.ephemeral_owner != self._session:
+            self._registered.discard(path)
+        if found is None:
+            self._foreign.discard(path)
 
     def _on_change(self, topic: str) -> None:
         self._unread.add(topic)
@@ -211,15 +215,19 @@ class BrokerRegistration:
         if address not in self._registered:
             await self._register_address(address)
         due = self._clock.monotonic() >= self._retry_at
-        for topic, path in sorted(self._topics.items()):
-            if path not in self._registered and path not in self._foreign and (due or topic not in self._refused):
-                await self._register_topic(topic, path)
+        missing = [
+            topic
+            for topic, path in sorted(self._topics.items())
+            if path not in self._registered and path not in self._foreign and (due or topic not in self._refused)
+        ]
+        await read_all(missing, self._register_topic)
         if not self._refused:
             self._retries.reset()
         elif due:
             self._retry_at = self._clock.monotonic() + self._retries.next()
 
-    async def _register_topic(self, topic: str, path: str) -> None:
+    async def _register_topic(self, topic: str) -> None:
+        path = self._topics[topic]
         count = format_partition_count(self._partitions_of(topic))
         try:
             await self._create(path, count, self._patience)

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from consumerd.broker import registration as registration_module
 from consumerd.broker.registration import BrokerRegistration
 from consumerd.clock import SystemClock
+from consumerd.cluster.reading import READS_AT_ONCE
 from consumerd.errors import ExitCode, IdTakenError
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
@@ -312,6 +313,32 @@ async def test_stays_up_while_zookeeper_refuses_its_address_after_an_expiry() ->
     async with zookeeper.session() as zk:
         with pytest.raises(NoAuth, match="ZooKeeper denies access to /brokers/ids/0"):
             await make(zk).register(["three"])
+
+
+@pytest.mark.parametrize("request_of_topics", ["create_ephemeral", "exists", "delete_owned"])
+async def test_reads_makes_and_deletes_the_nodes_of_many_topics_several_at_a_time(request_of_topics: str) -> None:
+    zookeeper = MemoryZooKeeper()
+    topics = [f"topic-{number:02}" for number in range(2 * READS_AT_ONCE)]
+    async with zookeeper.session() as zk:
+        registration = BrokerRegistration(zk, 0, "h", 9092, lambda topic: 1, SystemClock(), random.Random(1))
+        real = getattr(zk, request_of_topics)
+        together = asyncio.Barrier(READS_AT_ONCE)
+
+        async def meets_others(path: str, *arguments: object, **options: object) -> object:
+            if path.startswith("/brokers/topics/topic"):
+                await together.wait()
+            return await real(path, *arguments, **options)
+
+        setattr(zk, request_of_topics, meets_others)
+        async with asyncio.timeout(30):
+            await registration.register(topics)
+            async with running(registration):
+                await until(lambda: not registration._unread)
+            assert [name for name in zookeeper.dump() if "/topic-" in name][1::2] == [
+                f"/brokers/topics/{topic}/0" for topic in topics
+            ]
+            await registration.withdraw()
+        assert not [name for name in zookeeper.dump() if name.endswith("/0")]
 
 
 async def test_withdraws_the_address_before_the_topics() -> None:
