@@ -75,7 +75,8 @@ class Group:
         self.foreign: list[Child] = []
         #: Held while a batch is being sent; a test that holds it pauses the producer.
         self.sending = asyncio.Lock()
-        self.enough = asyncio.Event()
+        self._enough = asyncio.Event()
+        self._producer: asyncio.Task[None] | None = None
 
     @property
     def bootstrap(self) -> list[str]:
@@ -95,10 +96,29 @@ class Group:
 
         await self.client.retrying("create the topic", led)
 
-    async def produce_on(self) -> None:
-        """Small batches round the partitions until it is `enough`."""
+    async def close(self) -> None:
+        """End all that runs, also after a test that was skipped or failed on the way."""
+        for daemon in self.daemons:
+            daemon.kill()
+        for child in self.foreign:
+            child.end_now()
+        if self._producer is not None:
+            self._producer.cancel()
+            await asyncio.gather(self._producer, return_exceptions=True)
+
+    def begin_producing(self) -> None:
+        """Send small batches round the partitions until `end_producing`."""
+        self._producer = asyncio.create_task(self._produce_on())
+
+    async def end_producing(self) -> None:
+        """Return when the last batch was sent. Raises what ended it before."""
+        assert self._producer is not None
+        self._enough.set()
+        await self._producer
+
+    async def _produce_on(self) -> None:
         number = 0
-        while not self.enough.is_set():
+        while not self._enough.is_set():
             async with self.sending:
                 await self.produce(number % PARTITIONS, [b"%d-%d" % (number, i) for i in range(10)])
             number += 1

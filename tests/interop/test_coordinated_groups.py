@@ -49,10 +49,7 @@ async def group(
         try:
             yield made
         finally:
-            for daemon in made.daemons:
-                daemon.kill()
-            for child in made.foreign:
-                child.end_now()
+            await made.close()
 
 
 @pytest.mark.parametrize(
@@ -94,7 +91,7 @@ async def test_status_and_metrics_show_the_group_and_lag_in_messages(group: Grou
     indirect=True,
 )
 async def test_loses_nothing_when_members_join_leave_and_die_and_the_broker_restarts(group: Group) -> None:
-    producer = asyncio.create_task(group.produce_on())
+    group.begin_producing()
     first = await group.daemon()
     second = await group.daemon(session_timeout=LONG_SESSION, rebalance_timeout=LONG_SESSION)
     await group.until(lambda: group.fair(first, second))
@@ -117,8 +114,7 @@ async def test_loses_nothing_when_members_join_leave_and_die_and_the_broker_rest
         await group.create()
     before = sum(map(len, group.sent.values()))
     await group.until(lambda: sum(map(len, group.sent.values())) > before + 500)
-    group.enough.set()
-    await producer
+    await group.end_producing()
     await group.account()
     assert await first.stop() == ExitCode.OK
     assert await fourth.stop() == ExitCode.OK
@@ -149,7 +145,7 @@ async def test_member_joins_with_default_timeouts(group: Group) -> None:
 @pytest.mark.parametrize("group", ["3.9.1"], indirect=True)
 async def test_survives_repeatedly_suspended_members(group: Group) -> None:
     """Also at the very moment at which they were given partitions, which are others' when they wake."""
-    producer = asyncio.create_task(group.produce_on())
+    group.begin_producing()
     still = await group.daemon()
     other = await group.daemon()
     await group.until(lambda: group.fair(still, other))
@@ -159,8 +155,7 @@ async def test_survives_repeatedly_suspended_members(group: Group) -> None:
         still.resume()
         await group.until(lambda: group.fair(*group.daemons))
         still, other = other, still
-    group.enough.set()
-    await producer
+    await group.end_producing()
     await group.account()
 
 
@@ -192,7 +187,7 @@ async def test_shares_a_group_with_members_of_other_projects(
     module = {"kafka-python": "kafka", "aiokafka": "aiokafka", "confluent": "confluent_kafka"}.get(kind)
     if module is not None and importlib.util.find_spec(module) is None:
         missing(f"{kind} is not installed: see the dependency groups `dev` and `bench`")
-    producer = asyncio.create_task(group.produce_on())
+    group.begin_producing()
     theirs = await group.stranger(kind, assignor)  # which leads, so its leader assigns partitions to ours
     ours = await group.daemon(assignor=assignor)
     await group.until(lambda: len(group.share(ours)) == 3)
@@ -204,8 +199,7 @@ async def test_shares_a_group_with_members_of_other_projects(
     await group.until(lambda: group.fair(ours, other, others=2))
     theirs.end_now()
     await group.until(lambda: group.fair(ours, other))
-    group.enough.set()
-    await producer
+    await group.end_producing()
     await group.account()
 
 
