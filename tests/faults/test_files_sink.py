@@ -1,7 +1,8 @@
-"""The `files` handler among crashes, losses of power and zombies: no message twice, none missing, nothing torn.
+"""The `files` handler in real processes and threads, which die or take turns at every step on a real disk.
 
-Every scenario is tried at every step that the handler takes on the disk, and the next owner always fetches with other
-boundaries. The expectation is the same throughout: the ranges are contiguous and their lines are the log's messages.
+The next owner always fetches with other boundaries, and the expectation is the same throughout: the ranges are
+contiguous and their lines are the log's messages. Losses of power, and former owners that resume, are simulated
+(`tests.simulation.test_sinks`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,6 +28,7 @@ from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
 HERE = TopicPartition("t", 0, 0)
 
@@ -170,237 +171,7 @@ def test_stores_each_batch_once_through_sigkill_at_every_step(tmp_path: Path) ->
     assert int(done.stdout.splitlines()[-1]) > 20  # steps at which the first member died
 
 
-# Loss of power, on a disk that remembers only what was synced.
-
-
-class PowerLossError(Exception):
-    """A loss of power; not an OSError, so that no code handles it."""
-
-
-class Forgetful:
-    """A file system in memory with one partition's folder, which can lose everything that was not synced.
-
-    The worst case in both directions: `keep_names` loses unsynced bytes of files whose names survived, otherwise
-    names that were not synced are gone (renames undone) while all bytes are there.
-    """
-
-    def __init__(self) -> None:
-        #: path -> [bytes, durable bytes]; the lists are inodes: they are shared between the two views of names.
-        self.names_now: dict[Path, list[bytes]] = {}
-        self.names_durable: dict[Path, list[bytes]] = {}
-        self.folders: set[Path] = set()
-        self.steps = itertools.count()
-        self.fatal = -1
-        self.unique = itertools.count()
-
-    def step(self) -> None:
-        if next(self.steps) == self.fatal:
-            raise PowerLossError
-
-    def power_comes_back(self, *, keep_names: bool) -> None:
-        self.fatal = -1
-        names = self.names_now if keep_names else self.names_durable
-        self.names_now = {path: [inode[1], inode[1]] for path, inode in names.items()}
-        self.names_durable = dict(self.names_now)
-
-    def make_directory(self, directory: Path) -> None:
-        self.step()
-        self.folders.add(directory)
-
-    def make_unique_directory(self, parent: Path, prefix: str) -> Path:
-        self.step()
-        path = parent / f"{prefix}{next(self.unique)}"
-        self.folders.add(path)
-        return path
-
-    def identity(self, directory: Path) -> object:
-        return directory
-
-    def names(self, directory: Path) -> list[str]:
-        self.step()
-        if directory not in self.folders:
-            raise FileNotFoundError(2, "No such directory", str(directory))
-        return sorted(path.name for path in [*self.names_now, *self.folders] if path.parent == directory)
-
-    def write(self, path: Path, pieces: Iterable[bytes]) -> None:
-        if path.parent not in self.folders:
-            raise FileNotFoundError(2, "No such directory", str(path))
-        inode = self.names_now.setdefault(path, [b"", b""])
-        self.step()
-        data = b""
-        for piece in pieces:
-            inode[0] = data + piece[: len(piece) // 2]
-            self.step()
-            inode[0] = data = data + piece
-            self.step()
-        inode[1] = data
-        self.step()
-
-    def holds(self, path: Path, pieces: Iterable[bytes]) -> bool:
-        return self.names_now[path][0] == b"".join(pieces)
-
-    def rename(self, source: Path, target: Path) -> None:
-        self.step()
-        if source in self.folders:
-            self.folders.remove(source)
-            self.folders.add(target)
-            for path in [path for path in self.names_now if path.parent == source]:
-                self.names_now[target / path.name] = self.names_now.pop(path)
-        elif source in self.names_now:
-            self.names_now[target] = self.names_now.pop(source)
-        else:
-            raise FileNotFoundError(2, "No such file", str(source))
-        self.step()
-
-    def sync_directory(self, directory: Path) -> None:
-        self.step()
-        for names in (self.names_durable, self.names_now):
-            for path in [path for path in names if path.parent == directory]:
-                if names is self.names_durable and path not in self.names_now:
-                    del names[path]
-                elif names is self.names_now:
-                    self.names_durable[path] = names[path]
-
-    def remove(self, path: Path) -> None:
-        self.step()
-        self.names_now.pop(path, None)
-
-    def remove_directory(self, directory: Path) -> None:
-        self.step()
-        if not any(path.parent == directory for path in self.names_now):
-            self.folders.discard(directory)
-
-
-ROOT = Path("/model")
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("keep_names", [True, False])
-async def test_stores_each_batch_once_through_power_loss_at_every_step(keep_names: bool) -> None:
-    died = 0
-    for fatal in itertools.count():
-        disk = Forgetful()
-        disk.fatal = fatal
-        confirmed = 0
-        dead = FilesHandler.on(disk, ROOT)
-        try:
-            assert await dead.position(HERE) is None
-            for batch in batches(0, 200):
-                await dead.handle(batch)
-                confirmed = batch.next_offset  # from here on ZooKeeper may have it as committed
-        except PowerLossError:
-            died += 1
-        disk.power_comes_back(keep_names=keep_names)
-        position = await FilesHandler.on(disk, ROOT).position(HERE)
-        assert (position or 0) >= confirmed  # what was confirmed survived
-        await consume(FilesHandler.on(disk, ROOT), 330, committed=confirmed)
-        check({path.name: inode[0] for path, inode in disk.names_now.items() if path.parent == ROOT / "t" / "0-0"})
-        if confirmed == len(LOG):
-            break
-    assert died > 20
-
-
-@pytest.mark.asyncio
-async def test_files_behind_a_reported_position_survive_power_loss() -> None:
-    """A member dies between its rename and the sync; the next one continues after that range; then power is lost."""
-    disk = Forgetful()
-    dead = FilesHandler.on(disk, ROOT)
-    await dead.position(HERE)
-    first = fetch(0, 200)
-    writing_steps = 4 + 2  # of `write` and `rename`; the next step is the sync of the folder
-    disk.steps, disk.fatal = itertools.count(), writing_steps
-    with pytest.raises(PowerLossError):
-        await dead.handle(first)
-    disk.fatal = -1  # it was only the process
-    assert await FilesHandler.on(disk, ROOT).position(HERE) == first.next_offset
-    disk.power_comes_back(keep_names=False)
-    assert await FilesHandler.on(disk, ROOT).position(HERE) == first.next_offset
-
-
-# Zombies: the old owner stops at any step and resumes while the new owner works.
-
-
-class Pausable(OsDisk):
-    """Stops before step number `stop_at` until it is resumed."""
-
-    def __init__(self, stop_at: int) -> None:
-        self.stop_at = stop_at
-        self.steps = itertools.count()
-        self.stopped = threading.Event()
-        self.go_on = threading.Event()
-
-    def step(self) -> None:
-        if next(self.steps) == self.stop_at:
-            self.stopped.set()
-            assert self.go_on.wait(30)
-
-    def make_unique_directory(self, parent: Path, prefix: str) -> Path:
-        self.step()
-        return super().make_unique_directory(parent, prefix)
-
-    def names(self, directory: Path) -> list[str]:
-        self.step()
-        return super().names(directory)
-
-    def write(self, path: Path, pieces: Iterable[bytes]) -> None:
-        self.step()
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        self.step()  # the file is open, and may be moved or removed under us
-        os.write(descriptor, b"".join(pieces))
-        os.close(descriptor)
-
-    def rename(self, source: Path, target: Path) -> None:
-        self.step()
-        super().rename(source, target)
-
-    def sync_directory(self, directory: Path) -> None:
-        self.step()
-
-    def remove(self, path: Path) -> None:
-        self.step()
-        super().remove(path)
-
-    def remove_directory(self, directory: Path) -> None:
-        self.step()
-        super().remove_directory(directory)
-
-
-@pytest.mark.asyncio
-async def test_former_owner_that_resumes_at_any_step_neither_repeats_nor_loses(tmp_path: Path) -> None:
-    outcomes: set[str] = set()
-    for stop_at in itertools.count():
-        directory = tmp_path / str(stop_at)
-        disk = Pausable(stop_at)
-        zombie = asyncio.create_task(consume(FilesHandler.on(disk, directory), 200))
-        stopped = asyncio.create_task(asyncio.to_thread(disk.stopped.wait, 30))
-        await asyncio.wait([zombie, stopped], return_when=asyncio.FIRST_COMPLETED)
-        if zombie.done():
-            disk.stopped.set()
-            await asyncio.gather(zombie, stopped)
-            break
-        await stopped
-        owner = FilesHandler.on(Pausable(-1), directory)
-        position = await owner.position(HERE) or 0
-        ahead = batches(position, 330)
-        for batch in itertools.islice(ahead, 1):
-            await owner.handle(batch)
-        disk.go_on.set()
-        try:
-            await zombie
-            outcomes.add("finished")
-        except PartitionTakenError:
-            outcomes.add("fenced")
-        except HandlerFailedError:
-            outcomes.add("refused")
-        try:
-            for batch in ahead:
-                await owner.handle(batch)
-        except PartitionTakenError:
-            # The zombie was stopped while it took over, and fenced the owner in turn: one of the two continues.
-            outcomes.add("fenced the owner")
-            await consume(FilesHandler.on(Pausable(-1), directory), 330)
-        check(read(directory))
-    assert outcomes >= {"fenced", "fenced the owner"}, outcomes
+# Two new owners at once.
 
 
 @pytest.mark.parametrize("seed", range(4))

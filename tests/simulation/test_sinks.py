@@ -2,7 +2,8 @@
 
 Random schedules (`tests.simulation.sink_schedule`), crashes at each call to the disk and each `await`
 (`tests.simulation.sink_crashes`), and defects that both have to find (`tests.simulation.planted_sinks`). Every run
-takes some of the steps; `make test-long` takes all, and as many more schedules as a tenth of `CONSUMERD_LONG_SEEDS`.
+takes each call to the disk; `make test-long` takes more losses of power, each `await`, and as many more schedules as a
+tenth of `CONSUMERD_LONG_SEEDS`.
 `CONSUMERD_SEED=<seed>` plays that one alone.
 """
 
@@ -69,23 +70,20 @@ def test_sink_schedules_are_not_empty() -> None:
 
 
 @one_alone
-def test_crash_at_calls_to_the_disk_loses_no_row() -> None:
-    assert len(steps_of(lambda number: crash(number, FAULTS[number % 2], "calls"), range(1, MOST, 9))) > 3
-
-
-@one_alone
 def test_crash_at_an_await_loses_no_row() -> None:
     assert len(steps_of(lambda number: crash(number, FAULTS[number % 2], "turns"), range(2, MOST, 19))) > 3
 
 
+#: The loss of power of seed 4 takes also a name that a takeover found and did not sync.
 @one_alone
-def test_former_owner_that_continues_during_a_takeover_repeats_no_row() -> None:
-    assert len(steps_of(lambda number: zombie("rename", number), range(3, MOST, 9))) > 2
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    ("fault", "seed"),
+    [
+        ("power", 0),
+        ("kill", 4),
+        *(pytest.param(fault, seed, marks=pytest.mark.long) for seed in range(1, 4) for fault in FAULTS),
+    ],
+)
 def test_crash_at_each_call_to_the_disk_loses_no_row(fault: Fault, seed: int) -> None:
     assert set(steps_of(lambda number: crash(number, fault, "calls", seed), range(MOST))) == CALLS
 
@@ -96,8 +94,10 @@ def test_crash_at_each_await_loses_no_row(fault: Fault) -> None:
     assert len(steps_of(lambda number: crash(number, fault, "turns"), range(MOST))) > 50
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("stopped", ["open", "write", "fsync", "rename"])
+@one_alone
+@pytest.mark.parametrize(
+    "stopped", ["rename", *(pytest.param(call, marks=pytest.mark.long) for call in ("open", "write", "fsync"))]
+)
 def test_former_owner_stopped_before_each_call_repeats_no_row(stopped: str) -> None:
     seen = set(steps_of(lambda number: zombie(stopped, number), range(MOST)))
     assert {"list", "rename", "rmdir", "open", "write", "fsync"} <= seen
