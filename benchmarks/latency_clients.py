@@ -5,6 +5,8 @@ the clock that all processes of the machine share (CLOCK_MONOTONIC). Whoever is 
 with the last one of a run it appends a line of JSON to the file that LATENCY_REPORT names: the run, the quantiles
 (milliseconds), and how many messages there were.
 
+For `benchmarks.startup` (`note`) each message is a line of that file instead: the partition, and the time.
+
 Consumers read one topic as a member of a group, one message at a time, with default settings but for the beginning:
 they read what comes (`idle`: aiokafka without uvloop, which takes memory). The daemon takes `latency_clients:each` as
 its handler. Producers send one message after the other and wait for each.
@@ -22,6 +24,7 @@ import importlib
 import json
 import math
 import os
+import signal
 import struct
 import sys
 import time
@@ -76,16 +79,32 @@ def append(line: str) -> None:
         file.write(line + "\n")
 
 
+def noting() -> Callable[[int], object]:
+    """What appends a line for a message of a partition."""
+    file = open(os.environ[REPORT], "a", buffering=1, encoding="ascii")  # noqa: SIM115 - as long as the process
+    return lambda partition: file.write(f"{partition} {time.monotonic_ns()}\n")
+
+
 def __getattr__(name: str) -> Any:
-    """The daemon's handler `each`: only this process imports consumerd."""
-    if name != "each":
+    """The daemon's handlers `each` and `note`: only this process imports consumerd."""
+    handler: Callable[[Any], Awaitable[None]]
+    if name == "each":
+        take = Taker(append).take
+
+        async def each(message: Any) -> None:
+            take(message.payload)
+
+        handler = each
+    elif name == "note":
+        saw = noting()
+
+        async def note(message: Any) -> None:
+            saw(message.partition.partition)
+
+        handler = note
+    else:
         raise AttributeError(name)
-    take = Taker(append).take
-
-    async def each(message: Any) -> None:
-        take(message.payload)
-
-    return importlib.import_module("consumerd.handlers").message_handler(each)
+    return importlib.import_module("consumerd.handlers").message_handler(handler)
 
 
 async def consume_aiokafka(bootstrap: str, group: str, topic: str) -> None:
@@ -107,6 +126,21 @@ def consume_confluent(bootstrap: str, group: str, topic: str) -> None:
         record = consumer.poll(1.0)
         if record is not None and record.error() is None:
             take(record.value())
+
+
+def note_confluent(bootstrap: str, group: str, topic: str, *settings: str) -> None:
+    """By `poll`, until SIGTERM; then it leaves the group. `settings`: more of them, as `key=value`."""
+    confluent: Any = importlib.import_module("confluent_kafka")
+    saw, stopping = noting(), []
+    signal.signal(signal.SIGTERM, lambda *_: stopping.append(True))
+    own = dict(setting.split("=", 1) for setting in settings)
+    consumer = confluent.Consumer({"bootstrap.servers": bootstrap, "group.id": group, **own})
+    consumer.subscribe([topic])
+    while not stopping:
+        record = consumer.poll(0.1)
+        if record is not None and record.error() is None:
+            saw(record.partition())
+    consumer.close()
 
 
 async def send_ours(bootstrap: str, topic: str, messages: int) -> list[int]:
@@ -173,6 +207,8 @@ def main(arguments: list[str]) -> None:
     does, client, *rest = arguments
     if does == "consume":
         done(CONSUME[client](*rest))
+    elif does == "note":
+        note_confluent(*rest)
     elif does == "idle":
         done(CONSUME[client](*rest), "asyncio")
     else:

@@ -140,8 +140,7 @@ class Stage:
             # The handler alone, so that the interpreter finds its own checkout's consumerd.
             shutil.copy(latency_clients.__file__, member.folder)
             config = member.folder / "daemon.toml"
-            handler = {"name": f"{latency_clients.__name__.rpartition('.')[2]}:each"}
-            config.write_text(format_toml({**self.config(topic, group), "handler": handler}), "utf-8")
+            config.write_text(format_toml({**self.config(topic, group), "handler": handler("each")}), "utf-8")
             command = [python, "-P", "-m", "consumerd", "run", "-c", str(config)]
             member.start(command, {"PYTHONPATH": str(member.folder)})
         elif name == JAFKA:
@@ -170,6 +169,11 @@ class Stage:
         if found is None:
             raise SystemExit(f"{name} failed to send: {sender.child.tail()}")
         return found
+
+
+def handler(name: str) -> dict[str, str]:
+    """The daemon's table for a handler of `latency_clients`."""
+    return {"name": f"{latency_clients.__name__.rpartition('.')[2]}:{name}"}
 
 
 def client_command(*arguments: str, python: str | None = None) -> list[str]:
