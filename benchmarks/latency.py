@@ -111,12 +111,23 @@ async def consuming(stage: Stage, rows: Sequence[Row], options: argparse.Namespa
     figures: dict[Row, Figures] = defaultdict(lambda: defaultdict(list))
     for _ in range(options.rounds):
         for name, python in subjects(options, stage.protocol).items():
-            async with stage.member(name, python, topic) as member:
-                await member.ready(partitions)
-                for row in rows:
-                    found = await member.run(partitions, row.rate, options.seconds)
-                    figures[row][name].append(found["quantiles"])
+            try:
+                found = await turn(stage, name, python, topic, rows, options.seconds)
+            except SystemExit as error:
+                print(f"{name} takes its turn again: {error}", file=sys.stderr)
+                found = await turn(stage, name, python, topic, rows, options.seconds)
+            for row, each in found.items():
+                figures[row][name].append(each)
     return told([(row.case, figures[row]) for row in rows], options)
+
+
+async def turn(
+    stage: Stage, name: str, python: str | None, topic: str, rows: Sequence[Row], seconds: float
+) -> dict[Row, list[float]]:
+    """A subject's quantiles of each row, by one process. Raises SystemExit."""
+    async with stage.member(name, python, topic) as member:
+        await member.ready(rows[0].partitions)
+        return {row: (await member.run(row.partitions, row.rate, seconds))["quantiles"] for row in rows}
 
 
 async def sending(stage: Stage, options: argparse.Namespace) -> list[Measurement]:
