@@ -37,8 +37,11 @@ class TopicNodes:
         """Read the node again at the next call of `zxid`."""
         self._nodes.refresh(topic_path(topic))
 
-    async def zxid(self, topic: str) -> int:
-        """Return the transaction that created the topic's node. Raises BrokerError while that cannot be read."""
+    async def creation(self, topic: str) -> tuple[int, int | None]:
+        """Return the transaction that created the topic's node, and its time in ms since 1970.
+
+        The time is None once the node was written again. Raises BrokerError while the node cannot be read.
+        """
         path = topic_path(topic)
         try:
             node = await self._nodes.node_if_there(path)
@@ -47,4 +50,9 @@ class TopicNodes:
         if node is None:
             raise BrokerError(f"the topic {topic!r} has no node in ZooKeeper: it is being deleted, or not created yet")
         self._nodes.shorten(path, b"")
-        return node.stat.created_zxid
+        stat = node.stat
+        return stat.created_zxid, stat.modified_ms if stat.modified_zxid == stat.created_zxid else None
+
+    async def zxid(self, topic: str) -> int:
+        """Return the transaction that created the topic's node. Raises as `creation`."""
+        return (await self.creation(topic))[0]

@@ -45,6 +45,7 @@ class V08Backend:
         self._client = client
         self._protocol = protocol
         self._offsets = offsets or OffsetSettings("zookeeper")
+        self._topics: TopicNodes | None = None
         self.rules = rules or V08Rules()
 
     def fetching(self, zk: ZooKeeper, owner: FetchOwner, rng: Random) -> Fetching:
@@ -53,13 +54,21 @@ class V08Backend:
         protocol = self._protocol
         if protocol is not None:
             directory.subscribe(lambda _: self._client.begin_with(directory.addresses(protocol)))
-        topics = TopicNodes(zk, owner.clock)
-        pool = FetchPool(V08Brokers(self._client, owner.settings.fetch, owner.clock, rng, owner, topics))
+        self._topics = TopicNodes(zk, owner.clock)
+        pool = FetchPool(V08Brokers(self._client, owner.settings.fetch, owner.clock, rng, owner, self._topics))
         return Fetching(pool, [directory.run, pool.run], directory.count)
 
     def store(self, zk: ZooKeeper, group: str, ownership: Ownership) -> OffsetStore:
         """Return the configured store; the one in ZooKeeper is fenced by the owner nodes."""
-        return make_store(self._offsets, group, client=self._client, zk=zk, claimed=True, ownership=ownership)
+        return make_store(
+            self._offsets,
+            group,
+            client=self._client,
+            zk=zk,
+            claimed=True,
+            ownership=ownership,
+            topics=self._topics,
+        )
 
     def cluster(self, zk: ZooKeeper) -> Callable[[], Awaitable[str | None]]:
         """Return what tells the cluster's id; before 0.10.1 the name of the tree in ZooKeeper."""

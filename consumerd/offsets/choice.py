@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from consumerd.client import ClusterClient
     from consumerd.offsets.guards import Ownership
     from consumerd.offsets.kafka_store import Membership
-    from consumerd.offsets.store import Notes, OffsetStore
+    from consumerd.offsets.store import Notes, OffsetStore, TopicCreations
     from consumerd.partition import LogId, TopicPartition
     from consumerd.ports import ZooKeeper
 
@@ -92,10 +92,12 @@ def make_store(
     membership: Membership | None = None,
     claimed: bool = False,
     ownership: Ownership | None = None,
+    topics: TopicCreations | None = None,
 ) -> OffsetStore:
     """Make the store of `group`. `settings` decide whether it needs `client`, `zk`. `membership`: with a coordinator.
 
-    `claimed`: the group's members claim their partitions in ZooKeeper; `ownership` knows which are ours.
+    `claimed`: the group's members claim their partitions in ZooKeeper; `ownership` knows which are ours, and
+    `topics` when topics were created, which shows offsets of former ones.
     """
     if settings.storage == "none":
         return NoOffsets()
@@ -105,7 +107,7 @@ def make_store(
         if zk is None:
             raise ValueError("offsets in ZooKeeper need a session")
         if claimed:
-            in_zookeeper = ZooKeeperOffsetStore(zk, group, OwnedGuard(zk, group, ownership))
+            in_zookeeper = ZooKeeperOffsetStore(zk, group, OwnedGuard(zk, group, ownership), topics)
         else:
             in_zookeeper = UnclaimedZooKeeperOffsetStore(zk, group)
     if settings.in_kafka:

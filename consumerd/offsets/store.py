@@ -23,6 +23,11 @@ larger offset of another process that its own commit is the first to meet. The n
 its order is the only one that both sides share: until the seek has been written, it overwrites the stored offset; a
 larger offset that another process writes over the seek is later, and stays until our position has passed it.
 
+The node holds a number alone, for JVM members. That the number is of a former topic of the name shows in its last
+write, which is older than the topic's node; but a commit may be on its way while the topic is created again. So the
+first commit of a position in the new topic creates the node again, and a node that is older than the topic's and was
+written soon after that counts as written by such a commit. If a JVM member wrote it, messages are repeated.
+
 Whether another process wrote a node since some moment (`trace`) follows from its version, too: each of our writes names
 the version that we know, so of all that we sent without a reply at most one was carried out. The node has the version
 and the offset that we know, or the next version and one of the offsets sent: everything else is another's doing.
@@ -35,6 +40,7 @@ Nodes: `/consumers/G/offsets/T/B-P` persistent, decimal text; parents persistent
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -43,10 +49,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import structlog
 
+from consumerd.errors import BrokerError
 from consumerd.offsets.guards import GuardFailure, OwnedGuard, VacantGuard
 from consumerd.offsets.together import all_of, each_of
 from consumerd.partition import NO_BROKER, UNKNOWN_LOG, LogId
-from consumerd.ports import Check, Create, SetData
+from consumerd.ports import Check, Create, Delete, SetData
 from consumerd.registry.errors import RegistryError
 from consumerd.registry.paths import offset_path, offsets_path, topic_broker_path
 from consumerd.registry.v08.paths import partition_path
@@ -56,11 +63,11 @@ from consumerd.zk.errors import BadVersion, MultiFailed, NodeExists, NoNode, Ses
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from consumerd.errors import BrokerError, ZooKeeperError
+    from consumerd.errors import ZooKeeperError
     from consumerd.offsets.guards import Guard
     from consumerd.offsets.metadata import OffsetNotes
     from consumerd.partition import TopicPartition
-    from consumerd.ports import Operation, ZooKeeper
+    from consumerd.ports import NodeStat, Operation, ZooKeeper
 
     #: What is to be noted of offsets.
     Notes = Mapping[TopicPartition, OffsetNotes]
@@ -73,8 +80,18 @@ PARTITIONS_PER_MULTI = 50
 CHECKS_PER_MULTI = 100
 #: Number of repairs of one partition's write before its error is final.
 PATIENCE = 4
+#: Milliseconds within which a commit for a former topic arrives: longer than two usual session timeouts.
+LATE_COMMIT_MS: Final = 30_000
 #: Nothing is to be noted.
 NO_NOTES: Final[Notes] = MappingProxyType({})
+
+
+class TopicCreations(Protocol):
+    """The topics' nodes in ZooKeeper; see `consumerd.cluster.TopicNodes`."""
+
+    async def creation(self, topic: str) -> tuple[int, int | None]:
+        """Return the transaction that created the node, and when (ms since 1970, None if it was written since)."""
+        ...
 
 
 class CommitResult(NamedTuple):
@@ -183,15 +200,18 @@ class _Known:
 class _OffsetNodes:
     """The offset nodes of a group, the known state of each, and the guard that knows their owners."""
 
-    def __init__(self, zk: ZooKeeper, group: str, guard: Guard) -> None:
+    def __init__(self, zk: ZooKeeper, group: str, guard: Guard, topics: TopicCreations | None) -> None:
         self.zk = zk
         self.guard = guard
+        self._topics = topics
         self.known: dict[TopicPartition, _Known] = {}
         #: The last traces of nodes whose partitions were lost.
         self.ended: dict[TopicPartition, Trace | None] = {}
         self.group = group
-        #: Of the offsets that were read: a topic that is created after an offset was written is another one.
-        self.logs: dict[TopicPartition, LogId] = {}
+        #: Of the offsets that were read.
+        self.stats: dict[TopicPartition, NodeStat] = {}
+        #: The creations of their topics, as far as there is a topic.
+        self._created: dict[str, tuple[int, int | None]] = {}
         #: Topics whose node for offsets has been seen.
         self._parents: set[str] = set()
 
@@ -213,8 +233,27 @@ class _OffsetNodes:
             data, stat = await self.zk.get(self.path(partition))
         except NoNode:
             return None, None
-        self.logs[partition] = LogId(zxid=stat.modified_zxid)
+        self.stats[partition] = stat
         return data, stat.version
+
+    async def look_at_topics(self, names: set[str]) -> None:
+        """Read when topics were created, after the offsets in them were read."""
+        if self._topics is None:
+            return
+        for topic in names:
+            self._created.pop(topic, None)
+            with suppress(BrokerError):  # it is being deleted: the fetcher waits for the next one, and compares
+                self._created[topic] = await self._topics.creation(topic)
+
+    def log(self, partition: TopicPartition) -> LogId:
+        """The log of the offset that was read: a topic that is created after it was written is another one."""
+        stat = self.stats.get(partition)
+        if stat is None:
+            return UNKNOWN_LOG
+        zxid, made = self._created.get(partition.topic, (0, None))
+        since = made is not None and stat.created_zxid < zxid < stat.modified_zxid
+        late = since and made is not None and stat.modified_ms - made <= LATE_COMMIT_MS
+        return LogId(zxid=stat.created_zxid if late else stat.modified_zxid)
 
     def renew(self, partition: TopicPartition, version: int | None) -> _Known:
         """Return the state of a node that was read again; a write of ours that is still on its way may follow."""
@@ -240,9 +279,11 @@ class ZooKeeperOffsetStore:
     #: None: nodes are kept for ever.
     keeps_for: float | None = None
 
-    def __init__(self, zk: ZooKeeper, group: str, guard: Guard | None = None) -> None:
+    def __init__(
+        self, zk: ZooKeeper, group: str, guard: Guard | None = None, topics: TopicCreations | None = None
+    ) -> None:
         self._zk = zk
-        self._nodes = _OffsetNodes(zk, group, guard or OwnedGuard(zk, group))
+        self._nodes = _OffsetNodes(zk, group, guard or OwnedGuard(zk, group), topics)
 
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Load the stored offsets, without partitions that have none. From now on commits build on these.
@@ -251,6 +292,7 @@ class ZooKeeperOffsetStore:
         """
         wanted = list(partitions)
         nodes = await each_of(wanted, self._nodes.read)
+        await self._nodes.look_at_topics({each.topic for each in wanted})
         found: dict[TopicPartition, int] = {}
         for partition, (data, version) in zip(wanted, nodes, strict=True):
             known = self._nodes.known[partition] = self._nodes.renew(partition, version)
@@ -260,7 +302,7 @@ class ZooKeeperOffsetStore:
 
     def log(self, partition: TopicPartition) -> LogId:
         """Return the log by the transaction that wrote the offset: the node holds a number alone, for JVM members."""
-        return self._nodes.logs.get(partition, UNKNOWN_LOG)
+        return self._nodes.log(partition)
 
     async def is_new(self, partition: TopicPartition) -> bool:
         """Return whether the partition was created after the group's first offset of the topic.
@@ -319,7 +361,8 @@ class ZooKeeperOffsetStore:
     async def commit(
         self, positions: Mapping[TopicPartition, int], *, session_id: int, notes: Notes = NO_NOTES
     ) -> CommitResult:
-        """Store the positions of partitions claimed on session `session_id`. `notes` cannot be kept.
+        """Store the positions of partitions claimed on session `session_id`. Of `notes` nothing can be kept; they tell
+        which positions are of a topic that is younger than the offset's node.
 
         Raises SessionChanged when that session is over, NotConnected or ConnectionLost when ZooKeeper cannot be
         reached (after ConnectionLost some may be stored; committing again is safe), and ZooKeeper's error if an offset
@@ -333,7 +376,7 @@ class ZooKeeperOffsetStore:
         rest = iter(sorted(positions.items()))
         commits = []
         while some := dict(islice(rest, PARTITIONS_PER_MULTI if self._zk.has_multi else 1)):
-            commits.append(_Commit(nodes, some, session_id))
+            commits.append(_Commit(nodes, some, session_id, notes))
         await all_of([commit.run for commit in commits])
         if any(commit.lost for commit in commits):
             nodes.require(session_id)
@@ -374,7 +417,9 @@ class UnclaimedZooKeeperOffsetStore(ZooKeeperOffsetStore):
 class _Commit:
     """The partitions of one multi, on their way to being committed, lost or refused."""
 
-    def __init__(self, nodes: _OffsetNodes, positions: dict[TopicPartition, int], session_id: int) -> None:
+    def __init__(
+        self, nodes: _OffsetNodes, positions: dict[TopicPartition, int], session_id: int, notes: Notes
+    ) -> None:
         self._nodes = nodes
         self._zk = nodes.zk
         self._guard = nodes.guard
@@ -382,6 +427,8 @@ class _Commit:
         self._session_id = session_id
         self._tries: dict[TopicPartition, int] = dict.fromkeys(positions, 0)
         self._open = dict(positions)
+        #: The creations of the topics that the positions are of.
+        self._topics = {each: noted.log.zxid for each, noted in notes.items() if noted.log.zxid is not None}
         self.committed: set[TopicPartition] = set()
         self.lost: set[TopicPartition] = set()
         self.refused: dict[TopicPartition, ZooKeeperError] = {}
@@ -427,7 +474,8 @@ class _Commit:
         (partition,) = self._open
         self._nodes.require(self._session_id)
         self._note_sent()
-        write = self._write(partition)
+        (write,) = self._write(partition)
+        assert not isinstance(write, Delete)  # which takes a multi
         try:
             if isinstance(write, Create):
                 await self._zk.create(write.path, write.data)
@@ -442,14 +490,25 @@ class _Commit:
         around = self._guard.operations(partition)
         return [
             *(_Step(partition, operation, guards=True) for operation in around.before),
-            _Step(partition, self._write(partition), guards=False),
+            *(_Step(partition, operation, guards=False) for operation in self._write(partition)),
             *(_Step(partition, operation, guards=True) for operation in around.after),
         ]
 
-    def _write(self, partition: TopicPartition) -> Create | SetData:
+    def _write(self, partition: TopicPartition) -> tuple[Create | Delete | SetData, ...]:
         path, data = self._nodes.path(partition), format_offset(self._open[partition]).encode()
         version = self._known[partition].version
-        return Create(path, data) if version is None else SetData(path, data, version)
+        if version is None:
+            return (Create(path, data),)
+        return (
+            (Delete(path, version), Create(path, data))
+            if self._is_older(partition)
+            else (SetData(path, data, version),)
+        )
+
+    def _is_older(self, partition: TopicPartition) -> bool:
+        """Whether the node is older than the topic that the position is of: then it is created again."""
+        stat, topic = self._nodes.stats.get(partition), self._topics.get(partition)
+        return self._zk.has_multi and stat is not None and topic is not None and stat.created_zxid < topic
 
     def _note_sent(self) -> None:
         for partition, position in self._open.items():
@@ -458,6 +517,9 @@ class _Commit:
     def _note_written(self) -> None:
         for partition in list(self._open):
             known = self._known[partition]
+            if self._is_older(partition):
+                known.version = None  # it was deleted, and created again
+                del self._nodes.stats[partition]
             known.version, known.stored = _following(known.version), self._open[partition]
             known.going_back = known.foreign = False
             known.sent.clear()

@@ -208,6 +208,34 @@ def recreated_while_stopped(story: Telling) -> None:
     story.deliver()
 
 
+def recreated_before_a_commit_and_killed(story: Telling) -> None:
+    """A commit of what was handled of the former log arrives after the new one was made, and the member is killed.
+
+    Nothing arrives at the member meanwhile, so that it does not know of the new log.
+    """
+    world, member = story.world, story.member
+    for _ in range(2):  # the commit interval begins with the first
+        story.produce(BEFORE // 4)
+        world.run(0.1)
+    for link in world.network.links_of(member.name):
+        link.stall(up=False)
+    story.make_again(5 * BEFORE, gone=0.0)
+    world.run(1.0)
+    member.kill()
+    story.join()
+    story.deliver()
+
+
+def recreated_before_a_restart(story: Telling) -> None:
+    """What a member commits soon in the new topic is of that: the next one continues there."""
+    story.make_again(3 * BEFORE)
+    story.deliver()
+    story.stop()
+    story.join()
+    story.produce(BEFORE)
+    story.deliver()
+
+
 def recreated_with_more_partitions(story: Telling) -> None:
     """The new topic has a partition more."""
     story.make_again(3 * BEFORE, partitions=3)
@@ -282,6 +310,8 @@ STORIES: dict[str, Callable[[Telling], None]] = {
         recreated_behind_a_busy_handler,
         recreated_while_frozen,
         recreated_while_stopped,
+        recreated_before_a_commit_and_killed,
+        recreated_before_a_restart,
         recreated_with_more_partitions,
         recreated_with_fewer_partitions,
         truncated_running,
@@ -302,16 +332,19 @@ def can_be_known(story: str, way: Way) -> bool:
     epochs, and those with ids tell even what was made again between two looks. 0.7 has nothing but the messages: what a
     member read last ends inside of another one. Fixed partitions are told by settings: there are as many as before, and
     no coordinator drops the offsets of a running member: without ids, a topic that is as long again looks the same.
+    A commit for the former topic that arrives in the new one has no mark of its own there without ids, either.
     """
     if way.fixed and ("partitions" in story or story.startswith("grown")):
         return False
     if story == "zookeeper_stands_still":
         return way.in_zookeeper
-    if way.fixed and story in ("recreated_with_as_many_messages", "recreated_with_more_messages"):
+    if way.fixed and story in (
+        "recreated_with_as_many_messages", "recreated_with_more_messages", "recreated_before_a_restart",
+    ):  # fmt: skip
         return way.era is ERAS[-1]
     if story.startswith("truncated"):
         return way.era is None or (way.era is not ERAS[0] and not (way.in_zookeeper and story.endswith("stopped")))
-    if story in ("recreated_behind_a_busy_handler", "recreated_while_frozen"):
+    if story in ("recreated_behind_a_busy_handler", "recreated_while_frozen", "recreated_before_a_commit_and_killed"):
         return way.in_zookeeper or way.era is ERAS[-1]
     return True
 

@@ -10,8 +10,11 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
+from consumerd.errors import BrokerError
 from consumerd.offsets import CommitResult, UnclaimedZooKeeperOffsetStore, ZooKeeperOffsetStore
-from consumerd.partition import TopicPartition
+from consumerd.offsets.metadata import OffsetNotes
+from consumerd.offsets.store import LATE_COMMIT_MS
+from consumerd.partition import LogId, TopicPartition
 from consumerd.ports import Create, SetData
 from consumerd.registry.errors import RegistryError
 from consumerd.registry.paths import offset_path, offsets_path, owner_path
@@ -831,3 +834,92 @@ async def test_trace_outlives_the_loss_of_the_partition() -> None:
         server.remove(owner_path(GROUP, commits.partition))
         assert (await commits.commit(12)).lost == {commits.partition}
         assert await leads_to_load(commits)
+
+
+class Creations:
+    """The creation of every topic: the transaction and the time in ms, or an error."""
+
+    def __init__(self) -> None:
+        self.found: tuple[int, int | None] | BrokerError = (0, None)
+
+    async def creation(self, topic: str) -> tuple[int, int | None]:
+        if isinstance(self.found, BrokerError):
+            raise self.found
+        return self.found
+
+
+def recreate_topic(server: MemoryZooKeeper, creations: Creations) -> NodeStat:
+    """Create the node of a topic, after which the offset nodes that are there are older."""
+    server.put("/brokers/topics/t", b"{}")
+    stat = server.tree.stat("/brokers/topics/t")
+    creations.found = stat.created_zxid, stat.modified_ms
+    return stat
+
+
+async def test_commit_that_arrived_after_the_topic_was_created_again_is_of_the_former_topic() -> None:
+    server, creations = MemoryZooKeeper(), Creations()
+    partition = TopicPartition.numbered("t", 0)
+    path = offset_path(GROUP, partition)
+    server.put(path, b"50")
+    async with server.session() as zk:
+        store = ZooKeeperOffsetStore(zk, GROUP, topics=creations)
+        await store.load([partition])
+        assert store.log(partition).zxid == server.tree.stat(path).modified_zxid
+        topic = recreate_topic(server, creations)
+        server.put(path, b"60")  # the commit that was on its way
+        stat = server.tree.stat(path)
+        assert await store.load([partition]) == {partition: 60}
+        assert store.log(partition).zxid == stat.created_zxid < topic.created_zxid
+        zxid = topic.created_zxid
+        unknown: list[tuple[int, int | None] | BrokerError] = [
+            (zxid, stat.modified_ms - LATE_COMMIT_MS - 1),  # a JVM member has written it since
+            (zxid, None),
+            (stat.created_zxid - 1, stat.modified_ms),  # the topic is older than the node
+            BrokerError("the topic has no node"),
+        ]
+        for found in unknown:
+            creations.found = found
+            await store.load([partition])
+            assert store.log(partition).zxid == stat.modified_zxid
+
+
+async def test_first_commit_of_a_position_in_a_younger_topic_creates_the_node_again() -> None:
+    server, creations = MemoryZooKeeper(), Creations()
+    ours, other = TopicPartition.numbered("t", 0), TopicPartition.numbered("t", 1)
+    for partition in (ours, other):
+        server.put(offset_path(GROUP, partition), b"50")
+    async with server.session() as zk:
+        claim(server, zk, [ours, other])
+        store = ZooKeeperOffsetStore(zk, GROUP, topics=creations)
+        await store.load([ours, other])
+        former = server.tree.stat("/").created_zxid
+        topic = recreate_topic(server, creations)
+        notes = {ours: OffsetNotes(LogId(zxid=topic.created_zxid)), other: OffsetNotes(LogId(zxid=former))}
+        path = offset_path(GROUP, ours)
+        for version, position in ((0, 7), (1, 8)):
+            result = await store.commit({ours: position, other: 60}, session_id=zk.session_id, notes=notes)
+            assert result.committed == {ours, other}
+            assert (stored(server, ours), server.tree.stat(path).version) == (b"%d" % position, version)
+            assert server.tree.stat(path).created_zxid > topic.created_zxid
+        assert server.tree.stat(offset_path(GROUP, other)).created_zxid < topic.created_zxid
+        assert await store.load([ours]) == {ours: 8}
+        assert store.log(ours).zxid == server.tree.stat(path).modified_zxid, (
+            "soon after the topic was created, and of it"
+        )
+
+
+async def test_node_that_is_written_meanwhile_is_created_again_over_the_commit_of_a_former_owner() -> None:
+    server, creations = MemoryZooKeeper(), Creations()
+    partition = TopicPartition.numbered("t", 0)
+    path = offset_path(GROUP, partition)
+    server.put(path, b"50")
+    async with server.session() as zk:
+        claim(server, zk, [partition])
+        store = ZooKeeperOffsetStore(zk, GROUP, topics=creations)
+        await store.load([partition])
+        topic = recreate_topic(server, creations)
+        server.put(path, b"60")
+        notes = {partition: OffsetNotes(LogId(zxid=topic.created_zxid))}
+        await store.commit({partition: 7}, session_id=zk.session_id, notes=notes)
+        assert stored(server, partition) == b"7"
+        assert server.tree.stat(path).created_zxid > topic.created_zxid
