@@ -48,3 +48,15 @@ async def test_reads_a_node_once_until_it_changes_or_is_refreshed(zookeeper: Mem
         nodes.refresh("t")
         with pytest.raises(BrokerError, match="the node of the topic 't' cannot be read: "):
             await nodes.zxid("t")
+
+
+async def test_tells_when_a_topic_was_created_until_its_node_is_written_again(
+    zookeeper: MemoryZooKeeper, zk: MemorySession
+) -> None:
+    nodes = TopicNodes(zk, FakeClock())
+    zookeeper.put("/brokers/topics/t", b"assignment")
+    stat = zookeeper.tree.stat("/brokers/topics/t")
+    assert await nodes.creation("t") == (stat.created_zxid, stat.modified_ms)
+    zookeeper.put("/brokers/topics/t", b"another assignment")
+    await zk.exists("/")  # after which the watch has fired
+    assert await nodes.creation("t") == (stat.created_zxid, None)
