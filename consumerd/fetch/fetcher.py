@@ -17,7 +17,7 @@ they end.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import structlog
 
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+#: Seconds between log events of a partition that stays out of range: the first, and at most.
+REPORT_PAUSES: Final = (10.0, 3600.0)
 #: What is found at an offset where no message begins.
 _UNREADABLE = frozenset({FetchOutcome.TORN, FetchOutcome.CORRUPT, FetchOutcome.OVERSIZE})
 
@@ -162,6 +164,8 @@ class Fetcher:
         self._size = settings.fetch_bytes
         self._resumed = Event(is_set=True)
         self._failures = Backoff(settings.retry_backoff_min, settings.retry_backoff_max, services.rng)
+        #: When to log again that the offset stays out of range (the clock's seconds), and the pauses between.
+        self._report_at, self._report_pauses = 0.0, Backoff(*REPORT_PAUSES, services.rng)
         self._policies = FetchPolicies(partition, lane, services)
 
     @property
@@ -327,7 +331,12 @@ class Fetcher:
             await self._services.clock.sleep(self._failures.next())
         offset = await self._policies.out_of_range(self.offset)
         if offset == self.offset:
-            await self._back_off("fetch_refused", f"offset {offset} is out of range, and the broker returned no other")
+            now = self._services.clock.monotonic()
+            if now >= self._report_at:
+                reason = f"offset {offset} is out of range, and the broker returned no other"
+                log.warning("fetch_refused", partition=str(self.partition), offset=offset, reason=reason)
+                self._report_at = now + self._report_pauses.next()
+            await self._services.clock.sleep(self._failures.next())
         else:
             self._failures.next()
             self._continue_at(offset)
@@ -340,4 +349,6 @@ class Fetcher:
     def _recovered(self) -> None:
         if self._failures.attempts:
             self._failures.reset()
+            self._report_pauses.reset()
+            self._report_at = 0.0
             log.info("fetch_recovered", partition=str(self.partition), offset=self.offset)

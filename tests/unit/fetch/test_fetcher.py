@@ -351,7 +351,7 @@ async def test_resets_at_once_and_backs_off_before_the_next_reset(first: tuple[A
     # After each refusal but the first: before the log is asked, and where it has no other offset.
     bases = [1, 2, 8, 8, 8, 8] if first else [2, 4, 8, 8]
     assert all(base / 2 <= slept <= base for base, slept in zip(bases, r.clock.sleeps, strict=True)), r.clock.sleeps
-    assert [each["event"] for each in logs] == ["fetch_failed"] * len(first)
+    assert [each["event"] for each in logs] == ["fetch_failed"] * len(first) + ["fetch_refused"] * 2
     assert [each[:3] for each in r.batches] == [(20, 20, 0)]
 
 
@@ -366,6 +366,21 @@ async def test_says_that_the_broker_returned_no_other_offset() -> None:
     )
     assert len(r.clock.sleeps) == 1
     assert r.events == []
+
+
+async def test_offset_that_stays_out_of_range_after_a_reset_is_logged_less_and_less_often() -> None:
+    refused = {"error": OUT_OF_RANGE}
+    r = Scene(*[refused] * 200, MESSAGE, refused, refused, offset=500)
+    r.first = (20,)
+    with capture_logs() as logs:
+        await r.play()
+    *said, recovered, again = logs
+    assert {(each["event"], each["offset"], each["reason"]) for each in [*said, again]} == {
+        ("fetch_refused", 20, "offset 20 is out of range, and the broker returned no other")
+    }
+    assert recovered["event"] == "fetch_recovered"
+    assert sum(r.clock.sleeps) > 1500
+    assert 6 <= len(said) <= 9, "after 10 s, and with pauses that double"
 
 
 # -- logs
