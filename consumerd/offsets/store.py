@@ -537,6 +537,8 @@ class _Commit:
                 await self._lose_what_is_not_held(list(self._open))
             elif failure is GuardFailure.REFUSED or self._tries[partition] > PATIENCE:
                 self._refuse(partition, cause)
+        elif self._is_older(partition) and not isinstance(cause, BadVersion | NodeExists | NoNode):
+            del self._nodes.stats[partition]  # it may not be deleted or created: it is written as it is
         elif self._tries[partition] > PATIENCE or not isinstance(cause, BadVersion | NodeExists | NoNode):
             self._refuse(partition, cause)
         else:

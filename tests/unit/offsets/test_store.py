@@ -15,11 +15,20 @@ from consumerd.offsets import CommitResult, UnclaimedZooKeeperOffsetStore, ZooKe
 from consumerd.offsets.metadata import OffsetNotes
 from consumerd.offsets.store import LATE_COMMIT_MS
 from consumerd.partition import LogId, TopicPartition
-from consumerd.ports import Create, SetData
+from consumerd.ports import Create, Delete, SetData
 from consumerd.registry.errors import RegistryError
 from consumerd.registry.paths import offset_path, offsets_path, owner_path
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
-from consumerd.zk.errors import BadVersion, ConnectionLost, MultiFailed, NoAuth, NodeExists, NoNode, SessionChanged
+from consumerd.zk.errors import (
+    BadVersion,
+    ConnectionLost,
+    MultiFailed,
+    NoAuth,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    SessionChanged,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -923,3 +932,29 @@ async def test_node_that_is_written_meanwhile_is_created_again_over_the_commit_o
         await store.commit({partition: 7}, session_id=zk.session_id, notes=notes)
         assert stored(server, partition) == b"7"
         assert server.tree.stat(path).created_zxid > topic.created_zxid
+
+
+@pytest.mark.parametrize("refusal", [NoAuth, NotEmpty])
+async def test_older_node_that_may_not_be_deleted_is_written(refusal: type[ZooKeeperError]) -> None:
+    server = MemoryZooKeeper()
+    partition = TopicPartition.numbered("t", 0)
+    path = offset_path(GROUP, partition)
+    server.put(path, b"50")
+    topic = recreate_topic(server, Creations())
+
+    def refuse(operations: Sequence[Operation]) -> None:
+        for index, operation in enumerate(operations):
+            if isinstance(operation, Delete):
+                raise MultiFailed(index, refusal(path))
+
+    async with server.session() as session:
+        claim(server, session, [partition])
+        zk = Multis(session, refuse)
+        store = ZooKeeperOffsetStore(zk, GROUP)
+        await store.load([partition])
+        notes = {partition: OffsetNotes(LogId(zxid=topic.created_zxid))}
+        for position in (7, 8):
+            result = await store.commit({partition: position}, session_id=session.session_id, notes=notes)
+            assert result.committed == {partition}
+            assert stored(server, partition) == b"%d" % position
+        assert len(zk.sent) == 3, "the deletion is tried once"
