@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Requests for ends under way at once.
-_AT_ONCE: Final = 16
+#: Ends that are looked up at once: for brokers of 0.8 and later one request to each of them.
+_AT_ONCE: Final = 128
 #: Ends with a time that are kept of a log.
 _TIMES: Final = 128
 #: Seconds for all answers of one look.

@@ -37,7 +37,7 @@ ROOMS: Final = {
     "fetch/v07": Room(
         "consumerd/fetch/v07", ("tests/unit/fetch/v07", "tests/unit/fetch/test_policies.py", *_properties("fetching"))
     ),
-    "fetch/v08": Room("consumerd/fetch/v08", ("tests/unit/fetch/v08",)),
+    "fetch/v08": Room("consumerd/fetch/v08", ("tests/unit/fetch/v08", "tests/simulation/test_polls.py")),
     "forward": Room("consumerd/forward", ("tests/unit/forward", _FORWARD)),
     "producer": Room(
         "consumerd/producer",

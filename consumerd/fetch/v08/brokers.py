@@ -25,6 +25,7 @@ from consumerd.fetch.response import FetchOutcome
 from consumerd.fetch.v08.broker_source import BrokerSource
 from consumerd.fetch.v08.exchange import UNKNOWN, PartitionRequest
 from consumerd.partition import LogId
+from consumerd.wire import WireError
 from consumerd.wire.v07 import LATEST
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
 from consumerd.wire.v08.records import decode_records
@@ -41,8 +42,11 @@ if TYPE_CHECKING:
     from consumerd.fetch.settings import FetchSettings
     from consumerd.partition import TopicPartition
     from consumerd.ports import Clock
-    from consumerd.wire import WireError
+    from consumerd.wire.v08.fetch_session import Place
     from consumerd.wire.v08.records import RecordSet
+
+    #: Of a request for offsets: the channel, the time, the most offsets, and whether committed messages only count.
+    _Wanted = tuple[Channel, int, int, bool]
 
 #: A broker's answer for one partition.
 _Part = TypeVar("_Part", "EpochEnd", "ListedOffsets")
@@ -218,6 +222,13 @@ class V08Source:
         """Do nothing: the fetcher asks again."""
 
 
+class _Lookup(NamedTuple):
+    """A request for offsets, for all partitions that are asked for in one turn of the loop."""
+
+    places: list[Place]
+    answer: asyncio.Future[dict[Place, ListedOffsets]]
+
+
 class V08Brokers:
     """The brokers of a cluster of 0.8 or later; see `FetchBrokers`. `client` stays the caller's."""
 
@@ -237,6 +248,8 @@ class V08Brokers:
         if topics is not None:
             topics.subscribe(self._doubt)
         self._sources: dict[int, BrokerSource] = {}
+        #: Requests for offsets that are not sent yet, by channel, time, number and isolation.
+        self._lookups: dict[_Wanted, _Lookup] = {}
         self._tasks: asyncio.TaskGroup | None = None
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
@@ -348,6 +361,27 @@ class V08Brokers:
         self, partition: TopicPartition, time: int, max_number: int, *, read_committed: bool
     ) -> tuple[int, ...]:
         node, channel = await self._leader(partition)
-        place = partition.topic, partition.partition
-        listed = await list_offsets(channel, [place], time, read_committed=read_committed, max_number=max_number)
+        place, wanted = (partition.topic, partition.partition), (channel, time, max_number, read_committed)
+        lookup = self._lookups.get(wanted)
+        if lookup is None:
+            assert self._tasks is not None  # as in `leadership`
+            lookup = self._lookups[wanted] = _Lookup([], asyncio.get_running_loop().create_future())
+            self._tasks.create_task(self._look_up(wanted, lookup), name=f"offsets of broker {node}")
+        lookup.places.append(place)
+        listed = await asyncio.shield(lookup.answer)
         return self._answered(listed.get(place), f"broker {node} returned no offset of {partition}", partition).offsets
+
+    async def _look_up(self, wanted: _Wanted, lookup: _Lookup) -> None:
+        """Ask for the offsets of all partitions for which the same was asked meanwhile."""
+        channel, time, max_number, read_committed = wanted
+        try:
+            await asyncio.sleep(0)
+            del self._lookups[wanted]
+            lookup.answer.set_result(
+                await list_offsets(channel, lookup.places, time, read_committed=read_committed, max_number=max_number)
+            )
+        except (BrokerError, WireError) as error:
+            lookup.answer.set_exception(error)
+            lookup.answer.exception()  # retrieved, in case that nobody waits any more
+        finally:
+            lookup.answer.cancel()

@@ -81,7 +81,9 @@ class Polls:
 
     async def poll(self, request: PartitionRequest) -> FetchedPartition | None:
         """Wait for new messages; None: ask again. Raises BrokerError, WireError."""
-        self._remove(self._waiting.get(request.place))
+        if (former := self._waiting.get(request.place)) is not None:
+            former.answer.cancel()  # its fetcher is being replaced
+            self._remove(former)
         self._add(request)
         try:
             return await request.answer
@@ -105,8 +107,8 @@ class Polls:
         if request.stays is None:
             self._hurried[place] = request
 
-    def _remove(self, request: PartitionRequest | None) -> None:
-        if request is None or self._waiting.get(request.place) is not request:
+    def _remove(self, request: PartitionRequest) -> None:
+        if self._waiting.get(request.place) is not request:
             return  # another fetcher of the partition has replaced it
         for requests in (self._waiting, self._newcomers, self._hurried):
             requests.pop(request.place, None)

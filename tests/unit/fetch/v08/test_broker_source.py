@@ -35,7 +35,9 @@ class MemoryBroker:
 
     def __init__(self) -> None:
         self.settings = ClientSettings(connection=ConnectionSettings(request_timeout=0.2))
-        self.versions = SimpleNamespace(pick=lambda *_, **__: 12)
+        #: The version of FETCH that it serves.
+        self.version = 12
+        self.versions = SimpleNamespace(pick=lambda *_, **__: self.version)
         self.metadata = ClusterMetadata()
         self.address = "h:9"
         self.closed = False
@@ -46,15 +48,21 @@ class MemoryBroker:
         self.trouble: BrokerError | None = None
         #: Milliseconds of silence that the next answer demands, which then has no partitions.
         self.over_quota = 0
+        #: The error and the session id of the next answers, and what they have of each partition.
+        self.error, self.session_id, self.data = 0, 0, b"x"
+        self.opened, self.ended = 0, 0
+        #: What the next requests wait for, in place of `released`.
+        self.gates: list[asyncio.Event] = []
 
     async def private_channel(self, node_id: int) -> MemoryBroker:
         if self.trouble is not None:
             raise self.trouble
         self.closed = False
+        self.opened += 1
         return self
 
     async def close(self) -> None:
-        pass
+        self.ended += 1
 
     def abort(self) -> None:
         self.closed = True
@@ -62,7 +70,8 @@ class MemoryBroker:
     async def call(self, api: Any, body: dict[str, Any], *, version: int, timeout: float, **_: Any) -> dict[str, Any]:
         self.bodies.append(body)
         self.patience.append(timeout)
-        await self.released.wait()
+        gate = self.gates[len(self.bodies) - 1] if len(self.bodies) <= len(self.gates) else self.released
+        await gate.wait()
         if self.trouble is not None:
             self.closed = True
             raise self.trouble
@@ -70,15 +79,17 @@ class MemoryBroker:
             silence, self.over_quota = self.over_quota, 0
             return {"throttle_time_ms": silence, "responses": []}
         parts = [
-            {"partition": part["partition"], "error_code": 0, "high_watermark": 9, "record_set": b"x"}
-            for part in body["topics"][0]["partitions"][self.forgets :]
+            {"partition": part["partition"], "error_code": 0, "high_watermark": 9, "record_set": self.data}
+            for topic in body["topics"]
+            for part in topic["partitions"][self.forgets :]
         ]
-        return {"responses": [{"topic": "t", "partition_responses": parts}]}
+        responses = [{"topic": "t", "partition_responses": parts}] * (not self.error)
+        return {"responses": responses, "error_code": self.error, "session_id": self.session_id}
 
     @property
     def asked(self) -> list[list[int]]:
         """The numbers of the partitions of each request."""
-        return [[part["partition"] for part in body["topics"][0]["partitions"]] for body in self.bodies]
+        return [[part["partition"] for topic in body["topics"] for part in topic["partitions"]] for body in self.bodies]
 
 
 @pytest_asyncio.fixture
@@ -181,22 +192,220 @@ async def test_skips_cancelled_requests(source: BrokerSource, broker: MemoryBrok
     assert broker.asked == [[0, 1], [2, 3], [6]]
 
 
-async def test_fails_only_requests_of_broken_fetch(source: BrokerSource, broker: MemoryBroker) -> None:
-    tasks = await asking(source, "fetch", [MIB] * 2)
+@pytest.mark.parametrize("queue", ["fetch", "poll"])
+async def test_fails_only_requests_of_broken_fetch(source: BrokerSource, broker: MemoryBroker, queue: str) -> None:
+    tasks = await asking(source, queue, [MIB] * 2)
     broker.trouble = ConnectionClosedError("gone")
     broker.released.set()
     for told in await asyncio.gather(*tasks, return_exceptions=True):
         assert told is broker.trouble
     broker.trouble = None
-    assert await data_of(source.fetch(request(0, MIB))) == b"x"
+    assert await data_of(getattr(source, queue)(request(0, MIB))) == b"x"
 
 
-async def test_closes_connection_when_partition_is_missing(source: BrokerSource, broker: MemoryBroker) -> None:
+@pytest.mark.parametrize("queue", ["fetch", "poll"])
+async def test_closes_connection_when_partition_is_missing(
+    source: BrokerSource, broker: MemoryBroker, queue: str
+) -> None:
     broker.forgets = True
     broker.released.set()
-    with pytest.raises(BadFrameError, match="left t/0 out"):
-        await source.fetch(request(0, MIB))
+    with pytest.raises(BadFrameError, match="broker 1 left t/0 out of its FETCH response") as caught:
+        await getattr(source, queue)(request(0, MIB))
+    assert caught.value.blamed
     assert broker.closed
+
+
+async def test_ends_what_waits_and_closes_all_connections_when_it_stops(broker: MemoryBroker) -> None:
+    async with running(broker, FetchSettings()) as source:
+        tasks = await asking(source, "fetch", [MIB])
+        tasks += await asking(source, "poll", [MIB])
+        tasks.append(asyncio.create_task(source.poll(request(1, MIB))))
+        for _ in range(5):
+            await asyncio.sleep(0)
+    await asyncio.wait(tasks)
+    assert all(task.cancelled() for task in tasks)
+    assert (broker.opened, broker.ended) == (3, 3)
+
+
+@pytest.mark.parametrize("queue", ["fetch", "poll"])
+async def test_error_of_the_whole_response_is_that_of_each_partition(
+    source: BrokerSource, broker: MemoryBroker, queue: str
+) -> None:
+    broker.error = 15
+    tasks = await asking(source, queue, [MIB] * 2)
+    broker.released.set()
+    for found in await asyncio.gather(*tasks):
+        assert found == FetchedPartition(15, b"", -1, ())
+    assert not broker.closed
+
+
+@pytest.mark.parametrize("error", [70, 71, 106])
+async def test_error_that_begins_a_session_is_reported(source: BrokerSource, broker: MemoryBroker, error: int) -> None:
+    """Where it ends one, it is not."""
+    broker.error = error
+    broker.released.set()
+    found = await source.poll(request(0, MIB))
+    assert found is not None
+    assert found.error == error
+
+
+async def test_brokers_that_bound_no_response_are_asked_for_a_share_of_each(broker: MemoryBroker) -> None:
+    broker.version = 2
+    async with running(broker, FetchSettings(max_answer_bytes=8 * MIB)) as source:
+        tasks = await asking(source, "poll", [MIB] * 16)
+        tasks.append(asyncio.create_task(source.poll(request(16, 100))))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        sizes = [[part["max_bytes"] for part in body["topics"][0]["partitions"]] for body in broker.bodies]
+        assert sizes == [[MIB // 2] * 16, [100]]
+        broker.released.set()
+        await asyncio.gather(*tasks)
+
+
+async def test_request_replaces_that_of_a_former_fetcher(source: BrokerSource, broker: MemoryBroker) -> None:
+    (former,) = await asking(source, "poll", [MIB])
+    (present,) = await asking(source, "poll", [MIB])
+    assert former.cancelled()
+    broker.released.set()
+    assert await data_of(present) == b"x"
+    assert len(broker.bodies) == 2
+
+
+async def test_sizes_of_partitions_stay_where_brokers_bound_the_response(broker: MemoryBroker) -> None:
+    broker.version = 3
+    async with running(broker, FetchSettings(max_answer_bytes=8 * MIB)) as source:
+        tasks = await asking(source, "poll", [MIB] * 16)
+        assert {part["max_bytes"] for part in broker.bodies[0]["topics"][0]["partitions"]} == {MIB}
+        broker.released.set()
+        await asyncio.gather(*tasks)
+
+
+async def test_poll_of_newcomers_is_short_and_small(broker: MemoryBroker) -> None:
+    async with running(broker, FetchSettings(max_wait=1.0)) as source:
+        tasks = await asking(source, "poll", [MIB])
+        tasks += [asyncio.create_task(source.poll(request(number, MIB))) for number in range(1, 5)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert broker.asked == [[0], [1, 2, 3, 4]]
+        assert [body["max_wait_time"] for body in broker.bodies] == [1000, 20]
+        assert [body["max_bytes"] for body in broker.bodies] == [MIB, 2 * MIB]
+        assert [body["session_epoch"] for body in broker.bodies] == [0, -1]
+        broker.released.set()
+        await asyncio.gather(*tasks)
+
+
+@pytest.mark.parametrize(
+    ("max_wait", "min_bytes", "wait"), [(0.5, 1, 10), (0.02, 1, 10), (10.0, 1, 200), (0.5, 2, 500), (0.01, 1, 10)]
+)
+async def test_wait_of_newcomers(broker: MemoryBroker, max_wait: float, min_bytes: int, wait: int) -> None:
+    async with running(broker, FetchSettings(max_wait=max_wait, min_bytes=min_bytes)) as source:
+        tasks = await asking(source, "poll", [MIB])
+        newcomer = asyncio.create_task(source.poll(request(1, MIB)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert broker.bodies[1]["max_wait_time"] == wait
+        broker.released.set()
+        await asyncio.gather(*tasks, newcomer)
+
+
+async def test_failure_of_the_poll_does_not_affect_newcomers(broker: MemoryBroker) -> None:
+    async with running(broker, FetchSettings()) as source:
+        (first,) = await asking(source, "poll", [MIB])
+        newcomer = asyncio.create_task(source.poll(request(1, MIB)))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        broker.trouble = ConnectionClosedError("gone")
+        broker.released.set()
+        with pytest.raises(ConnectionClosedError):
+            await first
+        with pytest.raises(ConnectionClosedError):  # of their own poll
+            await newcomer
+        assert len(broker.bodies) == 2
+
+
+async def test_first_of_two_responses_in_one_turn_answers_a_request(broker: MemoryBroker) -> None:
+    gates = broker.gates = [asyncio.Event() for _ in range(3)]
+    async with running(broker, FetchSettings()) as source:
+        tasks = await asking(source, "poll", [MIB])
+        tasks.append(asyncio.create_task(source.poll(request(1, MIB))))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        gates[0].set()
+        await tasks[0]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert broker.asked == [[0], [1], [1]]  # the poll has taken the newcomer over
+        for gate in (*gates, broker.released):
+            gate.set()
+        assert await data_of(tasks[1]) == b"x"
+        assert await data_of(source.poll(request(2, MIB))) == b"x"
+        assert broker.asked[3:] == [[2]]
+
+
+async def test_empty_answers_leave_requests_where_they_are(broker: MemoryBroker) -> None:
+    clock, counters = FakeClock(), FetchCounters()
+    broker.data = b""
+    broker.released.set()
+    async with running(broker, FetchSettings(), counters, clock) as source:
+        asked = request(0, MIB)
+        asked.stays = lambda: True
+        task = asyncio.create_task(source.poll(asked))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        # The broker answers at once, although there is nothing: it is asked again after a pause.
+        assert len(broker.bodies) == 1
+        await clock.advance(0.009)
+        assert len(broker.bodies) == 1
+        await clock.advance(0.001)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert len(broker.bodies) == 2
+        assert not task.done()
+        broker.data = b"y"
+        await clock.advance(0.01)
+        assert await data_of(task) == b"y"
+
+
+async def test_request_that_does_not_stay_gets_an_empty_answer(source: BrokerSource, broker: MemoryBroker) -> None:
+    broker.data = b""
+    broker.released.set()
+    assert await source.poll(request(0, MIB)) == FetchedPartition(0, b"", 9, ())
+
+
+async def test_request_is_released_when_the_metadata_say_so(broker: MemoryBroker) -> None:
+    clock, looks, stays = FakeClock(), [0], [True]
+
+    def look() -> bool:
+        looks[0] += 1
+        return stays[0]
+
+    async def next_poll() -> None:
+        before = len(broker.bodies)
+        broker.released.set()
+        while not task.done() and len(broker.bodies) == before:
+            await clock.advance(0.01)
+            await asyncio.sleep(0)
+        broker.released.clear()
+
+    broker.data = b""
+    async with running(broker, FetchSettings(), FetchCounters(), clock) as source:
+        asked = request(0, MIB)
+        asked.stays = look
+        task = asyncio.create_task(source.poll(asked))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await next_poll()
+        assert looks[0] == 1  # these metadata were not looked at before
+        await next_poll()
+        assert looks[0] == 1
+        await clock.advance(5.0)
+        await next_poll()
+        assert looks[0] == 2
+        broker.metadata = ClusterMetadata()
+        stays[0] = False
+        await next_poll()
+        assert looks[0] == 3
+        assert await task is None
 
 
 @pytest.mark.parametrize("queue", ["fetch", "poll"])

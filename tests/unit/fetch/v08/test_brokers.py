@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from consumerd.client import Node
+from consumerd.errors import BrokerError
 from consumerd.fetch import FetchSettings
 from consumerd.fetch.fetcher import PartitionResponse
 from consumerd.fetch.response import FetchOutcome
 from consumerd.fetch.v08.brokers import V08Brokers, V08Source
 from consumerd.partition import TopicPartition
 from consumerd.testing.clock import FakeClock
+from consumerd.wire.v08.apis import OFFSET_FOR_LEADER_EPOCH
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
     from consumerd.fetch import Lane
 
 T0, U0 = (TopicPartition.numbered(topic, 0) for topic in "tu")
@@ -55,3 +62,240 @@ def test_counts_partitions_that_may_not_be_read(brokers: V08Brokers) -> None:
     assert denied == {U0}
     brokers.release(U0)
     assert denied == set()
+
+
+def test_offset_out_of_range_has_no_reason(brokers: V08Brokers) -> None:
+    assert source(brokers, T0).refusal(1) is None
+
+
+class OneBroker:
+    """A client of one broker, which leads all partitions, and its channel: `answer` is what it says of each."""
+
+    def __init__(self, **answer: Any) -> None:
+        self.versions = SimpleNamespace(pick=lambda *_, **__: 4)
+        self.address = "h:9"
+        self.answer = {"error_code": 0} | answer
+        self.bodies: list[dict[str, Any]] = []
+        self.stales: list[str] = []
+        self.errors: dict[int, int] = {}
+        self.left_out: set[int] = set()
+        self.released = asyncio.Event()
+        self.released.set()
+        self.trouble: BrokerError | None = None
+
+    def stale(self, topics: list[str]) -> None:
+        self.stales += topics
+
+    async def leader(self, topic: str, partition: int) -> Node:
+        return Node(1, "h", 9)
+
+    async def node_channel(self, node_id: int) -> OneBroker:
+        return self
+
+    async def call(self, api: Any, body: dict[str, Any], *, version: int, **_: Any) -> dict[str, Any]:
+        self.bodies.append(body)
+        await self.released.wait()
+        if self.trouble is not None:
+            raise self.trouble
+        name = "partitions" if api is OFFSET_FOR_LEADER_EPOCH else "partition_responses"
+        topics = [
+            {
+                "topic": topic["topic"],
+                name: [
+                    self.answer | {"partition": number, "error_code": self.errors.get(number, 0)}
+                    for part in topic["partitions"]
+                    if (number := part["partition"]) not in self.left_out
+                ],
+            }
+            for topic in body["topics"]
+        ]
+        return {"topics" if api is OFFSET_FOR_LEADER_EPOCH else "responses": topics}
+
+
+class Nodes:
+    """The topics' nodes in ZooKeeper."""
+
+    def __init__(self) -> None:
+        self.changed: Callable[[str], None]
+        self.refreshed: list[str] = []
+
+    def subscribe(self, changed: Callable[[str], None]) -> None:
+        self.changed = changed
+
+    def refresh(self, topic: str) -> None:
+        self.refreshed.append(topic)
+
+    async def zxid(self, topic: str) -> int:
+        return 1
+
+
+@contextlib.asynccontextmanager
+async def started(client: OneBroker, nodes: Nodes | None = None, **settings: Any) -> AsyncIterator[V08Brokers]:
+    nobody: Any = None
+    made = V08Brokers(cast("Any", client), FetchSettings(**settings), FakeClock(), random.Random(1), nobody, nodes)
+    async with asyncio.TaskGroup() as tasks:
+        made.start(tasks)
+        yield made
+
+
+@pytest.mark.asyncio
+async def test_offsets_that_are_asked_for_together_are_one_request() -> None:
+    client = OneBroker(offset=7)
+    async with started(client) as brokers:
+        several = [TopicPartition.numbered(topic, number) for topic in "tu" for number in range(3)]
+        assert await asyncio.gather(*map(brokers.log_end, several)) == [7] * 6
+        (body,) = client.bodies
+        asked = {topic["topic"]: [part["partition"] for part in topic["partitions"]] for topic in body["topics"]}
+        assert asked == {"t": [0, 1, 2], "u": [0, 1, 2]}
+        await asyncio.gather(brokers.list_offsets(T0, -1), brokers.list_offsets(T0, -2), brokers.list_offsets(U0, -2))
+        times = [
+            [part["timestamp"] for topic in each["topics"] for part in topic["partitions"]] for each in client.bodies
+        ]
+        assert times[1:] == [[-1], [-2, -2]]
+
+
+@pytest.mark.asyncio
+async def test_end_of_the_log_includes_open_transactions() -> None:
+    client = OneBroker(offset=7)
+    async with started(client, read_committed=True) as brokers:
+        end, listed = await asyncio.gather(brokers.log_end(T0), brokers.list_offsets(T0, -1))
+        assert (end, listed) == (7, (7,))
+        assert [body["isolation_level"] for body in client.bodies] == [0, 1]
+
+
+@pytest.mark.asyncio
+async def test_error_of_one_partition_is_its_own() -> None:
+    client, nodes = OneBroker(offset=7), Nodes()
+    client.errors = {1: 6, 2: 29}
+    client.left_out = {3}
+    async with started(client, nodes) as brokers:
+        several = [TopicPartition.numbered("t", number) for number in range(5)]
+        ends = await asyncio.gather(*map(brokers.log_end, several), return_exceptions=True)
+        assert [ends[0], ends[4]] == [7, 7]
+        told = [str(ends[number]) for number in (1, 2, 3)]
+        assert told[0].startswith("broker 1 returned no offset of t/1: NOT_LEADER_FOR_PARTITION (error 6)")
+        assert told[1].startswith("broker 1 returned no offset of t/2: TOPIC_AUTHORIZATION_FAILED (error 29)")
+        assert told[2] == "broker 1 returned no offset of t/3: the partition is missing from its answer"
+        assert (client.stales, nodes.refreshed) == (["t"], ["t"])  # of the one that is not the leader
+
+
+@pytest.mark.asyncio
+async def test_log_without_an_end_is_an_error() -> None:
+    async with started(OneBroker(offset=-1)) as brokers:
+        assert await brokers.list_offsets(T0, -1) == ()
+        with pytest.raises(BrokerError, match="the leader of t/0 returned no end of it"):
+            await brokers.log_end(T0)
+
+
+@pytest.mark.asyncio
+async def test_cancelled_look_up_does_not_affect_those_beside_it() -> None:
+    client = OneBroker(offset=7)
+    client.released.clear()
+    async with started(client) as brokers:
+        first, second = (asyncio.create_task(brokers.log_end(each)) for each in (T0, U0))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait([first])
+        client.released.set()
+        assert await second == 7
+        client.trouble = BrokerError("gone")
+        for found in await asyncio.gather(brokers.log_end(T0), brokers.log_end(U0), return_exceptions=True):
+            assert found is client.trouble
+        assert len(client.bodies) == 2
+
+
+@pytest.mark.asyncio
+async def test_look_ups_end_with_the_pool() -> None:
+    client = OneBroker(offset=7)
+    client.released.clear()
+    made = V08Brokers(cast("Any", client), FetchSettings(), FakeClock(), random.Random(1), cast("Any", None))
+
+    async def run() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            made.start(tasks)
+            await asyncio.Event().wait()
+
+    running = asyncio.create_task(run())
+    await asyncio.sleep(0)
+    asking = asyncio.create_task(made.log_end(T0))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.wait([running, asking], timeout=5)
+    assert asking.cancelled()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("error", [29, 31])
+async def test_broker_that_does_not_say_where_epochs_end(error: int) -> None:
+    client = OneBroker(leader_epoch=-1, end_offset=-1)
+    client.errors = {0: error}
+    async with started(client) as brokers:
+        assert await brokers.epoch_end(T0, 3, 2) is None
+        client.errors = {0: 6}
+        with pytest.raises(BrokerError, match="broker 1 returned no end of epoch 2 of t/0: NOT_LEADER"):
+            await brokers.epoch_end(T0, 3, 2)
+        assert client.stales == ["t"]
+        client.left_out = {0}
+        with pytest.raises(BrokerError, match="the partition is missing from its answer"):
+            await brokers.epoch_end(T0, 3, 2)
+
+
+def test_failed_response_is_backed_off_from_and_leader_and_topic_are_looked_up() -> None:
+    stale: list[str] = []
+    nobody: Any = SimpleNamespace(stale=stale.extend)
+    nodes = Nodes()
+    brokers = V08Brokers(nobody, FetchSettings(), FakeClock(), random.Random(1), nobody, nodes)
+    failing = source(brokers, T0)
+    failing._compared = cast("Any", object())
+    assert not failing.is_doubtful()
+    assert failing.failed(BrokerError("gone"))
+    assert failing.is_doubtful()
+    assert (stale, nodes.refreshed) == (["t"], ["t"])
+
+
+def test_change_of_a_topics_node_makes_its_positions_doubtful() -> None:
+    nobody: Any = None
+    nodes = Nodes()
+    brokers = V08Brokers(nobody, FetchSettings(), FakeClock(), random.Random(1), nobody, nodes)
+    both = [source(brokers, partition) for partition in (T0, U0)]
+    for each in both:
+        each._compared = cast("Any", object())
+    nodes.changed("t")
+    assert [each.is_doubtful() for each in both] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "offset", "idle"),
+    [
+        (FetchOutcome.PROGRESS, 9, False),
+        (FetchOutcome.PROGRESS, 10, True),
+        (FetchOutcome.PROGRESS, 11, True),
+        (FetchOutcome.EMPTY, 9, False),
+        (FetchOutcome.EMPTY, 10, True),
+        (FetchOutcome.CUT, 10, False),
+    ],
+)
+def test_partition_is_idle_at_the_readable_end(
+    brokers: V08Brokers, outcome: FetchOutcome, offset: int, idle: bool
+) -> None:
+    made = source(brokers, T0)
+    made.idle = outcome is FetchOutcome.CUT
+    made.classified(outcome, empty()._replace(readable_end=10), offset)
+    assert made.idle is idle
+
+
+def test_partition_whose_end_is_unknown_is_busy_after_messages(brokers: V08Brokers) -> None:
+    made = source(brokers, T0)
+    made.classified(FetchOutcome.PROGRESS, empty()._replace(readable_end=-1), 5)
+    assert not made.idle
+
+
+def test_second_empty_response_in_a_row_is_believed(brokers: V08Brokers) -> None:
+    made = source(brokers, T0)
+    seen = []
+    for outcome in (FetchOutcome.EMPTY, FetchOutcome.EMPTY, FetchOutcome.PROGRESS, FetchOutcome.EMPTY):
+        made.classified(outcome, empty()._replace(readable_end=10), 5)
+        seen.append(made.idle)
+    assert seen == [False, True, False, False]
