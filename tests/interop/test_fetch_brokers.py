@@ -69,7 +69,8 @@ class Cluster:
         rng = random.Random(1)
         self.client = ClusterClient([("127.0.0.1", broker.port)], opener, client, clock=CLOCK, rng=rng)
         self.told = Told()
-        self.pool = FetchPool(V08Brokers(self.client, settings, CLOCK, rng, self.told))
+        self.brokers = V08Brokers(self.client, settings, CLOCK, rng, self.told)
+        self.pool = FetchPool(self.brokers)
         self.lane = Lane(PLACE, ByteBudget(64 << 20), max_bytes=16 << 20)
 
     async def create(self) -> None:
@@ -193,6 +194,36 @@ async def test_broker_delays_its_response_until_the_minimum_is_available(version
         for _ in range(6):
             await made.produce([b"x" * 1000] * 20, RecordCodec.NONE, magic)
         assert len(await made.take(1)) > 1  # not the little one alone, which would have been answered at once
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("version", "sessions"),
+    [
+        ("0.10.1.1", False),
+        ("3.9.1", True),
+        *(pytest.param(name, name >= "1", marks=pytest.mark.long) for name in RELEASES if name not in EVERYDAY),
+    ],
+)
+async def test_messages_of_idle_partitions_do_not_wait_for_a_poll(version: str, sessions: bool, cluster: Any) -> None:
+    magic = 2 if RELEASES[version].number >= (0, 11) else 0
+    async with cluster(version, FetchSettings(max_wait=30.0)) as made, asyncio.timeout(25):  # less than one poll
+        await made.produce([b"first"], RecordCodec.NONE, magic)
+        made.pool.add(PLACE, 0, made.lane)
+        await made.take(1)
+        for number in range(20):
+            await made.produce([b"%d" % number], RecordCodec.NONE, magic)
+            assert [record.payload for record in await made.take(1)] == [b"%d" % number]
+        source = made.brokers._sources[made.broker.broker_id]
+        assert (source._polls._session._id != 0) is sessions
+        # The broker forgets the session, and another one begins.
+        before = source._polls._session._id
+        source._polls._session._epoch += sessions
+        for number in range(2):
+            await made.produce([b"%d" % number], RecordCodec.NONE, magic)
+            assert [record.payload for record in await made.take(1)] == [b"%d" % number]
+        assert (source._polls._session._id != before) is sessions
+        assert (made.pool.counters.errors, made.pool.counters.disconnects) == ({}, 0)
 
 
 @pytest.mark.asyncio

@@ -1,4 +1,6 @@
-"""How soon a message that was appended is in its lane, in virtual time: a fetch pool, and a broker of the simulation.
+"""Polls of idle partitions in virtual time: a fetch pool, and brokers of the simulation.
+
+How soon a message that was appended is in its lane; what a poll names; and what ends a session of polls.
 
 The network takes half a millisecond each way. An idle partition whose request is at the broker has its message after
 one way; one whose request is on the way, or whose response is, after a round trip more.
@@ -17,10 +19,11 @@ import pytest
 from consumerd.client import ChannelOpener, ClientSettings, ClusterClient
 from consumerd.fetch import ByteBudget, FetchPool, FetchSettings, Lane
 from consumerd.fetch.v08.brokers import V08Brokers
+from consumerd.fetch.v08.exchange import answer_of
 from consumerd.fetch.v08.polls import NEWCOMER_WAIT
 from consumerd.net import connect
 from tests.simulation.daemon import ProcessClock
-from tests.simulation.kafka_broker import ERAS, Era, SimulatedKafka
+from tests.simulation.kafka_broker import ERAS, Era, FetchSession, SimulatedKafka
 from tests.simulation.kernel import Kernel
 from tests.simulation.network import Line, Network
 from tests.simulation.process import ProcessLoop
@@ -36,16 +39,37 @@ ONE_WAY = 0.0005
 SOON = 3 * ONE_WAY + 0.0005
 
 
+class Nodes:
+    """The topics' nodes in ZooKeeper: each was created at `created`."""
+
+    def __init__(self) -> None:
+        self.created = 1
+        self.changed: Callable[[str], None]
+
+    def subscribe(self, changed: Callable[[str], None]) -> None:
+        self.changed = changed
+
+    def refresh(self, topic: str) -> None:
+        pass
+
+    async def zxid(self, topic: str) -> int:
+        return self.created
+
+
 class Reading:
     """A pool that reads some partitions of one broker, and when each message came. `room`: batches in a lane."""
 
-    def __init__(self, era: Era, partitions: int, room: int, **settings: Any) -> None:
+    def __init__(self, era: Era, partitions: int, room: int, brokers: int, **settings: Any) -> None:
         self.room = room
         self.kernel = Kernel()
         network = Network(self.kernel, random.Random(1))
         self.kafka = SimulatedKafka(self.kernel, network, era, metadata_lag=0.0)
-        self.kafka.add_broker(0, Line(ONE_WAY, jitter=0.0))
+        for number in range(brokers):
+            self.kafka.add_broker(number, Line(ONE_WAY, jitter=0.0))
         self.partitions = self.kafka.add_partitions("events", partitions, random.Random(1))
+        for partition in self.partitions:
+            self.kafka.lead(partition, 0)
+        self.nodes = Nodes()
         self.loop = ProcessLoop(self.kernel, network, "reader")
         self.settings = FetchSettings(**settings)
         self.counters: Any = None
@@ -72,7 +96,7 @@ class Reading:
         rng = random.Random(1)
         async with ClusterClient([("kafka0", 9092)], opener, client, clock=clock, rng=rng) as cluster:
             self.client = cluster
-            self.pool = FetchPool(V08Brokers(cluster, self.settings, clock, rng, self.listener))
+            self.pool = FetchPool(V08Brokers(cluster, self.settings, clock, rng, self.listener, self.nodes))
             self.counters = self.pool.counters
             async with asyncio.TaskGroup() as tasks:
                 running = [tasks.create_task(self.pool.run())]
@@ -131,8 +155,8 @@ class Reading:
 def reading() -> Iterator[Callable[..., Reading]]:
     made: list[Reading] = []
 
-    def make(era: Era = ERAS[-1], partitions: int = 8, room: int = 10, **settings: Any) -> Reading:
-        made.append(Reading(era, partitions, room, **settings))
+    def make(era: Era = ERAS[-1], partitions: int = 8, room: int = 10, brokers: int = 1, **settings: Any) -> Reading:
+        made.append(Reading(era, partitions, room, brokers, **settings))
         return made[-1]
 
     yield make
@@ -319,3 +343,236 @@ def test_waiting_costs_one_small_request_each_time(reading: Callable[..., Readin
     read = reading(era, partitions=100)
     read.play(scene)
     assert read.slowest() < SOON
+
+
+# -- sessions
+
+#: Those with sessions: topics are named, and named by their ids.
+WITH_SESSIONS = ERAS[2:]
+
+
+@pytest.fixture
+def named(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many partitions each FETCH within a session names."""
+    seen: list[int] = []
+    continues = FetchSession.continues
+
+    def count(self: FetchSession, epoch: int, named: Any, forgotten: Any, *, by_id: bool) -> int:
+        seen.append(len(named))
+        return continues(self, epoch, named, forgotten, by_id=by_id)
+
+    monkeypatch.setattr(FetchSession, "continues", count)
+    return seen
+
+
+def sessions(read: Reading, broker: int = 0) -> dict[int, FetchSession]:
+    return read.kafka.brokers[broker].sessions
+
+
+@pytest.mark.parametrize("era", WITH_SESSIONS, ids=lambda era: era.name)
+def test_polls_name_what_has_changed_only(reading: Callable[..., Reading], named: list[int], era: Era) -> None:
+    async def scene(read: Reading) -> None:
+        await asyncio.sleep(1.5)
+        named.clear()
+        await asyncio.sleep(5.0)
+        assert named == [0] * 10
+        named.clear()
+        read.append(3, 5)
+        await read.all_read()
+        await asyncio.sleep(5.0)
+        assert (sum(named), set(named[2:])) == (2, {0})
+        assert len(named) <= 12
+        assert [len(session.parts) for session in sessions(read).values()] == [20]
+        assert read.kafka.sessions == 1
+
+    reading(era, partitions=20).play(scene)
+
+
+def test_empty_response_looks_at_no_partition(reading: Callable[..., Reading], monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[Any] = []
+
+    def look(fetched: Any, place: Any) -> Any:
+        looked.append(place)
+        return answer_of(fetched, place)
+
+    monkeypatch.setattr("consumerd.fetch.v08.polls.answer_of", look)
+
+    async def scene(read: Reading) -> None:
+        await asyncio.sleep(1.5)
+        looked.clear()
+        await asyncio.sleep(5.0)
+        assert looked == []
+        read.append(3)
+        await read.all_read()
+        assert looked == [("events", 3)]
+
+    reading(partitions=20).play(scene)
+
+
+@pytest.mark.parametrize("error", [70, 71])
+@pytest.mark.parametrize("era", WITH_SESSIONS, ids=lambda era: era.name)
+def test_session_that_the_broker_does_not_continue_begins_again(
+    reading: Callable[..., Reading], era: Era, error: int
+) -> None:
+    async def scene(read: Reading) -> None:
+        await asyncio.sleep(1.0)
+        for _ in range(5):
+            (session,) = sessions(read).values()
+            if error == 70:
+                sessions(read).clear()
+            else:
+                session.epoch += 5
+            read.append(1)
+            await read.all_read()
+            await asyncio.sleep(SOON + 4 * ONE_WAY)
+            assert read.waits()
+            read.append(*range(8))
+            await read.all_read()
+            await asyncio.sleep(0.6)
+            assert session not in sessions(read).values()
+        assert len(sessions(read)) == 1
+
+    read = reading(era)
+    read.play(scene)
+    assert read.slowest() < SOON + 2 * ONE_WAY
+    assert read.counters.errors == {}
+    assert read.counters.disconnects == 0
+
+
+@pytest.mark.parametrize("era", WITH_SESSIONS, ids=lambda era: era.name)
+def test_broker_without_room_for_sessions_is_asked_for_all(
+    reading: Callable[..., Reading], named: list[int], era: Era
+) -> None:
+    async def scene(read: Reading) -> None:
+        read.kafka.session_slots = 0
+        await read.until(read.waits)
+        for number in range(8):
+            read.append(number)
+            await read.all_read()
+            await asyncio.sleep(0.3)
+        assert named == []
+        read.kafka.session_slots = 1
+        await asyncio.sleep(1.2)
+        assert set(named) == {0}
+
+    read = reading(era)
+    read.play(scene)
+    assert read.slowest() < SOON
+    assert read.counters.errors == {}
+
+
+@pytest.mark.parametrize("era", ERAS, ids=lambda era: era.name)
+def test_fetching_continues_when_the_broker_restarts(reading: Callable[..., Reading], era: Era) -> None:
+    async def scene(read: Reading) -> None:
+        await asyncio.sleep(1.0)
+        read.kafka.stop_broker(0)
+        await asyncio.sleep(3.0)
+        read.kafka.brokers[0].start()
+        read.kafka.take_over(random.Random(1))
+        read.append(*range(8))
+        await read.all_read()
+        await asyncio.sleep(1.0)
+        read.delays = dict.fromkeys(read.delays, 0.0)
+        read.append(*range(8))
+        await read.all_read()
+        assert len(sessions(read)) == (era in WITH_SESSIONS)
+
+    read = reading(era)
+    read.play(scene)
+    assert read.slowest() < SOON
+
+
+@pytest.mark.parametrize("era", ERAS, ids=lambda era: era.name)
+def test_partitions_that_move_leave_the_session_of_their_former_leader(
+    reading: Callable[..., Reading], era: Era
+) -> None:
+    async def scene(read: Reading) -> None:
+        await asyncio.sleep(1.0)
+        for number in (1, 2, 3):
+            read.kafka.lead(read.partitions[number], 1)
+        await asyncio.sleep(3.0)
+        read.append(*range(8))
+        await read.all_read()
+        await asyncio.sleep(1.0)
+        assert read.waits()
+        if era in WITH_SESSIONS:
+            parts = [sorted(n for _, n in each.parts) for broker in (0, 1) for each in sessions(read, broker).values()]
+            assert parts == [[0, 4, 5, 6, 7], [1, 2, 3]]
+
+    read = reading(era, brokers=2)
+    read.play(scene)
+    assert read.slowest() < SOON
+
+
+def test_removed_partition_leaves_the_session(reading: Callable[..., Reading]) -> None:
+    async def scene(read: Reading) -> None:
+        await asyncio.sleep(1.0)
+        await read.pool.remove(read.partitions[0])
+        read.append(0, 1)
+        await asyncio.sleep(0.6)
+        (session,) = sessions(read).values()
+        assert sorted(number for _, number in session.parts) == list(range(1, 8))
+        assert list(read.delays) == [(read.partitions[1], 0)]
+
+    reading().play(scene)
+
+
+def test_seek_does_not_wait_for_the_poll(reading: Callable[..., Reading]) -> None:
+    async def scene(read: Reading) -> None:
+        read.append(0, 0, 0)
+        await read.all_read()
+        await read.ready()
+        read.delays.clear()
+        began = read.kernel.now
+        read.pool.seek(read.partitions[0], 0)
+        await read.all_read()
+        assert read.kernel.now - began < SOON
+        await asyncio.sleep(1.0)
+        read.append(0)
+        began = read.kernel.now
+        await read.all_read()
+        assert read.kernel.now - began < SOON
+
+    reading().play(scene)
+
+
+def test_topic_that_was_created_again_is_noticed_while_nothing_comes(reading: Callable[..., Reading]) -> None:
+    async def scene(read: Reading) -> None:
+        await read.ready()
+        read.nodes.created = 2
+        began = read.kernel.now
+        read.nodes.changed("events")
+        await read.until(lambda: len(read.listener.events) == 8)
+        assert read.kernel.now - began < SOON + NEWCOMER_WAIT
+        assert {(event[0], event[2].kind.value) for event in read.listener.events} == {("log_changed", "replaced")}
+
+    reading(ERAS[0]).play(scene)
+
+
+def test_new_leader_epoch_in_the_metadata_is_compared_while_nothing_comes(reading: Callable[..., Reading]) -> None:
+    async def scene(read: Reading) -> None:
+        await read.ready()
+        before = read.kafka.requests["OffsetForLeaderEpoch"]
+        read.append(*range(8))
+        await read.all_read()
+        for partition in read.partitions:
+            log = read.kafka.log(partition)
+            log.told = log.leader, log.epoch + 1  # as another broker says
+        await read.client.refresh(["events"])
+        await asyncio.sleep(0.6)
+        assert read.kafka.requests["OffsetForLeaderEpoch"] - before >= 8
+
+    reading().play(scene)
+
+
+def test_partitions_take_turns_where_a_response_has_no_room_for_all(reading: Callable[..., Reading]) -> None:
+    async def scene(read: Reading) -> None:
+        await read.ready()
+        for _ in range(50):
+            read.append(*range(8), payload=b"x" * 300)
+        await read.all_read()
+
+    read = reading(poll_bytes=400, fetch_bytes=1000, max_answer_bytes=1000)
+    read.play(scene)
+    last = {partition: delay for (partition, offset), delay in read.delays.items() if offset == 49}
+    assert max(last.values()) < 2 * min(last.values())
