@@ -19,8 +19,8 @@ import pytest
 from consumerd.client import ChannelOpener, ClientSettings, ClusterClient
 from consumerd.fetch import ByteBudget, FetchPool, FetchSettings, Lane
 from consumerd.fetch.v08.brokers import V08Brokers
-from consumerd.fetch.v08.exchange import answer_of
-from consumerd.fetch.v08.polls import NEWCOMER_WAIT
+from consumerd.fetch.v08.exchange import Exchange, answer_of
+from consumerd.fetch.v08.polls import NEWCOMER_WAIT, Polls
 from consumerd.net import connect
 from tests.simulation.daemon import ProcessClock
 from tests.simulation.kafka_broker import ERAS, Era, FetchSession, SimulatedKafka
@@ -33,7 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from consumerd.partition import TopicPartition
+    from consumerd.wire.v08.fetch_session import PartitionFetch
 
+#: Without sessions, and with them.
+OLDEST_AND_NEWEST = ERAS[0], ERAS[-1]
 ONE_WAY = 0.0005
 #: One way, and before it a response that is on its way and the request after it; a little for the broker.
 SOON = 3 * ONE_WAY + 0.0005
@@ -71,6 +74,7 @@ class Reading:
             self.kafka.lead(partition, 0)
         self.nodes = Nodes()
         self.loop = ProcessLoop(self.kernel, network, "reader")
+        self.lanes: list[Lane] = []
         self.settings = FetchSettings(**settings)
         self.counters: Any = None
         self.appended: dict[tuple[TopicPartition, int], float] = {}
@@ -102,6 +106,7 @@ class Reading:
                 running = [tasks.create_task(self.pool.run())]
                 for partition in self.partitions:
                     lane = Lane(partition, ByteBudget(1 << 30), max_bytes=1 << 24, max_batches=self.room)
+                    self.lanes.append(lane)
                     self.pool.add(partition, 0, lane)
                     running.append(tasks.create_task(self._take(partition, lane)))
                 yield
@@ -164,7 +169,7 @@ def reading() -> Iterator[Callable[..., Reading]]:
         each.loop.unwind()
 
 
-@pytest.mark.parametrize("era", ERAS, ids=lambda era: era.name)
+@pytest.mark.parametrize("era", OLDEST_AND_NEWEST, ids=lambda era: era.name)
 def test_each_message_of_an_idle_partition_is_there_at_once(reading: Callable[..., Reading], era: Era) -> None:
     async def scene(read: Reading) -> None:
         await read.until(read.waits)
@@ -179,7 +184,7 @@ def test_each_message_of_an_idle_partition_is_there_at_once(reading: Callable[..
     assert read.slowest() < SOON
 
 
-@pytest.mark.parametrize("era", ERAS, ids=lambda era: era.name)
+@pytest.mark.parametrize("era", OLDEST_AND_NEWEST, ids=lambda era: era.name)
 def test_an_answered_partition_is_in_the_next_poll(reading: Callable[..., Reading], era: Era) -> None:
     async def scene(read: Reading) -> None:
         await asyncio.sleep(1.0)
@@ -195,7 +200,7 @@ def test_an_answered_partition_is_in_the_next_poll(reading: Callable[..., Readin
     reading(era).play(scene)
 
 
-@pytest.mark.parametrize("era", ERAS, ids=lambda era: era.name)
+@pytest.mark.parametrize("era", OLDEST_AND_NEWEST, ids=lambda era: era.name)
 def test_partition_that_becomes_idle_does_not_wait_for_the_poll_under_way(
     reading: Callable[..., Reading], era: Era
 ) -> None:
@@ -269,7 +274,7 @@ def test_busy_partition_and_idle_ones_do_not_wait_for_each_other(reading: Callab
     assert max(idle) < SOON
 
 
-@pytest.mark.parametrize("era", ERAS, ids=lambda era: era.name)
+@pytest.mark.parametrize("era", OLDEST_AND_NEWEST, ids=lambda era: era.name)
 def test_paused_partition_is_not_asked_for_and_resumes_at_once(reading: Callable[..., Reading], era: Era) -> None:
     async def scene(read: Reading) -> None:
         await read.ready()
@@ -327,7 +332,7 @@ def test_partition_without_room_is_asked_for_again_once_there_is(reading: Callab
     reading(room=1).play(scene)
 
 
-@pytest.mark.parametrize("era", ERAS, ids=lambda era: era.name)
+@pytest.mark.parametrize("era", OLDEST_AND_NEWEST, ids=lambda era: era.name)
 def test_waiting_costs_one_small_request_each_time(reading: Callable[..., Reading], era: Era) -> None:
     async def scene(read: Reading) -> None:
         await asyncio.sleep(1.5)
@@ -396,12 +401,21 @@ def test_empty_response_looks_at_no_partition(reading: Callable[..., Reading], m
         return answer_of(fetched, place)
 
     monkeypatch.setattr("consumerd.fetch.v08.polls.answer_of", look)
+    requests: list[Any] = []
+    poll = Polls.poll
+
+    def ask(self: Polls, request: Any) -> Any:
+        requests.append(request)
+        return poll(self, request)
+
+    monkeypatch.setattr(Polls, "poll", ask)
 
     async def scene(read: Reading) -> None:
         await asyncio.sleep(1.5)
         looked.clear()
-        await asyncio.sleep(5.0)
-        assert looked == []
+        requests.clear()
+        await asyncio.sleep(12.0)
+        assert looked == requests == []
         read.append(3)
         await read.all_read()
         assert looked == [("events", 3)]
@@ -461,7 +475,7 @@ def test_broker_without_room_for_sessions_is_asked_for_all(
     assert read.counters.errors == {}
 
 
-@pytest.mark.parametrize("era", ERAS, ids=lambda era: era.name)
+@pytest.mark.parametrize("era", OLDEST_AND_NEWEST, ids=lambda era: era.name)
 def test_fetching_continues_when_the_broker_restarts(reading: Callable[..., Reading], era: Era) -> None:
     async def scene(read: Reading) -> None:
         await asyncio.sleep(1.0)
@@ -482,7 +496,7 @@ def test_fetching_continues_when_the_broker_restarts(reading: Callable[..., Read
     assert read.slowest() < SOON
 
 
-@pytest.mark.parametrize("era", ERAS, ids=lambda era: era.name)
+@pytest.mark.parametrize("era", OLDEST_AND_NEWEST, ids=lambda era: era.name)
 def test_partitions_that_move_leave_the_session_of_their_former_leader(
     reading: Callable[..., Reading], era: Era
 ) -> None:
@@ -576,3 +590,101 @@ def test_partitions_take_turns_where_a_response_has_no_room_for_all(reading: Cal
     read.play(scene)
     last = {partition: delay for (partition, offset), delay in read.delays.items() if offset == 49}
     assert max(last.values()) < 2 * min(last.values())
+
+
+# -- sizes and memory
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int, list[PartitionFetch]]]:
+    """Each FETCH: how long the broker may wait, its size, and the partitions that it names."""
+    seen: list[tuple[float, int, list[PartitionFetch]]] = []
+    send = Exchange.send
+
+    async def note(self: Exchange, channel: Any, partitions: Any, max_bytes: int, wait: float) -> Any:
+        seen.append((wait, max_bytes, list(getattr(partitions, "named", partitions))))
+        return await send(self, channel, partitions, max_bytes, wait)
+
+    monkeypatch.setattr(Exchange, "send", note)
+    return seen
+
+
+@pytest.mark.parametrize(("poll_bytes", "min_bytes", "size"), [(400, 1, 400), (400, 900, 900)])
+def test_sizes_of_fetches(
+    reading: Callable[..., Reading],
+    asked: list[tuple[float, int, list[PartitionFetch]]],
+    poll_bytes: int,
+    min_bytes: int,
+    size: int,
+) -> None:
+    async def scene(read: Reading) -> None:
+        await read.until(read.waits)
+        await asyncio.sleep(1.2)
+
+    reading(partitions=3, poll_bytes=poll_bytes, min_bytes=min_bytes, fetch_bytes=1000).play(scene)
+    assert {each.max_bytes for wait, _, named in asked if not wait for each in named} == {1000}
+    assert {each.max_bytes for wait, _, named in asked if wait for each in named} == {size}
+    assert asked[-1][:2] == (0.5, 3 * size)
+
+
+def test_position_of_a_fetch_tells_the_epoch_of_the_last_message_and_the_topic(
+    reading: Callable[..., Reading], asked: list[tuple[float, int, list[PartitionFetch]]]
+) -> None:
+    async def scene(read: Reading) -> None:
+        read.kafka.lead(read.partitions[0], None)
+        read.kafka.lead(read.partitions[0], 0)  # in another epoch
+        read.append(0)
+        await read.all_read()
+        await asyncio.sleep(1.0)
+
+    read = reading(partitions=1)
+    read.play(scene)
+    first, last = (named[0] for _, _, named in (asked[0], [each for each in asked if each[2]][-1]))
+    epoch, topic_id = read.kafka.log(read.partitions[0]).epoch, (1).to_bytes(16, "big")
+    assert epoch > 0
+    assert (first.topic, first.partition, first.offset, first.last_epoch) == ("events", 0, 0, -1)
+    assert (last.offset, last.leader_epoch, last.topic_id, last.last_epoch) == (1, epoch, topic_id, epoch)
+
+
+@pytest.mark.parametrize("era", OLDEST_AND_NEWEST, ids=lambda era: era.name)
+def test_memory_is_released_whatever_ends_a_fetch(reading: Callable[..., Reading], era: Era) -> None:
+    async def scene(read: Reading) -> None:
+        await read.until(read.waits)
+        for number in range(8):
+            read.append(*range(8), *range(8), payload=b"x" * 300)
+            match number % 4:
+                case 0:
+                    read.kafka.stop_broker(0)
+                    await asyncio.sleep(0.5)
+                    read.kafka.brokers[0].start()
+                    read.kafka.take_over(random.Random(1))
+                case 1:
+                    read.kafka.lead(read.partitions[0], None)
+                    await asyncio.sleep(0.5)
+                    read.kafka.lead(read.partitions[0], 0)
+                case 2:
+                    read.pool.seek(read.partitions[1], read.pool.position(read.partitions[1]))
+            await read.all_read()
+        await asyncio.sleep(1.0)
+        assert [lane.budget.used for lane in read.lanes] == [0] * 8
+        await read.pool.remove(read.partitions[2])
+        assert [lane.budget.used for lane in read.lanes] == [0] * 8
+
+    reading(era, poll_bytes=400, fetch_bytes=1000).play(scene)
+
+
+def test_response_that_is_cut_off_is_asked_for_again_as_a_busy_one(
+    reading: Callable[..., Reading], asked: list[tuple[float, int, list[PartitionFetch]]]
+) -> None:
+    async def scene(read: Reading) -> None:
+        await read.until(read.waits)
+        asked.clear()
+        for _ in range(4):
+            read.append(0, payload=b"x" * 300)
+        await read.all_read()
+        await asyncio.sleep(0.1)
+
+    read = reading(partitions=1, poll_bytes=400, fetch_bytes=4000)
+    read.play(scene)
+    # The first message is answered alone, the next poll brings a part, one fetch the rest, and there is no empty one.
+    assert [wait for wait, _, _ in asked] == [0.5, 0.0, 0.5]

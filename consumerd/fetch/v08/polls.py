@@ -18,7 +18,6 @@ partition alone: each gets its share.
 from __future__ import annotations
 
 import asyncio
-import math
 from typing import TYPE_CHECKING, Final
 
 from consumerd.client import FetchedPartition
@@ -77,7 +76,7 @@ class Polls:
         self._under_way = False
         #: Those that the next response answers, even if there is nothing new.
         self._hurried: dict[Place, PartitionRequest] = {}
-        self._reviewed: tuple[float, ClusterMetadata | None] = -math.inf, None
+        self._reviewed: tuple[float, ClusterMetadata | None] = 0.0, None
 
     async def poll(self, request: PartitionRequest) -> FetchedPartition | None:
         """Wait for new messages; None: ask again. Raises BrokerError, WireError."""

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from consumerd.client import Node
+from consumerd.client import FetchedPartition, Node, PartitionFetch
 from consumerd.errors import BrokerError
-from consumerd.fetch import FetchSettings
+from consumerd.fetch import ByteBudget, FetchSettings, Lane
 from consumerd.fetch.fetcher import PartitionResponse
 from consumerd.fetch.response import FetchOutcome
-from consumerd.fetch.v08.brokers import V08Brokers, V08Source
-from consumerd.partition import TopicPartition
+from consumerd.fetch.v08.brokers import V08Brokers, V08Source, _Leadership
+from consumerd.partition import UNKNOWN_LOG, TopicPartition
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08.apis import OFFSET_FOR_LEADER_EPOCH
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from consumerd.fetch import Lane
+    from consumerd.fetch.v08.exchange import PartitionRequest
 
+GONE = BrokerError("gone")
 T0, U0 = (TopicPartition.numbered(topic, 0) for topic in "tu")
 
 
@@ -275,13 +277,14 @@ def test_change_of_a_topics_node_makes_its_positions_doubtful() -> None:
         (FetchOutcome.EMPTY, 9, False),
         (FetchOutcome.EMPTY, 10, True),
         (FetchOutcome.CUT, 10, False),
+        (FetchOutcome.CORRUPT, 10, True),
     ],
 )
 def test_partition_is_idle_at_the_readable_end(
     brokers: V08Brokers, outcome: FetchOutcome, offset: int, idle: bool
 ) -> None:
     made = source(brokers, T0)
-    made.idle = outcome is FetchOutcome.CUT
+    made.idle = outcome in (FetchOutcome.CUT, FetchOutcome.CORRUPT)
     made.classified(outcome, empty()._replace(readable_end=10), offset)
     assert made.idle is idle
 
@@ -299,3 +302,135 @@ def test_second_empty_response_in_a_row_is_believed(brokers: V08Brokers) -> None
         made.classified(outcome, empty()._replace(readable_end=10), 5)
         seen.append(made.idle)
     assert seen == [False, True, False, False]
+
+
+class Polled:
+    """A broker source that keeps what it is asked for, and gives the answers that it has."""
+
+    node_id = 1
+
+    def __init__(self) -> None:
+        self.requests: list[PartitionRequest] = []
+        self.hurried: list[PartitionRequest] = []
+        self.answers: list[Any] = []
+
+    async def wait_out_quota(self) -> None: ...
+
+    async def fetch(self, request: PartitionRequest) -> Any:
+        self.requests.append(request)
+        answer = self.answers.pop(0) if self.answers else await request.answer
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    poll = fetch
+
+    def hurry(self, request: PartitionRequest) -> None:
+        self.hurried.append(request)
+
+
+@pytest.fixture
+def asking(brokers: V08Brokers, monkeypatch: pytest.MonkeyPatch) -> tuple[V08Source, Polled, Lane]:
+    """A compared source of T0, the broker that it asks, and its lane."""
+    polled = Polled()
+    leadership = _Leadership(cast("Any", polled), 4, None)
+
+    async def led(partition: TopicPartition) -> _Leadership:
+        return leadership
+
+    monkeypatch.setattr(brokers, "leadership", led)
+    lane = Lane(T0, ByteBudget(1 << 30), max_bytes=1 << 20)
+    made = brokers.source(T0, lane)
+    made._compared = leadership
+    return made, polled, lane
+
+
+@pytest.mark.asyncio
+async def test_memory_of_a_busy_request_is_reserved_and_released(asking: tuple[V08Source, Polled, Lane]) -> None:
+    made, polled, lane = asking
+    polled.answers = [None, BrokerError("gone"), FetchedPartition(0, b"x", 9, ())]
+    assert await made.ask(0, 1000, UNKNOWN_LOG) is None  # a quota
+    assert lane.budget.used == 0
+    with pytest.raises(BrokerError):
+        await made.ask(0, 1000, UNKNOWN_LOG)
+    assert lane.budget.used == 0
+    response = await made.ask(5, 1000, UNKNOWN_LOG)
+    assert response is not None
+    assert (lane.budget.used, response.asked, response.broker) == (1000, 1000, 1)
+    assert polled.requests[-1].fetch == PartitionFetch("t", 0, 5, 1000, 4)
+
+
+@pytest.mark.asyncio
+async def test_memory_of_a_polled_response_is_counted(asking: tuple[V08Source, Polled, Lane]) -> None:
+    made, polled, lane = asking
+    made.idle = True
+    polled.answers = [None, FetchedPartition(0, b"xyz", 9, ())]
+    assert await made.ask(0, 1000, UNKNOWN_LOG) is None
+    response = await made.ask(5, 1000, UNKNOWN_LOG)
+    assert response is not None
+    assert (lane.budget.used, response.asked) == (3, 64 << 10)
+
+
+@pytest.mark.asyncio
+async def test_request_stays_over_empty_answers_once_one_was_sound(asking: tuple[V08Source, Polled, Lane]) -> None:
+    made, polled, _ = asking
+    made.idle = True
+    stays = []
+    for happen in (lambda: None, lambda: None, lambda: made.refusal(6), lambda: None, lambda: made.failed(GONE)):
+        happen()
+        made._compared = await made._brokers.leadership(T0)
+        polled.answers = [FetchedPartition(0, b"", 9, ())]
+        await made.ask(9, 1000, UNKNOWN_LOG)
+        stays.append(polled.requests[-1].stays is not None)
+        made.classified(FetchOutcome.EMPTY, empty()._replace(readable_end=9), 9)
+    assert stays == [False, True, False, True, False]
+
+
+@pytest.mark.asyncio
+async def test_doubt_and_pause_end_the_wait_of_a_request(asking: tuple[V08Source, Polled, Lane]) -> None:
+    made, polled, _ = asking
+    made.pause()  # nothing is polled
+    made.doubt()
+    made._compared = await made._brokers.leadership(T0)
+    made.idle = True
+    task = asyncio.create_task(made.ask(9, 1000, UNKNOWN_LOG))
+    await asyncio.sleep(0)
+    made.pause()
+    assert polled.hurried == polled.requests
+    assert not task.done()
+    made.doubt()
+    assert await task is None
+    made.pause()
+    assert len(polled.hurried) == 1
+
+
+def test_only_errors_of_leaders_make_a_position_doubtful() -> None:
+    stale: list[str] = []
+    nobody: Any = SimpleNamespace(stale=stale.extend)
+    brokers = V08Brokers(nobody, FetchSettings(), FakeClock(), random.Random(1), nobody)
+    made = source(brokers, T0)
+    made._compared = cast("Any", object())
+    made.refusal(29)
+    made.refusal(2)
+    assert (stale, made.is_doubtful()) == ([], False)
+    made.refusal(6)
+    assert (stale, made.is_doubtful()) == (["t"], True)
+
+
+@pytest.mark.asyncio
+async def test_failure_of_a_look_up_that_nobody_waits_for_is_no_error_of_the_loop() -> None:
+    failures: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    client = OneBroker(offset=7)
+    client.released.clear()
+    async with started(client) as brokers:
+        asked = asyncio.create_task(brokers.log_end(T0))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        asked.cancel()
+        await asyncio.wait([asked])
+        client.trouble = BrokerError("gone")
+        client.released.set()
+    del asked
+    gc.collect()
+    assert failures == []
