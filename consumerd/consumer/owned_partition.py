@@ -47,6 +47,7 @@ class OwnedPartition:
         "lane",
         "leaving",
         "partition",
+        "passing",
         "paused",
         "refusal",
         "session_id",
