@@ -126,6 +126,8 @@ class Fetcher:
         "_lane",
         "_policies",
         "_proven",
+        "_report_at",
+        "_report_pauses",
         "_resumed",
         "_services",
         "_settings",
