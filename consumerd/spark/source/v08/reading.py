@@ -216,6 +216,8 @@ class V08Rows:
         self._schema = arrow_schema(columns)
         self._wanted = frozenset(columns)
         self._same = ConstantColumns(split)
+        #: A leader epoch, and a column of it: most sets have that of the one before.
+        self._epochs: tuple[int | None, pa.Array] = None, pa.nulls(0, pa.int32())
 
     def batches(self, records: RecordSet, end: int) -> Iterator[pa.RecordBatch]:
         """The records below offset `end`."""
@@ -231,7 +233,7 @@ class V08Rows:
             whole["next_offset"] = pc.add(offsets, pa.scalar(1, pa.int64()))
         payloads, keys, headers = records.payloads, records.keys, records.headers
         if "leader_epoch" in self._wanted:
-            whole["leader_epoch"] = pa.repeat(pa.scalar(records.log.leader_epoch, pa.int32()), count)
+            whole["leader_epoch"] = self._epoch_column(records.log.leader_epoch, count)
         for first, last in _pieces(records, count):
             columns = {name: column.slice(first, last - first) for name, column in whole.items()}
             for name, values in (("value", payloads), ("key", keys)):
@@ -240,6 +242,13 @@ class V08Rows:
             if HEADERS.name in self._wanted and headers:
                 columns[HEADERS.name] = _headers([headers.get(number) for number in range(first, last)])
             yield self._batch(columns, last - first)
+
+    def _epoch_column(self, epoch: int | None, rows: int) -> pa.Array:
+        known, column = self._epochs
+        if known != epoch or len(column) < rows:
+            column = pa.repeat(pa.scalar(epoch, pa.int32()), rows)
+            self._epochs = epoch, column
+        return column.slice(0, rows)
 
     def flaw(self, offset: int, next_offset: int, problem: str) -> pa.RecordBatch:
         """One row that says why the bytes at `offset` cannot be read."""
