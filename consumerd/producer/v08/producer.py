@@ -209,8 +209,6 @@ class V08Producer:
             raise TypeError("values is a list of messages: put a single one into brackets")
         rows = list(values)  # the caller may change its list while we wait for room
         ranges: list[BatchRange] = []
-        if not rows:
-            return Deliveries(ranges)
         beside = message_size(key, None, headers)
         sizes = sizes_of(rows, beside)
         left = sizes.total
@@ -270,7 +268,6 @@ class V08Producer:
         route = self._routes.get(topic)
         if route is None or route.metadata is not self._client.metadata:
             count = await self.partition_count(topic)
-            self._require_open()
             route = self._routes[topic] = Route(
                 topic,
                 count,
@@ -384,8 +381,8 @@ class V08Producer:
             metadata = await self._client.topics([topic], create=self.settings.create_topics)
             found = metadata.topics.get(topic)
             if found is None or not found.partitions:
-                await self._client.leader(topic, 0)  # raises the error of the topic
-            return len(found.partitions) if found is not None else 0
+                raise self._client.leaderless(topic, 0)
+            return len(found.partitions)
 
         return await self._client.retrying(f"partitions of {topic}", count, timeout=timeout)
 
@@ -402,9 +399,7 @@ class V08Producer:
 
     def _unstick(self, queue: PartitionQueue) -> None:
         self._recall(queue.partition.topic)
-        route = self._routes.get(queue.partition.topic)
-        if route is not None:
-            route.unstick(queue)
+        self._routes[queue.partition.topic].unstick(queue)
 
     def _settle(self, batch: Batch) -> None:
         self._held.resize(self._held.amount - batch.size)

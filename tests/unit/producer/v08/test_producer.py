@@ -244,6 +244,37 @@ async def test_memory_for_a_whole_batch_is_taken_at_once(monkeypatch: pytest.Mon
     assert searches == sum(map(len, cluster.requests))
 
 
+@pytest.mark.parametrize(("buffer_bytes", "advance"), [(32 << 20, 64 << 10), (64 << 20, 64 << 10), (320_000, 10_000)])
+async def test_memory_that_is_taken_in_advance_is_limited(buffer_bytes: int, advance: int) -> None:
+    """For all topics together: each time to 64 KiB, or a 32nd of the buffer, divided by the topics that are filled."""
+    cluster = MemoryCluster()
+    parts = cluster.metadata.topics["t"]
+    cluster.metadata = ClusterMetadata(cluster.metadata.nodes, {"t": parts, "u": parts})
+    async with producer(cluster, batch_bytes=200_000, buffer_bytes=buffer_bytes, linger=3600) as ours:
+        await ours.send("t", b"x")
+        taken = 2 * advance  # for the message, and for its batch
+        assert ours._budget.used - ours.buffered_bytes == taken
+        await ours.send("u", b"x")
+        taken += 2 * min(advance, buffer_bytes // 32 // 2)
+        assert ours._budget.used - ours.buffered_bytes == taken
+        await ours.abort()
+
+
+async def test_single_messages_join_the_batch_of_a_list_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[str] = []
+    search = V08Producer._batch
+
+    async def noted(self: V08Producer, topic: str, *arguments: Any) -> Any:
+        searched.append(topic)
+        return await search(self, topic, *arguments)
+
+    monkeypatch.setattr(V08Producer, "_batch", noted)
+    async with producer(MemoryCluster(), batch_bytes=64 << 10, linger=3600) as ours:
+        await ours.send_many("t", [b"x"] * 3)
+        await ours.send("t", b"x")
+        assert searched == ["t"]
+
+
 async def test_no_memory_is_taken_in_advance_while_a_caller_waits_for_some() -> None:
     cluster = MemoryCluster()
     cluster.taking.clear()
@@ -496,7 +527,7 @@ async def test_message_with_a_place_does_not_attract_those_without(named: dict[s
 
 async def test_many_messages_without_a_key_are_added_to_a_batch_in_one_step() -> None:
     async with producer(MemoryCluster()) as ours:
-        deliveries = await ours.send_many("t", [b"x", None] * 100)
+        deliveries = await ours.send_many("t", [None, b"x"] * 100)
         assert [each.messages for each in deliveries.ranges] == [200]
         assert ours.buffered_bytes == 200 * OVERHEAD + 100
 
@@ -570,9 +601,7 @@ class Learning(MemoryCluster):
         self.metadata = ClusterMetadata(self.metadata.nodes, {} if self.found is None else {"t": self.found})
         return self.metadata
 
-    async def leader(self, topic: str, partition: int) -> Node:
-        client: Any = self
-        raise ClusterClient.leaderless(client, topic, partition)
+    leaderless = ClusterClient.leaderless
 
     def stale(self, topics: Any = ()) -> None:
         return
