@@ -96,6 +96,11 @@ class ScriptedBroker:
         for task in self._tasks:
             task.cancel()
 
+    @property
+    def open(self) -> set[asyncio.StreamWriter]:
+        """The connections that have not ended."""
+        return self._writers
+
     def fetches(self, kind: type = FetchRequest) -> list[Any]:
         return [request for request in self.requests if type(request) is kind]
 

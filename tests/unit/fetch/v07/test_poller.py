@@ -54,7 +54,7 @@ async def test_packs_an_entry_once_while_neither_offset_nor_size_changes(rig: An
     async with rig(poll_backoff_min=0.001, poll_backoff_max=0.001) as r:
         for number in range(3):
             r.add(number=number)
-        await r.until(lambda: len(r.broker.fetches(MultiFetchRequest)) > 3)
+        await r.until(lambda: any(len(poll.fetches) == 3 for poll in r.broker.fetches(MultiFetchRequest)))
         monkeypatch.setattr(FetchRequest, "entry", counted)
         polls = len(r.broker.fetches(MultiFetchRequest))
         await r.until(lambda: len(r.broker.fetches(MultiFetchRequest)) > polls + 20)
