@@ -140,6 +140,16 @@ async def test_starts_what_was_added_before_and_after_it_runs(brokers: Brokers) 
     assert brokers.sources[1].ended
 
 
+async def test_partitions_are_a_view(brokers: Brokers, pool: FetchPool) -> None:
+    """A member that stops looks each of its partitions up; copies of 10,000 would hold the event loop."""
+    partitions = pool.partitions
+    assert P not in partitions
+    pool.add(P, 0, brokers.lane)
+    assert partitions == {P}
+    await pool.remove(P)
+    assert not partitions
+
+
 async def test_removes_a_partition_that_was_never_fetched(brokers: Brokers) -> None:
     pool = FetchPool(brokers)
     pool.add(P, 0, brokers.lane)

@@ -10,8 +10,6 @@ import pytest
 from consumerd.fetch import (
     BrokerUnknownError,
     CorruptPartitionError,
-    FetchPool,
-    Lane,
     LogChangePolicy,
     ResetPolicy,
 )
@@ -81,19 +79,6 @@ async def test_polls_idle_partitions_together(rig: Any, scripted_log: Any, numbe
         r.broker.logs["t", 7] = scripted_log(0, encode_message_set(numbered(range(3))))
         assert await r.take(lanes[7], 3) == numbered(range(3))
         assert r.pool.counters.errors.total() == 0
-
-
-async def test_grows_fetch_to_size_of_large_message(rig: Any, scripted_log: Any, numbered: Any) -> None:
-    large = b"x" * 70_000
-    async with rig(fetch_bytes=1000, poll_bytes=1000, max_fetch_bytes=100_000) as r:
-        data = encode_message_set([*numbered([1]), large, *numbered([2])])
-        r.broker.logs["t", 0] = scripted_log(0, data)
-        lane = r.add()
-        assert await r.take(lane, 3) == [*numbered([1]), large, *numbered([2])]
-        sizes = [request.max_size for request in r.broker.fetches()]
-        assert 70_000 + 10 in sizes
-        assert sizes[-1] == 1000
-        assert r.pool.counters.grown == 1
 
 
 async def test_grows_fetch_when_length_is_cut_off(rig: Any, scripted_log: Any) -> None:
@@ -202,14 +187,6 @@ async def test_damage_before_an_offset_leaves_the_offset_in_force(rig: Any, scri
         r.add(offset=40)
         _, _, error = await r.listener.first("failed")
         assert isinstance(error, CorruptPartitionError)
-
-
-async def test_backs_off_when_reset_does_not_help(rig: Any) -> None:
-    async with rig(retry_backoff_min=0.02, retry_backoff_max=0.02) as r:
-        r.broker.on_fetch = lambda request: FetchResponse(ErrorCode.OFFSET_OUT_OF_RANGE, b"")
-        r.add(offset=5)
-        await r.until(lambda: len(r.broker.fetches()) >= 6)
-        assert len(r.clock.sleeps) >= 4  # before every fetch but the first two
 
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN, ErrorCode.WRONG_PARTITION])
@@ -365,15 +342,6 @@ async def test_isolates_partition_that_spoils_poll(rig: Any, scripted_log: Any, 
             assert await r.take(lanes[number], number) == numbered(range(number))
 
 
-async def test_rejects_response_larger_than_requested(rig: Any) -> None:
-    async with rig(fetch_bytes=1000, poll_bytes=1000) as r:
-        r.broker.on_fetch = lambda request: FetchResponse(ErrorCode.NONE, bytes(1001))
-        lane = r.add()
-        while r.broker.connections < 3:
-            await asyncio.sleep(0.005)
-        assert len(lane) == 0
-
-
 async def test_removing_stops_fetching_at_once(rig: Any, scripted_log: Any, numbered: Any) -> None:
     async with rig(fetch_bytes=500, poll_bytes=500) as r:
         r.broker.logs["t", 0] = scripted_log(0, encode_message_set(numbered(range(2000))))
@@ -413,32 +381,6 @@ async def test_removing_last_partition_of_broker_disconnects(rig: Any) -> None:
         assert r.broker.connections == 2
 
 
-async def test_rejects_partition_added_twice(rig: Any) -> None:
-    async with rig() as r:
-        lane = r.add()
-        with pytest.raises(ValueError, match="already"):
-            r.pool.add(T0, 0, lane)
-
-
-async def test_fetches_partitions_added_before_run(rig: Any, scripted_log: Any, numbered: Any) -> None:
-    async with rig() as r:
-        r.broker.logs["t", 0] = scripted_log(0, encode_message_set(numbered([1])))
-        pool = FetchPool(r.fresh_brokers())
-        lane = Lane(T0, r.budget, max_bytes=1 << 20)
-        pool.add(T0, 0, lane)
-        pool.pause(T0)
-        pool.seek(T0, 0)  # keeps the pause
-        running = asyncio.create_task(pool.run())
-        await asyncio.sleep(0.02)
-        assert not r.broker.requests
-        pool.resume(T0)
-        assert await r.take(lane, 1) == numbered([1])
-        await pool.remove(T0)
-        running.cancel()
-        await asyncio.wait([running])
-        lane.close()
-
-
 async def test_seeks_forward_and_back(rig: Any, scripted_log: Any, numbered: Any) -> None:
     payloads = numbered(range(400))
     size = len(encode_message_set(payloads[:1]))
@@ -450,24 +392,6 @@ async def test_seeks_forward_and_back(rig: Any, scripted_log: Any, numbered: Any
         assert await r.take(lane, 50) == payloads[350:]
         r.pool.seek(T0, 0)
         assert (await r.take(lane, 10))[0] == payloads[0]
-
-
-async def test_pauses_and_resumes(rig: Any, scripted_log: Any, numbered: Any) -> None:
-    async with rig() as r:
-        log = r.broker.logs["t", 0] = scripted_log(0)
-        lane, other = r.add(), r.add(number=1)
-        await r.until(lambda: bool(r.broker.fetches(MultiFetchRequest)))
-        r.pool.pause(T0)
-        log.segments[0] += encode_message_set(numbered([1]))
-        before = len(r.broker.fetches(MultiFetchRequest))
-        # The first of them may have been under way.
-        await r.until(lambda: len(r.broker.fetches(MultiFetchRequest)) >= before + 3)
-        polled = r.broker.fetches(MultiFetchRequest)[before + 1 :]
-        assert {fetch.partition for request in polled for fetch in request.fetches} == {1}
-        assert len(lane) <= 1  # at most the poll that was under way
-        r.pool.resume(T0)
-        assert await r.take(lane, 1) == numbered([1])
-        assert len(other) == 0
 
 
 async def test_busy_partition_does_not_starve_others(rig: Any, scripted_log: Any, numbered: Any) -> None:
@@ -561,14 +485,3 @@ async def test_decodes_large_compressed_message_in_turns_within_budget(rig: Any,
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
             assert r.budget.used < 2 * batch.memory_bytes  # the other one waits for the memory of this one
-
-
-async def test_partitions_are_a_view(rig: Any) -> None:
-    """A member that stops looks each of its partitions up; copies of 10,000 would hold the event loop."""
-    async with rig() as r:
-        partitions = r.pool.partitions
-        assert T0 not in partitions
-        r.add()
-        assert partitions == {T0}
-        await r.pool.remove(T0)
-        assert not partitions

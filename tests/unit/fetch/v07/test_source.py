@@ -98,10 +98,10 @@ async def test_large_responses_wait_for_memory_when_it_is_their_turn_to_be_decod
         assert len(await lane.get()) == 200_000
 
 
-async def test_a_paused_idle_partition_is_not_polled(rig: Any) -> None:
+async def test_a_paused_idle_partition_is_not_polled(rig: Any, scripted_log: Any, numbered: Any) -> None:
     async with rig() as r:
-        for number in range(2):
-            r.add(number=number)
+        log = r.broker.logs["t", 0] = scripted_log(0)
+        lane, _ = r.add(), r.add(number=1)
         await r.until(lambda: len(r.broker.fetches(MultiFetchRequest)) >= 3)
         r.pool.pause(T0)
         await r.until(lambda: r.pool.counters.polls == len(r.broker.fetches(MultiFetchRequest)))
@@ -111,6 +111,10 @@ async def test_a_paused_idle_partition_is_not_polled(rig: Any) -> None:
             assert [fetch.partition for fetch in poll.fetches] == [1]
         r.pool.resume(T0)
         await r.until(lambda: len(r.broker.fetches(MultiFetchRequest)[-1].fetches) == 2)
+        r.pool.pause(T0)
+        log.segments[0] += encode_message_set(numbered([1]))
+        r.pool.resume(T0)
+        assert await r.take(lane, 1) == numbered([1])
 
 
 async def test_looks_the_end_of_the_log_up(rig: Any, scripted_log: Any) -> None:
