@@ -25,6 +25,7 @@ from consumerd.cli.main import COMMANDS, LazyGroup
 from consumerd.config.model import Config
 from consumerd.config.reloading import RELOADS
 from consumerd.config.toml_text import toml_value
+from consumerd.config.validation import model_of
 from consumerd.errors import ConsumerdError, ExitCode
 from consumerd.metrics.catalogue import BROKER_METRICS, MEMBER_METRICS, MIRROR_METRICS, PROCESS_METRICS
 
@@ -115,7 +116,7 @@ def configuration() -> str:
         "[Reloading](../operations.md#reloading-the-configuration). The table `[spark]` is described in",
         "[Spark](../spark.md).",
     ]
-    for path, model in _tables("", Config):
+    for path, model in _tables("", model_of(Config)):
         keys = {
             name: each
             for name, each in model.model_fields.items()
@@ -123,7 +124,7 @@ def configuration() -> str:
         }
         if not keys:
             continue
-        is_array = path in Config.model_fields and get_origin(Config.model_fields[path].annotation) is tuple
+        is_array = path == "subscriptions"
         heading = f"## [[{path}]]" if is_array else f"## [{path}]"
         lines += ["", heading.replace("[", "\\["), "", prose(inspect.getdoc(model) or ""), ""]
         lines += ["| key | type | default | a change takes effect | description |", "|---|---|---|---|---|"]

@@ -206,13 +206,11 @@ def _config(cluster: ClusterAddress, options: dict[str, Any]) -> Config:
         config = parse({**document, "zookeeper": servers}, "the command line", environment=False)
         if cluster.config is None:
             return config
-        return config.model_copy(
-            update={"zookeeper": cluster.config.zookeeper.model_copy(update=servers), "kafka": cluster.config.kafka}
-        )
+        return config.replace(zookeeper=cluster.config.zookeeper.replace(**servers), kafka=cluster.config.kafka)
     group["coordination"] = "kafka"
     addresses = tuple(format_address(*address) for address in cluster.bootstrap)
     brokers = {"bootstrap": addresses, "connection_timeout": cluster.timeout}
     config = parse({**document, "kafka": brokers}, "the command line", environment=False)
     if cluster.config is None:
         return config
-    return config.model_copy(update={"kafka": cluster.config.kafka.model_copy(update=brokers)})
+    return config.replace(kafka=cluster.config.kafka.replace(**brokers))

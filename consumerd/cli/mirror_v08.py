@@ -135,4 +135,4 @@ def target_section(servers: Sequence[str], config: Path | None) -> KafkaSection:
     addresses = server_list(servers, "--to-bootstrap-server")
     if config is None:
         return kafka_section(addresses)
-    return load(config).kafka.model_copy(update={"bootstrap": tuple(addresses)})
+    return load(config).kafka.replace(bootstrap=tuple(addresses))

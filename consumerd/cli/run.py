@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -62,16 +62,21 @@ def imports_kept() -> Iterator[None]:
 @config_option()
 def command(path: Path) -> None:
     """Join the group and deliver messages to the handler until stopped."""
-    from consumerd.daemon.signals import process_signals  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.daemon.signals import process_signals, signals_held  # noqa: PLC0415 - before all that takes time
 
-    with process_signals(reloads=True) as signals:  # before all that takes time
+    with ExitStack() as stack:
+        with signals_held():
+            with imports_kept():
+                import_structlog()
+                from consumerd.config.child import begin_loading  # noqa: PLC0415
+
+                load = begin_loading(path)
+            signals = stack.enter_context(process_signals(reloads=True))  # with a thread, so not before the child
         with imports_kept():
-            import_structlog()
-            from consumerd.config.model import load  # noqa: PLC0415
             from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
             from consumerd.daemon.loop import run_on_loop  # noqa: PLC0415
             from consumerd.daemon.service import serve  # noqa: PLC0415
 
-            config = load(path)
+            config = load()
         configure_logs(config.log.level, config.log.format)
         run_on_loop(serve(config, path), config.daemon.loop, signals=signals, budget=config.fetch.budget)

@@ -242,7 +242,7 @@ async def open_session(zookeeper: str, timeout: float, section: ZooKeeperSection
         from consumerd.config.build import build_session  # noqa: PLC0415
 
         where = "zookeeper.connect" if section.connect == zookeeper else where
-        section = section.model_copy(update={"connect": zookeeper})
+        section = section.replace(connect=zookeeper)
         session = build_session(section, clock=clock, rng=rng, wait_connected=timeout)
     try:
         await start_session(session, timeout, clock, where=where)

@@ -306,6 +306,6 @@ def build_stages(section: HandlerSection, metrics: HandlerMetrics | None = None)
         decoder=decoder,
         decoder_name=section.decoder,
         middleware=[load_middleware(name, section.middleware_options.get(name)) for name in section.middleware],
-        config=section.model_dump(),
+        config=section.plain(),
         metrics=metrics,
     )

@@ -49,7 +49,7 @@ def build_client(config: Config, *, clock: Clock, rng: Random) -> ClusterClient:
 
 def names_brokers(config: Config) -> bool:
     """Whether `kafka.bootstrap` names the brokers; otherwise ZooKeeper does."""
-    return config.group.coordination != "zookeeper" or "bootstrap" in config.kafka.model_fields_set
+    return config.group.coordination != "zookeeper" or "bootstrap" in config.kafka.given
 
 
 def build_backend(config: Config, client: ClusterClient) -> V08Backend:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pydantic import BaseModel, SecretStr
+from pydantic_core import to_jsonable_python
 
+from consumerd.config.base import SecretStr, Section
 from consumerd.config.model import Config, parse
 from consumerd.config.problems import DELIMITER, PREFIX, read_document
 from consumerd.config.work import HandlerSection
@@ -42,7 +43,7 @@ def effective_values(path: Path, environ: Mapping[str, str] | None = None) -> li
     config = parse(document, str(path))
     names = {name.upper() for name in (os.environ if environ is None else environ)}
     values = []
-    for table in Config.model_fields:
+    for table in Config.fields:
         if table == "subscriptions":
             whole = f"{PREFIX}{table}".upper() in names
             for number, each in enumerate(config.subscriptions):
@@ -51,7 +52,7 @@ def effective_values(path: Path, environ: Mapping[str, str] | None = None) -> li
             continue
         section = getattr(config, table)
         whole = f"{PREFIX}{table}".upper() in names
-        plain = section.model_dump(mode="json")
+        plain = _as_json(section)
         for key, value in plain.items():
             named = f"{PREFIX}{table}{DELIMITER}{key}".upper()
             if whole or named in names or any(name.startswith(f"{named}{DELIMITER}") for name in names):
@@ -69,15 +70,20 @@ def _of_subscription(section: SubscriptionSection, given: Mapping[str, Any], ori
     """The keys of one of `[[subscriptions]]`, in tables that are called by its name; `given` are those of the file."""
     table, values = f"subscriptions.{section.name}", []
     everything = origin == "environment"
-    for key, value in section.model_dump(mode="json").items():
+    for key, value in _as_json(section).items():
         inner = getattr(section, key)
-        if not isinstance(inner, BaseModel):
+        if not isinstance(inner, Section):
             values.append(Effective(table, key, value, origin if everything or key in given else "default"))
             continue
         for name, plain in value.items():
             there = origin if everything or name in given.get(key, {}) else "default"
             values.append(Effective(f"{table}.{key}", name, _shown(inner, name, plain), there))
     return values
+
+
+def _as_json(section: Section) -> dict[str, Any]:
+    shown: dict[str, Any] = to_jsonable_python(section.plain(), fallback=str)
+    return shown
 
 
 def _shown(section: Any, key: str, value: Any) -> Any:
@@ -97,7 +103,7 @@ def _without_secrets(typed: Any, plain: Any) -> Any:
     """`plain`, which is `typed` as JSON would have it, with HIDDEN for all that is of a secret type."""
     if isinstance(typed, SecretStr):
         return HIDDEN
-    if isinstance(typed, BaseModel):
+    if isinstance(typed, Section):
         return {name: _without_secrets(getattr(typed, name, None), inner) for name, inner in plain.items()}
     if isinstance(typed, tuple | list) and any(isinstance(inner, SecretStr) for inner in typed):
         return HIDDEN

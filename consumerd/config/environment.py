@@ -6,12 +6,14 @@ sources that nothing here uses; so only a configuration that has variables impor
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from consumerd.config.model import Config
 from consumerd.config.problems import DELIMITER, PREFIX, UnreadableVariableError
+from consumerd.config.validation import model_of
 
 if TYPE_CHECKING:
     from typing import Self
@@ -41,12 +43,16 @@ class FileSettings(BaseSettings):
             raise UnreadableVariableError(str(error)) from None  # the cause has the text of the variable
 
 
-class ConfigWithEnvironment(FileSettings, Config):
-    """The whole configuration of `consumerd run`, under the environment: CONSUMERD_GROUP__ID sets `[group] id`."""
+@cache
+def config_with_environment() -> Any:
+    """The model of the whole configuration, under the environment: CONSUMERD_GROUP__ID sets `[group] id`."""
 
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX,
-        env_nested_delimiter=DELIMITER,
-        env_nested_max_split=2,
-        defer_build=True,
-    )
+    class ConfigWithEnvironment(FileSettings, model_of(Config)):  # type: ignore[misc]
+        model_config = SettingsConfigDict(
+            env_prefix=PREFIX,
+            env_nested_delimiter=DELIMITER,
+            env_nested_max_split=2,
+            defer_build=True,
+        )
+
+    return ConfigWithEnvironment

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from consumerd.config.model import Config
 from consumerd.config.toml_text import toml_value
+from consumerd.config.validation import model_of
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -64,7 +65,7 @@ def array_lines(name: str, model: type[BaseModel]) -> list[str]:
     later: list[str] = []
     for key, field in model.model_fields.items():
         inner = _model_of(field)
-        if inner is not None and key in Config.model_fields and field.is_required():
+        if inner is not None and key in Config.fields and field.is_required():
             later = ["", *_comment(field.description or ""), f"# [{name}.{key}]"]
         elif inner is not None:
             for name_within, within in inner.model_fields.items():
@@ -80,7 +81,7 @@ def array_lines(name: str, model: type[BaseModel]) -> list[str]:
 def example_toml() -> str:
     """The daemon's part of `config.example.toml`."""
     lines = [HEADER.rstrip("\n")]
-    for name, field in Config.model_fields.items():
+    for name, field in model_of(Config).model_fields.items():
         model = _model_of(field)
         assert model is not None, name
         if getattr(field.annotation, "__origin__", None) is tuple:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 from annotated_types import Ge, Le
-from pydantic import AllowInfNan, Field, SecretStr, model_validator
 
 from consumerd.address import parse_address
-from consumerd.config.base import Seconds, Section
+from consumerd.config.base import Field, Finite, Seconds, SecretStr, Section
 from consumerd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class HealthTlsSection(Section):
@@ -67,14 +69,13 @@ class HealthSection(Section):
     )
     tls: HealthTlsSection | None = Field(None, description="Speak TLS.")
 
-    @model_validator(mode="after")
-    def _is_complete(self) -> HealthSection:
+    def rules(self) -> Iterator[str]:
+        """The rule about the address, if it is broken."""
         if self.listen is not None:
             try:
                 parse_address(self.listen, lowest=0)
             except ConfigError as error:
-                raise ValueError(f"listen: {error}") from None
-        return self
+                yield f"listen: {error}"
 
 
 class MetricsSection(Section):
@@ -87,7 +88,7 @@ class MetricsSection(Section):
     lag_interval: Seconds = Field(
         15.0, description="Seconds between looks at where the owned partitions end, while health.listen is set."
     )
-    summary_interval: Annotated[float, AllowInfNan(False), Ge(0), Le(1_000_000_000)] = Field(
+    summary_interval: Annotated[float, Finite(), Ge(0), Le(1_000_000_000)] = Field(
         60.0, description="Seconds between the log events `summary`; 0 for none."
     )
 
@@ -112,10 +113,9 @@ class TelemetrySection(Section):
         examples=[60.0],
     )
 
-    @model_validator(mode="after")
-    def _is_a_url(self) -> TelemetrySection:
+    def rules(self) -> Iterator[str]:
+        """The rule about the URL, if it is broken."""
         if self.otlp_endpoint is not None:
             url = urlsplit(self.otlp_endpoint)
             if url.scheme not in ("http", "https") or not url.hostname:
-                raise ValueError("otlp_endpoint must be a URL such as http://127.0.0.1:4318")
-        return self
+                yield "otlp_endpoint must be a URL such as http://127.0.0.1:4318"

@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel
-
 from consumerd.config.base import BrokenRulesError, Rule
 from consumerd.config.key_lines import KeyPath, key_lines
 from consumerd.errors import ConfigError, ConsumerdError, ExitCode
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from pydantic import ValidationError
+    from pydantic import BaseModel, ValidationError
     from pydantic_core import ErrorDetails
 
 PREFIX, DELIMITER = "CONSUMERD_", "__"
@@ -308,7 +306,7 @@ def _unexpanded(value: Any, path: KeyPath, document: Mapping[str, Any]) -> Itera
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
     """Models in an annotation, also within `X | None` and `dict[str, X]`."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if isinstance(annotation, type) and hasattr(annotation, "model_fields"):
         return [annotation]
     return [model for part in getattr(annotation, "__args__", ()) for model in _models(part)]
 

@@ -11,9 +11,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from pydantic import ValidationError
-
-from consumerd.config.base import Section
+from consumerd.config.base import BrokenRulesError, Section
 
 if TYPE_CHECKING:
     from consumerd.config.model import Config
@@ -164,26 +162,25 @@ def compare(running: Config, new: Config) -> Comparison:
         for key in taken:
             applied.setdefault(RELOADS[f"{table}.{key}"], []).append(f"{table}.{key}")
         refused += [f"{table}.{key}" for key in left]
-    return Comparison(running.model_copy(update=tables), applied, refused)
+    return Comparison(running.replace(**tables), applied, refused)
 
 
 def same_handler(before: HandlerSection, after: HandlerSection) -> HandlerSection:
     """Return `before` with the keys of `after` that need no new handler."""
-    at_once = [key for key in type(before).model_fields if RELOADS[f"handler.{key}"] is Reload.AT_ONCE]
-    return before.model_copy(update={key: getattr(after, key) for key in at_once})
+    at_once = [key for key in before.fields if RELOADS[f"handler.{key}"] is Reload.AT_ONCE]
+    return before.replace(**{key: getattr(after, key) for key in at_once})
 
 
 def _compare_tables(before: _Table, after: _Table, table: str) -> tuple[_Table, list[str], list[str]]:
     """Return the merged table, its keys that are taken over, and those that need a restart."""
-    fields = type(before).model_fields
-    changed = [key for key in fields if getattr(before, key) != getattr(after, key)]
+    changed = [key for key in before.fields if getattr(before, key) != getattr(after, key)]
     taken = [key for key in changed if RELOADS[f"{table}.{key}"] is not Reload.RESTART]
     if not taken:
         return before, [], changed
-    values = {key: getattr(after if key in taken else before, key) for key in fields}
+    values = {key: getattr(after if key in taken else before, key) for key in before.fields}
     try:
-        merged = type(before).model_validate(values)
-    except ValidationError:  # they belong to keys that need a restart, as group.topics to group.coordination
+        merged = type(before)(**values)
+    except BrokenRulesError:  # they belong to keys that need a restart, as group.topics to group.coordination
         return before, [], changed
     return merged, taken, [key for key in changed if key not in taken]
 

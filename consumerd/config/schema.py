@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import create_model
 from pydantic.json_schema import GenerateJsonSchema
 
-from consumerd.config.base import Section
 from consumerd.config.model import Config
+from consumerd.config.validation import Table, model_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,10 +24,10 @@ DIALECT = "http://json-schema.org/draft-07/schema#"
 
 def config_schema(tables: Mapping[str, type[BaseModel]]) -> dict[str, Any]:
     """The schema of a whole file; `tables` are those of other rooms, which the daemon's model does not type."""
-    types: dict[str, Any] = {name: field.annotation for name, field in Config.model_fields.items()}
+    types: dict[str, Any] = {name: field.annotation for name, field in model_of(Config).model_fields.items()}
     # All optional: a file may hold the pipelines alone, or leave a table to the environment.
     optional: dict[str, Any] = {name: (table | None, None) for name, table in (types | dict(tables)).items()}
-    whole = create_model("Configuration", __base__=Section, **optional)
+    whole = create_model("Configuration", __base__=Table, **optional)
     schema = whole.model_json_schema(ref_template="#/definitions/{model}", schema_generator=_WithoutNull)
     definitions = schema.pop("$defs")
     for name, table in schema["properties"].items():

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, SecretStr
-
 from consumerd.client.settings import ClientSettings
-from consumerd.config.base import Seconds, Section
+from consumerd.config.base import Field, Seconds, SecretStr, Section
 from consumerd.consumer.config import ConsumerConfig
 from consumerd.defaults import default_of
 from consumerd.zk import Session

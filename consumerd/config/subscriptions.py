@@ -14,9 +14,8 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 from annotated_types import Ge
-from pydantic import Field
 
-from consumerd.config.base import Rule, Section
+from consumerd.config.base import Field, Rule, Section
 from consumerd.config.work import HandlerSection
 from consumerd.registry import FilterKind, RegistryError, TopicFilter
 

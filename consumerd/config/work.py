@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, model_validator
-
-from consumerd.config.base import Bytes, Seconds, Section, WireBytes
+from consumerd.config.base import Bytes, Field, Seconds, Section, WireBytes
 from consumerd.consumer.config import ConsumerConfig
 from consumerd.consumer.settings import ConsumerSettings
 from consumerd.defaults import default_of
@@ -15,6 +13,9 @@ from consumerd.fetch.settings import LONGEST_WAIT, SHORTEST_WAIT, FetchSettings
 from consumerd.handlers import FileDeadLetters, RetryPolicy
 from consumerd.handlers.batching import BatchSettings
 from consumerd.net import ConnectionSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class FetchSection(Section):
@@ -110,12 +111,11 @@ class FetchSection(Section):
         default_of(ConnectionSettings, "connect_timeout"), description="Seconds to wait for a connection to a broker."
     )
 
-    @model_validator(mode="after")
-    def _one_fetch_can_bring_enough(self) -> FetchSection:
+    def rules(self) -> Iterator[str]:
+        """The rules about several keys that are broken."""
         most = min(self.size, default_of(FetchSettings, "max_answer_bytes"))
         if self.min_bytes > most:
-            raise ValueError(f"min_bytes must be at most {most}, which one fetch can return, not {self.min_bytes}")
-        return self
+            yield f"min_bytes must be at most {most}, which one fetch can return, not {self.min_bytes}"
 
 
 class HandlerSection(Section):
@@ -256,26 +256,17 @@ class HandlerSection(Section):
         None, description="Seconds after which an attempt is cancelled and counts as failed.", examples=[60.0]
     )
 
-    @model_validator(mode="after")
-    def _concurrency_has_an_order(self) -> HandlerSection:
+    def rules(self) -> Iterator[str]:
+        """The rules about several keys that are broken."""
         if self.concurrency > 1 and self.order != "key":
-            raise ValueError('concurrency above 1 needs order = "key": a partition in order is one call at a time')
-        return self
-
-    @model_validator(mode="after")
-    def _middleware_is_named(self) -> HandlerSection:
+            yield 'concurrency above 1 needs order = "key": a partition in order is one call at a time'
         if unknown := sorted(self.middleware_options.keys() - set(self.middleware)):
-            raise ValueError(f"middleware_options are given for {unknown[0]!r}, which middleware does not name")
+            yield f"middleware_options are given for {unknown[0]!r}, which middleware does not name"
         if len(set(self.middleware)) < len(self.middleware):
-            raise ValueError("middleware names the same twice")
-        return self
-
-    @model_validator(mode="after")
-    def _dead_letter_has_a_place(self) -> HandlerSection:
+            yield "middleware names the same twice"
         has_place = self.dead_letter is not None or self.dead_letter_topic is not None
         if (self.on_failure == "dead_letter") != has_place:
-            raise ValueError('on_failure = "dead_letter" and a dead_letter file or dead_letter_topic go together')
-        return self
+            yield 'on_failure = "dead_letter" and a dead_letter file or dead_letter_topic go together'
 
 
 class DaemonSection(Section):

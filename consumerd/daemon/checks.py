@@ -9,13 +9,11 @@ from __future__ import annotations
 from random import SystemRandom
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pydantic import ValidationError
-
 from consumerd.clock import SystemClock
 from consumerd.config.build import build_handler, build_offset_settings, build_session, build_settings, place_beside
 from consumerd.config.build_subscriptions import errors_of
 from consumerd.config.build_v08 import build_client, build_coordination, fixed_partitions
-from consumerd.config.model import parse, parse_valid_tables
+from consumerd.config.model import parse
 from consumerd.config.problems import ConfigProblemsError, UnreadableVariableError, problem_of_error
 from consumerd.daemon.endpoints import check_http
 from consumerd.daemon.telemetry import check_telemetry
@@ -37,14 +35,21 @@ class Checked(NamedTuple):
     problems: list[Problem]
 
 
-def check_daemon(document: TomlDocument, source: str) -> Checked:
-    """Check a document, together with the environment. Parts of tables that are invalid are not checked further."""
+def check_daemon(document: TomlDocument, source: str, parse: Callable[[TomlDocument, str], Config] = parse) -> Checked:
+    """Check a document, together with the environment. Parts of tables that are invalid are not checked further.
+
+    `parse`: that of the model, or what does the same.
+    """
     problems: list[Problem] = []
     config = None
     try:
         checked = config = parse(document, source)
     except ConfigProblemsError as error:
         problems += error.problems
+        from pydantic import ValidationError  # noqa: PLC0415 - not for a valid document, when a daemon reloads
+
+        from consumerd.config.validation import parse_valid_tables  # noqa: PLC0415
+
         try:
             checked = parse_valid_tables(document, frozenset(each.table for each in problems if each.table is not None))
         except (ValidationError, UnreadableVariableError):

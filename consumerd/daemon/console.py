@@ -110,7 +110,7 @@ async def without_group(config: Config, numbers: Collection[int]) -> Config:
         "blacklist": None,
         "offsets": "none",
     }
-    return config.model_copy(update={"group": config.group.model_copy(update=fixed)})
+    return config.replace(group=config.group.replace(**fixed))
 
 
 async def find_starts(config: Config, target: OffsetTarget) -> dict[TopicPartition, int]:

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
 from consumerd.config.build_v08 import build_bootstrap, build_client_of, build_mechanism
 from consumerd.config.servers import KafkaSection
 from consumerd.errors import ConfigError
@@ -141,8 +139,13 @@ def kafka_section(bootstrap: Sequence[str], **keys: Any) -> KafkaSection:
     """A `[kafka]` table out of options. Raises ConfigError."""
     if isinstance(bootstrap, str):
         bootstrap = [bootstrap]
+    from pydantic import ValidationError  # noqa: PLC0415 - no other built-in handler validates tables
+
+    from consumerd.config.validation import table_of  # noqa: PLC0415
+
     try:
-        return KafkaSection(bootstrap=tuple(bootstrap), **{name: value for name, value in keys.items() if value})
+        given = {name: value for name, value in keys.items() if value}
+        return table_of(KafkaSection, bootstrap=tuple(bootstrap), **given)
     except ValidationError as error:
         first = error.errors()[0]
         raise ConfigError(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}.") from error

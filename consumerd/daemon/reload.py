@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from consumerd.config.build_subscriptions import build_members
+from consumerd.config.child import parse_aside
 from consumerd.config.problems import problem_of_error, read_document
 from consumerd.config.reloading import compare, same_handler
 from consumerd.config.subscriptions import MAIN
@@ -98,7 +99,7 @@ class Reloader:
         from consumerd.daemon.checks import check_daemon, check_parts  # noqa: PLC0415
 
         document = read_document(self._path)
-        checked = check_daemon(document, source)
+        checked = check_daemon(document, source, parse_aside)
         problems = list(checked.problems)
         if checked.config is None or problems:
             return None, [each.format(source) for each in problems]
@@ -160,8 +161,6 @@ class Reloader:
 def _with_handler(config: Config, name: str, handler: HandlerSection) -> Config:
     """`config` with this handler of the subscription `name`."""
     if name == MAIN:
-        return config.model_copy(update={"handler": handler})
-    changed = tuple(
-        each.model_copy(update={"handler": handler}) if each.name == name else each for each in config.subscriptions
-    )
-    return config.model_copy(update={"subscriptions": changed})
+        return config.replace(handler=handler)
+    changed = tuple(each.replace(handler=handler) if each.name == name else each for each in config.subscriptions)
+    return config.replace(subscriptions=changed)

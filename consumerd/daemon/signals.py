@@ -418,6 +418,16 @@ def process_signals(*, reloads: bool = False) -> Iterator[ProcessSignals]:
             _current = None
 
 
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Have signals wait until the end: what takes the process's signals over begins within this block."""
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
+
+
 # -- forks, as pools of processes do: a child has the pipe, too, and must not tell of its signals in it
 
 _masks = threading.local()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 from annotated_types import Ge, Gt
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
-from consumerd.config.base import Section
+from consumerd.config.validation import Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,7 +62,7 @@ Interval = Annotated[str, AfterValidator(_interval)]
 Size = Annotated[int | str, AfterValidator(size_bytes)]
 
 
-class FieldSpec(Section):
+class FieldSpec(Table):
     """One declared field: a column of silver."""
 
     type: str = Field(description="Type of the column, with `not null` behind it where a value has to be there.")
@@ -80,7 +80,7 @@ class FieldSpec(Section):
         return parse_type(self.type)
 
 
-class RefineSpec(Section):
+class RefineSpec(Table):
     """From bronze to silver: how messages are parsed, and what is quarantined."""
 
     parse: Literal["json", "avro", "regex"] = Field(
@@ -166,7 +166,7 @@ class RefineSpec(Section):
                 raise ValueError(f"{name!r} = {field.type!r}: a group of a pattern is text, it cannot be nested")
 
 
-class AggregateSpec(Section):
+class AggregateSpec(Table):
     """Counts and sums per window of the event's time, from silver."""
 
     window: Interval = Field("1 hour", description="Length of a window.")
@@ -191,7 +191,7 @@ class AggregateSpec(Section):
         return self
 
 
-class CompactSpec(Section):
+class CompactSpec(Table):
     """Merging of small files into large ones."""
 
     target: Size = Field(
@@ -205,7 +205,7 @@ class CompactSpec(Section):
         return int(self.target)
 
 
-class GoneSpec(Section):
+class GoneSpec(Table):
     """Offsets that never landed and are in the source no more, acknowledged."""
 
     topic: str = Field(description="The topic.")
@@ -223,7 +223,7 @@ class GoneSpec(Section):
         return self
 
 
-class PipelineSection(Section):
+class PipelineSection(Table):
     """One pipeline: a folder of this name under `root` holds its tables and checkpoints."""
 
     source: dict[str, str | int | float | bool | list[Any] | dict[str, Any]] = Field(
@@ -278,7 +278,7 @@ class PipelineSection(Section):
         return self
 
 
-class SparkSection(Section):
+class SparkSection(Table):
     """Pipelines on Spark (`consumerd spark`); the daemon does not read them."""
 
     root: str = Field(

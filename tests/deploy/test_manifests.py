@@ -12,7 +12,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from consumerd.config.model import Config
+from consumerd.config.model import parse
 from consumerd.config.work import FetchSection
 from consumerd.daemon.signals import FORCE_SECONDS
 from tests.deploy.manifests import (
@@ -211,7 +211,7 @@ def test_configurations_are_accepted() -> None:
         (KUBERNETES / "base" / "config.toml").read_text(),
         yaml.safe_load((CHART / "values.yaml").read_text())["config"],
     ):
-        config = Config.model_validate(tomllib.loads(text))
+        config = parse(tomllib.loads(text), "a test", environment=False)
         assert config.group.id == "events"
         assert config.fetch.budget == FetchSection().budget == 128 << 20  # what CONSUMERD_FETCH__BUDGET says, too
 

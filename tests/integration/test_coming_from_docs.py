@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd import LATEST
-from consumerd.config.model import Config
+from consumerd.config.model import parse
 from consumerd.embedded.processes import BrokerProcess
 from consumerd.net import connect
 from consumerd.wire.v07 import OffsetsRequest, ProduceRequest, encode_message_set
@@ -48,7 +48,7 @@ def test_the_configurations() -> None:
     blocks = re.findall(r"```toml\n# (\S+)\n(.*?)```", (ROOT / DOCUMENT).read_text("utf-8"), re.DOTALL)
     assert [name for name, _ in blocks] == ["backup.toml", "sink.toml"]
     for _, text in blocks:
-        config = Config.model_validate(tomllib.loads(text))
+        config = parse(tomllib.loads(text), "a test", environment=False)
         assert config.handler.name == "files"
 
 

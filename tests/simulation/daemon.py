@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from consumerd.cluster.entry import start_session
 from consumerd.config.build import build_session, build_settings
-from consumerd.config.model import Config
+from consumerd.config.model import Config, parse
 from consumerd.daemon import service
 from consumerd.daemon.service import run_member, run_on_brokers
 from consumerd.daemon.signals import StopRequest, process_signals
@@ -194,7 +194,7 @@ class Daemon(SimulatedProcess):
         for table, keys in settings.items():
             tables.setdefault(table, {}).update(keys)
         self._suspended_at = 0.0
-        self._config = Config.model_validate(tables)
+        self._config = parse(tables, "a test", environment=False)
         self.handling = handling
         self.lingering = lingering
         #: In how many ways its handler is not as others.

@@ -25,6 +25,7 @@ from consumerd.broker import BrokerConfig
 from consumerd.broker import config as broker_config
 from consumerd.cli.main import cli
 from consumerd.config.model import Config
+from consumerd.config.validation import model_of
 from consumerd.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ def _configuration() -> dict[str, Any]:
             found[f"{prefix}{name}"] = field.get_default(call_default_factory=True)
             add(f"{prefix}{name}.", field.annotation)
 
-    add("", Config)
+    add("", model_of(Config))
     return found
 
 

@@ -13,9 +13,9 @@ import pytest
 import structlog
 import trustme
 from cryptography import x509
-from pydantic import SecretStr
 
 from consumerd.clock import SystemClock
+from consumerd.config.base import SecretStr
 from consumerd.config.build import build_session
 from consumerd.config.build_v08 import build_client_of, build_mechanism
 from consumerd.config.servers import KafkaSection, SaslSection, TlsSection, ZooKeeperSaslSection, ZooKeeperSection

@@ -47,17 +47,14 @@ def test_start_limit_stops_immediate_failures_but_not_outages() -> None:
     pause = seconds(service["RestartSec"])
     assert burst * (pause + 10) < interval  # also on a machine that takes 10 s to start and fail
     for section in (ZooKeeperSection, KafkaSection):
-        outage = section.model_fields["connection_timeout"].default
+        outage = section().connection_timeout
         assert burst * (pause + outage) > interval
 
 
 def test_deadlines_of_the_daemon_are_shorter_than_those_of_systemd() -> None:
     service = keys()["Service"]
     assert seconds(service["TimeoutStopSec"]) > DaemonSection().stop_timeout + 3
-    assert (
-        seconds(service["TimeoutStartSec"])
-        > ZooKeeperSection.model_fields["connection_timeout"].default + STARTED_AFTER
-    )
+    assert seconds(service["TimeoutStartSec"]) > ZooKeeperSection().connection_timeout + STARTED_AFTER
 
 
 def test_watchdog_is_more_patient_than_the_health_check() -> None:

@@ -166,4 +166,4 @@ def test_system_authorities_are_trusted_where_no_file_is_named() -> None:
 def test_check_hostname_alone_is_what_the_configuration_can_turn_off() -> None:
     context = build_tls(TlsSection(check_hostname=False))
     assert context.verify_mode is ssl.CERT_REQUIRED
-    assert "verify" not in "".join(TlsSection.model_fields)
+    assert "verify" not in "".join(TlsSection.fields)

@@ -41,6 +41,8 @@ UNUSED = (
     "pandas",
     "prometheus_client",
     "pyarrow",
+    "pydantic",
+    "pydantic_core",
     "pydantic_settings",
     "pygments",
     "pyspark",

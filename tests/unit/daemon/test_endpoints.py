@@ -12,7 +12,7 @@ import pytest
 import trustme
 
 from consumerd.config.model import parse
-from consumerd.config.monitoring import HealthSection
+from consumerd.config.monitoring import HealthSection, HealthTlsSection
 from consumerd.daemon.endpoints import build_server, check_http
 from consumerd.daemon.monitor import Monitor
 from consumerd.errors import ConfigError
@@ -56,7 +56,7 @@ def test_refuses_a_token_file_that_cannot_be_read(tmp_path: Path) -> None:
 def test_refuses_certificates_that_cannot_be_used(tmp_path: Path) -> None:
     tls = {"certificate": tmp_path / "none", "key": tmp_path / "none"}
     with pytest.raises(ConfigError, match=r"health\.tls\.certificate: .*: No such file"):
-        check_http(HealthSection.model_validate({"listen": "127.0.0.1:0", "tls": tls}))
+        check_http(HealthSection(listen="127.0.0.1:0", tls=HealthTlsSection(**tls)))
 
 
 @pytest.mark.asyncio

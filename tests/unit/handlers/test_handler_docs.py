@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from consumerd.config.model import Config
+from consumerd.config.model import parse
 from consumerd.handlers import load_handler
 from consumerd.handlers.plugins import HANDLER
 
@@ -26,7 +26,7 @@ def configurations() -> list[dict[str, Any]]:
 @pytest.mark.parametrize("tables", configurations(), ids=lambda tables: tables["handler"]["name"])
 def test_configurations_are_valid(tables: dict[str, Any]) -> None:
     group = {"id": "g", "topics": {"t": 1}}
-    config = Config.model_validate({"group": group, "zookeeper": {"connect": "127.0.0.1:2181"}, **tables})
+    config = parse({"group": group, "zookeeper": {"connect": "127.0.0.1:2181"}, **tables}, "a test", environment=False)
     load_handler(config.handler.name, config.handler.options)
 
 

@@ -1,0 +1,224 @@
+"""The validation of a configuration: pydantic models made of its tables, which read TOML with environment overrides.
+
+Strategy: each table (`consumerd.config.base`) has a model with the same keys, whose validation ends in an instance of
+the table. Only what reads a configuration, or describes its keys, imports this module, and with it pydantic; a daemon
+does so in a child process (`consumerd.config.child`).
+"""
+
+from __future__ import annotations
+
+import types
+from functools import reduce
+from operator import or_
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import pydantic
+from pydantic import (
+    AllowInfNan,
+    BaseModel,
+    ConfigDict,
+    PrivateAttr,
+    ValidationError,
+    create_model,
+    field_validator,
+    model_validator,
+)
+
+from consumerd.config.base import Finite, Rule, SecretStr, Section
+from consumerd.config.model import Config
+from consumerd.config.problems import (
+    ConfigProblemsError,
+    UnreadableVariableError,
+    has_variables,
+    problems_of,
+    unexpanded_variables,
+    unknown_variables,
+    unreadable_variables,
+)
+from consumerd.config.subscriptions import SubscriptionSection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Self
+
+    from consumerd.config.base import FieldOf
+
+
+_Section = TypeVar("_Section", bound=Section)
+
+
+class Table(BaseModel):
+    """A model of a table. Unknown keys are errors."""
+
+    # The invalid value may be a password. A table is read as a part of the whole model: its own validator, which would
+    # take as long to build again at every start, is built when something uses it by itself.
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, defer_build=True)
+
+
+class _TableOf(Table):
+    """The model of a `Section`, which its validation returns."""
+
+    table: ClassVar[type[Section]]
+
+    def made(self) -> Section:
+        """Make the table. Raises BrokenRulesError."""
+        values = {name: getattr(self, name) for name in self.model_fields_set} | (self.model_extra or {})
+        return type(self).table(**{name: _without_pydantic(value) for name, value in values.items()})
+
+    @model_validator(mode="after")
+    def _keeps_its_rules(self) -> Any:
+        return self.made()
+
+
+class _Root(_TableOf):
+    """The model of the whole configuration: as the environment may be merged with it, it stays a model."""
+
+    _config: Config = PrivateAttr()
+
+    @classmethod
+    def read(cls, document: dict[str, Any]) -> Self:
+        """Validate `document`. Raises ValidationError."""
+        return cls(**document)
+
+    @property
+    def config(self) -> Config:
+        """The configuration."""
+        return self._config
+
+    @field_validator("subscriptions", mode="before", check_fields=False)
+    @classmethod
+    def _is_an_array_of_tables(cls, value: Any) -> Any:
+        if not isinstance(value, list | tuple) or not all(
+            isinstance(each, dict | SubscriptionSection) for each in value
+        ):
+            raise ValueError("it must be an array of tables: begin each of them with [[subscriptions]]")
+        return value
+
+    @model_validator(mode="after")
+    def _keeps_its_rules(self) -> Self:
+        self._config = self.made()  # type: ignore[assignment]
+        return self
+
+
+def _without_pydantic(value: Any) -> Any:
+    if isinstance(value, pydantic.SecretStr):
+        return SecretStr(value.get_secret_value())
+    if isinstance(value, tuple) and value and isinstance(value[0], pydantic.SecretStr):
+        return tuple(map(_without_pydantic, value))
+    return value
+
+
+_models: dict[type[Section], type[BaseModel]] = {}
+
+
+def model_of(table: type[Section]) -> type[BaseModel]:
+    """The pydantic model of a table, of the same name, with the models of the tables in it."""
+    if table not in _models:
+        _models[table] = _make_model(table)
+    return _models[table]
+
+
+def _make_model(table: type[Section]) -> type[BaseModel]:
+    hints = get_type_hints(table, include_extras=True)
+    keys: dict[str, Any] = {name: (_type_of(hints[name]), _key(field)) for name, field in table.fields.items()}
+    base = type(table.__name__, (_Root if table is Config else _TableOf,), {"table": table, "__module__": __name__})
+    if table.extra:
+        base.model_config = ConfigDict(**{**Table.model_config, "extra": "allow"})  # type: ignore[attr-defined]
+    return create_model(table.__name__, __base__=base, __module__=table.__module__, __doc__=table.__doc__, **keys)
+
+
+def table_of(table: type[_Section], **values: Any) -> _Section:
+    """Validate the `values` of one table. Raises ValidationError."""
+    return cast("_Section", model_of(table).model_validate(values))
+
+
+def _key(field: FieldOf) -> Any:
+    factory = field.factory
+    if factory is not None:
+        if isinstance(factory, type) and issubclass(factory, Section):  # which the environment's model validates
+            factory = model_of(factory).model_construct
+        return pydantic.Field(default_factory=factory, **field.more)
+    return pydantic.Field(**({} if field.required else {"default": field.default}), **field.more)
+
+
+def _type_of(annotation: Any) -> Any:
+    """The type of a key with pydantic's own for those of `consumerd.config.base`."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if annotation is SecretStr:
+        return pydantic.SecretStr
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return model_of(annotation)
+    if origin is Annotated:
+        more = (AllowInfNan(False) if isinstance(each, Finite) else each for each in arguments[1:])
+        return Annotated[(_type_of(arguments[0]), *more)]
+    if origin in (Union, types.UnionType):
+        return reduce(or_, map(_type_of, arguments))
+    if origin is None or origin is Literal:
+        return annotation
+    return origin[tuple(map(_type_of, arguments))]
+
+
+def _root(environment: bool) -> type[_Root]:
+    """The model of the document, under the environment where that has variables for us."""
+    if not (environment and has_variables()):
+        return model_of(Config)  # type: ignore[return-value]
+    # 3 MiB and a twentieth of the start, which daemons without variables are spared.
+    from consumerd.config.environment import config_with_environment  # noqa: PLC0415
+
+    found: type[_Root] = config_with_environment()
+    return found
+
+
+def parse(document: dict[str, Any], source: str, *, environment: bool = True) -> Config:
+    """As `consumerd.config.model.parse`."""
+    root = model_of(Config)
+    problems = unexpanded_variables(document)
+    if environment:
+        problems += unknown_variables(root)
+    try:
+        config = _root(environment).read(document).config
+    except ValidationError as error:
+        raise ConfigProblemsError(source, problems + problems_of(error, root, document)) from error
+    except (UnreadableVariableError, RecursionError) as error:
+        problems += unreadable_variables(error, root)
+    else:
+        if not problems:
+            return config
+    raise ConfigProblemsError(source, problems) from None  # the cause has the text of the variable
+
+
+class _WithoutRules(Config):
+    def rules(self) -> Iterator[str | Rule]:
+        return iter(())
+
+
+def parse_valid_tables(document: dict[str, Any], invalid: frozenset[str]) -> Config:
+    """The configuration with defaults for the `invalid` tables, so that the others can be checked further.
+
+    Rules about several tables are not checked. Raises ValidationError if another table is invalid, too, and
+    UnreadableVariableError.
+    """
+
+    class Valid(_root(environment=True)):  # type: ignore[misc]
+        table = _WithoutRules
+
+        @model_validator(mode="before")
+        @classmethod
+        def _leave_out(cls, tables: dict[str, Any]) -> dict[str, Any]:
+            group = {"group": {"id": "unknown", "topics": {"unknown": 1}}} if "group" in invalid else {}
+            return {name: table for name, table in tables.items() if name not in invalid} | group
+
+    valid: Config = Valid.read(document).config
+    return valid
