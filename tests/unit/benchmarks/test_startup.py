@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from benchmarks import startup
-from benchmarks.startup import settled, taken_over
+from benchmarks.race import OURS
+from benchmarks.startup import rows_of, settled, taken_over
 
 if TYPE_CHECKING:
     from benchmarks.startup import Noted
@@ -45,3 +46,10 @@ async def test_a_group_is_settled_with_one_reader_of_each_partition(monkeypatch:
     low.child = high.child = both.child  # type: ignore[attr-defined]
     with pytest.raises(SystemExit, match=r"a group of 3 does not settle: partitions \[1, 4, 6\]"):
         await settled(members(low, high, both))
+
+
+async def test_others_stand_by_themselves_where_ours_cannot_take_part() -> None:
+    with_ours = rows_of("start", {OURS: [1.0, 1.0], "peer": [2.0, 4.0]})
+    assert [(row.subject, row.ratio) for row in with_ours] == [(OURS, None), ("peer", 3.0)]
+    alone = rows_of("start", {"one": [1.0, 2.0], "two": [2.0, 4.0]})
+    assert [(row.subject, row.value, row.ratio) for row in alone] == [("one", 1.5, None), ("two", 3.0, None)]
