@@ -579,6 +579,18 @@ def test_new_leader_epoch_in_the_metadata_is_compared_while_nothing_comes(readin
     reading().play(scene)
 
 
+def test_stale_metadata_are_requested_while_nothing_comes(reading: Callable[..., Reading]) -> None:
+    async def scene(read: Reading) -> None:
+        await read.ready()
+        before = read.kafka.requests["Metadata"]
+        read.client.stale(["events"])
+        await asyncio.sleep(6.0)
+        assert read.kafka.requests["Metadata"] == before + 1
+        assert read.client.is_fresh("events")
+
+    reading().play(scene)
+
+
 def test_partitions_take_turns_where_a_response_has_no_room_for_all(reading: Callable[..., Reading]) -> None:
     async def scene(read: Reading) -> None:
         await read.ready()
@@ -619,6 +631,7 @@ def test_sizes_of_fetches(
 ) -> None:
     async def scene(read: Reading) -> None:
         await read.until(read.waits)
+        read.append(0, 1)
         await asyncio.sleep(1.2)
 
     reading(partitions=3, poll_bytes=poll_bytes, min_bytes=min_bytes, fetch_bytes=1000).play(scene)

@@ -95,6 +95,10 @@ class Exchange:
         """The metadata that the client has now; others once they were refreshed."""
         return self._client.metadata
 
+    def is_fresh(self, topic: str) -> bool:
+        """Whether the metadata of a topic are neither old nor stale."""
+        return self._client.is_fresh(topic)
+
     async def open(self) -> Channel:
         """Open a connection. Raises BrokerError."""
         try:

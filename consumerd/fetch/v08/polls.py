@@ -43,7 +43,7 @@ NEWCOMER_SHARE: Final = 50
 NEWCOMER_BYTES: Final = 2 << 20
 #: The first version of FETCH that bounds the answer.
 _BOUNDED_SINCE: Final = 3
-#: Seconds between looks at whether what waits may still wait.
+#: Seconds between looks at whether the metadata of what waits are old or stale.
 _REVIEW: Final = 5.0
 #: The answer for a partition that the broker left out because there is nothing new.
 _NOTHING: Final = FetchedPartition(0, b"", UNKNOWN, ())
@@ -76,7 +76,9 @@ class Polls:
         self._under_way = False
         #: Those that the next response answers, even if there is nothing new.
         self._hurried: dict[Place, PartitionRequest] = {}
-        self._reviewed: tuple[float, ClusterMetadata | None] = 0.0, None
+        #: The metadata by which all that waits may wait, and when their age was looked at.
+        self._metadata: ClusterMetadata | None = None
+        self._reviewed = 0.0
 
     async def poll(self, request: PartitionRequest) -> FetchedPartition | None:
         """Wait for new messages; None: ask again. Raises BrokerError, WireError."""
@@ -217,11 +219,14 @@ class Polls:
 
     def _review(self) -> None:
         """Have those ask again whose leader or topic may be another one by now, as the metadata say."""
-        now, metadata = self._clock.monotonic(), self._exchange.metadata
-        reviewed, seen = self._reviewed
-        if metadata is seen and now - reviewed < _REVIEW:
-            return
-        self._reviewed = now, metadata
+        metadata, now = self._exchange.metadata, self._clock.monotonic()
+        former, self._metadata = self._metadata, metadata
+        if metadata is former or metadata == former:
+            if now - self._reviewed < _REVIEW:
+                return
+            self._reviewed = now
+            if all(map(self._exchange.is_fresh, {topic for topic, _ in self._waiting})):
+                return
         for request in self._waiting.values():
             if request.stays is not None and not request.stays():
                 request.release()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 
-from consumerd.client import ClientSettings, ClusterMetadata, FetchedPartition, PartitionFetch
+from consumerd.client import ClientSettings, ClusterMetadata, FetchedPartition, Node, PartitionFetch
 from consumerd.clock import SystemClock
 from consumerd.fetch import FetchSettings
 from consumerd.fetch.listener import FetchCounters
@@ -51,8 +51,13 @@ class MemoryBroker:
         #: The error and the session id of the next answers, and what they have of each partition.
         self.error, self.session_id, self.data = 0, 0, b"x"
         self.opened, self.ended = 0, 0
+        self.stale = False
         #: What the next requests wait for, in place of `released`.
         self.gates: list[asyncio.Event] = []
+
+    def is_fresh(self, topic: str) -> bool:
+        assert topic == "t"
+        return not self.stale
 
     async def private_channel(self, node_id: int) -> MemoryBroker:
         if self.trouble is not None:
@@ -67,7 +72,10 @@ class MemoryBroker:
     def abort(self) -> None:
         self.closed = True
 
-    async def call(self, api: Any, body: dict[str, Any], *, version: int, timeout: float, **_: Any) -> dict[str, Any]:
+    async def call(
+        self, api: Any, body: dict[str, Any], *, version: int, timeout: float, views: bool, **_: Any
+    ) -> dict[str, Any]:
+        assert views  # a response is not copied
         self.bodies.append(body)
         self.patience.append(timeout)
         gate = self.gates[len(self.bodies) - 1] if len(self.bodies) <= len(self.gates) else self.released
@@ -272,6 +280,15 @@ async def test_request_replaces_that_of_a_former_fetcher(source: BrokerSource, b
     assert len(broker.bodies) == 2
 
 
+async def test_share_of_a_partition_is_a_byte_at_least(broker: MemoryBroker) -> None:
+    broker.version = 2
+    async with running(broker, FetchSettings(max_answer_bytes=3)) as source:
+        tasks = await asking(source, "poll", [MIB] * 16)
+        assert {part["max_bytes"] for part in broker.bodies[0]["topics"][0]["partitions"]} == {1}
+        broker.released.set()
+        await asyncio.gather(*tasks)
+
+
 async def test_sizes_of_partitions_stay_where_brokers_bound_the_response(broker: MemoryBroker) -> None:
     broker.version = 3
     async with running(broker, FetchSettings(max_answer_bytes=8 * MIB)) as source:
@@ -401,8 +418,17 @@ async def test_request_is_released_when_the_metadata_say_so(broker: MemoryBroker
         assert looks[0] == 1
         await clock.advance(5.0)
         await next_poll()
+        assert looks[0] == 1
+        broker.stale = True
+        await next_poll()
+        assert looks[0] == 1  # it is not looked at again for 5 s
+        await clock.advance(5.0)
+        await next_poll()
         assert looks[0] == 2
-        broker.metadata = ClusterMetadata()
+        broker.metadata = ClusterMetadata()  # says the same
+        await next_poll()
+        assert looks[0] == 2
+        broker.metadata = ClusterMetadata({1: Node(1, "h", 9)})
         stays[0] = False
         await next_poll()
         assert looks[0] == 3
@@ -455,3 +481,54 @@ async def test_nothing_refers_to_an_answer_while_the_next_request_is_awaited(
     del asked
     await asyncio.sleep(0)  # the sender goes on
     assert answer() is None
+
+
+@pytest.mark.parametrize(("seconds", "pauses"), [(0.0, True), (0.24, True), (0.25, False), (0.5, False)])
+async def test_pauses_after_an_empty_answer_that_came_early(broker: MemoryBroker, seconds: float, pauses: bool) -> None:
+    clock = FakeClock()
+    broker.data = b""
+    gates = broker.gates = [asyncio.Event() for _ in range(2)]
+    async with running(broker, FetchSettings(), FetchCounters(), clock) as source:
+        asked = request(0, MIB)
+        asked.stays = lambda: True
+        task = asyncio.create_task(source.poll(asked))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await clock.advance(seconds)
+        gates[0].set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert len(broker.bodies) == (1 if pauses else 2)
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def test_hurried_request_of_a_former_fetcher_does_not_affect_the_present_one(broker: MemoryBroker) -> None:
+    broker.data = b""
+    async with running(broker, FetchSettings(max_wait=0.01)) as source:
+        former, present = request(0, MIB), request(0, MIB)
+        tasks = []
+        for each in (former, present):
+            each.stays = lambda: True
+            tasks.append(asyncio.create_task(source.poll(each)))
+            await asyncio.sleep(0)
+        source.hurry(former)
+        broker.released.set()
+        await asyncio.sleep(0.05)
+        assert not present.answer.done()
+        source.hurry(present)
+        assert await tasks[1] == FetchedPartition(0, b"", 9, ())
+
+
+async def test_polls_that_fail_are_counted_and_sent_again_at_once(broker: MemoryBroker) -> None:
+    clock, counters = FakeClock(), FetchCounters()  # which stands still
+    async with running(broker, FetchSettings(), counters, clock) as source:
+        for failures in (1, 2):
+            tasks = await asking(source, "poll", [MIB])
+            broker.trouble = ConnectionClosedError("gone")
+            broker.released.set()
+            assert await asyncio.gather(*tasks, return_exceptions=True) == [broker.trouble]
+            broker.trouble = None
+            broker.released.clear()
+            assert counters.disconnects == failures
+            assert len(broker.bodies) == failures

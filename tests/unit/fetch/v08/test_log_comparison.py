@@ -264,6 +264,32 @@ async def test_stored_position_of_a_truncated_log_continues_where_the_logs_part(
     assert r.pool.counters.truncated_logs == 1
 
 
+async def test_log_that_was_emptied_in_a_later_epoch_is_truncated(reading: Any) -> None:
+    leader = Leader(OLD_EPOCHS)
+    leader.append(*numbered("a", 3))
+    leader.cut(0, epoch=1)
+    r = reading(leader)
+    r.begin(2, LogId(None, 0))
+    _, change, new = await r.event()
+    assert (change.kind, change.offset, new) == (LogChangeKind.TRUNCATED, 2, 0)
+    asked = [part for key, part in leader.asked if key == OFFSET_FOR_LEADER_EPOCH.key]
+    assert [(part["current_leader_epoch"], part["leader_epoch"]) for part in asked[:2]] == [(-1, 0), (-1, 1)]
+
+
+async def test_position_at_the_end_of_its_epoch_needs_no_second_look(reading: Any) -> None:
+    leader = Leader(OLD_EPOCHS)
+    leader.append(*numbered("a", 3))
+    r = reading(leader)
+    r.begin(2, LogId(None, 0))
+    assert await r.take(1) == [b"a2"]
+    leader.asked.clear()
+    for source in r.pool._brokers._fetched.values():
+        source.doubt()
+    leader.append(b"b")
+    assert await r.take(1) == [b"b"]
+    assert [key for key, _ in leader.asked].count(OFFSET_FOR_LEADER_EPOCH.key) == 1
+
+
 @pytest.mark.parametrize("fetch", [EPOCHS, IDS])
 async def test_log_that_is_truncated_under_a_reader_repeats_nothing(reading: Any, fetch: int) -> None:
     leader = Leader(fetch, OLD if fetch == IDS else NO_UUID)
