@@ -416,6 +416,10 @@ def test_empty_response_looks_at_no_partition(reading: Callable[..., Reading], m
         requests.clear()
         await asyncio.sleep(12.0)
         assert looked == requests == []
+        read.kafka.add_partitions("other", 1, random.Random(1))
+        await read.client.refresh(["other"])  # what is polled is as it was
+        await asyncio.sleep(1.2)
+        assert looked == requests == []
         read.append(3)
         await read.all_read()
         assert looked == [("events", 3)]
