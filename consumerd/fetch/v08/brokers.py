@@ -223,10 +223,10 @@ class V08Source:
 
 
 class _Lookup(NamedTuple):
-    """A request for offsets, for all partitions that are asked for in one turn of the loop."""
+    """A request for offsets, for all partitions that are asked for in one turn of the loop; None: ask again."""
 
     places: list[Place]
-    answer: asyncio.Future[dict[Place, ListedOffsets]]
+    answer: asyncio.Future[dict[Place, ListedOffsets] | None]
 
 
 class V08Brokers:
@@ -362,26 +362,33 @@ class V08Brokers:
     ) -> tuple[int, ...]:
         node, channel = await self._leader(partition)
         place, wanted = (partition.topic, partition.partition), (channel, time, max_number, read_committed)
-        lookup = self._lookups.get(wanted)
-        if lookup is None:
-            assert self._tasks is not None  # as in `leadership`
-            lookup = self._lookups[wanted] = _Lookup([], asyncio.get_running_loop().create_future())
-            self._tasks.create_task(self._look_up(wanted, lookup), name=f"offsets of broker {node}")
-        lookup.places.append(place)
-        listed = await asyncio.shield(lookup.answer)
+        listed = None
+        while listed is None:  # those that sent the request for all were cancelled
+            if (lookup := self._lookups.get(wanted)) is None:
+                listed = await self._look_up(wanted, place)
+            else:
+                lookup.places.append(place)
+                listed = await asyncio.shield(lookup.answer)
         return self._answered(listed.get(place), f"broker {node} returned no offset of {partition}", partition).offsets
 
-    async def _look_up(self, wanted: _Wanted, lookup: _Lookup) -> None:
-        """Ask for the offsets of all partitions for which the same was asked meanwhile."""
+    async def _look_up(self, wanted: _Wanted, place: Place) -> dict[Place, ListedOffsets]:
+        """Ask for the offsets of all partitions for which the same is asked in this turn of the loop."""
         channel, time, max_number, read_committed = wanted
+        lookup = self._lookups[wanted] = _Lookup([place], asyncio.get_running_loop().create_future())
         try:
-            await asyncio.sleep(0)
-            del self._lookups[wanted]
-            lookup.answer.set_result(
-                await list_offsets(channel, lookup.places, time, read_committed=read_committed, max_number=max_number)
+            try:
+                await asyncio.sleep(0)
+            finally:
+                del self._lookups[wanted]
+            found = await list_offsets(
+                channel, lookup.places, time, read_committed=read_committed, max_number=max_number
             )
+            lookup.answer.set_result(found)
         except (BrokerError, WireError) as error:
             lookup.answer.set_exception(error)
-            lookup.answer.exception()  # retrieved, in case that nobody waits any more
+            lookup.answer.exception()  # retrieved, in case that nobody else waits
+            raise
         finally:
-            lookup.answer.cancel()
+            if not lookup.answer.done():
+                lookup.answer.set_result(None)
+        return found

@@ -197,10 +197,10 @@ async def test_cancelled_look_up_does_not_affect_those_beside_it() -> None:
         first, second = (asyncio.create_task(brokers.log_end(each)) for each in (T0, U0))
         for _ in range(3):
             await asyncio.sleep(0)
-        first.cancel()
-        await asyncio.wait([first])
+        second.cancel()
+        await asyncio.wait([second])
         client.released.set()
-        assert await second == 7
+        assert await first == 7
         client.trouble = BrokerError("gone")
         for found in await asyncio.gather(brokers.log_end(T0), brokers.log_end(U0), return_exceptions=True):
             assert found is client.trouble
@@ -208,24 +208,21 @@ async def test_cancelled_look_up_does_not_affect_those_beside_it() -> None:
 
 
 @pytest.mark.asyncio
-async def test_look_ups_end_with_the_pool() -> None:
+@pytest.mark.parametrize("turns", [0, 1, 3], ids=["before it begins", "before it is sent", "once it is sent"])
+async def test_look_up_is_sent_again_for_others_if_the_first_is_cancelled(turns: int) -> None:
     client = OneBroker(offset=7)
     client.released.clear()
     made = V08Brokers(cast("Any", client), FetchSettings(), FakeClock(), random.Random(1), cast("Any", None))
-
-    async def run() -> None:
-        async with asyncio.TaskGroup() as tasks:
-            made.start(tasks)
-            await asyncio.Event().wait()
-
-    running = asyncio.create_task(run())
-    await asyncio.sleep(0)
-    asking = asyncio.create_task(made.log_end(T0))
-    for _ in range(3):
+    tasks = [asyncio.create_task(made.log_end(each)) for each in (T0, U0)]  # the pool need not run
+    for _ in range(turns):
         await asyncio.sleep(0)
-    running.cancel()
-    await asyncio.wait([running, asking], timeout=5)
-    assert asking.cancelled()
+    tasks[0].cancel()
+    await asyncio.wait(tasks[:1])
+    client.released.set()
+    assert await asyncio.wait_for(tasks[1], 5) == 7
+    assert tasks[0].cancelled()
+    assert len(client.bodies) == (2 if turns == 3 else 1)
+    assert await made.log_end(T0) == 7
 
 
 @pytest.mark.asyncio
