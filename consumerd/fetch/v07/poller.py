@@ -194,7 +194,6 @@ class IdlePoller:
                     continue  # it left, or came again, while the poll was under way
                 if answer.error or answer.data:
                     held = idler.lane.budget.charge(len(answer.data))
-                    bulk.resize(max(0, bulk.amount - len(answer.data)))
                     response = PartitionResponse(
                         self._link.broker, answer.error, answer.data, size, held, connection=self._link.connections
                     )
@@ -213,7 +212,7 @@ class IdlePoller:
         """
         free = self._budget.limit - self._budget.used
         share = min(self._budget.limit // BUDGET_SHARE, free // FREE_SHARE) // count
-        return min(self._settings.poll_bytes, max(MIN_ENTRY_BYTES, 1 << max(share, 1).bit_length() - 1))
+        return min(self._settings.poll_bytes, 1 << max(MIN_ENTRY_BYTES, share).bit_length() - 1)
 
     def _first(self) -> Idler | None:
         """Return the partition because of which the next poll goes out."""

@@ -247,6 +247,17 @@ def test_an_answer_that_comes_with_the_cancellation_is_released() -> None:
     polling(test)
 
 
+def test_a_failed_poll_may_come_with_the_cancellation() -> None:
+    async def test(r: Rig) -> None:
+        r.answering.answers.append(b"?")
+        (waiting,) = r.wait()
+        r.answering.abort = lambda: asyncio.get_running_loop().call_soon(waiting.cancel)  # type: ignore[assignment]
+        await asyncio.wait([waiting])
+        assert waiting.cancelled()
+
+    polling(test)
+
+
 def test_a_partition_that_left_or_came_again_while_the_poll_was_under_way_gets_nothing_of_it() -> None:
     async def test(r: Rig) -> None:
         r.answering.answers.append(dict.fromkeys(range(2), FetchResponse(ErrorCode.NONE, b"d" * 100)))
@@ -321,6 +332,16 @@ def test_resuming_a_partition_that_is_not_idle_polls_nothing() -> None:
         r.poller.resume(idler)
         await asyncio.sleep(5)
         assert r.polls == []
+        waiting = r.ask(idler, 100)
+        await asyncio.sleep(5)
+        polls = len(r.polls)
+        assert polls > 5
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        r.poller.pause(idler)
+        r.poller.resume(idler)
+        await asyncio.sleep(5)
+        assert len(r.polls) == polls
 
     polling(test)
 
