@@ -10,8 +10,6 @@ from copy import deepcopy
 from inspect import get_annotations
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple, get_args
 
-from annotated_types import Gt, Le, Lt
-
 from consumerd.credentials import read_secret, read_secrets
 
 if TYPE_CHECKING:
@@ -21,6 +19,30 @@ if TYPE_CHECKING:
 
 class Finite(NamedTuple):
     """Neither infinite nor not a number: TOML has both."""
+
+
+class Gt(NamedTuple):
+    """Greater than this."""
+
+    gt: float
+
+
+class Ge(NamedTuple):
+    """Greater than or equal to this."""
+
+    ge: float
+
+
+class Lt(NamedTuple):
+    """Less than this."""
+
+    lt: float
+
+
+class Le(NamedTuple):
+    """Less than or equal to this."""
+
+    le: float
 
 
 #: At most thirty years, which timers and requests have.

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from annotated_types import Ge
-
-from consumerd.config.base import Field, Seconds, Section, WireSeconds
+from consumerd.config.base import Field, Ge, Seconds, Section, WireSeconds
 from consumerd.consumer.config import ConsumerConfig
 from consumerd.consumer.settings import ConsumerSettings
 from consumerd.defaults import default_of

@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
-from annotated_types import Ge, Le
-
 from consumerd.address import parse_address
-from consumerd.config.base import Field, Finite, Seconds, SecretStr, Section
+from consumerd.config.base import Field, Finite, Ge, Le, Seconds, SecretStr, Section
 from consumerd.errors import ConfigError
 
 if TYPE_CHECKING:

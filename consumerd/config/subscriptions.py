@@ -13,9 +13,7 @@ import re
 from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
-from annotated_types import Ge
-
-from consumerd.config.base import Field, Rule, Section
+from consumerd.config.base import Field, Ge, Rule, Section
 from consumerd.config.work import HandlerSection
 from consumerd.registry import FilterKind, RegistryError, TopicFilter
 

@@ -15,6 +15,7 @@ from typing import (
     Annotated,
     Any,
     ClassVar,
+    Final,
     Literal,
     TypeVar,
     Union,
@@ -24,6 +25,7 @@ from typing import (
     get_type_hints,
 )
 
+import annotated_types
 import pydantic
 from pydantic import (
     AllowInfNan,
@@ -36,7 +38,8 @@ from pydantic import (
     model_validator,
 )
 
-from consumerd.config.base import Finite, Rule, SecretStr, Section
+from consumerd.config import base
+from consumerd.config.base import Rule, SecretStr, Section
 from consumerd.config.model import Config
 from consumerd.config.problems import (
     ConfigProblemsError,
@@ -50,7 +53,7 @@ from consumerd.config.problems import (
 from consumerd.config.subscriptions import SubscriptionSection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Self
 
     from consumerd.config.base import FieldOf
@@ -133,10 +136,10 @@ def model_of(table: type[Section]) -> type[BaseModel]:
 def _make_model(table: type[Section]) -> type[BaseModel]:
     hints = get_type_hints(table, include_extras=True)
     keys: dict[str, Any] = {name: (_type_of(hints[name]), _key(field)) for name, field in table.fields.items()}
-    base = type(table.__name__, (_Root if table is Config else _TableOf,), {"table": table, "__module__": __name__})
+    parent = type(table.__name__, (_Root if table is Config else _TableOf,), {"table": table, "__module__": __name__})
     if table.extra:
-        base.model_config = ConfigDict(**{**Table.model_config, "extra": "allow"})  # type: ignore[attr-defined]
-    return create_model(table.__name__, __base__=base, __module__=table.__module__, __doc__=table.__doc__, **keys)
+        parent.model_config = ConfigDict(**{**Table.model_config, "extra": "allow"})  # type: ignore[attr-defined]
+    return create_model(table.__name__, __base__=parent, __module__=table.__module__, __doc__=table.__doc__, **keys)
 
 
 def table_of(table: type[_Section], **values: Any) -> _Section:
@@ -153,6 +156,15 @@ def _key(field: FieldOf) -> Any:
     return pydantic.Field(**({} if field.required else {"default": field.default}), **field.more)
 
 
+_PYDANTIC: Final[dict[type, Callable[..., Any]]] = {
+    base.Finite: lambda: AllowInfNan(False),
+    base.Gt: annotated_types.Gt,
+    base.Ge: annotated_types.Ge,
+    base.Lt: annotated_types.Lt,
+    base.Le: annotated_types.Le,
+}
+
+
 def _type_of(annotation: Any) -> Any:
     """The type of a key with pydantic's own for those of `consumerd.config.base`."""
     origin, arguments = get_origin(annotation), get_args(annotation)
@@ -161,8 +173,7 @@ def _type_of(annotation: Any) -> Any:
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return model_of(annotation)
     if origin is Annotated:
-        more = (AllowInfNan(False) if isinstance(each, Finite) else each for each in arguments[1:])
-        return Annotated[(_type_of(arguments[0]), *more)]
+        return Annotated[(_type_of(arguments[0]), *(_PYDANTIC[type(each)](*each) for each in arguments[1:]))]
     if origin in (Union, types.UnionType):
         return reduce(or_, map(_type_of, arguments))
     if origin is None or origin is Literal:

@@ -1,7 +1,24 @@
-"""Java's regular expressions, as far as topic filters need them, in time linear in the topic's name."""
+"""Java's regular expressions, as far as topic filters need them, in time linear in the topic's name.
 
-from consumerd.registry.regex.matcher import MAX_STEPS, matches
-from consumerd.registry.regex.parser import parse
-from consumerd.registry.regex.program import MAX_INSTRUCTIONS, Program, size
+Imported with the first filter: it takes 1 MiB, and most members name their topics.
+"""
+
+from typing import TYPE_CHECKING
+
+from consumerd.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from consumerd.registry.regex.matcher import MAX_STEPS, matches
+    from consumerd.registry.regex.parser import parse
+    from consumerd.registry.regex.program import MAX_INSTRUCTIONS, Program, size
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "consumerd.registry.regex.matcher": "MAX_STEPS matches",
+            "consumerd.registry.regex.parser": "parse",
+            "consumerd.registry.regex.program": "MAX_INSTRUCTIONS Program size",
+        },
+    )
 
 __all__ = ["MAX_INSTRUCTIONS", "MAX_STEPS", "Program", "matches", "parse", "size"]

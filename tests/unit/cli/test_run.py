@@ -12,6 +12,7 @@ from consumerd.errors import ExitCode
 #: before the first message. Each takes memory in every daemon and time at every start.
 UNUSED = (
     "aiohttp",
+    "annotated_types",
     "asyncpg",
     "consumerd.admin",
     "consumerd.broker",
@@ -25,6 +26,7 @@ UNUSED = (
     "consumerd.migrate",
     "consumerd.offsets.dual_store",
     "consumerd.producer",
+    "consumerd.registry.regex.parser",
     "consumerd.spark",
     "consumerd.testing",
     "consumerd.wire.v08.records.encode",
