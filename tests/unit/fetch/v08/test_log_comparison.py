@@ -305,6 +305,20 @@ async def test_log_that_is_truncated_under_a_reader_repeats_nothing(reading: Any
     assert (change.kind, change.offset, new) == (LogChangeKind.TRUNCATED, 150, 100)
 
 
+async def test_offset_out_of_range_of_a_log_that_is_another_one_is_no_reset(reading: Any) -> None:
+    leader = Leader(EPOCHS)
+    leader.append(*numbered("a", 100), epoch=5)
+    r = reading(leader, max_wait=60.0)
+    r.begin(0)
+    assert len(await r.take(100)) == 100
+    leader.recreate(NO_UUID, *numbered("new", 3))
+    leader.stale(())
+    assert await r.take(3) == numbered("new", 3)
+    event, change, new = await r.event()
+    assert (event, change.kind, new) == ("log_changed", LogChangeKind.REPLACED, 0)
+    assert r.pool.counters.resets == 0
+
+
 async def test_topic_that_is_created_again_is_read_from_its_beginning(reading: Any) -> None:
     leader = Leader(IDS, OLD)
     leader.append(*numbered("a", 100))
