@@ -238,6 +238,11 @@ def test_partitions_fall_into_step() -> None:
     assert min(gaps(seen.polls)) > shortest / 2
 
 
+def test_partitions_with_longer_intervals_are_not_polled_with_each_poll_of_others() -> None:
+    seen = polled(regular(0.02), *[regular(2.0, seed) for seed in range(10)], seconds=5, since=10.0)
+    assert seen.entries < len(seen.polls) + 10 * 5 / (0.8 * interval(2.0))
+
+
 def test_idle_partitions_cost_nothing_beside_one_that_has_messages() -> None:
     alone = polled(regular(0.1), seconds=20, since=IDLE)
     seen = polled(regular(0.1), *[()] * 100, seconds=20, since=IDLE)

@@ -258,6 +258,23 @@ def test_a_failed_poll_may_come_with_the_cancellation() -> None:
     polling(test)
 
 
+def test_a_partition_that_left_or_came_again_does_not_disturb_a_poll_that_fails() -> None:
+    async def test(r: Rig) -> None:
+        r.answering.answers.append(b"?")
+        left, former, stays = r.wait(3)
+        await r.answering.asked.wait()
+        left.cancel()
+        former.cancel()
+        await asyncio.sleep(0)
+        again = r.ask(r.idlers[1], 500)
+        assert await stays is None
+        await asyncio.sleep(1)
+        assert not again.done()
+        assert r.polls[1][1] == [1]
+
+    polling(test)
+
+
 def test_a_partition_that_left_or_came_again_while_the_poll_was_under_way_gets_nothing_of_it() -> None:
     async def test(r: Rig) -> None:
         r.answering.answers.append(dict.fromkeys(range(2), FetchResponse(ErrorCode.NONE, b"d" * 100)))
