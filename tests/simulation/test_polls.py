@@ -690,6 +690,28 @@ def test_memory_is_released_whatever_ends_a_fetch(reading: Callable[..., Reading
     reading(era, poll_bytes=400, fetch_bytes=1000).play(scene)
 
 
+def test_handler_has_the_message_before_the_next_poll_is_sent(
+    reading: Callable[..., Reading], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delivered: list[int] = []
+    read = reading()
+    send = Exchange.send
+
+    async def note(self: Exchange, *arguments: Any) -> Any:
+        delivered.append(len(read.delays))
+        return await send(self, *arguments)
+
+    async def scene(read: Reading) -> None:
+        await asyncio.sleep(1.0)
+        monkeypatch.setattr(Exchange, "send", note)
+        read.append(3)
+        await read.all_read()
+        await asyncio.sleep(0.1)
+
+    read.play(scene)
+    assert delivered == [1]
+
+
 def test_response_that_is_cut_off_is_asked_for_again_as_a_busy_one(
     reading: Callable[..., Reading], asked: list[tuple[float, int, list[PartitionFetch]]]
 ) -> None:

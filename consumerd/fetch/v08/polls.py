@@ -2,8 +2,9 @@
 
 Strategy: a request waits here until it is answered. The *poll* names all that wait, and the broker holds it back up to
 `max_wait` for `min_bytes` of new messages. An answer goes to its fetcher, which asks again in the same step of the loop
-if it decodes at once; so one turn of the loop later the next poll names it again. Requests whose answer is empty stay:
-in a fetch session (`wire.v08.fetch_session`) they cost neither a name in the next request nor an entry in its answer.
+if it decodes at once; so the next poll, a few turns of the loop later, names it again. Requests whose answer is empty
+stay: in a fetch session (`wire.v08.fetch_session`) they cost neither a name in the next request nor an entry in its
+answer.
 
 A partition that becomes idle while the poll is under way cannot join it. Such *newcomers* are polled on a connection of
 their own, in short polls of `newcomer_wait`, until the poll has ended and names them, too. So a newcomer waits for its
@@ -43,6 +44,9 @@ NEWCOMER_SHARE: Final = 50
 NEWCOMER_BYTES: Final = 2 << 20
 #: The first version of FETCH that bounds the answer.
 _BOUNDED_SINCE: Final = 3
+#: Turns of the loop between a response and the next poll: in the first one fetchers ask again, in the others handlers
+#: get the messages, which do not wait until a request is encoded and written.
+_TURNS: Final = 4
 #: Seconds between looks at whether the metadata of what waits are old or stale.
 _REVIEW: Final = 5.0
 #: The answer for a partition that the broker left out because there is nothing new.
@@ -145,7 +149,8 @@ class Polls:
             if not await poll() and self._clock.monotonic() - began < wait / 2:
                 # An answer without anything that the broker did not wait with: it counts what it does not return.
                 await self._clock.sleep(self._short)
-            await asyncio.sleep(0)  # those that were answered ask again
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
 
     async def _poll(self) -> bool:
         """Send a poll; return whether there was anything in the response.
