@@ -415,7 +415,7 @@ def test_only_errors_of_leaders_make_a_position_doubtful() -> None:
 
 
 @pytest.mark.asyncio
-async def test_failed_look_up_that_nobody_awaits_does_not_reach_the_loop() -> None:
+async def test_failure_of_a_look_up_that_nobody_waits_for_does_not_reach_the_loop() -> None:
     failures: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
     client = OneBroker(offset=7)

@@ -305,7 +305,7 @@ async def test_log_that_is_truncated_under_a_reader_repeats_nothing(reading: Any
     assert (change.kind, change.offset, new) == (LogChangeKind.TRUNCATED, 150, 100)
 
 
-async def test_offset_out_of_range_of_a_log_that_is_another_one_does_not_reset(reading: Any) -> None:
+async def test_offset_out_of_range_of_another_log_does_not_reset_the_position(reading: Any) -> None:
     leader = Leader(EPOCHS)
     leader.append(*numbered("a", 100), epoch=5)
     r = reading(leader, max_wait=60.0)
