@@ -266,14 +266,14 @@ async def test_stored_position_of_a_truncated_log_continues_where_the_logs_part(
 
 async def test_log_that_was_emptied_in_a_later_epoch_is_truncated(reading: Any) -> None:
     leader = Leader(OLD_EPOCHS)
-    leader.append(*numbered("a", 3))
-    leader.cut(0, epoch=1)
+    leader.append(*numbered("a", 3), epoch=4)
+    leader.cut(0, epoch=5)
     r = reading(leader)
-    r.begin(2, LogId(None, 0))
+    r.begin(2, LogId(None, 4))
     _, change, new = await r.event()
     assert (change.kind, change.offset, new) == (LogChangeKind.TRUNCATED, 2, 0)
     asked = [part for key, part in leader.asked if key == OFFSET_FOR_LEADER_EPOCH.key]
-    assert [(part["current_leader_epoch"], part["leader_epoch"]) for part in asked[:2]] == [(-1, 0), (-1, 1)]
+    assert [(part["current_leader_epoch"], part["leader_epoch"]) for part in asked[:2]] == [(-1, 4), (-1, 5)]
 
 
 async def test_position_at_the_end_of_its_epoch_needs_no_second_look(reading: Any) -> None:
