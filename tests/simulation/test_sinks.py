@@ -144,7 +144,7 @@ FOUND_BY: dict[str, tuple[Callable[[], object], str]] = {
     "written_in_place": (lambda: crash(34, "kill", "calls"), r"is not a whole file of rows"),
     "former_owner_not_fenced": (lambda: zombie("rename", 16), r"inner=0, .*\) after Row\(offset=0, inner=4"),
     "looked_before_fenced": (lambda: zombie("rename", 8), r"inner=0, .*\) after Row\(offset=0, inner=4"),
-    "thread_left_behind": (lambda: SinkSchedule(21, "calm").run(), r"has ended, but its thread has not"),
+    "thread_left_behind": (lambda: SinkSchedule(272, "calm").run(), r"has ended, but its thread has not"),
 }
 
 #: Of those that random schedules find, too, a kind. `python -m tests.simulation.planted_sinks` says which seeds.
