@@ -210,6 +210,8 @@ class _OffsetNodes:
         self.group = group
         #: Of the offsets that were read.
         self.stats: dict[TopicPartition, NodeStat] = {}
+        #: What `log` returned: no fetch has compared positions of these logs with a topic.
+        self.assumed: dict[TopicPartition, int | None] = {}
         #: The creations of their topics, as far as there is a topic.
         self._created: dict[str, tuple[int, int | None]] = {}
         #: Topics whose node for offsets has been seen.
@@ -253,7 +255,8 @@ class _OffsetNodes:
         zxid, made = self._created.get(partition.topic, (0, None))
         since = made is not None and stat.created_zxid < zxid < stat.modified_zxid
         late = since and made is not None and stat.modified_ms - made <= LATE_COMMIT_MS
-        return LogId(zxid=stat.created_zxid if late else stat.modified_zxid)
+        self.assumed[partition] = assumed = stat.created_zxid if late else stat.modified_zxid
+        return LogId(zxid=assumed)
 
     def renew(self, partition: TopicPartition, version: int | None) -> _Known:
         """Return the state of a node that was read again; a write of ours that is still on its way may follow."""
@@ -508,7 +511,9 @@ class _Commit:
     def _is_older(self, partition: TopicPartition) -> bool:
         """Whether the node is older than the topic that the position is of: then it is created again."""
         stat, topic = self._nodes.stats.get(partition), self._topics.get(partition)
-        return self._zk.has_multi and stat is not None and topic is not None and stat.created_zxid < topic
+        if not self._zk.has_multi or stat is None or topic in {None, self._nodes.assumed.get(partition)}:
+            return False
+        return topic is not None and stat.created_zxid < topic
 
     def _note_sent(self) -> None:
         for partition, position in self._open.items():

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(900)
 KNOWN: dict[str, tuple[str, tuple[int, ...]]] = {
     "drain_by_partition": ("large", (2,)),
     "released_while_committed": ("churn", (8, 32)),
-    "fence_by_owner_version": ("churn", (156,)),
+    "fence_by_owner_version": ("churn", (43, 47)),
     "fence_without_look": ("churn", (12, 25)),
     "latest_not_written": ("faulty", (3,)),
     "set_back_stays": ("mixed", (0, 2)),

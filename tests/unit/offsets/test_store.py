@@ -917,6 +917,26 @@ async def test_first_commit_of_a_position_in_a_younger_topic_creates_the_node_ag
         )
 
 
+async def test_position_whose_log_no_fetch_has_compared_is_written_into_its_node() -> None:
+    """A node that is created again begins to count its versions anew, which fence a former owner off."""
+    server = MemoryZooKeeper()
+    partition = TopicPartition.numbered("t", 0)
+    path = offset_path(GROUP, partition)
+    for text in (b"40", b"50"):
+        server.put(path, text)
+    async with server.session() as zk:
+        claim(server, zk, [partition])
+        store = ZooKeeperOffsetStore(zk, GROUP)
+        await store.load([partition])
+        notes = {partition: OffsetNotes(store.log(partition))}
+        created, version = server.tree.stat(path).created_zxid, server.tree.stat(path).version
+        server.put(path, b"55")  # so that the node is read again
+        for position in (60, 70):
+            assert (await store.commit({partition: position}, session_id=zk.session_id, notes=notes)).committed
+        assert stored(server, partition) == b"70"
+        assert (server.tree.stat(path).created_zxid, server.tree.stat(path).version) == (created, version + 3)
+
+
 async def test_node_that_is_written_meanwhile_is_created_again_over_the_commit_of_a_former_owner() -> None:
     server, creations = MemoryZooKeeper(), Creations()
     partition = TopicPartition.numbered("t", 0)
