@@ -12,6 +12,7 @@ a ZooKeeper accepts it, 0.8.1 too, and keeps the offsets there, in the nodes of 
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections import defaultdict
 from dataclasses import dataclass
@@ -97,6 +98,18 @@ class CommittedOffset:
         return OffsetNotes(log if self.leader_epoch is None else log._replace(leader_epoch=self.leader_epoch), start)
 
 
+class _Handled:
+    """Two partitions of a topic of which the group handled messages, if there are; one read is for all who wait."""
+
+    __slots__ = ("begun", "ended", "lock", "partitions")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        #: The numbers of the last reads that began and ended.
+        self.begun = self.ended = 0
+        self.partitions: list[TopicPartition] = []
+
+
 class KafkaOffsetStore:
     """The committed offsets of one group. `metadata`: text to keep with each; `retention`: seconds to keep them.
 
@@ -123,6 +136,7 @@ class KafkaOffsetStore:
         self._retention_ms = -1 if retention is None else int(retention * 1000)
         self._version = version
         self._logs: dict[TopicPartition, LogId] = {}
+        self._handled: dict[str, _Handled] = {}
         #: Brokers before 2.1 forget offsets by their age, those of groups without members later ones, too.
         self.keeps_for = None if version == 0 else min(_KEPT_FOR, math.inf if retention is None else retention)
 
@@ -141,11 +155,21 @@ class KafkaOffsetStore:
 
         A group that just began has nothing but starts there: its members fix them one after the other.
         """
-        metadata = await self._client.topics([partition.topic])
-        topic = metadata.topics.get(partition.topic)
+        read = self._handled.setdefault(partition.topic, _Handled())
+        number = read.begun
+        async with read.lock:
+            if read.ended <= number:  # else one that began after this call was made has been made for another one
+                read.begun = begun = read.begun + 1
+                read.partitions = await self._read_handled(partition.topic)
+                read.ended = begun
+            return any(other != partition for other in read.partitions)
+
+    async def _read_handled(self, name: str) -> list[TopicPartition]:
+        metadata = await self._client.topics([name])
+        topic = metadata.topics.get(name)
         numbers = sorted(() if topic is None else topic.partitions)
-        found = await self.read([TopicPartition.numbered(partition.topic, number) for number in numbers])
-        return any(not committed.notes.start for other, committed in found.items() if other != partition)
+        found = await self.read([TopicPartition.numbered(name, number) for number in numbers])
+        return [partition for partition, committed in found.items() if not committed.notes.start][:2]
 
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """As `load`, which does not affect later commits either."""

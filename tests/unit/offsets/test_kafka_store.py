@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -410,3 +412,42 @@ async def test_missing_permission_on_a_topic_refuses_its_partitions_alone() -> N
 async def test_names_the_topic_whose_offsets_may_not_be_read() -> None:
     with pytest.raises(BrokerRefusedError, match="lacks the permission Describe on the topic 'u'"):
         await store(Cluster(two_topics(29, offset=8, metadata=""))).load([PLACE, OTHER])
+
+
+class Topic(Cluster):
+    """One topic of 200 partitions, of which `handled` have offsets of handled messages; it takes a turn to look."""
+
+    def __init__(self, *handled: int) -> None:
+        super().__init__()
+        self.handled = handled
+
+    async def topics(self, names: list[str]) -> Any:
+        await asyncio.sleep(0)
+        return SimpleNamespace(topics={names[0]: SimpleNamespace(partitions=range(200))})
+
+    async def call(self, api: Api, body: dict[str, Any], *, version: int) -> dict[str, Any]:
+        parts = [{"partition": n, "offset": 7, "metadata": "", "error_code": 0} for n in self.handled]
+        self.answers.append({"error_code": 0, "responses": [{"topic": "t", "partition_responses": parts}]})
+        return await super().call(api, body, version=version)
+
+
+async def test_partitions_that_begin_together_look_for_other_offsets_once() -> None:
+    for handled, others in (((), []), ((5,), [n for n in range(200) if n != 5]), ((5, 6), list(range(200)))):
+        cluster = Topic(*handled)
+        offsets = store(cluster)
+        places = [TopicPartition.numbered("t", number) for number in range(200)]
+        found = await asyncio.gather(*map(offsets.is_new, places))
+        assert [number for number, new in enumerate(found) if new] == others
+        assert len(cluster.asked) == 2, "the read that had begun when the others asked may miss what they would see"
+        await offsets.is_new(PLACE)
+        assert len(cluster.asked) == 3
+
+
+async def test_look_for_other_offsets_is_repeated_when_the_first_one_fails() -> None:
+    cluster = Topic(5)
+    offsets = store(cluster)
+    cluster.known = [BrokerError("away"), 1]
+    first, second, third = await asyncio.gather(*[offsets.is_new(PLACE) for _ in range(3)], return_exceptions=True)
+    assert isinstance(first, BrokerError)
+    assert (second, third) == (True, True)
+    assert len(cluster.asked) == 1
