@@ -92,8 +92,9 @@ def fence_by_owner_version() -> Iterator[None]:
     write = _Commit._write
 
     def unfenced(self: _Commit, partition: Any) -> Any:
-        operation = write(self, partition)
-        return SetData(operation.path, operation.data, -1) if isinstance(operation, SetData) else operation
+        return tuple(
+            SetData(each.path, each.data, -1) if isinstance(each, SetData) else each for each in write(self, partition)
+        )
 
     with _PATCH(_Commit, "_write", unfenced):
         yield
