@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 NAME = "idle"
 PARTITIONS = 1000
-#: Seconds after the last consumer has begun to read: caches are written, first offsets committed; and for 0.7 polls have
+#: Seconds after the last consumer has begun to read: caches are written, first offsets committed; and polls of 0.7 have
 #: reached their longest interval (docs/performance.md).
 REST = {V08: 10.0, V07: 110.0}
 
