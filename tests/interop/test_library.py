@@ -99,7 +99,7 @@ async def test_producer_and_connector_need_configuration_only(
         found = await take(streams, 100)
         assert [number for number, _ in found if number not in (0, 1)] == []
         messages = [message for _, message in found]
-        assert all(type(message) is KeyedMessage and message.headers == headers for message in messages)
+        assert all(isinstance(message, KeyedMessage) and message.headers == headers for message in messages)
         for key in keys:
             mine = [message for message in messages if message.key == key.encode()]
             assert [message.payload for message in mine] == [f"{key}, {n}".encode() for n in range(5)]
