@@ -88,7 +88,13 @@ async def test_console_reads_back_the_produced_lines(version: str, kafka: Any, z
         _, *found = await well("check", "-c", str(config), "--online")
         assert found[0].startswith(b"ok      brokers: 1 of 1 can be reached (ids ")
         assert found[1] == b"ok      topics: partitions: events 3"
-        assert [line.split(b":")[0] for line in found[2:]] == [b"ok      group", b"ok      limits", b"ok      handler"]
+        assert [line.split(b":")[0] for line in found[2:]] == [
+            b"ok      group",
+            b"ok      permissions",
+            b"ok      memory",
+            b"ok      limits",
+            b"ok      handler",
+        ]
     # The last ones, those from an offset or a time on, in a format of kcat.
     from_end = ("--partition", "1", "--format", r"%p %o %k %s\n", "--from")
     numbered = [b"1 %d %s %s" % (number, *pair) for number, pair in enumerate(wanted[1])]

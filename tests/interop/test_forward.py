@@ -153,7 +153,7 @@ async def test_stops_on_permanent_errors(kafka: Any, cluster_client: Any) -> Non
     small = handler_to(broker, max_message_bytes=500)
     await small.start(CONTEXT)
     with pytest.raises(
-        HandlerFailedError, match=r"offset 0 \(index 0\) of events/0-0 has 983 bytes .*max_message_bytes"
+        HandlerFailedError, match=r"offset 0 \(index 0\) of events/0-0 has 947 bytes .*max_message_bytes"
     ):
         await small.handle(old(source, [b"w" * 600]))
     with pytest.raises(HandlerFailedError, match=r"the target has no topic 'other': create it, or set its number"):

@@ -183,7 +183,8 @@ async def test_reads_every_format_and_codec_split_anywhere(version: str, kafka: 
     whole = await asyncio.to_thread(planned, broker.port)
     assert [(split.start, split.end) for split in whole] == [(0, len(expected))]
     assert (whole[0].topic_id is None) == (RELEASES[version].number < (2, 8))
-    expected = [{**row, "topic_id": whole[0].topic_id} for row in expected]
+    epoch = 0 if RELEASES[version].number >= (0, 11) else None  # they store all formats as batches
+    expected = [{**row, "topic_id": whole[0].topic_id, "leader_epoch": epoch} for row in expected]
     assert await asyncio.to_thread(read, whole) == expected
     pieces = await asyncio.to_thread(planned, broker.port, maxRecordsPerPartition=70)
     assert len(pieces) == -(-len(expected) // 70)
