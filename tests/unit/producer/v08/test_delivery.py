@@ -5,22 +5,31 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
+import threading
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.client import ClusterMetadata
+from consumerd.client import BrokerRefusedError, ClusterMetadata, RequestTooLargeError, UnsupportedApiError, error_of
 from consumerd.client.metadata import Node, PartitionMetadata, TopicMetadata
 from consumerd.clock import SystemClock
 from consumerd.errors import BrokerError
 from consumerd.net import ConnectionClosedError
-from consumerd.producer.v08.delivery import DeliveryError
+from consumerd.partition import TopicPartition
+from consumerd.producer.errors import MessageSizeTooLargeError
+from consumerd.producer.v08.batches import Batch, PartitionQueue
+from consumerd.producer.v08.delivery import DeliveryError, Exchange, Outcome, is_too_large
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
+from consumerd.wire.errors import EncodeError
 from consumerd.wire.v08.apis import INIT_PRODUCER_ID, PRODUCE
-from consumerd.wire.v08.records import decode_records
+from consumerd.wire.v08.error_codes import ErrorCode
+from consumerd.wire.v08.messages import decode_request, encode_request
+from consumerd.wire.v08.produce_template import ProduceTemplate
+from consumerd.wire.v08.records import RecordCodec, decode_records
 from tests.support.prepared_requests import request_body
 
 if TYPE_CHECKING:
@@ -203,3 +212,376 @@ async def test_batch_that_cannot_be_encoded_fails_alone() -> None:
             await (await ours.send("t", b"0", timestamp=1 << 63))
         await (await ours.send("t", b"1"))
     assert broker.log == [b"1"]
+
+
+class Peer:
+    """Client and channel in one: a broker of one version. Its error codes are 0 unless a test says otherwise."""
+
+    def __init__(self, version: int = 9, *, ids: bool = False) -> None:
+        self.version = version
+        self.settings = SimpleNamespace(connection=SimpleNamespace(request_timeout=5.0))
+        self.versions = SimpleNamespace(
+            pick=lambda _, at_most: min(self.version, at_most), has=lambda api: ids and api is INIT_PRODUCER_ID
+        )
+        self.address = "memory:1"
+        self.closed = False
+        self.outdated = 0
+        #: PRODUCE requests, as a broker reads them, their versions, and whether a template wrote them.
+        self.requests: list[dict[str, Any]] = []
+        self.served: list[tuple[int, bool]] = []
+        #: By topic and partition: what an answer says, None for nothing. By default the error code 0.
+        self.says: dict[tuple[str, int], dict[str, Any] | None] = {}
+        self.failure: Exception | None = None
+        #: Requests for a producer id, and the error code of the answer.
+        self.asked: list[dict[str, Any]] = []
+        self.id_error = 0
+
+    def stale(self) -> None:
+        self.outdated += 1
+
+    async def node_channel(self, node_id: int) -> Peer:
+        return self
+
+    async def send(self, api: Api, body: Any, *, version: int) -> None:
+        if self.failure is not None:
+            raise self.failure
+        prepared = not isinstance(body, dict)
+        frame = body.encode(1, "me") if prepared else encode_request(api, version, body, correlation_id=1, client_id="")
+        read = decode_request(api, frame[4:])
+        self.requests.append(read.body)
+        self.served.append((read.header.api_version, prepared))
+
+    async def call(self, api: Api, body: Any, *, version: int = 0, timeout: float = 0) -> dict[str, Any]:
+        if api is INIT_PRODUCER_ID:
+            self.asked.append(body)
+            return {"error_code": self.id_error, "producer_id": 100 + len(self.asked), "producer_epoch": 3}
+        await self.send(api, body, version=version)
+        answers: dict[str, list[dict[str, Any]]] = {}
+        for topic in self.requests[-1]["topic_data"]:
+            for part in topic["data"]:
+                says = self.says.get((topic["topic"], part["partition"]), {"error_code": 0, "base_offset": 7})
+                if says is not None:
+                    answers.setdefault(topic["topic"], []).append({"partition": part["partition"], **says})
+        return {"responses": [{"topic": topic, "partition_responses": parts} for topic, parts in answers.items()]}
+
+
+@dataclass(slots=True, eq=False)
+class Seen(Batch):
+    """A batch that notes how it is encoded, and in which thread."""
+
+    formats: list[tuple[int, RecordCodec]] = field(default_factory=list)
+    threads: list[threading.Thread] = field(default_factory=list)
+
+    def encode(self, magic: int, codec: RecordCodec, around: Any = None) -> bytes:
+        self.formats.append((magic, codec))
+        self.threads.append(threading.current_thread())
+        return b"" if around is None else Batch.encode(self, magic, codec, around)
+
+
+def exchange(peer: Peer, **settings: Any) -> Exchange:
+    return Exchange(peer, V08ProducerSettings(**settings))  # type: ignore[arg-type]
+
+
+def sealed(number: int = 0, topic: str = "t", *, timestamp: int = 5, kind: type[Batch] = Batch) -> PartitionQueue:
+    """A queue with a batch of one message."""
+    queue = PartitionQueue(TopicPartition.numbered(topic, number))
+    renew(queue, timestamp=timestamp, kind=kind)
+    return queue
+
+
+def renew(queue: PartitionQueue, count: int = 1, *, timestamp: int = 5, kind: type[Batch] = Batch) -> Batch:
+    """Give a queue another batch as its only one."""
+    batch = kind(queue.partition, 0.0, asyncio.get_running_loop().create_future())
+    for number in range(count):
+        batch.add(None, b"%d" % number, timestamp, (), 37)
+    queue.sealed.clear()
+    queue.sealed.append(batch)
+    return batch
+
+
+async def produce(ours: Exchange, *queues: PartitionQueue) -> list[Outcome]:
+    """The outcomes in the order of the queues; there are no others."""
+    outcomes = await ours.produce(0, {queue.partition: queue for queue in queues})
+    assert outcomes.keys() == {queue.partition for queue in queues}
+    return [outcomes[queue.partition] for queue in queues]
+
+
+async def test_each_partition_of_a_request_has_its_own_outcome() -> None:
+    peer = Peer()
+    peer.says = {
+        ("t", 0): {"error_code": 0, "base_offset": 0},
+        ("t", 1): {"error_code": 0, "base_offset": -1, "timestamp": 99},
+        ("t", 2): {"error_code": ErrorCode.NOT_LEADER_FOR_PARTITION, "base_offset": -1},
+        ("u", 0): {
+            "error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            "base_offset": -1,
+            "error_message": "no thank you",
+        },
+        ("u", 1): {"error_code": ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "base_offset": 4},
+        ("u", 2): None,
+    }
+    queues = [sealed(number, topic) for topic in ("t", "u") for number in range(3)]
+    odd = sealed(9, timestamp=1 << 63)
+    stored, appended, moved, refused, known, missing, unsendable = await produce(exchange(peer), *queues, odd)
+    assert stored == Outcome(None, base_offset=0, timestamp=-1)
+    assert appended == Outcome(None, base_offset=None, timestamp=99)
+    assert (str(moved.error).partition(":")[0], moved.retry) == ("the broker refused a batch for t/2", True)
+    assert (str(refused.error).endswith("no thank you"), refused.retry) == (True, False)
+    assert known == Outcome(None, timestamp=-1)
+    assert ("without u/2" in str(missing.error), missing.retry) == (True, True)
+    assert (type(unsendable.error), unsendable.retry) == (DeliveryError, False)
+    (request,) = peer.requests
+    assert [(topic["topic"], [part["partition"] for part in topic["data"]]) for topic in request["topic_data"]] == [
+        ("t", [0, 1, 2]),
+        ("u", [0, 1, 2]),
+    ]
+    assert (request["acks"], request["timeout"], request["transactional_id"]) == (-1, 30_000, None)
+    assert [queue.sealed[0].sent for queue in queues] == [True] * 6
+    assert not odd.sealed[0].sent
+
+
+async def test_no_request_is_sent_for_batches_of_which_none_can_be_encoded() -> None:
+    peer = Peer()
+    for queues in ([sealed(0, timestamp=1 << 63)], [sealed(number, timestamp=1 << 63) for number in range(2)]):
+        outcomes = await produce(exchange(peer), *queues)
+        assert [(type(each.error), each.retry) for each in outcomes] == [(DeliveryError, False)] * len(queues)
+    assert peer.requests == []
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+@pytest.mark.parametrize(
+    "error", [RequestTooLargeError("5 bytes over"), UnsupportedApiError("an old broker"), EncodeError("an odd name")]
+)
+async def test_request_that_cannot_be_sent_fails_all_of_its_batches(error: Exception, acks: int) -> None:
+    peer = Peer()
+    peer.failure = error
+    queues = [sealed(0), sealed(1), sealed(2, timestamp=1 << 63)]
+    outcomes = await produce(exchange(peer, acks=acks), *queues)
+    assert [(type(each.error), each.retry) for each in outcomes] == [(DeliveryError, False)] * 3
+    assert [str(error) in str(each.error) for each in outcomes] == [True, True, False]
+
+
+async def test_without_acknowledgements_a_closed_connection_is_an_error_of_that_broker_once() -> None:
+    peer = Peer()
+    ours = exchange(peer, acks=0)
+    outcomes = await produce(ours, sealed(0), sealed(1), sealed(2, timestamp=1 << 63))
+    assert outcomes[:2] == [Outcome(None)] * 2
+    assert outcomes[2].error is not None
+    assert (peer.requests[0]["acks"], len(peer.requests[0]["topic_data"][0]["data"])) == (0, 2)
+    peer.closed = True
+    queue = sealed()
+    assert (await ours.produce(5, {queue.partition: queue})).popitem()[1] == Outcome(None)  # another broker
+    peer.outdated = 0
+    with pytest.raises(ConnectionClosedError, match=r"memory:1 .*acks = 0"):
+        await produce(ours, sealed())
+    assert (peer.outdated, len(peer.requests)) == (1, 2)
+    assert await produce(ours, sealed()) == [Outcome(None)]
+
+
+@pytest.mark.parametrize("codec", [RecordCodec.NONE, RecordCodec.GZIP])
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize(("version", "magic"), [(0, 0), (1, 0), (2, 1), (3, 2), (9, 2), (12, 2)])
+async def test_version_of_the_broker_decides_the_format_of_batches(
+    version: int, magic: int, codec: RecordCodec, *, together: bool
+) -> None:
+    peer = Peer(version)
+    queues = [sealed(number, kind=Seen) for number in range(1 + together)]
+    outcomes = await produce(exchange(peer, codec=codec), *queues)
+    assert [each.error for each in outcomes] == [None] * len(queues)
+    for queue in queues:
+        batch = queue.sealed[0]
+        assert isinstance(batch, Seen)
+        assert batch.formats == [(magic, codec)]
+    templated = not together and version >= 3 and codec is RecordCodec.NONE
+    assert peer.served == [(version, templated)]
+    assert peer.requests[0]["timeout"] == 30_000
+
+
+async def test_template_of_a_partition_is_made_once_for_each_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[int, int]] = []
+
+    def counted(version: int, acks: int, timeout: int, topic: str, partition: int) -> Any:
+        made.append((version, partition))
+        return ProduceTemplate(version, acks, timeout, topic, partition)
+
+    monkeypatch.setattr("consumerd.producer.v08.delivery.ProduceTemplate", counted)
+    peer = Peer()
+    ours = exchange(peer)
+    for version, number in ((9, 0), (9, 0), (9, 1), (8, 0), (8, 0), (8, 1)):
+        peer.version = version
+        assert await produce(ours, sealed(number)) == [Outcome(None, base_offset=7)]
+    assert [version for version, _ in peer.served] == [9, 9, 9, 8, 8, 8]
+    assert made == [(9, 0), (9, 1), (8, 0), (8, 1)]
+
+
+@pytest.mark.parametrize(("version", "works"), [(3, False), (6, False), (7, True)])
+async def test_zstd_needs_a_broker_that_takes_it(version: int, *, works: bool) -> None:
+    queue = sealed(kind=Seen)
+    (outcome,) = await produce(exchange(Peer(version), codec=RecordCodec.ZSTD), queue)
+    if works:
+        assert outcome.error is None
+    else:
+        assert (type(outcome.error), "does not support zstd" in str(outcome.error)) == (DeliveryError, True)
+
+
+@pytest.mark.parametrize(
+    ("codec", "most"),
+    [
+        (RecordCodec.GZIP, 256 << 10),
+        (RecordCodec.SNAPPY, 1 << 20),
+        (RecordCodec.LZ4, 1 << 20),
+        (RecordCodec.ZSTD, 256 << 10),
+        (RecordCodec.NONE, None),
+    ],
+)
+async def test_large_batches_are_compressed_in_a_thread(codec: RecordCodec, most: int | None) -> None:
+    queues = [sealed(number, kind=Seen) for number in range(2)]
+    for queue, size in zip(queues, (most or 1, (most or 1 << 30) + 1), strict=True):
+        queue.sealed[0].size = size
+    await produce(exchange(Peer(), codec=codec), *queues)
+    small, large = (queue.sealed[0] for queue in queues)
+    assert isinstance(small, Seen)
+    assert isinstance(large, Seen)
+    ours = threading.current_thread()
+    assert small.threads == [ours]
+    assert [thread is ours for thread in large.threads] == [most is None]
+
+
+@pytest.mark.parametrize(
+    ("idempotent", "acks", "version", "ids", "numbered"),
+    [
+        (None, -1, 9, True, True),
+        (None, -1, 3, True, True),
+        (None, -1, 9, False, False),
+        (None, -1, 2, True, False),
+        (None, 1, 9, True, False),
+        (False, -1, 9, True, False),
+        (True, -1, 9, True, True),
+        (True, -1, 9, False, None),
+        (True, -1, 2, True, None),
+    ],
+)
+async def test_batches_are_numbered_where_settings_and_broker_allow_it(
+    idempotent: bool | None, acks: int, version: int, ids: bool, numbered: bool | None
+) -> None:
+    peer, queue = Peer(version, ids=ids), sealed()
+    (outcome,) = await produce(exchange(peer, idempotent=idempotent, acks=acks), queue)
+    batch = queue.sealed[0]
+    if numbered is None:
+        assert (type(outcome.error), "support idempotent producers" in str(outcome.error)) == (DeliveryError, True)
+        assert peer.requests == []
+    elif numbered:
+        assert (batch.producer_id, batch.producer_epoch, batch.sequence, queue.sequence) == (101, 3, 0, 1)
+        assert peer.asked == [{"transactional_id": None, "transaction_timeout_ms": 2**31 - 1}]
+    else:
+        assert (outcome.error, batch.producer_id, batch.sequence, peer.asked) == (None, -1, -1, [])
+
+
+def numbers(queue: PartitionQueue) -> tuple[int, int]:
+    batch = queue.sealed[0]
+    return batch.producer_id, batch.sequence
+
+
+async def test_partitions_share_a_producer_id_until_one_of_them_fails() -> None:
+    peer = Peer(ids=True)
+    ours = exchange(peer)
+    first, second, third = sealed(0), sealed(1), sealed(2)
+    await produce(ours, first, second)
+    await produce(ours, first, second)  # again, with the same numbers
+    assert (numbers(first), numbers(second), len(peer.asked)) == ((101, 0), (101, 0), 1)
+    ours.forget(first)
+    renew(first)
+    renew(second, 2)
+    await produce(ours, first, second)
+    assert (numbers(first), numbers(second), len(peer.asked)) == ((102, 0), (101, 1), 2)
+    ours.forget(second)  # whose id was not the newest
+    renew(second)
+    renew(first)
+    await produce(ours, first, second, third)
+    assert (numbers(first), numbers(second), numbers(third), len(peer.asked)) == ((102, 1), (102, 0), (102, 0), 2)
+
+
+async def test_partition_that_has_no_id_yet_and_fails_leaves_the_id_of_the_others() -> None:
+    peer = Peer(ids=True)
+    ours = exchange(peer)
+    await produce(ours, sealed(0))
+    ours.forget(sealed(1))
+    queue = sealed(2)
+    await produce(ours, queue)
+    assert (numbers(queue), len(peer.asked)) == ((101, 0), 1)
+
+
+async def test_partition_takes_another_producer_id_when_its_numbers_are_used_up() -> None:
+    peer = Peer(ids=True)
+    ours = exchange(peer)
+    queue = sealed()
+    await produce(ours, queue)
+    queue.sequence = 2**31 - 3
+    renew(queue, 2)
+    await produce(ours, queue)
+    assert (numbers(queue), queue.sequence) == ((101, 2**31 - 3), 2**31 - 1)
+    renew(queue)
+    await produce(ours, queue)
+    assert (numbers(queue), queue.sequence) == ((102, 0), 1)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID])
+async def test_only_a_batch_that_no_broker_can_have_is_renumbered(code: ErrorCode) -> None:
+    peer = Peer(ids=True)
+    ours = exchange(peer)
+    fresh, old = sealed(0), sealed(1)
+    old.sealed[0].sent = True
+    peer.says = {("t", number): {"error_code": code, "base_offset": -1} for number in range(2)}
+    renumbered, failed = await produce(ours, fresh, old)
+    assert isinstance(renumbered.error, BrokerRefusedError)
+    assert (renumbered.error.code, renumbered.retry, failed.retry) == (code, True, False)
+    assert (numbers(fresh)[1], fresh.sealed[0].sent) == (-1, False)
+    assert (numbers(old), old.sealed[0].sent) == ((101, 0), True)
+    peer.says.clear()
+    assert await produce(ours, fresh) == [Outcome(None, base_offset=7)]
+    assert numbers(fresh) == (102, 0)
+
+
+@pytest.mark.parametrize("idempotent", [None, True])
+async def test_temporary_refusal_of_a_producer_id_is_left_to_the_caller(idempotent: bool | None) -> None:
+    peer = Peer(ids=True)
+    peer.id_error = ErrorCode.GROUP_COORDINATOR_NOT_AVAILABLE
+    queue = sealed()
+    with pytest.raises(BrokerRefusedError, match="memory:1 gave no producer id"):
+        await produce(exchange(peer, idempotent=idempotent), queue)
+    assert peer.requests == []
+
+
+@pytest.mark.parametrize("idempotent", [None, True])
+async def test_refusal_of_a_producer_id_for_good_fails_the_batch(idempotent: bool | None) -> None:
+    peer = Peer(ids=True)
+    peer.id_error = ErrorCode.UNSUPPORTED_VERSION
+    (outcome,) = await produce(exchange(peer, idempotent=idempotent), sealed())
+    assert (type(outcome.error), outcome.retry, peer.requests) == (DeliveryError, False, [])
+
+
+async def test_producer_id_is_not_asked_for_again_where_it_is_not_allowed() -> None:
+    peer = Peer(ids=True)
+    peer.id_error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    ours = exchange(peer)
+    with capture_logs() as logs:
+        for _ in range(2):
+            queue = sealed()
+            assert await produce(ours, queue) == [Outcome(None, base_offset=7)]
+            assert (numbers(queue), queue.sequence) == ((-1, -1), 0)
+    assert len(peer.asked) == 1
+    assert [each["event"] for each in logs] == ["idempotence_unavailable"]
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MessageSizeTooLargeError("too large"), True),
+        (error_of(ErrorCode.MESSAGE_TOO_LARGE, "refused"), True),
+        (error_of(ErrorCode.RECORD_LIST_TOO_LARGE, "refused"), True),
+        (error_of(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "refused"), False),
+        (BrokerError("broken"), False),
+    ],
+)
+async def test_knows_errors_that_are_about_size(error: BaseException, *, expected: bool) -> None:
+    assert is_too_large(error) is expected
