@@ -50,6 +50,12 @@ class MemoryCluster:
         parts = {n: PartitionMetadata(0, 0, (0,), (0,), 0) for n in range(PARTITIONS)}
         self.metadata = ClusterMetadata({0: Node(0, "memory", 1)}, {"t": TopicMetadata(0, parts)})
 
+    def add_topics(self, *names: str) -> None:
+        """Have more topics, with the same partitions. Messages to them cannot be sent."""
+        parts = self.metadata.topics["t"].partitions
+        topics = {name: TopicMetadata(0, parts) for name in ("t", *names)}
+        self.metadata = ClusterMetadata(self.metadata.nodes, topics)
+
     def known_leader(self, topic: str, partition: int) -> Node:
         node = self.metadata.leader(topic, partition)
         assert node is not None
@@ -227,29 +233,35 @@ async def test_memory_taken_in_advance_is_there_for_a_caller_that_needs_it() -> 
     assert ours.buffered_bytes == 0
 
 
-async def test_memory_for_a_whole_batch_is_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The topic of each message for which a batch was looked for."""
+    topics: list[str] = []
+    search = V08Producer._batch
+
+    async def noted(self: V08Producer, topic: str, *arguments: Any) -> Any:
+        topics.append(topic)
+        return await search(self, topic, *arguments)
+
+    monkeypatch.setattr(V08Producer, "_batch", noted)
+    return topics
+
+
+async def test_memory_for_a_whole_batch_is_taken_at_once(searched: list[str]) -> None:
     """Of all messages of a batch, the first alone has to look for it."""
-    cluster, searches, search = MemoryCluster(), 0, V08Producer._batch
-
-    async def counted(self: V08Producer, *arguments: Any) -> Any:
-        nonlocal searches
-        searches += 1
-        return await search(self, *arguments)
-
-    monkeypatch.setattr(V08Producer, "_batch", counted)
+    cluster = MemoryCluster()
     async with producer(cluster, batch_bytes=64 << 10, linger=60) as ours:
         deliveries = [await ours.send("t", bytes(100)) for _ in range(5000)]
     await deliveries[-1]
     assert sum(map(len, cluster.log.values())) == 5000
-    assert searches == sum(map(len, cluster.requests))
+    assert len(searched) == sum(map(len, cluster.requests))
 
 
 @pytest.mark.parametrize(("buffer_bytes", "advance"), [(32 << 20, 64 << 10), (64 << 20, 64 << 10), (320_000, 10_000)])
 async def test_memory_that_is_taken_in_advance_is_limited(buffer_bytes: int, advance: int) -> None:
     """For all topics together: each time to 64 KiB, or a 32nd of the buffer, divided by the topics that are filled."""
     cluster = MemoryCluster()
-    parts = cluster.metadata.topics["t"]
-    cluster.metadata = ClusterMetadata(cluster.metadata.nodes, {"t": parts, "u": parts})
+    cluster.add_topics("u")
     async with producer(cluster, batch_bytes=200_000, buffer_bytes=buffer_bytes, linger=3600) as ours:
         await ours.send("t", b"x")
         taken = 2 * advance  # for the message, and for its batch
@@ -260,15 +272,7 @@ async def test_memory_that_is_taken_in_advance_is_limited(buffer_bytes: int, adv
         await ours.abort()
 
 
-async def test_single_messages_join_the_batch_of_a_list_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    searched: list[str] = []
-    search = V08Producer._batch
-
-    async def noted(self: V08Producer, topic: str, *arguments: Any) -> Any:
-        searched.append(topic)
-        return await search(self, topic, *arguments)
-
-    monkeypatch.setattr(V08Producer, "_batch", noted)
+async def test_single_messages_join_the_batch_of_a_list_without_a_search(searched: list[str]) -> None:
     async with producer(MemoryCluster(), batch_bytes=64 << 10, linger=3600) as ours:
         await ours.send_many("t", [b"x"] * 3)
         await ours.send("t", b"x")
@@ -296,10 +300,7 @@ async def test_memory_leased_to_many_topics_is_there_for_a_message_that_needs_it
     cluster = MemoryCluster()
     cluster.taking.clear()
     topics = [f"t{number}" for number in range(40)]
-    parts = cluster.metadata.topics["t"].partitions
-    cluster.metadata = ClusterMetadata(
-        cluster.metadata.nodes, {name: TopicMetadata(0, parts) for name in ["t", *topics]}
-    )
+    cluster.add_topics(*topics)
     async with producer(cluster, batch_bytes=40_000, buffer_bytes=100_000, linger=3600) as ours:
         for topic in topics:
             await ours.send(topic, b"x" * 64)
@@ -675,3 +676,119 @@ async def test_acks_0_follows_a_new_leader_after_a_closed_connection() -> None:
             await (await ours.send("t", b"%d" % number, partition=0))
     # Only the message for which the old leader closed the connection is lost.
     assert [record.payload for record in cluster.log[0]] == [b"%d" % number for number in range(40) if number != 20]
+
+
+def of_size(size: int) -> bytes:
+    """A value whose message has `size` bytes."""
+    return bytes(size - OVERHEAD)
+
+
+async def test_memory_taken_in_advance_is_used_up_before_more_is_taken() -> None:
+    used = 0
+    async with producer(MemoryCluster(), batch_bytes=20_000, buffer_bytes=20_000, linger=3600) as ours:
+        for size, taken in ((100, 100 + 625), (625, 0), (1000, 1000 + 625), (1000, 375 + 625)):
+            await ours.send("t", of_size(size), partition=0)
+            used += taken
+            assert ours._budget.used == used
+        assert ours.buffered_bytes == 2725
+
+
+@pytest.mark.parametrize("free", [0, 1])
+async def test_leased_memory_is_taken_without_a_turn_of_the_loop(free: int) -> None:
+    cluster = MemoryCluster()
+    cluster.add_topics("u")
+    async with producer(cluster, batch_bytes=20_000, buffer_bytes=20_000, linger=3600) as ours:
+        await ours.send("t", of_size(100), partition=1)
+        await ours.send("u", of_size(100))
+        leased = ours._budget.used - 200
+        ahead = 20_000 // 32 // 2  # what is taken in advance is used up, too
+        for size in (20_000 - 200 - leased - ahead - free, ahead):
+            await ours.send("t", of_size(size), partition=0)
+        assert ours._budget.used == ours.buffered_bytes + leased == 20_000 - free
+        with pytest.raises(StopIteration):
+            ours.send("t", of_size(leased + free), partition=1).send(None)
+        assert ours._budget.used == ours.buffered_bytes == 20_000
+        await ours.abort()
+
+
+async def test_no_more_memory_is_leased_than_a_batch_may_use() -> None:
+    async with producer(MemoryCluster(), batch_bytes=100_000, linger=3600) as ours:
+        await ours.send("t", b"x")
+        assert ours._budget.used == 99_999
+
+
+@pytest.mark.parametrize(("room", "searches", "batches"), [(199, 2, [100, 100]), (200, 2, [200]), (201, 1, [200])])
+async def test_batch_is_filled_up_to_its_limit(
+    room: int, searches: int, batches: list[int], searched: list[str]
+) -> None:
+    cluster = MemoryCluster()
+    async with producer(cluster, batch_bytes=room, linger=3600) as ours:
+        for _ in range(2):
+            await ours.send("t", of_size(100))
+    assert sorted(size for request in cluster.requests for size in request.values()) == batches
+    assert len(searched) == searches
+
+
+async def test_leased_memory_comes_back_when_new_metadata_lead_messages_elsewhere() -> None:
+    cluster, headers = MemoryCluster(), (("h", b"v"),)
+    async with producer(cluster, batch_bytes=64 << 10, linger=3600) as ours:
+        for number in range(1, 20):
+            cluster.learn()
+            await ours.send("t", b"x", headers=headers)
+            assert ours.buffered_bytes == number * message_size(None, b"x", headers)
+
+
+async def test_messages_with_a_place_leave_the_memory_leased_to_another_batch(searched: list[str]) -> None:
+    async with producer(MemoryCluster(), batch_bytes=64 << 10, linger=3600) as ours:
+        place = (await ours.send("t", b"1")).batch.partition.partition
+        for _ in range(2):
+            await ours.send("t", b"2", partition=(place + 1) % PARTITIONS)
+        searched.clear()
+        assert (await ours.send("t", b"3")).batch.partition.partition == place
+        assert not searched
+
+
+async def test_messages_for_a_batch_without_leased_memory_leave_that_of_another(searched: list[str]) -> None:
+    cluster = MemoryCluster()
+    async with producer(cluster, batch_bytes=64 << 10, linger=3600) as ours, asyncio.timeout(60):
+        first = second = (await ours.send("t", b"1")).batch
+        while second is first:  # new metadata may lead messages without a key elsewhere
+            await ours.send("t", b"2", partition=first.partition.partition)
+            cluster.learn()
+            second = (await ours.send("t", b"3")).batch
+        await ours.send("t", b"4", partition=first.partition.partition)
+        searched.clear()
+        assert (await ours.send("t", b"5")).batch is second
+        assert not searched
+
+
+async def test_leased_memory_does_not_count_as_messages_of_a_batch() -> None:
+    async with producer(MemoryCluster(), batch_bytes=20_000, buffer_bytes=20_000, linger=3600) as ours:
+        batch = (await ours.send("t", of_size(100))).batch
+        place, leased = batch.partition.partition, ours._budget.used - 100
+        for size in (20_000 - 100 - leased, 100):
+            assert (await ours.send("t", of_size(size), partition=place)).batch is batch
+
+
+async def test_messages_that_waited_join_a_batch_whose_memory_is_leased() -> None:
+    cluster = MemoryCluster()
+    cluster.add_topics("u")
+    async with producer(cluster, batch_bytes=1000, linger=3600) as ours:
+        await ours.send("u", b"x")  # so that others yield before they open a batch
+        deliveries = await asyncio.gather(*(ours.send("t", b"x") for _ in range(3)))
+        assert len({delivery.batch for delivery in deliveries}) == 1
+        await ours.abort()
+
+
+async def test_message_that_waited_fills_a_batch_exactly() -> None:
+    cluster = MemoryCluster()
+    async with producer(cluster, batch_bytes=200, linger=3600) as ours:
+        await ours.send("t", b"x", partition=1)
+        await asyncio.gather(*(ours.send("t", of_size(100), partition=0) for _ in range(2)))
+    assert sorted(size for request in cluster.requests for size in request.values()) == [OVERHEAD + 1, 200]
+
+
+async def test_messages_that_waited_go_to_the_partition_that_is_filled_then() -> None:
+    async with producer(MemoryCluster(), batch_bytes=1) as ours:
+        deliveries = await asyncio.gather(*(ours.send("t", b"x") for _ in range(60)))
+        assert {delivery.batch.partition.partition for delivery in deliveries} == set(range(PARTITIONS))

@@ -187,3 +187,19 @@ async def test_deliveries_are_a_sequence() -> None:
             with pytest.raises(IndexError, match=f"delivery {place} of 9"):
                 deliveries[place]
         assert (await deliveries[7]).offset == 7
+
+
+async def test_takes_exactly_the_memory_that_a_list_needs() -> None:
+    """In one step, also where that is more than is taken in advance for single messages."""
+    for count, value, beside in ((300, bytes(1000), b"x"), (1, bytes((64 << 10) + 1 - OVERHEAD), b"x")):
+        async with producer(MemoryCluster(), batch_bytes=1 << 20, linger=3600) as ours:
+            deliveries = await ours.send_many("t", [beside, *[value] * count], partition=0)
+            assert [each.messages for each in deliveries.ranges] == [1 + count]
+            assert ours._budget.used == ours.buffered_bytes
+
+
+async def test_takes_little_memory_in_advance_for_the_last_messages_of_a_list() -> None:
+    async with producer(MemoryCluster(), batch_bytes=1 << 20, linger=3600) as ours:
+        deliveries = await ours.send_many("t", [bytes(1000)] * 1050, partition=0)
+        assert [each.messages for each in deliveries.ranges] == [1012, 38]
+        assert ours._budget.used - ours.buffered_bytes <= 64 << 10
