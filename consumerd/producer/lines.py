@@ -57,7 +57,13 @@ class LineReader:
         try:
             loop.add_reader(self._descriptor, readable.set)
         except PermissionError:  # epoll's word for "a file is always ready"
-            return await asyncio.to_thread(os.read, self._descriptor, _CHUNK)
+            reading = asyncio.ensure_future(asyncio.to_thread(os.read, self._descriptor, _CHUNK))
+            try:
+                return await asyncio.shield(reading)
+            except asyncio.CancelledError:
+                # The caller may close the descriptor next, and another file get its number.
+                await asyncio.gather(reading, return_exceptions=True)
+                raise
         try:
             await readable.wait()
         finally:

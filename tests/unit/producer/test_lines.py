@@ -4,7 +4,9 @@ import asyncio
 import os
 import pty
 import select
+import threading
 import tty
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -107,6 +109,36 @@ async def test_can_be_cancelled_and_continued(pipe: tuple[int, int]) -> None:
         await waiting
     os.write(pipe[1], b"a\n")
     assert await reader.read() == [b"a"]
+
+
+async def test_cancelled_read_of_a_file_ends_before_its_descriptor_may_be_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def read(descriptor: int, size: int) -> bytes:
+        begun.set()
+        go_on.wait(60)
+        ended.set()
+        return os.read(descriptor, size)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    (tmp_path / "in").write_bytes(b"a\n")
+    monkeypatch.setattr("consumerd.producer.lines.os", SimpleNamespace(read=read))
+    monkeypatch.setattr(asyncio.get_running_loop(), "add_reader", refuse)  # as for files, on every system
+    with (tmp_path / "in").open("rb") as file:
+        waiting = asyncio.create_task(LineReader(file.fileno(), max_line_bytes=100).read())
+        assert await asyncio.to_thread(begun.wait, 60)
+        waiting.cancel()
+        for _ in range(5):  # turns of the loop, in which nothing else has to happen
+            await asyncio.sleep(0)
+        returned = waiting.done()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert (returned, ended.is_set()) == (False, True)
 
 
 async def test_reads_a_terminal() -> None:
