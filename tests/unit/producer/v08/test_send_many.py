@@ -80,7 +80,7 @@ async def test_takes_more_than_the_buffer_as_room_becomes_free() -> None:
         if most > 4000:
             cluster.taking.set()
 
-    async with producer(cluster, batch_bytes=1000, buffer_bytes=5000, linger=3600) as ours:
+    async with producer(cluster, batch_bytes=1000, buffer_bytes=5000, linger=3600) as ours, asyncio.timeout(60):
         deliveries = await ours.send_many("t", values, partition=0, taken=taken)
         await ours.flush()
         assert deliveries.done
