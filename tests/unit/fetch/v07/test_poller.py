@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from consumerd.clock import SystemClock
 from consumerd.fetch import ByteBudget, FetchSettings, Lane
 from consumerd.fetch.policies import FetchServices
 from consumerd.fetch.v07.pace import Pace
 from consumerd.fetch.v07.poller import IdlePoller, Idler
 from consumerd.partition import TopicPartition
+from consumerd.testing.clock import FakeClock
 from consumerd.wire.v07 import FetchRequest, MultiFetchRequest
 
 
@@ -29,7 +29,7 @@ async def test_adds_idle_partitions_without_scanning_all(longest: float) -> None
     settings = FetchSettings(poll_backoff_min=600.0, poll_backoff_max=longest)
     budget = ByteBudget(1 << 20)
     never: Any = None  # nothing becomes due, so the broker is not asked
-    poller = IdlePoller(never, budget, FetchServices(settings, SystemClock(), random.Random(1), never, never))
+    poller = IdlePoller(never, budget, FetchServices(settings, FakeClock(), random.Random(1), never, never))
     tasks: list[asyncio.Task[Any]] = [asyncio.create_task(poller.run())]
     for number in range(300):
         idler = CountedIdler(Lane(TopicPartition("t", 0, number), budget, max_bytes=1000), Pace(0.0))

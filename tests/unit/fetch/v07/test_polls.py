@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from consumerd.fetch import ByteBudget, FetchSettings, Lane
 from consumerd.fetch.policies import FetchServices
 from consumerd.fetch.v07.pace import Pace
-from consumerd.fetch.v07.poller import MAX_ENTRIES, IdlePoller, Idler
+from consumerd.fetch.v07.poller import IdlePoller, Idler
 from consumerd.net import ConnectionClosedError
 from consumerd.partition import TopicPartition
 from consumerd.wire.v07 import ErrorCode, FetchResponse, MultiFetchResponse, decode_request
@@ -60,6 +60,27 @@ class Connection:
         self.aborted = True
 
 
+class Steady:
+    """In place of a `Pace`: an interval of so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def interval(self, now: float, *, smallest: float, longest: float) -> float:
+        return min(longest, self.seconds)
+
+
+class CountedIdler(Idler):
+    """Counts how often its time is looked at."""
+
+    looks = 0
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "due":
+            CountedIdler.looks += 1
+        return super().__getattribute__(name)
+
+
 class Rig:
     """A poller, its broker, and partitions that wait. As link: `connection`, `worked`, `broker`, `connections`."""
 
@@ -75,17 +96,22 @@ class Rig:
         self.idlers: list[Idler] = []
         self.tasks: list[asyncio.Task[Any]] = []
         self.group: asyncio.TaskGroup | None = None
+        self.connected = asyncio.Event()
+        self.connected.set()
 
     async def connection(self) -> Any:
+        await self.connected.wait()
         return self.answering
 
     def worked(self) -> None:
         self.worked_times += 1
 
-    def idler(self) -> Idler:
+    def idler(self, interval: float | None = None, kind: type[Idler] = Idler) -> Idler:
+        """A partition, with an interval of so many seconds; None: by its own pace."""
         number = len(self.idlers)
         lane = Lane(TopicPartition("t", BROKER, number), self.budget, max_bytes=1 << 20)
-        self.idlers.append(Idler(lane, Pace(asyncio.get_running_loop().time())))
+        pace: Any = Pace(asyncio.get_running_loop().time()) if interval is None else Steady(interval)
+        self.idlers.append(kind(lane, pace))
         return self.idlers[-1]
 
     def ask(self, idler: Idler, offset: int) -> asyncio.Task[Any]:
@@ -193,11 +219,11 @@ def test_sends_nothing_over_a_connection_that_ended_while_it_waited_for_memory()
 
 def test_asks_for_a_thousand_partitions_at_most_those_that_are_due_first() -> None:
     async def test(r: Rig) -> None:
-        r.wait(MAX_ENTRIES + 10)
+        r.wait(1010)
         await asyncio.sleep(0.1)
         first, second = r.polls[:2]
-        assert len(first[1]) == MAX_ENTRIES
-        assert set(range(MAX_ENTRIES, MAX_ENTRIES + 10)) <= set(second[1])
+        assert len(first[1]) == 1000
+        assert set(range(1000, 1010)) <= set(second[1])
 
     polling(test)
 
@@ -377,6 +403,135 @@ def test_waits_for_a_round_trip_between_polls_by_the_mean_of_those_before() -> N
         await asyncio.sleep(0.9)
         assert idler.interval == pytest.approx(0.2)  # an eighth of what it took longer
         assert not task.done()
+
+    polling(test)
+
+
+def times(polls: list[tuple[float, list[int], int, int]]) -> list[tuple[float, list[int]]]:
+    """When polls went out, and the partitions of each."""
+    return [(time, sorted(partitions)) for time, partitions, *_ in polls]
+
+
+@pytest.mark.parametrize("longest", [1.0, 8.0], ids=["longest interval", "shorter interval"])
+def test_a_poll_includes_what_is_due_within_half_of_the_interval_of_the_first(longest: float) -> None:
+    async def test(r: Rig) -> None:
+        for wait in (0.0, 0.4375, 0.0625, 0.0625):  # until 0.5 is half of the interval
+            await asyncio.sleep(wait)
+            r.ask(r.idler(1.0), 100)
+        await r.answering.asked.wait()
+        assert times(r.polls) == [(1.0, [0, 1, 2])]
+
+    polling(test, poll_backoff_max=longest)
+
+
+def test_partition_that_is_paused_and_resumed_is_not_polled_earlier() -> None:
+    async def test(r: Rig) -> None:
+        r.answering.trip = 0.25
+        idler = r.idler(1.0)
+        r.ask(idler, 100)
+        await asyncio.sleep(2.0)
+        r.poller.pause(idler)
+        r.poller.resume(idler)
+        await asyncio.sleep(1.0)
+        assert times(r.polls) == [(1.0, [0]), (2.25, [0])]
+
+    polling(test, poll_backoff_max=8.0)
+
+
+def test_partition_that_gets_its_messages_leaves_the_others_to_their_time() -> None:
+    async def test(r: Rig) -> None:
+        r.answering.trip = 0.0
+        r.ask(r.idler(1.0), 100)
+        quick = r.ask(r.idler(0.0625), 100)
+        await asyncio.sleep(0.65)
+        r.answering.answers.append({1: FetchResponse(ErrorCode.NONE, b"d")})
+        (await quick).reservation.release()
+        assert times(r.polls) == [(number / 16, [1]) for number in range(1, 12)]
+        await asyncio.sleep(1.0)
+        assert times(r.polls[11:]) == [(11 / 16 + 0.5, [0])]  # half of its interval after the last poll
+
+    polling(test, poll_backoff_max=8.0)
+
+
+def test_partitions_with_the_longest_interval_are_not_looked_at_in_the_polls_of_others() -> None:
+    async def test(r: Rig) -> None:
+        for _ in range(100):
+            r.ask(r.idler(8.0, CountedIdler), 100)
+        r.ask(r.idler(0.0625), 100)
+        await asyncio.sleep(1.0)
+        CountedIdler.looks = 0
+        await asyncio.sleep(4.0)
+        assert len(r.polls) > 50
+        assert 0 < CountedIdler.looks < 6 * len(r.polls)
+
+    polling(test, poll_backoff_max=8.0)
+
+
+def test_partitions_with_the_longest_interval_are_polled_in_the_order_in_which_they_are_due() -> None:
+    async def test(r: Rig) -> None:
+        r.answering.trip = 0.0
+        r.wait()
+        await asyncio.sleep(0.625)
+        r.wait()
+        await asyncio.sleep(1.5)
+        assert times(r.polls) == [(1.0, [0]), (1.625, [0, 1])]
+
+    polling(test, poll_backoff_min=1.0, poll_backoff_max=1.0)
+
+
+def test_partition_whose_interval_becomes_the_longest_is_in_each_poll_once() -> None:
+    async def test(r: Rig) -> None:
+        r.wait()
+        await asyncio.sleep(120)
+        assert r.idlers[0].interval == 1.0
+        assert all(partitions == [0] for _, partitions, *_ in r.polls)
+
+    polling(test)
+
+
+def test_partition_with_the_longest_interval_that_left_is_not_polled() -> None:
+    async def test(r: Rig) -> None:
+        tasks = r.wait(2)
+        await asyncio.sleep(1.5)
+        tasks[0].cancel()
+        r.poller.pause(r.idlers[1])
+        await asyncio.sleep(5)
+        assert times(r.polls) == [(1.0, [0, 1])]
+
+    polling(test, poll_backoff_min=1.0, poll_backoff_max=1.0)
+
+
+def test_partition_keeps_the_longest_interval_until_it_has_messages() -> None:
+    async def test(r: Rig) -> None:
+        r.answering.trip = 2.0  # an interval is a round trip at least
+        task = r.ask(r.idler(), 100)
+        await asyncio.sleep(3)
+        r.answering.trip = 0.0
+        await asyncio.sleep(20)  # enough of them for a small mean
+        assert r.idlers[0].interval == 1.0
+        r.answering.answers.append({0: FetchResponse(ErrorCode.NONE, b"d")})
+        (await task).reservation.release()
+        r.idlers[0].pace.seen(1000, asyncio.get_running_loop().time())
+        r.ask(r.idlers[0], 101)
+        await asyncio.sleep(0)
+        assert r.idlers[0].interval < 0.5
+
+    polling(test)
+
+
+def test_goes_on_after_all_left_while_the_broker_was_connected() -> None:
+    async def test(r: Rig) -> None:
+        r.connected.clear()
+        (first,) = r.wait()
+        await asyncio.sleep(1)
+        first.cancel()
+        await asyncio.sleep(0)
+        r.connected.set()
+        await asyncio.sleep(1)
+        assert r.polls == []
+        r.wait()
+        await r.answering.asked.wait()
+        assert r.polls[0][1] == [1]
 
     polling(test)
 
