@@ -168,12 +168,14 @@ class AsyncProducer:
         return added
 
     async def flush(self) -> None:
-        """Return when everything that was sent is handled. Raises NotSentError, and as `Producer.flush`."""
+        """Return when everything that was sent is handled.
+
+        Raises NotSentError, ProducerClosedError if a `close` ended the sending meanwhile, and as `Producer.flush`.
+        """
         last = self._queue.hurry()
         while self._finished < last and self._task is not None:
             if self._task.done():
-                self._task.result()
-                break
+                raise ProducerClosedError("the producer was stopped before all of its messages were sent.")
             progress = self._progress
             await progress.wait()
         self._dispatch.tell()

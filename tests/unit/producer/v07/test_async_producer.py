@@ -10,10 +10,12 @@ from consumerd.net import ConnectError, ConnectionClosedError
 from consumerd.producer import (
     CallbackHandler,
     Encoder,
+    EncodingError,
     Event,
     EventHandler,
     EventsFailedError,
     MessageSizeTooLargeError,
+    NoPartitionError,
     NotSentError,
     ProducerClosedError,
     ProducerData,
@@ -80,6 +82,50 @@ async def test_queue_time_of_a_left_over_message_counts_from_its_own_send(world:
         assert world.produced[1] == [("t", -1, [b"d"])]
 
 
+async def test_queue_time_counts_from_the_last_send_after_idle_time(world: Any) -> None:
+    async with world.queued(batch_size=4, queue_time=1.0) as producer:
+        await producer.send("t", [b"1", b"2"])
+        await world.advance(1.0)
+        await producer.send("t", [b"3", b"4", b"5"])
+        await world.advance(0.6)
+        await producer.send("t", [b"6", b"7"])
+        await world.advance(0.9)
+        assert world.stored("t") == [b"1", b"2", b"3", b"4", b"5", b"6"]
+        await world.advance(0.1)
+        assert world.stored("t")[6:] == [b"7"]
+
+
+async def test_queue_time_counts_from_the_end_of_a_wait_for_room(world: Any) -> None:
+    gate = stuck(world)
+    async with world.queued(batch_size=4, queue_size=6, queue_time=1.0) as producer:
+        await producer.send("t", [b"1", b"2"])
+        flushing = asyncio.create_task(producer.flush())
+        await world.settle()
+        sending = asyncio.create_task(producer.send("t", [b"%d" % n for n in range(3, 12)]))
+        await world.advance(5.0)
+        assert not sending.done()  # 3 to 8 are in the queue
+        gate.set()
+        await world.settle()
+        await asyncio.gather(flushing, sending)
+        assert world.stored("t") == [b"%d" % n for n in range(1, 11)]
+        await world.advance(0.9)
+        assert producer.queued == 1
+        await world.advance(0.1)
+        assert producer.queued == 0
+
+
+async def test_queue_time_counts_from_the_return_to_a_sender_that_let_others_run(world: Any) -> None:
+    async with world.queued(batch_size=4, queue_time=1.0) as producer:
+        await producer.send("t", [b"1", b"2"])
+        await world.advance(1.0)
+        asyncio.get_running_loop().call_soon(world.clock.jump, 0.6)
+        await producer.send("t", [b"3", b"4", b"5", b"6", b"7"])
+        await world.advance(0.9)
+        assert world.stored("t") == [b"1", b"2", b"3", b"4", b"5", b"6"]
+        await world.advance(0.1)
+        assert world.stored("t")[6:] == [b"7"]
+
+
 async def test_flush_and_close_send_the_queue(world: Any) -> None:
     producer = world.queued()
     await producer.start()
@@ -140,9 +186,30 @@ async def test_rejects_an_invalid_topic_at_once(world: Any) -> None:
     async with world.queued() as producer:
         with pytest.raises(InvalidTopicError):
             await producer.send_all([ProducerData("t", [b"x"]), ProducerData("a/b", [b"x"])])
-        assert producer.queued == 0
+        with pytest.raises(InvalidTopicError):
+            await producer.send("a/b", [b"x"])
         with pytest.raises(TypeError, match="list of messages"):
             await producer.send("t", b"one")
+        assert producer.queued == 0
+        await producer.send("t", (b"one", b"two"))
+    assert world.stored("t") == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("given", [{"headers": (("h", b"v"),)}, {"timestamp": 7}])
+async def test_rejects_data_that_0_7_cannot_store_at_once(world: Any, given: dict[str, Any]) -> None:
+    async with world.queued() as producer:
+        await producer.send("t", [b"x"])
+        with pytest.raises(EncodingError, match="do not support headers or timestamps"):
+            await producer.send("t", [b"y"], **given)
+        with pytest.raises(EncodingError, match="do not support headers or timestamps"):
+            await producer.send_all([ProducerData("t", [b"z"]), ProducerData("t", [b"y"], **given)])
+    assert world.stored("t") == [b"x"]
+
+
+async def test_data_is_a_list_of_messages() -> None:
+    for single in (b"one", "one", bytearray(b"one"), memoryview(b"one")):
+        with pytest.raises(TypeError, match="list of messages"):
+            ProducerData("t", single)
 
 
 async def test_fails_only_messages_that_cannot_be_sent(world: Any, told: Any) -> None:
@@ -155,6 +222,8 @@ async def test_fails_only_messages_that_cannot_be_sent(world: Any, told: Any) ->
         await producer.send("t", [b"d"])
     assert world.stored("t") == [b"a", b"b", b"c", b"d"]
     assert [event.message for event in told.lost] == [17, "\ud800", b"too large"]
+    assert world.produced == [[("t", -1, [b"a", b"b", b"c"])], [("t", -1, [b"d"])]]
+    assert all(isinstance(request, (MultiProduceRequest, FetchRequest)) for request in world.broker.requests)
     assert (producer.stats.sent, producer.stats.failed, producer.stats.enqueued) == (4, 3, 7)
 
 
@@ -249,6 +318,43 @@ async def test_rejects_at_once_with_a_timeout_of_0(world: Any, told: Any) -> Non
         gate.set()
     assert world.stored("t") == [b"%d" % n for n in range(accepted)]
     assert (producer.stats.dropped, producer.stats.enqueued) == (1, accepted)
+
+
+async def test_error_about_a_full_queue_says_how_many_messages_are_in_it(world: Any) -> None:
+    gate = stuck(world)
+    async with world.queued(queue_size=3, batch_size=2, when_full=WhenFull.TIMEOUT) as producer:
+        with pytest.raises(QueueFullError) as caught:
+            await producer.send("t", [b"%d" % n for n in range(9)])
+        accepted = producer.stats.enqueued
+        assert (caught.value.accepted, accepted >= 3) == (accepted, True)
+        gate.set()
+    assert world.stored("t") == [b"%d" % n for n in range(accepted)]
+
+
+async def test_sender_lets_others_run_after_as_many_messages_as_a_batch_has(world: Any) -> None:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async with world.queued(queue_size=10_000, batch_size=10) as producer:
+        counting = asyncio.create_task(count())
+        await asyncio.sleep(0)
+        for _ in range(100):
+            await producer.send("t", [b"x"] * 10)
+        assert turns == 100
+        counting.cancel()
+
+
+async def test_sender_whose_message_is_dropped_lets_others_run(world: Any) -> None:
+    gate = stuck(world)
+    async with world.queued(queue_size=2, batch_size=1000, when_full=WhenFull.DROP) as producer:
+        await producer.send("t", [b"%d" % n for n in range(10)])
+        assert producer.stats.enqueued == 4  # two in the batch that is sent, and two behind it
+        gate.set()
 
 
 async def test_waits_for_the_enqueue_timeout(world: Any) -> None:
@@ -369,6 +475,60 @@ async def test_retries_only_unconfirmed_batches(world: Any) -> None:
     assert world.produced == [[("t", 0, [b"0", b"2"])], [("t", 1, [b"1", b"3"])]]
 
 
+class Moving(Router):
+    """A broker for each partition; `gone` partitions do not exist any more."""
+
+    def __init__(self) -> None:
+        self.gone: set[int] = set()
+
+    async def route(self, topic: str, key: Hashable, partition: int | None) -> Route:
+        assert partition is not None
+        if partition in self.gone:
+            raise NoPartitionError("it is gone.")
+        return Route(f"broker-{partition}", 1, partition)
+
+    async def close(self) -> None:
+        return
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["broker unavailable", "partition gone"])
+async def test_fails_and_repeats_nothing_of_a_batch_that_one_broker_has_confirmed(
+    world: Any, told: Any, gone: bool
+) -> None:
+    router, connect = Moving(), world.broker.connect
+
+    async def refuse(host: str, port: int) -> Any:
+        if host == "broker-1":
+            if gone:
+                router.gone.add(1)
+            raise ConnectError("refused")
+        return await connect(host, port)
+
+    world.broker.connect = refuse
+    producer = world.queued(world.producer(router, retries=1), callbacks=told)
+    await producer.start()
+    await producer.send_all([ProducerData("t", [b"%d" % n], partition=n % 2) for n in range(4)])
+    closing = asyncio.create_task(producer.close())
+    await world.advance(60)
+    with pytest.raises(NotSentError, match="2 queued messages"):
+        await closing
+    assert [event.message for event in told.lost] == [b"1", b"3"]
+    assert world.produced == [[("t", 0, [b"0", b"2"])]]
+    assert producer.stats.sent == 2
+
+
+async def test_reports_all_messages_of_a_batch_when_a_wrong_one_is_taken_out_and_the_rest_fails(
+    world: Any, told: Any
+) -> None:
+    failing(world, 1, stored=False)
+    producer = world.queued(world.producer(max_message_bytes=5, resends=0), callbacks=told)
+    await producer.start()
+    await producer.send("t", [b"a", b"too large", b"b"])
+    with pytest.raises(NotSentError, match="3 queued messages"):
+        await producer.close()
+    assert [event.message for event in told.lost] == [b"too large", b"a", b"b"]
+
+
 async def test_reports_a_failed_batch_and_sends_the_next(world: Any, told: Any) -> None:
     failing(world, 1, stored=False)
     producer = world.queued(world.producer(resends=0), batch_size=2, callbacks=told)
@@ -409,6 +569,75 @@ async def test_close_drops_the_rest_after_its_timeout(world: Any, told: Any) -> 
         await closing
     assert [event.message for event in told.lost] == [b"%d" % n for n in range(5)]
     assert producer.stats.failed == 5
+
+
+async def test_close_returns_when_everything_is_sent_before_its_timeout(world: Any) -> None:
+    producer = world.queued()
+    await producer.start()
+    await producer.send("t", [b"a"])
+    closing = asyncio.create_task(producer.close(timeout=5.0))
+    await world.settle()
+    assert closing.done()
+    await closing
+    assert world.stored("t") == [b"a"]
+
+
+async def test_close_that_gives_up_fails_a_flush_that_waits(world: Any) -> None:
+    stuck(world)
+    producer = world.queued(batch_size=2)
+    await producer.start()
+    await producer.send("t", [b"a", b"b", b"c"])
+    flushing = asyncio.create_task(producer.flush())
+    await world.settle()
+    closing = asyncio.create_task(producer.close(timeout=1.0))
+    await world.advance(1.0)
+    with pytest.raises(ProducerClosedError, match="stopped before all of its messages were sent"):
+        await flushing
+    with pytest.raises(NotSentError, match="3 queued messages"):
+        await closing
+    with pytest.raises(ProducerClosedError, match="stopped before all of its messages were sent"):
+        await producer.flush()
+
+
+async def test_flush_does_not_wait_for_a_task_that_was_cancelled_before_it_took_the_batch(world: Any) -> None:
+    async with asyncio.timeout(10), world.queued() as producer:
+        (task,) = (task for task in asyncio.all_tasks() if task.get_name() == "async producer")
+        await producer.send("t", [b"a"])
+        await world.settle()
+        flushing = asyncio.create_task(producer.flush())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(ProducerClosedError, match="stopped before all of its messages were sent"):
+            await flushing
+        with pytest.raises(NotSentError, match="1 queued messages"):
+            await producer.close()
+
+
+async def test_close_raises_an_error_of_the_event_handler_at_its_end(world: Any) -> None:
+    class Bad(EventHandler):
+        async def handle(self, events: Sequence[Event], producer: Producer, encoder: Encoder) -> None:
+            await producer.send("t", [event.message for event in events])
+
+        async def close(self) -> None:
+            raise RuntimeError("no end")
+
+    producer = world.queued(event_handler=Bad())
+    await producer.start()
+    await producer.send("t", [b"a"])
+    with pytest.raises(RuntimeError, match="no end"):
+        await producer.close()
+    assert world.stored("t") == [b"a"]
+    assert not world.broker.connections
+
+
+async def test_accepts_nothing_after_the_task_that_sends_was_cancelled(world: Any) -> None:
+    async with world.queued() as producer:
+        (task,) = (task for task in asyncio.all_tasks() if task.get_name() == "async producer")
+        await world.settle()
+        task.cancel()
+        await asyncio.wait([task])
+        with pytest.raises(ProducerClosedError, match="the producer is closed"):
+            await producer.send("t", [b"a"])
 
 
 async def test_cancelled_close_leaves_no_task_behind(world: Any) -> None:
@@ -507,6 +736,21 @@ async def test_callbacks_can_change_add_and_remove_messages(world: Any) -> None:
         assert world.stored("t") == world.stored("copy") == [b"A", b"B"]
     assert world.stored("t") == [b"A", b"B", b"KEEP"]
     assert producer.stats.sent == 5
+
+
+async def test_topic_of_a_callback_that_is_invalid_fails_only_its_message(world: Any, told: Any) -> None:
+    def rename(events: Sequence[Event]) -> Sequence[Event]:
+        return [event._replace(topic="a/b") if event.message == b"bad" else event for event in events]
+
+    told.before_sending_data = rename
+    producer = world.queued(callbacks=told)
+    await producer.start()
+    await producer.send("t", [b"a", b"bad", b"c"])
+    with pytest.raises(NotSentError, match="1 queued messages") as caught:
+        await producer.close()
+    assert isinstance(caught.value.__cause__, InvalidTopicError)
+    assert [event.message for event in told.lost] == [b"bad"]
+    assert world.stored("t") == [b"a", b"c"]
 
 
 @pytest.mark.parametrize("point", ["after_dequeuing_existing_data", "before_sending_data"])
