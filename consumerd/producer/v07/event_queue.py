@@ -49,11 +49,6 @@ class EventQueue:
     def __len__(self) -> int:
         return len(self._events)
 
-    @property
-    def closed(self) -> bool:
-        """Whether the queue accepts nothing more."""
-        return self._closed
-
     # -- those who send
 
     def offer(self, event: Event) -> bool:

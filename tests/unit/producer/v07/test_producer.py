@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from dataclasses import asdict
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from consumerd.producer import CallbackHandler, ProducerData, ProducerSettings, QueueSettings
-from consumerd.producer.errors import EncodingError, NoBrokerError, NoPartitionError
+from consumerd.net import ConnectError, ConnectionClosedError
+from consumerd.producer import CallbackHandler, ProducerData, ProducerSettings, QueueSettings, Route, Router, WhenFull
+from consumerd.producer.errors import EncodingError, NoBrokerError, NoPartitionError, UncertainError
 from consumerd.producer.v07.routing import ANY_PARTITION
 from consumerd.producer.v07.zookeeper_routing import ZooKeeperRouter
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
@@ -34,6 +37,179 @@ async def test_sends_nothing_of_data_that_0_7_cannot_store(world: Any, given: di
         with pytest.raises(InvalidTopicError):
             await producer.send_all([ProducerData("t", [b"x"]), ProducerData("a/b", [b"x"])])
         assert world.produced == []
+
+
+async def test_end_of_the_block_confirms_what_was_sent(world: Any) -> None:
+    async with world.producer(confirm=False) as producer:
+        await producer.send("t", [b"x"])
+        assert not any(isinstance(request, FetchRequest) for request in world.broker.requests)
+    assert isinstance(world.broker.requests[-1], FetchRequest)
+    assert not world.broker.connections
+
+    async def lose() -> None:
+        async with world.producer(confirm=False) as producer:
+            await producer.send("t", [b"x"])
+            world.broker.abort()
+
+    with pytest.raises(UncertainError):
+        await lose()
+
+
+async def test_error_of_the_block_matters_more_than_unconfirmed_messages(world: Any) -> None:
+    async def fail() -> None:
+        async with world.producer(confirm=False) as producer:
+            await producer.send("t", [b"x"], partition=0)
+            world.broker.abort()
+            await producer.send("t", [b"y"], partition=0)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        await fail()
+    assert not world.broker.connections
+    assert not any(isinstance(request, FetchRequest) for request in world.broker.requests)
+
+
+async def test_sends_nothing_of_an_empty_batch(world: Any) -> None:
+    async with world.producer() as producer:
+        await producer.send("t", [])
+        assert world.broker.requests == []
+        await producer.send_all([ProducerData("t", []), ProducerData("t", [b"x"]), ProducerData("u", [])])
+    assert world.produced == [[("t", ANY_PARTITION, [b"x"])]]
+
+
+class Highest(random.Random):
+    """Every pause is the longest that may be drawn."""
+
+    def uniform(self, a: float, b: float) -> float:
+        assert a == 0.0
+        return b
+
+
+async def test_tries_an_unavailable_broker_again_after_growing_pauses(world: Any) -> None:
+    world.rng, world.clock.auto, world.broker.away = Highest(1), True, True
+    async with world.producer(retries=6) as producer:
+        with capture_logs() as logs, pytest.raises(ConnectError):
+            await producer.send("t", [b"x"])
+    assert world.clock.sleeps == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 2.0])
+    assert [(each["event"], each["attempt"]) for each in logs] == [("send_retried", n) for n in range(1, 7)]
+    assert all("cannot connect to broker memory:1" in each["reason"] for each in logs)
+
+
+def cut(world: Any, confirmations: int, then_away: bool = False) -> None:
+    """Lose the connection instead of so many confirmations; the broker may be away afterwards."""
+    left = confirmations
+
+    def answer(request: Any) -> Exception | None:
+        nonlocal left
+        if left and isinstance(request, FetchRequest):
+            left -= 1
+            world.broker.away = then_away and not left
+            return ConnectionClosedError("cut", blamed=True)
+        return None
+
+    world.broker.on_request = answer
+
+
+async def test_batch_whose_fate_is_unknown_is_sent_again_as_often_as_the_settings_say(world: Any) -> None:
+    world.clock.auto = True
+    async with world.producer(resends=2, retries=0) as producer:
+        cut(world, 2)
+        with capture_logs() as logs:
+            await producer.send("t", [b"a"])
+        assert [(each["event"], each["attempt"]) for each in logs] == [("send_retried", 1), ("send_retried", 2)]
+        assert all("it may have stored the messages" in each["reason"] for each in logs)
+        cut(world, 3)
+        with pytest.raises(UncertainError, match="it may have stored the messages"):
+            await producer.send("t", [b"b"])
+    assert world.stored("t") == [b"a"] * 3 + [b"b"] * 3
+
+
+async def test_tries_after_an_uncertain_one_and_those_without_a_broker_are_counted_apart(world: Any) -> None:
+    world.clock.auto = True
+    connect, attempts = world.broker.connect, 0
+
+    async def counted(host: str, port: int) -> Any:
+        nonlocal attempts
+        attempts += 1
+        return await connect(host, port)
+
+    world.broker.connect = counted
+    async with world.producer(resends=1, retries=2) as producer:
+        cut(world, 1, then_away=True)
+        with pytest.raises(UncertainError, match="an earlier attempt may have stored") as caught:
+            await producer.send("t", [b"a"])
+        assert isinstance(caught.value.__cause__, ConnectError)
+    assert attempts == 1 + 3
+    assert world.stored("t") == [b"a"]
+
+
+class Numbered(Router):
+    """Each batch without a key goes to the next partition, one with a key to partition 100; all brokers have all."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Any, int | None]] = []
+
+    async def route(self, topic: str, key: Any, partition: int | None) -> Route:
+        self.asked.append((topic, key, partition))
+        return Route("memory", 1, len(self.asked) if key is None else 100)
+
+    async def close(self) -> None:
+        return
+
+
+@pytest.mark.parametrize("merge", [False, True])
+async def test_merging_joins_what_goes_to_one_partition(world: Any, merge: bool) -> None:
+    data = [
+        ProducerData("t", [b"a"]),
+        ProducerData("t", [b"b"], key="k"),
+        ProducerData("t", [b"c"]),
+        ProducerData("u", [b"d"], key="k"),
+        ProducerData("t", [b"e"], key="l"),
+    ]
+    router = Numbered()
+    async with world.producer(router) as producer:
+        await producer.send_all(data, merge=merge)
+    assert len(router.asked) == (4 if merge else 5)
+    joined = [("t", 1, [b"a", b"c"]), ("t", 100, [b"b", b"e"]), ("u", 100, [b"d"])]
+    alone = [("t", 1, [b"a"]), ("t", 100, [b"b"]), ("t", 3, [b"c"]), ("u", 100, [b"d"]), ("t", 100, [b"e"])]
+    assert world.produced == [joined if merge else alone]
+
+
+async def test_sends_two_batches_in_one_request_and_closes_the_router(world: Any) -> None:
+    closed = []
+
+    class Closed(Numbered):
+        async def close(self) -> None:
+            closed.append(True)
+
+    async with world.producer(Closed()) as producer:
+        await producer.send_all([ProducerData("t", [b"a"]), ProducerData("t", [b"b"])])
+    assert world.produced == [[("t", 1, [b"a"]), ("t", 2, [b"b"])]]
+    assert closed == [True]
+
+
+async def test_defaults_are_those_of_0_7_2_where_it_has_the_setting() -> None:
+    assert asdict(ProducerSettings()) == {
+        "codec": Codec.NONE,
+        "compressed_topics": frozenset(),
+        "magic": 1,
+        "max_message_bytes": 1_000_000,
+        "max_request_bytes": 104_857_600,
+        "confirm": True,
+        "verify": False,
+        "verify_timeout": 15.0,
+        "retries": 5,
+        "resends": 2,
+        "initial_backoff": 0.1,
+        "max_backoff": 2.0,
+    }
+    assert asdict(QueueSettings()) == {
+        "batch_size": 200,
+        "queue_time": 5.0,
+        "queue_size": 10_000,
+        "when_full": WhenFull.BLOCK,
+        "enqueue_timeout": 0.0,
+    }
 
 
 class Silent(CallbackHandler):

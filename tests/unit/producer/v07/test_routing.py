@@ -29,6 +29,7 @@ async def test_keeps_an_explicit_partition() -> None:
     router = StaticRouter(BROKERS[:1], rng=random.Random(1))
     assert await router.route("t", None, 7) == ("a", 1, 7)
     assert await router.route("t", None, -1) == ("a", 1, -1)
+    assert await router.route("t", None, 2**31 - 1) == ("a", 1, 2**31 - 1)
     for wrong in (-2, 2**31):
         with pytest.raises(NoPartitionError, match=f"{wrong} is not a partition"):
             await router.route("t", None, wrong)

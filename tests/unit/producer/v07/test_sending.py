@@ -82,6 +82,35 @@ async def test_sends_the_same_bytes_with_both_codecs(options: dict[str, Any]) ->
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("codec", CODECS, ids=["pure", "native"])
+async def test_request_has_at_most_the_bytes_that_the_broker_reads(codec: native.Codec | None) -> None:
+    whole, larger = [b"x" * 80] * 2, [b"x" * 81] * 2
+    for batch, lengths in ((whole, [198]), (larger, [109] * 2)):
+        connection = _Connection()
+        with native.using(codec):
+            await send(connection, [batch], max_request_bytes=200)
+        assert [len(frame) - 4 for frame in connection.sent[: len(lengths)]] == lengths
+        assert all(len(frame) - 4 <= 200 for frame in connection.sent)
+
+
+@pytest.mark.asyncio
+async def test_takes_data_that_was_sent_from_the_list() -> None:
+    connection = _Connection()
+
+    async def connect(host: str, port: int) -> Any:
+        return connection
+
+    rng = random.Random(1)
+    router = StaticRouter([("broker", 9092)], rng=rng)
+    settings = ProducerSettings(confirm=False)
+    producer = Producer(router, connect=connect, clock=SystemClock(), rng=rng, settings=settings)
+    for pending in ([ProducerData("t", [b"a"])], [ProducerData("t", [b"a"]), ProducerData("u", [b"b"])]):
+        await producer.sender.send(pending)
+        assert pending == []
+    await producer.sender.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("codec", CODECS, ids=["pure", "native"])
 async def test_sends_nothing_of_a_batch_with_a_message_that_is_too_large(codec: native.Codec | None) -> None:
     with native.using(codec):
         connection = _Connection()

@@ -57,6 +57,12 @@ def drop(world: Any, *dropped: bytes) -> Callable[[Request], Any]:
     return answer
 
 
+def reads(world: Any) -> list[tuple[int, int]]:
+    """Offset and size of the requests that read."""
+    fetches = [request for request in world.broker.requests if isinstance(request, FetchRequest)]
+    return [(fetch.offset, fetch.max_size) for fetch in fetches if fetch.max_size]
+
+
 @pytest.mark.parametrize("codec", Codec)
 async def test_finds_stored_messages_among_those_of_others(world: Any, codec: Codec) -> None:
     world.broker.append("t", 1, b"older", b"a")
@@ -96,6 +102,97 @@ async def test_names_messages_that_were_not_stored(world: Any) -> None:
     assert caught.value.missing == (Missing("t", 0, 3), Missing("u", 1, 1))
     assert caught.value.exit_code is ExitCode.CHECK_FAILED
     assert world.stored("t", 0) == [b"a", b"b", b"c"]
+
+
+async def test_equal_messages_of_others_prove_nothing_where_the_set_is_not_there_in_one_piece(world: Any) -> None:
+    lose = drop(world, b"b")
+
+    def others(request: Request) -> Any:
+        if isinstance(request, ProduceRequest):
+            world.broker.append("t", 0, b"a", b"other", b"b")
+        return lose(request)
+
+    world.broker.append("t", 0, b"a", b"b")  # before the end that was noted
+    with_partitions(world, 1, others)
+    world.clock.auto = True
+    async with world.producer(verify=True, verify_timeout=1.0) as producer:
+        with pytest.raises(NotArrivedError) as caught:
+            await producer.send("t", [b"a", b"b"], partition=0)
+    assert caught.value.missing == (Missing("t", 0, 2),)
+
+
+async def test_asks_for_no_number_of_partitions_where_the_partition_is_given(world: Any) -> None:
+    with_partitions(world, 5)
+    async with world.producer(verify=True) as producer:
+        await producer.send("t", [b"a"], partition=0)
+    probes = [request for request in world.broker.requests if isinstance(request, FetchRequest)]
+    assert {probe.partition for probe in probes} == {0}
+
+
+async def test_equal_sets_are_each_looked_for(world: Any) -> None:
+    def drop_the_second(request: Request) -> None:
+        if isinstance(request, MultiProduceRequest):
+            object.__setattr__(request.produces[1], "messages", b"")
+
+    with_partitions(world, 1, drop_the_second)
+    world.clock.auto = True
+    async with world.producer(verify=True, verify_timeout=1.0) as producer:
+        with pytest.raises(NotArrivedError) as caught:
+            await producer.send_all([ProducerData("t", [b"a"], partition=0)] * 2)
+    assert caught.value.missing == (Missing("t", 0, 1),)
+
+
+async def test_reads_again_after_growing_pauses_until_the_timeout(world: Any) -> None:
+    with_partitions(world, 1, drop(world, b"lost"))
+    world.clock.auto = True
+    async with world.producer(verify=True, verify_timeout=2.0) as producer:
+        with pytest.raises(NotArrivedError):
+            await producer.send("t", [b"lost"], partition=0)
+    assert world.clock.sleeps == pytest.approx([0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5, 0.38])
+    assert reads(world) == [(0, 1 << 20)] * 9
+
+
+async def test_reads_on_at_once_while_messages_come(world: Any) -> None:
+    lose = drop(world, b"lost")
+
+    def others(request: Request) -> Any:
+        if isinstance(request, FetchRequest) and request.max_size and len(reads(world)) % 3 == 0:
+            world.broker.append("t", 0, b"noise")
+        return lose(request)
+
+    with_partitions(world, 1, others)
+    world.clock.auto = True
+    async with world.producer(verify=True, verify_timeout=0.3) as producer:
+        with pytest.raises(NotArrivedError):
+            await producer.send("t", [b"lost"], partition=0)
+    assert world.clock.sleeps[:6] == pytest.approx([0.02, 0.04] * 3)
+
+
+async def test_log_that_cannot_be_read_further_does_not_end_the_wait_for_another(world: Any) -> None:
+    held: list[bytes] = []
+
+    def hold(request: Request) -> Any:
+        if isinstance(request, MultiProduceRequest):
+            held.append(request.produces[1].messages)
+            object.__setattr__(request.produces[1], "messages", b"")
+        if isinstance(request, FetchRequest) and request.max_size and request.partition == 0:
+            return FetchResponse(ErrorCode.OFFSET_OUT_OF_RANGE, b"").encode()[4:]
+        return None
+
+    with_partitions(world, 2, hold)
+    async with world.producer(verify=True, verify_timeout=60.0) as producer:
+        data = [ProducerData("t", [b"a", b"b"], partition=0), ProducerData("t", [b"c"], partition=1)]
+        sending = asyncio.create_task(producer.send_all(data))
+        await world.advance(30)
+        assert not sending.done()
+        world.broker.logs["t", 1] += held[0]
+        await world.advance(1)
+        with pytest.raises(NotArrivedError) as caught:
+            await sending
+    assert caught.value.missing == (Missing("t", 0, 2),)
+    read = [r.partition for r in world.broker.requests if isinstance(r, FetchRequest) and r.max_size]
+    assert world.clock.sleeps[:6] == pytest.approx([0.02, 0.04, 0.08, 0.16, 0.32, 0.5])
+    assert (read.count(0), read.count(1)) == (1, len(world.clock.sleeps) + 1)
 
 
 async def test_asynchronous_producer_reports_at_its_flush(world: Any, told: Any) -> None:
@@ -177,14 +274,16 @@ async def test_does_not_wait_for_a_log_that_cannot_be_read_further(world: Any, a
             await sending
 
 
-async def test_finds_a_message_larger_than_a_fetch(world: Any) -> None:
+@pytest.mark.parametrize(("size", "second"), [(5_000_000, 5_000_010), (1_500_000, 2 << 20)])
+async def test_finds_messages_behind_one_that_is_larger_than_a_fetch(world: Any, size: int, second: int) -> None:
     def large(request: Request) -> None:
         if isinstance(request, ProduceRequest):
-            world.broker.append("t", 0, b"x" * 5_000_000)
+            world.broker.append("t", 0, b"x" * size)
 
     with_partitions(world, 1, large)
     async with world.producer(verify=True) as producer:
         await producer.send("t", [b"y", b"z"], partition=0)
+    assert reads(world)[:2] == [(0, 1 << 20), (0, second)]
 
 
 async def test_skips_corrupt_messages_of_others(world: Any) -> None:
