@@ -74,6 +74,7 @@ ROOMS: Final = {
         ("tests/unit/zk", "tests/simulation/test_zookeeper.py", *_properties("zk_replies", "zk_requests")),
     ),
     "storage": Room("consumerd/storage", ("tests/unit/storage", *_properties("log", "log_crashes"))),
+    "wire/v08": Room("consumerd/wire/v08", ("tests/unit/wire/v08", "tests/simulation/test_polls.py")),
     "wire/v07": Room(
         "consumerd/wire/v07",
         ("tests/unit/wire/v07", *_properties("wire_compression", "wire_frames", "wire_messages")),

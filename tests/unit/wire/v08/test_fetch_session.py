@@ -171,6 +171,10 @@ def test_named_topic_that_gets_an_id_is_not_forgotten_by_name() -> None:
     assert said(session.request()) == (7, 1, [of(0, topic_id=T)], [], False)
 
 
+def test_epochs_that_are_not_known_are_those_of_the_protocol() -> None:
+    assert (of(0).leader_epoch, of(0).last_epoch, of(0).topic_id) == (-1, -1, bytes(16))
+
+
 def test_request_without_session() -> None:
     request = without_session([of(0, topic_id=T), of(1, topic_id=T)])
     assert said(request) == (0, -1, [of(0, topic_id=T), of(1, topic_id=T)], [], True)
