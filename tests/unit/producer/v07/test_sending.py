@@ -10,7 +10,7 @@ import pytest
 from consumerd import native
 from consumerd.clock import SystemClock
 from consumerd.producer import MessageSizeTooLargeError, Producer, ProducerData, ProducerSettings, StaticRouter
-from consumerd.wire.v07 import Codec
+from consumerd.wire.v07 import Codec, decode_request
 from tests.support.codecs import installed_native_codec
 
 if TYPE_CHECKING:
@@ -103,9 +103,12 @@ async def test_takes_data_that_was_sent_from_the_list() -> None:
     router = StaticRouter([("broker", 9092)], rng=rng)
     settings = ProducerSettings(confirm=False)
     producer = Producer(router, connect=connect, clock=SystemClock(), rng=rng, settings=settings)
-    for pending in ([ProducerData("t", [b"a"])], [ProducerData("t", [b"a"]), ProducerData("u", [b"b"])]):
+    for number in (1, 2):
+        pending = [ProducerData("t", [b"a"])] * number
         await producer.sender.send(pending)
         assert pending == []
+    both: Any = decode_request(connection.sent[1][4:])
+    assert len(both.produces) == 2  # not joined unless they shall be
     await producer.sender.close()
 
 

@@ -286,6 +286,21 @@ async def test_finds_messages_behind_one_that_is_larger_than_a_fetch(world: Any,
     assert reads(world)[:2] == [(0, 1 << 20), (0, second)]
 
 
+async def test_reads_no_more_at_once_than_a_request_may_have(world: Any) -> None:
+    def cut_short(request: Request) -> None:
+        if isinstance(request, ProduceRequest):
+            world.broker.logs["t", 0] = bytearray((60 << 20).to_bytes(4, "big") + b"\1" * 100)
+
+    with_partitions(world, 1, cut_short)
+    async with world.producer(verify=True, verify_timeout=1e6) as producer:
+        sending = asyncio.create_task(producer.send("t", [b"a"], partition=0))
+        await world.advance(5)
+        assert sending.done()
+        with pytest.raises(NotArrivedError):
+            await sending
+    assert reads(world) == [(0, 1 << 20), (0, (60 << 20) + 4), (0, 100 << 20)]
+
+
 async def test_skips_corrupt_messages_of_others(world: Any) -> None:
     bad = bytearray(encode_message_set([b"other"]))
     bad[-1] ^= 1
@@ -327,5 +342,5 @@ async def test_counts_partitions(world: Any, count: int) -> None:
     assert await count_partitions(connection, "t") == count
     assert len(world.broker.requests) <= 15
     world.broker.on_request = lambda request: None
-    with pytest.raises(FrameError, match="claims to have"):
+    with pytest.raises(FrameError, match="claims to have 1048576 partitions of topic 't'"):
         await count_partitions(connection, "t")
