@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING
 
 from benchmarks.jvm import processor_seconds
 from benchmarks.kafka_clients import quiet
-from benchmarks.race import OURS, Measurement, compared, show
+from benchmarks.race import OURS, Measurement, compared, show_if_possible
 from benchmarks.waiting import JAFKA, V07, V08, Stage, add_options, jafka_stage, kafka_stage, subjects
-from consumerd.embedded import MissingRuntimeError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,12 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     quiet()
-    try:
-        results = asyncio.run(measure(options))
-    except MissingRuntimeError as error:
-        print(f"left out: {error}", file=sys.stderr)
-        return 0
-    return show(results, {}, as_json=options.json)
+    return show_if_possible(lambda: asyncio.run(measure(options)), as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from benchmarks.kafka_clients import quiet
 from benchmarks.latency_clients import QUANTILES
-from benchmarks.race import OURS, Measurement, compared, show
+from benchmarks.race import OURS, Measurement, compared, show_if_possible
 from benchmarks.waiting import (
     JAFKA,
     V07,
@@ -43,7 +43,6 @@ from benchmarks.waiting import (
     kafka_stage,
     subjects,
 )
-from consumerd.embedded import MissingRuntimeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -186,12 +185,7 @@ def main(arguments: list[str] | None = None) -> int:
     )  # fmt: skip
     options = parser.parse_args(arguments)
     quiet()
-    try:
-        results = asyncio.run(measure(options))
-    except MissingRuntimeError as error:
-        print(f"left out: {error}", file=sys.stderr)
-        return 0
-    return show(results, {}, as_json=options.json)
+    return show_if_possible(lambda: asyncio.run(measure(options)), as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from consumerd.embedded import MissingRuntimeError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -149,6 +151,16 @@ def show(results: Iterable[Measurement], promises: Mapping[str, bool], *, as_jso
         for sentence, kept in promises.items():
             print(f"{'kept' if kept else 'BROKEN'}: {sentence}")
     return 0 if all(promises.values()) else 1
+
+
+def show_if_possible(measure: Callable[[], Iterable[Measurement]], *, as_json: bool) -> int:
+    """Print what `measure` found, or that a program is missing that it needs; returns the exit code."""
+    try:
+        results = measure()
+    except MissingRuntimeError as error:
+        print(f"left out: {error}", file=sys.stderr)
+        return 0
+    return show(results, {}, as_json=as_json)
 
 
 def run_rounds(

@@ -24,9 +24,9 @@ from benchmarks import surroundings
 from benchmarks.kafka import BATCH_BYTES, PARTITIONS, RELEASE, Bench
 from benchmarks.kafka_clients import cluster
 from benchmarks.kafka_job import Job
-from benchmarks.race import Measurement, compared, laps, quiet, rates, show
+from benchmarks.race import Measurement, compared, laps, quiet, rates, show_if_possible
 from benchmarks.spark import SESSION, summed
-from consumerd.embedded import MissingRuntimeError, find_java
+from consumerd.embedded import find_java
 from consumerd.spark.session import build_session
 from consumerd.spark.source import register
 from tests.support.kafka import RELEASES, KafkaBroker
@@ -122,12 +122,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--codec", choices=CODECS, default="none", help="of the topic")
     options = parser.parse_args(arguments)
     quiet()
-    try:
-        results = run(options.messages, options.rounds, options.codec)
-    except MissingRuntimeError as error:
-        print(f"left out: {error}", file=sys.stderr)
-        return 0
-    return show(results, {}, as_json=options.json)
+    return show_if_possible(lambda: run(options.messages, options.rounds, options.codec), as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -41,11 +41,11 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import latency_clients
 from benchmarks.kafka_clients import quiet
 from benchmarks.latency_clients import REPORT, message
-from benchmarks.race import OURS, Measurement, compared, show
+from benchmarks.race import OURS, Measurement, compared, show_if_possible
 from benchmarks.waiting import KafkaStage, add_options, client_command, handler, subjects
 from consumerd.client import ChannelOpener, ClientSettings, ClusterClient
 from consumerd.clock import SystemClock
-from consumerd.embedded import MissingRuntimeError, ZooKeeperServer, find_java
+from consumerd.embedded import ZooKeeperServer, find_java
 from consumerd.embedded.children import Child
 from consumerd.embedded.ports import free_port
 from consumerd.embedded.processes import clean_environment, format_toml, parse_event
@@ -364,12 +364,7 @@ def main(arguments: list[str] | None = None) -> int:
     quiet()
     if unknown := sorted(set(options.cases) - set(CASES)):
         parser.error(f"there is no case {', '.join(unknown)}: there is {', '.join(CASES)}")
-    try:
-        results = asyncio.run(measure(options))
-    except MissingRuntimeError as error:
-        print(f"left out: {error}", file=sys.stderr)
-        return 0
-    return show(results, {}, as_json=options.json)
+    return show_if_possible(lambda: asyncio.run(measure(options)), as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from consumerd.broker.stats import BrokerStats
-from consumerd.broker.threads import in_thread
 from consumerd.errors import reason_of
 from consumerd.storage import FlushFailedError, StorageError
+from consumerd.threads import in_thread
 
 if TYPE_CHECKING:
     import random

@@ -20,9 +20,9 @@ from consumerd.broker.partitions import BrokerPartitions
 from consumerd.broker.registration import BrokerRegistration
 from consumerd.broker.requests import RequestHandlers
 from consumerd.broker.stats import BrokerStats
-from consumerd.broker.threads import in_thread
 from consumerd.errors import ZooKeeperError, reason_of
 from consumerd.storage import LogManager, OsFiles
+from consumerd.threads import in_thread
 
 if TYPE_CHECKING:
     import random

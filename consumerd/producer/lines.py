@@ -12,6 +12,7 @@ import os
 from typing import ClassVar
 
 from consumerd.errors import ConsumerdError, ExitCode
+from consumerd.threads import in_thread
 
 _CHUNK = 1 << 20
 
@@ -57,13 +58,8 @@ class LineReader:
         try:
             loop.add_reader(self._descriptor, readable.set)
         except PermissionError:  # epoll's word for "a file is always ready"
-            reading = asyncio.ensure_future(asyncio.to_thread(os.read, self._descriptor, _CHUNK))
-            try:
-                return await asyncio.shield(reading)
-            except asyncio.CancelledError:
-                # The caller may close the descriptor next, and another file get its number.
-                await asyncio.gather(reading, return_exceptions=True)
-                raise
+            # If it is cancelled, the caller may close the descriptor next, and another file get its number.
+            return await in_thread(os.read, self._descriptor, _CHUNK)
         try:
             await readable.wait()
         finally:

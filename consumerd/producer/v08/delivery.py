@@ -191,14 +191,11 @@ class Exchange:
             by_topic[partition.topic].append({"partition": partition.partition, "record_set": data})
         if not by_topic:
             return None
-        body: dict[str, Any] = {
+        return {  # the codec writes null for a transactional id, in versions that have one
             "acks": self._settings.acks,
             "timeout": timeout,
             "topic_data": [{"topic": topic, "data": parts} for topic, parts in by_topic.items()],
         }
-        if version >= RECORD_BATCHES:
-            body["transactional_id"] = None
-        return body
 
     def _template(self, version: int, timeout: int, partition: TopicPartition) -> ProduceTemplate:
         template = self._templates.get(partition)

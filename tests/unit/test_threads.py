@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from consumerd.broker.threads import in_thread
+from consumerd.threads import in_thread
 
 pytestmark = pytest.mark.asyncio
 

@@ -1,7 +1,7 @@
-"""Blocking work on logs, in a thread that is always waited for.
+"""Blocking work on files, in a thread that is always waited for.
 
-Strategy: a thread cannot be cancelled, and its files (in a roll, a flush, a new log) must not be touched, closed or
-unlocked by others until it is done. So a cancellation is held back until then.
+Strategy: a thread cannot be cancelled, and its files (in a roll, a flush, a new log, a read) must not be touched,
+closed or unlocked by others until it is done. So a cancellation is held back until then.
 """
 
 from __future__ import annotations
