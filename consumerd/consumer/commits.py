@@ -4,8 +4,9 @@ Strategy: group commit (`consumerd.consumer.rounds`). Commits never overlap, so 
 a newer one, and each writes all positions that are due for all callers. Only positions of the present session are
 written. The store checks ownership; partitions that it reports as lost are passed on. One that it does not let us
 write is reported once, and written again with each later commit, until it is allowed. The start of a partition is not
-written before a fetch of it was answered: we may have no permission to read it, and then none to commit. The exception
-is a start that the next owner would not find again.
+written before a fetch of it was answered: we may have no permission to read it, and then none to commit. Exceptions: a
+start that the next owner would not find again, and an empty partition of a member that stops at the end, which has no
+time for a fetch.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Commits:
             for each in owned
             if each.session_id == session_id
             and each.is_due(now, self._store.keeps_for)
-            and (each.moved or each.passing or self._is_readable(each.partition))
+            and (each.moved or each.passing or self._is_readable(each))
         }
         positions: dict[TopicPartition, int] = {
             partition: each.work.position for partition, each in due.items() if each.work is not None
@@ -105,8 +106,9 @@ class Commits:
         if result.lost:
             self._lost([due[partition] for partition in sorted(result.lost)])
 
-    def _is_readable(self, partition: TopicPartition) -> bool:
-        return partition in self._fetched.answered and partition not in self._fetched.denied
+    def _is_readable(self, owned: OwnedPartition) -> bool:
+        answered = owned.at_end or owned.partition in self._fetched.answered
+        return answered and owned.partition not in self._fetched.denied
 
     def _report_refused(self, began: float, ended: float, refused: Mapping[OwnedPartition, BrokerError]) -> None:
         self._stats.commit_failed(began, ended, len(refused), next(iter(refused.values())))

@@ -200,6 +200,19 @@ async def test_writes_no_start_before_a_fetch_was_answered() -> None:
     assert setup.store.commits[1:] == [{found.partition: 5}]
 
 
+async def test_writes_the_start_of_an_empty_partition_if_the_member_stops_at_the_end() -> None:
+    """The member may stop before the first fetch of it is answered; its offset belongs to the group's all the same."""
+    setup = Setup()
+    empty, denied, full = (setup.owned(number, 5) for number in range(3))
+    setup.counters.answered.clear()
+    setup.counters.denied.add(denied.partition)
+    for each in (empty, denied, full):
+        each.start = each.end = 5
+    full.end = 6
+    await setup.commits.commit([empty, denied, full])
+    assert setup.store.commits == [{empty.partition: 5}]
+
+
 async def test_counts_failed_commit_and_repeats_it() -> None:
     setup = Setup()
     some = [setup.owned(number, 5) for number in range(3)]
