@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import surroundings
 from benchmarks.decode import payloads, v07_set
 from benchmarks.race import OURS, Measurement, compared, laps, rates, show
-from consumerd.archive import (
+from consumerd.storage.archives import (
     ArchiveExport,
     ExportCompression,
     ExportFormat,

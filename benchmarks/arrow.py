@@ -17,9 +17,9 @@ import pyarrow
 from benchmarks.decode import payloads, v07_set
 from benchmarks.race import Measurement, compared, laps, rates, run_rounds
 from benchmarks.records import Rows
-from consumerd import native
+from consumerd.base import native
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch
-from consumerd.partition import TopicPartition
 from consumerd.wire.v07 import Codec, decode_batch
 from consumerd.wire.v08.records import RecordCodec, decode_records
 

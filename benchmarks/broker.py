@@ -36,9 +36,9 @@ import uvloop
 
 from benchmarks import surroundings
 from benchmarks.race import OURS, Measurement, compared, show
-from consumerd.broker import Broker, BrokerConfig
-from consumerd.clock import SystemClock
-from consumerd.daemon.logs import configure_logs
+from consumerd.base.clock import SystemClock
+from consumerd.service.daemon.logs import configure_logs
+from consumerd.storage.broker import Broker, BrokerConfig
 from consumerd.wire.v07 import (
     FetchRequest,
     MultiFetchRequest,

@@ -30,13 +30,13 @@ import psutil
 from benchmarks import surroundings
 from benchmarks.jvm import JafkaCounter, jafka_is_there
 from benchmarks.race import OURS, Measurement, compared, quiet, show
-from consumerd.clock import SystemClock
-from consumerd.embedded import ZooKeeperServer
-from consumerd.embedded.processes import BrokerProcess, DaemonProcess
-from consumerd.partition import TopicPartition
-from consumerd.registry import offset_path
+from consumerd.base.clock import SystemClock
+from consumerd.base.partition import TopicPartition
+from consumerd.demo import ZooKeeperServer
+from consumerd.demo.processes import BrokerProcess, DaemonProcess
+from consumerd.net.zk import NoNode, Session
+from consumerd.wire.registry import offset_path
 from consumerd.wire.v07 import Codec, encode_message_set
-from consumerd.zk import NoNode, Session
 
 NAME = "daemon"
 PARTITIONS = 4

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.race import Measurement, compared, laps, rates, run_rounds
 from benchmarks.surroundings import NATIVE, PURE
-from consumerd import native
+from consumerd.base import native
 from consumerd.wire import compress
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 

@@ -27,21 +27,21 @@ import uvloop
 
 from benchmarks import surroundings
 from benchmarks.race import Measurement, compared, quiet, show
-from consumerd.broker import Broker, BrokerConfig
-from consumerd.clock import SystemClock
-from consumerd.consumer.settings import ConsumerSettings
-from consumerd.daemon.memory import tune_malloc
-from consumerd.defaults import default_of
-from consumerd.fetch import ByteBudget, FetchPool, FetchSettings, Lane, V07Brokers
+from consumerd.base.clock import SystemClock
+from consumerd.base.defaults import default_of
+from consumerd.base.partition import TopicPartition
+from consumerd.member.consumer.settings import ConsumerSettings
+from consumerd.member.fetch import ByteBudget, FetchPool, FetchSettings, Lane, V07Brokers
 from consumerd.net import connect
-from consumerd.partition import TopicPartition
+from consumerd.service.daemon.memory import tune_malloc
+from consumerd.storage.broker import Broker, BrokerConfig
 from consumerd.wire.v07 import FetchRequest, decode_batch, encode_message_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from consumerd.errors import ConsumerdError
-    from consumerd.fetch.log_changes import LogChange
+    from consumerd.base.errors import ConsumerdError
+    from consumerd.member.fetch.log_changes import LogChange
 
 NAME = "fetch"
 TOPIC = "bench"

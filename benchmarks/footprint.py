@@ -33,11 +33,11 @@ import structlog
 
 from benchmarks.group_stage.feed import Feed
 from benchmarks.race import Measurement, table
-from consumerd.broker import Broker, BrokerConfig
-from consumerd.clock import SystemClock
-from consumerd.embedded import ZooKeeperServer
-from consumerd.embedded.processes import DaemonProcess
-from consumerd.zk import Session
+from consumerd.base.clock import SystemClock
+from consumerd.demo import ZooKeeperServer
+from consumerd.demo.processes import DaemonProcess
+from consumerd.net.zk import Session
+from consumerd.storage.broker import Broker, BrokerConfig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.latency_clients import QUANTILES
-from consumerd.embedded.children import Child
-from consumerd.java import MissingRuntimeError, find_java
+from consumerd.base.java import MissingRuntimeError, find_java
+from consumerd.demo.children import Child
 from tests.support.jafka import jafka_jars, java_command
 from tests.support.jafka_clients import compile_java
 

@@ -28,16 +28,16 @@ import uvloop
 from benchmarks import kafka_perf
 from benchmarks.decode import payloads
 from benchmarks.kafka_job import Job, Result
-from consumerd.client import ChannelOpener, ClientSettings, ClusterClient
-from consumerd.clock import SystemClock
-from consumerd.consumer import ClusterBackend, ConsumerSettings, FixedConsumer
-from consumerd.fetch import FetchSettings
+from consumerd.base.clock import SystemClock
+from consumerd.base.partition import TopicPartition
+from consumerd.member.consumer import ClusterBackend, ConsumerSettings, FixedConsumer
+from consumerd.member.fetch import FetchSettings
+from consumerd.member.offsets.choice import OffsetSettings
 from consumerd.net import connect
-from consumerd.offsets.choice import OffsetSettings
-from consumerd.partition import TopicPartition
+from consumerd.net.client import ChannelOpener, ClientSettings, ClusterClient
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
-from consumerd.registry import StaticSubscription
+from consumerd.wire.registry import StaticSubscription
 from consumerd.wire.v08.records import RecordCodec
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.decode import payloads
 from benchmarks.kafka_job import Result
-from consumerd.java import find_java
+from consumerd.base.java import find_java
 from tests.support.kafka import RELEASES
 from tests.support.maven import fetch_jars
 

@@ -22,18 +22,18 @@ from typing import Any, cast
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 from benchmarks.race import Measurement, compared, show
-from consumerd.clock import SystemClock
-from consumerd.consumer.fence import FIXED_SESSION, Fence, FixedLease
-from consumerd.consumer.settings import ConsumerSettings
-from consumerd.consumer.sinks import PlainHandler
-from consumerd.consumer.stats import ConsumerStats
-from consumerd.consumer.work import PartitionWork
-from consumerd.daemon.tracing import TracedHandler
-from consumerd.fetch import ByteBudget, Lane
+from consumerd.base.clock import SystemClock
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, RetryPolicy, retrying
 from consumerd.handlers.builtin.null import NullHandler
-from consumerd.partition import TopicPartition
-from consumerd.registry import StaticSubscription
+from consumerd.member.consumer.fence import FIXED_SESSION, Fence, FixedLease
+from consumerd.member.consumer.settings import ConsumerSettings
+from consumerd.member.consumer.sinks import PlainHandler
+from consumerd.member.consumer.stats import ConsumerStats
+from consumerd.member.consumer.work import PartitionWork
+from consumerd.member.fetch import ByteBudget, Lane
+from consumerd.service.daemon.tracing import TracedHandler
+from consumerd.wire.registry import StaticSubscription
 from consumerd.wire.v07 import decode_batch, encode_message_set
 
 NAME = "metrics"

@@ -34,8 +34,8 @@ from benchmarks import surroundings
 from benchmarks.broker import produce_all
 from benchmarks.jvm import JafkaSender, jafka_is_there
 from benchmarks.race import Measurement, compared, quiet, show
-from consumerd.clock import SystemClock
-from consumerd.embedded.processes import BrokerProcess
+from consumerd.base.clock import SystemClock
+from consumerd.demo.processes import BrokerProcess
 from consumerd.net import connect
 from consumerd.producer import AsyncProducer, Producer, ProducerSettings, QueueSettings, StaticRouter
 from consumerd.wire.compression import Codec

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.decode import INDEX, payloads, peers
 from benchmarks.race import Measurement, compared, laps, rates, show
 from benchmarks.surroundings import NATIVE, PURE
-from consumerd import native
+from consumerd.base import native
 from consumerd.wire.v08.records import RecordCodec, decode_records, encode_message_set, encode_record_batch
 
 if TYPE_CHECKING:

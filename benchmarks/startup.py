@@ -43,14 +43,14 @@ from benchmarks.kafka_clients import quiet
 from benchmarks.latency_clients import REPORT, message
 from benchmarks.race import OURS, Measurement, compared, show_if_possible
 from benchmarks.waiting import KafkaStage, add_options, client_command, handler, subjects
-from consumerd.client import ChannelOpener, ClientSettings, ClusterClient
-from consumerd.clock import SystemClock
-from consumerd.embedded import ZooKeeperServer, find_java
-from consumerd.embedded.children import Child
-from consumerd.embedded.ports import free_port
-from consumerd.embedded.processes import clean_environment, format_toml, parse_event
+from consumerd.base.clock import SystemClock
+from consumerd.demo import ZooKeeperServer, find_java
+from consumerd.demo.children import Child
+from consumerd.demo.ports import free_port
+from consumerd.demo.processes import clean_environment, format_toml, parse_event
 from consumerd.net import connect
-from consumerd.zk import Session
+from consumerd.net.client import ChannelOpener, ClientSettings, ClusterClient
+from consumerd.net.zk import Session
 from tests.support.jafka import java_command
 from tests.support.jafka_clients import compile_java
 from tests.support.kafka import RELEASES, KafkaBroker, kafka_jars

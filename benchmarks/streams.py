@@ -28,18 +28,18 @@ from benchmarks import surroundings
 from benchmarks.fetch import BLOCK, BUDGET, PARTITIONS, TOPIC, broker
 from benchmarks.race import Measurement, compared, quiet, show
 from consumerd import ConsumerConfig, ConsumerConnector
-from consumerd.clock import SystemClock
-from consumerd.consumer import GroupConsumer, V07Backend
-from consumerd.daemon.memory import tune_malloc
+from consumerd.base.clock import SystemClock
 from consumerd.handlers import Batch, Handler, Message, message_handler
+from consumerd.member.consumer import GroupConsumer, V07Backend
 from consumerd.net import connect
-from consumerd.registry import StaticSubscription
+from consumerd.service.daemon.memory import tune_malloc
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
+from consumerd.wire.registry import StaticSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from consumerd.ports import ZooKeeper
+    from consumerd.base.ports import ZooKeeper
 
 #: What the iterators must reach of what the handlers of the same unit do with a second of processor time.
 BATCHES = 0.75

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from benchmarks import surroundings
 from benchmarks.race import Measurement
 from benchmarks.report import Report, Turn
-from consumerd import native
+from consumerd.base import native
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,9 +13,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from consumerd import native
-from consumerd.errors import ConsumerdError
-from consumerd.java import find_java
+from consumerd.base import native
+from consumerd.base.errors import ConsumerdError
+from consumerd.base.java import find_java
 
 #: Distributions that take part, ours first.
 DISTRIBUTIONS = (

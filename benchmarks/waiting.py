@@ -26,14 +26,14 @@ from benchmarks import latency_clients
 from benchmarks.jvm import jafka_is_there, latency_consumer
 from benchmarks.latency_clients import REPORT, message
 from benchmarks.race import OURS
-from consumerd.admin.v08.topic_plan import TopicPlan
-from consumerd.admin.v08.topic_requests import create_topic
-from consumerd.client import ChannelOpener, ClientSettings, ClusterClient
-from consumerd.clock import SystemClock
-from consumerd.embedded import ZooKeeperServer, find_java
-from consumerd.embedded.children import Child
-from consumerd.embedded.processes import clean_environment, format_toml
+from consumerd.base.clock import SystemClock
+from consumerd.demo import ZooKeeperServer, find_java
+from consumerd.demo.children import Child
+from consumerd.demo.processes import clean_environment, format_toml
 from consumerd.net import connect
+from consumerd.net.client import ChannelOpener, ClientSettings, ClusterClient
+from consumerd.operate.admin.v08.topic_plan import TopicPlan
+from consumerd.operate.admin.v08.topic_requests import create_topic
 from consumerd.wire.v07 import MultiProduceRequest, ProduceRequest, encode_message_set
 from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.records import encode_record_batch

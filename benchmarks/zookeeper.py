@@ -1,4 +1,4 @@
-"""Requests per second of one ZooKeeper session: `consumerd.zk`, stock aiozk and kazoo on one real server, in turns.
+"""Requests per second of one ZooKeeper session: `consumerd.net.zk`, stock aiozk and kazoo on one real server, in turns.
 
 Sequential calls measure the latency of a call, pipelined ones its cost, multis are what commits of offsets are made of.
 Each case is measured twice: by the clock, and by the processor time of the clients' process, which does not include the
@@ -24,22 +24,22 @@ from aiozk import ZKClient
 from kazoo.client import KazooClient
 
 from benchmarks.race import OURS, Measurement, compared, laps, quiet, rates, show
-from consumerd.clock import SystemClock
-from consumerd.embedded import ZooKeeperServer
-from consumerd.ports import Check, SetData
-from consumerd.zk import Session
+from consumerd.base.clock import SystemClock
+from consumerd.base.ports import Check, SetData
+from consumerd.demo import ZooKeeperServer
+from consumerd.net.zk import Session
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from consumerd.ports import Operation
+    from consumerd.base.ports import Operation
 
 DATA = b"123456789"
 PER_MULTI = 100
 
 
 class Ours:
-    """`consumerd.zk.Session`."""
+    """`consumerd.net.zk.Session`."""
 
     def __init__(self, session: Session, paths: list[str]) -> None:
         self._zk, self._paths = session, paths

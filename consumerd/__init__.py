@@ -4,13 +4,18 @@ Importing the package imports nothing else of it: executors of a data pipeline i
 `consumerd.storage` alone. The names of the library are imported at their first use (docs/library.md).
 """
 
+import sys
 import warnings
 from importlib import import_module
-from typing import TYPE_CHECKING
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from consumerd.client import Plain, Scram
-    from consumerd.consumer import (
+    from consumerd.base.errors import ConsumerdError
+    from consumerd.base.partition import TopicPartition
+    from consumerd.handlers import Batch, Identity, KeyedMessage, Message
+    from consumerd.member.consumer import (
         BatchStream,
         ConnectorStateError,
         ConsumerConfig,
@@ -29,9 +34,8 @@ if TYPE_CHECKING:
         UnknownRefusalError,
         WrongPartitionError,
     )
-    from consumerd.errors import ConsumerdError
-    from consumerd.handlers import Batch, Identity, KeyedMessage, Message
-    from consumerd.partition import TopicPartition
+    from consumerd.net.client import Plain, Scram
+    from consumerd.net.zk import DigestMd5
     from consumerd.producer import (
         AsyncProducer,
         CallbackHandler,
@@ -47,9 +51,8 @@ if TYPE_CHECKING:
         V08ProducerSettings,
         open_producer,
     )
-    from consumerd.registry import Blacklist, TopicFilter, Whitelist
+    from consumerd.wire.registry import Blacklist, TopicFilter, Whitelist
     from consumerd.wire.v07 import EARLIEST, LATEST, FetchRequest, MessageBatch
-    from consumerd.zk import DigestMd5
 
 __version__ = "0.1.0"
 
@@ -103,10 +106,10 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "consumerd.client": ("Plain", "Scram"),
-    "consumerd.errors": ("ConsumerdError",),
+    "consumerd.net.client": ("Plain", "Scram"),
+    "consumerd.base.errors": ("ConsumerdError",),
     "consumerd.handlers": ("Batch", "Identity", "KeyedMessage", "Message"),
-    "consumerd.partition": ("TopicPartition",),
+    "consumerd.base.partition": ("TopicPartition",),
     "consumerd.producer": (
         "AsyncProducer",
         "CallbackHandler",
@@ -122,9 +125,9 @@ _ROOMS = {
         "V08ProducerSettings",
         "open_producer",
     ),
-    "consumerd.registry": ("Blacklist", "TopicFilter", "Whitelist"),
+    "consumerd.wire.registry": ("Blacklist", "TopicFilter", "Whitelist"),
     "consumerd.wire.v07": ("EARLIEST", "LATEST", "FetchRequest", "MessageBatch"),
-    "consumerd.zk": ("DigestMd5",),
+    "consumerd.net.zk": ("DigestMd5",),
 }
 
 
@@ -140,9 +143,29 @@ if not TYPE_CHECKING:  # so that type checkers report names that do not exist
             return import_module("consumerd.producer").V08ProducerSettings
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        room = next((room for room, names in _ROOMS.items() if name in names), "consumerd.consumer")
+        room = next((room for room, names in _ROOMS.items() if name in names), "consumerd.member.consumer")
         value = globals()[name] = getattr(import_module(room), name)
         return value
 
     def __dir__() -> list[str]:
         return [*globals(), *__all__]
+
+
+class _FormerModules:
+    """Finds modules that users imported by their former names."""
+
+    names: ClassVar = {"consumerd.errors": "consumerd.base.errors", "consumerd.ports": "consumerd.base.ports"}
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self) if name in self.names else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        present = self.names[module.__name__]
+        warnings.warn(f"{module.__name__} is deprecated: use {present}.", DeprecationWarning, stacklevel=2)
+        sys.modules[module.__name__] = import_module(present)
+
+
+sys.meta_path.append(_FormerModules())

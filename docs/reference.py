@@ -21,18 +21,18 @@ import click
 from pydantic import BaseModel, SecretStr
 
 import consumerd
+from consumerd.base.errors import ConsumerdError, ExitCode
+from consumerd.base.metrics.catalogue import BROKER_METRICS, MEMBER_METRICS, MIRROR_METRICS, PROCESS_METRICS
 from consumerd.cli.main import COMMANDS, LazyGroup
-from consumerd.config.model import Config
-from consumerd.config.reloading import RELOADS
-from consumerd.config.toml_text import toml_value
-from consumerd.config.validation import model_of
-from consumerd.errors import ConsumerdError, ExitCode
-from consumerd.metrics.catalogue import BROKER_METRICS, MEMBER_METRICS, MIRROR_METRICS, PROCESS_METRICS
+from consumerd.service.config.model import Config
+from consumerd.service.config.reloading import RELOADS
+from consumerd.service.config.toml_text import toml_value
+from consumerd.service.config.validation import model_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from consumerd.metrics import Metric
+    from consumerd.base.metrics import Metric
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 LEVELS: Final = ("debug", "info", "warning", "error", "critical", "exception")

@@ -22,9 +22,9 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from consumerd import native
-from consumerd.embedded import JavaRuntime, MissingRuntimeError, ZooKeeperServer, ZooKeeperTls, find_java
-from consumerd.embedded.zookeeper_launch import zookeeper_jars
+from consumerd.base import native
+from consumerd.demo import JavaRuntime, MissingRuntimeError, ZooKeeperServer, ZooKeeperTls, find_java
+from consumerd.demo.zookeeper_launch import zookeeper_jars
 from tests.support import maven, sharing
 from tests.support.codecs import installed_native_codec
 from tests.support.spark_jvm import share_classes

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from consumerd.embedded.ledger import digest
+from consumerd.demo.ledger import digest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from consumerd.clock import SystemClock
-from consumerd.embedded.ledger import digest
-from consumerd.embedded.ports import LOOPBACK
+from consumerd.base.clock import SystemClock
+from consumerd.demo.ledger import digest
+from consumerd.demo.ports import LOOPBACK
 from consumerd.net import connect
 from consumerd.producer import Producer, ProducerData, ProducerSettings, StaticRouter
 

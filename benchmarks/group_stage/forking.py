@@ -15,9 +15,6 @@ import signal
 
 import uvloop  # noqa: F401
 
-import consumerd.cli.run
-import consumerd.daemon.service
-import consumerd.embedded.recorder  # noqa: F401
 from consumerd.cli.main import run
 
 

@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from consumerd.embedded.children import Child
-from consumerd.embedded.errors import ChildError
-from consumerd.embedded.processes import clean_environment, format_toml, parse_event
+from consumerd.demo.children import Child
+from consumerd.demo.errors import ChildError
+from consumerd.demo.processes import clean_environment, format_toml, parse_event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -65,7 +65,7 @@ class Host:
 
 
 class ForkedDaemon:
-    """`consumerd.embedded.processes.DaemonProcess` by a `Host`."""
+    """`consumerd.demo.processes.DaemonProcess` by a `Host`."""
 
     def __init__(self, host: Host, directory: Path, config: Mapping[str, Mapping[str, Any]], *, name: str) -> None:
         self._host = host

@@ -11,7 +11,7 @@ import asyncio
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, Self
 
-from consumerd.embedded.ports import LOOPBACK
+from consumerd.demo.ports import LOOPBACK
 from consumerd.testing.fault_proxy import FrameSplitter
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ KINDS = {
     13: "check", 14: "multi", 15: "create", 18: "unwatch", 19: "create", 22: "multi", 100: "auth", 101: "rewatch",
     105: "rewatch", -11: "close",
 }  # fmt: skip
-#: The JVM's clients ping; `consumerd.zk` asks for a sync, which nothing else does.
+#: The JVM's clients ping; `consumerd.net.zk` asks for a sync, which nothing else does.
 HEARTBEATS = ("ping", "sync")
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.group_stage.host import ForkedDaemon, Host
-from consumerd.embedded.processes import DaemonProcess
-from consumerd.java import find_java
+from consumerd.base.java import find_java
+from consumerd.demo.processes import DaemonProcess
 from tests.support.jafka import jafka_jars
 from tests.support.jafka_clients import JafkaMember, compile_java
 
@@ -81,7 +81,7 @@ class Ours(Member):
             "zookeeper": {"connect": f"{line.connect}/kafka"},
             "fetch": {"initial": initial},
             "handler": {
-                "name": "consumerd.embedded.recorder:RecordHandler",
+                "name": "consumerd.demo.recorder:RecordHandler",
                 "options": {"directory": str(self.directory / "records")},
             },
         }

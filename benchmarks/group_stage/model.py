@@ -18,7 +18,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from consumerd.registry import ids_path, offsets_path, owners_root
+from consumerd.wire.registry import ids_path, offsets_path, owners_root
 from tests.simulation.requests import (
     HEARTBEATS,
     least_of_join,

@@ -19,10 +19,10 @@ from benchmarks.group_stage.feed import Feed
 from benchmarks.group_stage.line import HEARTBEATS, Line
 from benchmarks.group_stage.members import TOPIC, Member, Ours
 from benchmarks.group_stage.stage import Stage, UnsettledError, until
-from consumerd.clock import SystemClock
-from consumerd.embedded.processes import BrokerProcess
-from consumerd.registry import topic_broker_path
-from consumerd.zk import Session
+from consumerd.base.clock import SystemClock
+from consumerd.demo.processes import BrokerProcess
+from consumerd.net.zk import Session
+from consumerd.wire.registry import topic_broker_path
 
 if TYPE_CHECKING:
     import argparse

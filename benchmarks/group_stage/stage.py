@@ -18,12 +18,12 @@ from benchmarks.group_stage.feed import Feed
 from benchmarks.group_stage.host import Host
 from benchmarks.group_stage.line import Line
 from benchmarks.group_stage.members import GROUP, MEMBERS, PATIENCE, TOPIC, Member
-from consumerd.clock import SystemClock
-from consumerd.embedded.processes import BrokerProcess
-from consumerd.embedded.zookeeper import ZooKeeperServer
-from consumerd.partition import TopicPartition
-from consumerd.registry import id_path, offset_path, owners_path, topic_broker_path
-from consumerd.zk import NoNode, Session
+from consumerd.base.clock import SystemClock
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.processes import BrokerProcess
+from consumerd.demo.zookeeper import ZooKeeperServer
+from consumerd.net.zk import NoNode, Session
+from consumerd.wire.registry import id_path, offset_path, owners_path, topic_broker_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

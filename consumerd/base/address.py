@@ -1,14 +1,14 @@
 """`host:port`, parsed and formatted in one way for all settings and commands.
 
 Strategy: an IPv6 address stands in brackets, since the port of a bare one would be ambiguous. ZooKeeper's connect
-strings, whose port may be missing, have a grammar of their own (`consumerd.zk.connect_string`).
+strings, whose port may be missing, have a grammar of their own (`consumerd.net.zk.connect_string`).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.errors import ConfigError
+from consumerd.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from random import Random
 
-    from consumerd.ports import Clock
+    from consumerd.base.ports import Clock
 
 
 class Backoff:

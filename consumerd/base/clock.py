@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.ports import Clock
+    from consumerd.base.ports import Clock
 
 if hasattr(time, "CLOCK_BOOTTIME"):
     _elapsed: Callable[[], float] = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
@@ -24,7 +24,7 @@ else:  # pragma: no cover - macOS, whose CLOCK_MONOTONIC continues while the mac
 
 
 class SystemClock:
-    """Real time. See `consumerd.ports.Clock`."""
+    """Real time. See `consumerd.base.ports.Clock`."""
 
     #: Returns the seconds since the machine was started, including those in which it was suspended. Not a method in
     #: Python, which would double its cost: streams ask for the time before each message.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import structlog
 
-from consumerd.errors import ConfigError, ConsumerdError, reason_of
+from consumerd.base.errors import ConfigError, ConsumerdError, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 #: Where consumerd is; and where Python is, with the names of its folders of installed packages.
-OURS: Final = f"{Path(__file__).parent}/"
+OURS: Final = f"{Path(__file__).parents[1]}/"
 _PYTHON: Final = ("<frozen", *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib")))
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 

@@ -2,7 +2,7 @@
 
 Strategy: a daemon speaks one dialect, and knows which one once it has read ZooKeeper. Rooms that serve both export the
 names of the other one with `lazy_names`, so that its modules take neither memory nor time of a start. Type checkers
-read the imports of such a package from its `if TYPE_CHECKING:` block; `tests/unit/test_lazy.py` compares the two.
+read the imports of such a package from its `if TYPE_CHECKING:` block; `tests/unit/base/test_lazy.py` compares the two.
 """
 
 from __future__ import annotations

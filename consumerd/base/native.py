@@ -126,7 +126,8 @@ class NativePayloads(Protocol):
         base64: bool,
         /,
     ) -> bytes:
-        """Return the messages `first` to `stop`, which are of one run, as `consumerd.archive.ndjson` writes them.
+        """Return the messages `first` to `stop`, which are of one run, as `consumerd.storage.archives.ndjson` writes
+        them.
 
         `offset` is that of the data, `next_offset` follows the last message; `head` stands before the offset, `kind`
         after the next offset, `tail` after the payload. Raises IndexError.

@@ -1,7 +1,7 @@
 """The ports: interfaces of the rooms to the outside world, so that tests and a simulator can replace it.
 
-Ring 0: protocols and values only. The real ones are `consumerd.clock.SystemClock`, `consumerd.zk.Session`,
-`consumerd.net.connect` and `consumerd.storage.files`; randomness is a `random.Random` argument.
+Ring 0: protocols and values only. The real ones are `consumerd.base.clock.SystemClock`, `consumerd.net.zk.Session`,
+`consumerd.net.connect` and `consumerd.storage.log.files`; randomness is a `random.Random` argument.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class ZooKeeper(Protocol):
     """One supervised ZooKeeper session. Paths are relative to the chroot and start with `/`.
 
     Every call is one attempt (or, where it says so, retried within a deadline) and raises the errors of
-    `consumerd.zk.errors`: `NoNode`, `NodeExists`, `BadVersion`, `NotEmpty`, `NotConnected` (never sent),
+    `consumerd.net.zk.errors`: `NoNode`, `NodeExists`, `BadVersion`, `NotEmpty`, `NotConnected` (never sent),
     `ConnectionLost` (sent, outcome unknown), `SessionChanged`, `MultiFailed`.
     """
 

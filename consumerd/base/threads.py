@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import structlog
 
-from consumerd.errors import reason_of
+from consumerd.base.errors import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from consumerd.base.errors import ExitCode
 from consumerd.cli.numbers import PositiveInt
 from consumerd.cli.tables import show_rows
-from consumerd.errors import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from consumerd.archive.contiguity import ArchivePartitionReport
-    from consumerd.archive.findings import ArchiveFinding
-    from consumerd.archive.pool import StopRequest
-    from consumerd.archive.progress import Progress
-    from consumerd.archive.sources import SegmentSource
+    from consumerd.storage.archives.contiguity import ArchivePartitionReport
+    from consumerd.storage.archives.findings import ArchiveFinding
+    from consumerd.storage.archives.pool import StopRequest
+    from consumerd.storage.archives.progress import Progress
+    from consumerd.storage.archives.sources import SegmentSource
 
 #: A process of its own is not worth its start for less.
 BYTES_PER_WORKER = 16 << 20
@@ -31,8 +31,8 @@ SECONDS_PER_LINE = 10.0
 
 def checked_layout(_: click.Context, __: click.Parameter, text: str) -> str:
     """The value of `--layout`. Raises BadParameter for a text that is not a layout."""
-    from consumerd.errors import ConfigError  # noqa: PLC0415 - `--help` needs no archive
-    from consumerd.storage.archive_names import ArchiveLayout  # noqa: PLC0415
+    from consumerd.base.errors import ConfigError  # noqa: PLC0415 - `--help` needs no archive
+    from consumerd.storage.log.archive_names import ArchiveLayout  # noqa: PLC0415
 
     try:
         return ArchiveLayout(text).text
@@ -106,7 +106,7 @@ def stopping(stop: StopRequest) -> Iterator[None]:
 def progress(what: str) -> Iterator[Progress]:
     """A bar where standard error is a terminal, now and then a line where it is not."""
     if not sys.stderr.isatty():
-        from consumerd.clock import SystemClock  # noqa: PLC0415 - only where lines are wanted
+        from consumerd.base.clock import SystemClock  # noqa: PLC0415 - only where lines are wanted
 
         yield Lines(what, SystemClock().monotonic)
         return
@@ -167,7 +167,7 @@ def partition_json(partition: ArchivePartitionReport) -> dict[str, Any]:
 
 
 def _gaps(partition: ArchivePartitionReport) -> int:
-    from consumerd.archive import ArchiveFindingKind  # noqa: PLC0415 - `--help` needs no archive
+    from consumerd.storage.archives import ArchiveFindingKind  # noqa: PLC0415 - `--help` needs no archive
 
     return partition.count(ArchiveFindingKind.GAP, ArchiveFindingKind.LOST)
 

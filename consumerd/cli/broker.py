@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 import click
 import structlog
 
-from consumerd.broker import WITHOUT_EFFECT, Broker, BrokerConfig
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ExitCode
 from consumerd.cli.numbers import PositiveInt, ZooKeeperAddress
-from consumerd.clock import SystemClock
-from consumerd.config.properties import read_properties
-from consumerd.daemon.broker_monitor import monitored
-from consumerd.daemon.logs import configure_logs
-from consumerd.errors import ExitCode
-from consumerd.zk import Session
+from consumerd.net.zk import Session
+from consumerd.service.config.properties import read_properties
+from consumerd.service.daemon.broker_monitor import monitored
+from consumerd.service.daemon.logs import configure_logs
+from consumerd.storage.broker import WITHOUT_EFFECT, Broker, BrokerConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

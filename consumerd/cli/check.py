@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from consumerd.base.errors import ConfigError, ConsumerdError
 from consumerd.cli.config_option import config_option
 from consumerd.cli.numbers import PositiveFloat
-from consumerd.errors import ConfigError, ConsumerdError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from consumerd.config.problems import Problem, TomlDocument
+    from consumerd.service.config.problems import Problem, TomlDocument
 
 EXAMPLES = """\b
 Examples:
@@ -52,13 +52,13 @@ def command(path: Path, online: bool, timeout: float) -> None:
     begin with `ok`, else that of the first that failed, as `consumerd run` would have it: 5 ZooKeeper, 6 brokers, 8 a
     topic or chroot that does not exist, 10 the handler.
     """
-    from consumerd.config.problems import ConfigProblemsError, read_document  # noqa: PLC0415 - heavy imports
+    from consumerd.service.config.problems import ConfigProblemsError, read_document  # noqa: PLC0415 - heavy imports
 
     document = read_document(path)
     valid: list[str] = []
     problems: list[Problem] = []
     if "group" in document or "spark" not in document:
-        from consumerd.daemon.checks import check_daemon  # noqa: PLC0415
+        from consumerd.service.daemon.checks import check_daemon  # noqa: PLC0415
 
         daemon = check_daemon(document, str(path))
         valid += daemon.valid
@@ -78,9 +78,9 @@ def command(path: Path, online: bool, timeout: float) -> None:
 def _look_online(document: TomlDocument, source: str, limit: float) -> None:
     """Print a line for each finding as it comes. Raises the first error, without its sentence, which is printed."""
     from consumerd.cli.tables import printable, styled  # noqa: PLC0415
-    from consumerd.config.model import parse  # noqa: PLC0415
-    from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
-    from consumerd.daemon.online_checks import look_online  # noqa: PLC0415
+    from consumerd.service.config.model import parse  # noqa: PLC0415
+    from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415
+    from consumerd.service.daemon.online_checks import look_online  # noqa: PLC0415
 
     configure_logs("error", "auto")
     errors: list[ConsumerdError] = []
@@ -98,7 +98,7 @@ def _look_online(document: TomlDocument, source: str, limit: float) -> None:
 
 
 def _check_pipelines(document: TomlDocument, source: str) -> tuple[list[str], list[Problem]]:
-    from consumerd.config.problems import ConfigProblemsError, problem_of_error  # noqa: PLC0415
+    from consumerd.service.config.problems import ConfigProblemsError, problem_of_error  # noqa: PLC0415
     from consumerd.spark.spec import parse_spark  # noqa: PLC0415 - needs neither pyspark nor a JVM
 
     try:

@@ -1,6 +1,6 @@
 """The dialect of the cluster that a command works on, and the client for Kafka 0.8 and later.
 
-Strategy: named brokers are of 0.8 or later. In ZooKeeper `consumerd.cluster.look_for_dialect` finds the dialect. If
+Strategy: named brokers are of 0.8 or later. In ZooKeeper `consumerd.net.cluster.look_for_dialect` finds the dialect. If
 it is not known, or both are there, 0.7 is assumed, whose tools say what is wrong.
 """
 
@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from consumerd.address import format_address
+from consumerd.base.address import format_address
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from consumerd.admin import GroupSource, ZooKeeperGroups
+    from consumerd.base.ports import ZooKeeper
     from consumerd.cli.session import ClusterAddress
-    from consumerd.client import ClusterClient
-    from consumerd.config.model import Config
-    from consumerd.ports import ZooKeeper
-    from consumerd.registry import Dialect
-    from consumerd.zk import Session
+    from consumerd.net.client import ClusterClient
+    from consumerd.net.zk import Session
+    from consumerd.operate.admin import GroupSource, ZooKeeperGroups
+    from consumerd.service.config.model import Config
+    from consumerd.wire.registry import Dialect
 
 _T = TypeVar("_T")
 
@@ -54,7 +54,7 @@ def run_by_kind(
         return run_on_brokers(cluster, v08, broker_timeout=broker_timeout)
 
     async def on_zookeeper(session: Session) -> _T:
-        from consumerd.registry import Dialect  # noqa: PLC0415 - heavy imports only for the command that runs
+        from consumerd.wire.registry import Dialect  # noqa: PLC0415 - heavy imports only for the command that runs
 
         if (await dialect_at(session, groups) or hint) is not Dialect.V08:
             return await v07(session)
@@ -68,7 +68,7 @@ def run_on_brokers(
     cluster: ClusterAddress, work: Callable[[GroupSource], Awaitable[_T]], *, broker_timeout: float = BROKER_TIMEOUT
 ) -> _T:
     """Run `work` on the brokers of `cluster`."""
-    from consumerd.admin import BrokerGroups  # noqa: PLC0415
+    from consumerd.operate.admin import BrokerGroups  # noqa: PLC0415
 
     return run_with_client(cluster, lambda client: work(BrokerGroups(client)), broker_timeout=broker_timeout)
 
@@ -77,7 +77,7 @@ def run_with_client(
     cluster: ClusterAddress, work: Callable[[ClusterClient], Awaitable[_T]], *, broker_timeout: float = BROKER_TIMEOUT
 ) -> _T:
     """Run `work` with a client of the brokers of `cluster`."""
-    from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
+    from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415
 
     configure_logs("warning", "auto")
 
@@ -91,8 +91,8 @@ def run_with_client(
 
 async def require_names(addresses: Sequence[tuple[str, int]]) -> None:
     """Raise NoBrokerError where no name resolves: a person does not wait for that to change, as a service does."""
-    from consumerd.client import NoBrokerError  # noqa: PLC0415
     from consumerd.net.addresses import why_unresolvable  # noqa: PLC0415
+    from consumerd.net.client import NoBrokerError  # noqa: PLC0415
 
     if addresses and (reason := await why_unresolvable(addresses)):
         names = ",".join(starmap(format_address, addresses))
@@ -109,8 +109,8 @@ def require_zookeeper(cluster: ClusterAddress, what: str, remedy: str) -> None:
 
 async def dialect_at(zk: ZooKeeper, groups: Sequence[str] = ()) -> Dialect | None:
     """Return the dialect of the nodes in a ZooKeeper; None if there are none, 0.7 if those of both exist."""
-    from consumerd.cluster import look_for_dialect  # noqa: PLC0415
-    from consumerd.registry import Dialect, DialectError  # noqa: PLC0415
+    from consumerd.net.cluster import look_for_dialect  # noqa: PLC0415
+    from consumerd.wire.registry import Dialect, DialectError  # noqa: PLC0415
 
     try:
         return await look_for_dialect(zk, groups)
@@ -123,8 +123,8 @@ async def registered_groups(
     session: Session, cluster: ClusterAddress, broker_timeout: float
 ) -> AsyncIterator[ZooKeeperGroups]:
     """The groups of 0.8 and later in ZooKeeper, with the logs of the brokers that are registered there, if any is."""
-    from consumerd.admin import V08BrokerLogs, ZooKeeperGroups  # noqa: PLC0415
-    from consumerd.client import NoBrokerError  # noqa: PLC0415
+    from consumerd.net.client import NoBrokerError  # noqa: PLC0415
+    from consumerd.operate.admin import V08BrokerLogs, ZooKeeperGroups  # noqa: PLC0415
 
     client, reason = None, ""
     try:
@@ -139,8 +139,8 @@ async def registered_client(
     session: Session, cluster: ClusterAddress, broker_timeout: float = BROKER_TIMEOUT
 ) -> ClusterClient:
     """A client of the brokers of 0.8 or later that are registered. Raises NoBrokerError where none is, ConfigError."""
-    from consumerd.client import NoBrokerError  # noqa: PLC0415
-    from consumerd.cluster import V08ClusterView  # noqa: PLC0415
+    from consumerd.net.client import NoBrokerError  # noqa: PLC0415
+    from consumerd.net.cluster import V08ClusterView  # noqa: PLC0415
 
     brokers = await V08ClusterView(session).read_brokers()
     protocol = _protocol(cluster.config)
@@ -175,9 +175,9 @@ def make_client(
     import random  # noqa: PLC0415
     from functools import partial  # noqa: PLC0415
 
-    from consumerd.client import ChannelOpener, ClientSettings, ClusterClient  # noqa: PLC0415
-    from consumerd.clock import SystemClock  # noqa: PLC0415
+    from consumerd.base.clock import SystemClock  # noqa: PLC0415
     from consumerd.net import ConnectionSettings, connect  # noqa: PLC0415
+    from consumerd.net.client import ChannelOpener, ClientSettings, ClusterClient  # noqa: PLC0415
 
     clock, rng = SystemClock(), random.Random()
     connection = ConnectionSettings(connect_timeout=timeout, request_timeout=timeout)
@@ -186,6 +186,6 @@ def make_client(
     if config is None:
         opener = ChannelOpener(partial(connect, settings=connection), settings, clock)
         return ClusterClient(list(addresses), opener, settings, clock=clock, rng=rng)
-    from consumerd.config.build_v08 import build_client_of  # noqa: PLC0415
+    from consumerd.service.config.build_v08 import build_client_of  # noqa: PLC0415
 
     return build_client_of(config.kafka, connection, clock=clock, rng=rng, settings=settings, bootstrap=list(addresses))

@@ -86,10 +86,10 @@ def convert(
     because the producers and `consumerd broker --config` read these files themselves; keys that they refuse or ignore
     are named.
     """
-    from consumerd.config.convert import convert as convert_properties  # noqa: PLC0415
-    from consumerd.config.convert import kind_of  # noqa: PLC0415
-    from consumerd.config.convert_toml import PLACEHOLDER, to_toml  # noqa: PLC0415
-    from consumerd.config.properties import read_properties  # noqa: PLC0415
+    from consumerd.service.config.convert import convert as convert_properties  # noqa: PLC0415
+    from consumerd.service.config.convert import kind_of  # noqa: PLC0415
+    from consumerd.service.config.convert_toml import PLACEHOLDER, to_toml  # noqa: PLC0415
+    from consumerd.service.config.properties import read_properties  # noqa: PLC0415
 
     given: dict[tuple[str, str], Any] = {}
     if topics:
@@ -132,7 +132,7 @@ def show(path: Path, origin: bool, as_json: bool) -> None:
     Credentials are not shown. In a pipe: table.key, value, and with --origin where it comes from.
     """
     from consumerd.cli.tables import show_rows  # noqa: PLC0415
-    from consumerd.config.effective import effective_values  # noqa: PLC0415
+    from consumerd.service.config.effective import effective_values  # noqa: PLC0415
 
     values = effective_values(path)
     if as_json:
@@ -155,7 +155,7 @@ def schema() -> None:
 
     It has types, ranges and descriptions of all keys. Rules about several keys are left to `consumerd check`.
     """
-    from consumerd.config.schema import config_schema  # noqa: PLC0415
+    from consumerd.service.config.schema import config_schema  # noqa: PLC0415
     from consumerd.spark.spec_model import SparkSection  # noqa: PLC0415
 
     click.echo(json.dumps(config_schema({"spark": SparkSection}), indent=2, ensure_ascii=False))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from consumerd.address import format_address
+from consumerd.base.address import format_address
 from consumerd.cli.numbers import PositiveInt
 from consumerd.cli.offsets_input import parse_target, parse_time
 from consumerd.cli.session import cluster_options
@@ -16,10 +16,10 @@ from consumerd.cli.setting_option import SettingOption
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from consumerd.admin import OffsetTarget
     from consumerd.cli.session import ClusterAddress
-    from consumerd.config.model import Config
     from consumerd.handlers.builtin.console import Field
+    from consumerd.operate.admin import OffsetTarget
+    from consumerd.service.config.model import Config
 
 EXAMPLES = """\b
 Examples:
@@ -62,7 +62,7 @@ Of the file of -c, only servers, credentials and TLS are used: the group of a da
     "--from",
     "initial",
     cls=SettingOption,
-    setting="consumerd.consumer:ConsumerSettings.initial",
+    setting="consumerd.member.consumer:ConsumerSettings.initial",
     metavar="WHERE",
     show_default=True,
     help="Where to start: earliest, latest; without --group also an offset, or -N for the last N messages of each "
@@ -79,7 +79,7 @@ Of the file of -c, only servers, credentials and TLS are used: the group of a da
 @click.option(
     "--isolation",
     cls=SettingOption,
-    setting="consumerd.consumer:ConsumerConfig.isolation",
+    setting="consumerd.member.consumer:ConsumerConfig.isolation",
     type=click.Choice(["read_uncommitted", "read_committed"]),
     help=("With --bootstrap-server: print all messages, or only those of committed transactions. [default: {default}]"),
 )
@@ -102,10 +102,10 @@ def command(cluster: ClusterAddress, **options: Any) -> None:
     """Print the messages of topics: payloads, one per line, in the order of each partition."""
     target, form = _check(cluster, options)
     from consumerd.cli.clusters import require_names  # noqa: PLC0415
-    from consumerd.daemon.console import consume, consume_from_brokers, find_starts, without_group  # noqa: PLC0415
-    from consumerd.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
-    from consumerd.daemon.loop import run_on_loop  # noqa: PLC0415
     from consumerd.handlers.builtin.console import ConsoleHandler  # noqa: PLC0415
+    from consumerd.service.daemon.console import consume, consume_from_brokers, find_starts, without_group  # noqa: PLC0415
+    from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.service.daemon.loop import run_on_loop  # noqa: PLC0415
 
     separator = options["key_separator"]
     make_handler = partial(
@@ -192,7 +192,7 @@ def _form(text: str | None) -> Sequence[bytes | Field] | None:
 
 def _config(cluster: ClusterAddress, options: dict[str, Any]) -> Config:
     """The member's configuration. Raises ConfigError."""
-    from consumerd.config.model import parse  # noqa: PLC0415
+    from consumerd.service.config.model import parse  # noqa: PLC0415
 
     group: dict[str, Any] = {"id": options["group"] or "console", "topics": dict.fromkeys(options["topics"], 1)}
     group |= {name: options[name] for name in ("whitelist", "blacklist")}

@@ -20,11 +20,11 @@ from consumerd.cli.tables import show_rows
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from consumerd.config.model import Config
     from consumerd.handlers.dead_letter_files import LetterLine
     from consumerd.handlers.dead_letter_progress import Receiver
     from consumerd.handlers.dead_letter_replay import ReplayTarget
     from consumerd.handlers.dead_letters import StoredLetter
+    from consumerd.service.config.model import Config
 
 EXAMPLES = """\b
 Examples:
@@ -136,11 +136,11 @@ def replay_letters(
     path: Path, topic: str | None, error_type: str | None, progress: Path | None, **options: Any
 ) -> int | None:
     """Deliver letters again, to a configured handler or to a topic."""
-    from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
-    from consumerd.errors import CorruptDataError  # noqa: PLC0415
+    from consumerd.base.errors import CorruptDataError  # noqa: PLC0415
     from consumerd.handlers.dead_letter_files import letter_files  # noqa: PLC0415
     from consumerd.handlers.dead_letter_progress import ReplayProgress, Selection, locked  # noqa: PLC0415
     from consumerd.handlers.dead_letter_replay import replay  # noqa: PLC0415
+    from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415
 
     config, to_topic, failed = _config(**options), options["to_topic"], options["failed"]
     if to_topic is not None and failed is not None:
@@ -187,7 +187,7 @@ def _config(
     zookeeper: str | None,
     **_: Any,
 ) -> Config:
-    from consumerd.config.model import load, parse  # noqa: PLC0415
+    from consumerd.service.config.model import load, parse  # noqa: PLC0415
 
     places = [place for place in (config_file, bootstrap, zookeeper) if place is not None]
     if subscription is not None and config_file is None:
@@ -210,11 +210,11 @@ def _config(
 async def _target(config: Config, to_topic: str | None, failed: Path | None, stack: AsyncExitStack) -> ReplayTarget:
     from random import SystemRandom  # noqa: PLC0415
 
-    from consumerd.clock import SystemClock  # noqa: PLC0415
-    from consumerd.config.build import build_plugin, build_policy, build_stages  # noqa: PLC0415
-    from consumerd.config.build_dead_letters import letter_producer  # noqa: PLC0415
+    from consumerd.base.clock import SystemClock  # noqa: PLC0415
     from consumerd.handlers import FileDeadLetters, HandlerContext  # noqa: PLC0415
     from consumerd.handlers.dead_letter_replay import HandlerTarget, TopicTarget, require_replayable  # noqa: PLC0415
+    from consumerd.service.config.build import build_plugin, build_policy, build_stages  # noqa: PLC0415
+    from consumerd.service.config.build_dead_letters import letter_producer  # noqa: PLC0415
 
     clock, rng = SystemClock(), SystemRandom()
     if to_topic is not None:
@@ -259,7 +259,7 @@ def _lines(path: Path, progress: Path | None) -> Iterator[tuple[LetterLine, list
 
 
 def _complain(unreadable: list[LetterLine]) -> None:
-    from consumerd.errors import CorruptDataError  # noqa: PLC0415
+    from consumerd.base.errors import CorruptDataError  # noqa: PLC0415
 
     if unreadable:
         first = unreadable[0]
@@ -274,8 +274,8 @@ def _time(seconds: float) -> str:
 
 
 def _shown(letter: StoredLetter, receivers: list[str]) -> str:
+    from consumerd.base.partition import NO_BROKER  # noqa: PLC0415
     from consumerd.handlers.builtin.records import payload_field  # noqa: PLC0415
-    from consumerd.partition import NO_BROKER  # noqa: PLC0415
 
     message = letter.message
     known: dict[str, Any] = {**message.identity._asdict()}

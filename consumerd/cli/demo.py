@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from consumerd.errors import ConsumerdError, ExitCode
+from consumerd.base.errors import ConsumerdError, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.embedded.demo import Demo, DemoResult
+    from consumerd.demo.play import Demo
+    from consumerd.demo.result import DemoResult
 
 EXAMPLES = """\b
 Examples:
@@ -100,9 +101,11 @@ def command(
     """  # noqa: D301 - the escape tells the option parser to leave the table alone
     from rich.console import Console  # noqa: PLC0415 - imported by the command that runs
 
-    from consumerd.clock import SystemClock  # noqa: PLC0415
-    from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
-    from consumerd.embedded.demo import Demo, DemoOptions, PlainView, TerminalView, pipeline_table  # noqa: PLC0415
+    from consumerd.base.clock import SystemClock  # noqa: PLC0415
+    from consumerd.demo.play import Demo  # noqa: PLC0415
+    from consumerd.demo.result import DemoOptions  # noqa: PLC0415
+    from consumerd.demo.view import PlainView, TerminalView, pipeline_table  # noqa: PLC0415
+    from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415
 
     configure_logs("error", "auto")
     console = Console(stderr=True)

@@ -16,9 +16,9 @@ from consumerd.cli.session import cluster_options, group_option, json_option
 from consumerd.cli.tables import show_rows
 
 if TYPE_CHECKING:
-    from consumerd.admin import GroupDifference, GroupSource
+    from consumerd.base.ports import ZooKeeper
     from consumerd.cli.session import ClusterAddress
-    from consumerd.ports import ZooKeeper
+    from consumerd.operate.admin import GroupDifference, GroupSource
 
 LEADER_DEALS = (
     "where a broker coordinates, the group's leader assigns partitions by a rule of its own; see "
@@ -60,7 +60,7 @@ def command() -> None:
 def list_groups(cluster: ClusterAddress, as_json: bool) -> None:
     """List the groups in ZooKeeper, or those that brokers coordinate or keep offsets of."""
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415 - heavy imports only for the command that runs
-    from consumerd.cluster import ClusterView  # noqa: PLC0415
+    from consumerd.net.cluster import ClusterView  # noqa: PLC0415
 
     groups = run_by_kind(cluster, lambda session: ClusterView(session).read_groups(), lambda source: source.names())
     if as_json:
@@ -80,9 +80,9 @@ def describe(cluster: ClusterAddress, group: str | None, as_json: bool) -> None:
     of a line is member, partition or problem. A partition is shown with owner, offset and a remark: `unowned`, `owner
     is not a live member`, `no member subscribes`, or `planned: ...` where the assignment rule names another stream.
     """
-    from consumerd.admin import read_v07_snapshot  # noqa: PLC0415
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
     from consumerd.cli.group_report import show_report  # noqa: PLC0415
+    from consumerd.operate.admin import read_v07_snapshot  # noqa: PLC0415
 
     name = cluster.group_or(group)
 
@@ -114,9 +114,9 @@ def verify(cluster: ClusterAddress, group: str | None, wait: float, as_json: boo
     rebalance in progress shows too: allow time for it with --wait. Groups of Kafka 0.8 to 1.1 do not record their rule:
     they are balanced if the owners are those of range or of roundrobin.
     """
-    from consumerd.admin import read_v07_snapshot, verify_group  # noqa: PLC0415
     from consumerd.cli.clusters import require_zookeeper, run_by_kind  # noqa: PLC0415
     from consumerd.cli.group_report import show_verification  # noqa: PLC0415
+    from consumerd.operate.admin import read_v07_snapshot, verify_group  # noqa: PLC0415
 
     require_zookeeper(cluster, "group verify", LEADER_DEALS)
     name = cluster.group_or(group)
@@ -148,11 +148,11 @@ def plan(cluster: ClusterAddress | None, group: str | None, explain: bool, as_js
     streams, each stream gets P div T = q consecutive ones, and the first P mod T = r streams one more. Groups of Kafka
     0.8 to 1.1 sort partitions as numbers; they are planned for by range, or by roundrobin if the owners agree.
     """
-    from consumerd.admin import read_v07_snapshot  # noqa: PLC0415
     from consumerd.cli.clusters import require_zookeeper, run_by_kind  # noqa: PLC0415
     from consumerd.cli.group_plan import read_plan_input, show_deals  # noqa: PLC0415
     from consumerd.group import Assignment, assign  # noqa: PLC0415
-    from consumerd.registry import format_owner  # noqa: PLC0415
+    from consumerd.operate.admin import read_v07_snapshot  # noqa: PLC0415
+    from consumerd.wire.registry import format_owner  # noqa: PLC0415
 
     name = group or (cluster.group if cluster is not None else None)
     if file is not None and cluster is None and name is None:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from consumerd.admin import GroupSnapshot, GroupSource
+    from consumerd.base.ports import ZooKeeper
     from consumerd.cli.session import ClusterAddress
-    from consumerd.ports import ZooKeeper
+    from consumerd.operate.admin import GroupSnapshot, GroupSource
 
 EXAMPLES = """\b
 Examples:
@@ -48,9 +48,9 @@ def command(cluster: ClusterAddress, group: str | None, execute: bool, backup: P
     import` brings back) and the data of every other node is written and synced. In a pipe: one path per line, or
     topic/partition where brokers keep the offsets.
     """
-    from consumerd.admin import ZooKeeperGroups, read_v07_snapshot  # noqa: PLC0415
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
     from consumerd.cli.tables import counted, show_rows  # noqa: PLC0415
+    from consumerd.operate.admin import ZooKeeperGroups, read_v07_snapshot  # noqa: PLC0415
 
     name = cluster.group_or(group)
 
@@ -89,7 +89,7 @@ async def _delete(
     execute: bool,
     backup: Path | None,
 ) -> Outcome:
-    from consumerd.admin import as_backup, delete_tree, read_tree, require_dead  # noqa: PLC0415
+    from consumerd.operate.admin import as_backup, delete_tree, read_tree, require_dead  # noqa: PLC0415
 
     tree = await read_tree(zk, group)
     paths = [node.path for node in tree]
@@ -104,7 +104,7 @@ async def _delete(
 
 
 async def _delete_from_brokers(source: GroupSource, group: str, *, execute: bool, backup: Path | None) -> Outcome:
-    from consumerd.admin import BrokerGroups, RefusedError  # noqa: PLC0415
+    from consumerd.operate.admin import BrokerGroups, RefusedError  # noqa: PLC0415
 
     assert isinstance(source, BrokerGroups)
     view = (await source.snapshot(group)).view

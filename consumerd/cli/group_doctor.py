@@ -14,9 +14,9 @@ from consumerd.cli.session import broker_timeout_option, cluster_options, connec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from consumerd.admin import DoctorReport, GroupFinding, GroupSource
+    from consumerd.base.ports import ZooKeeper
     from consumerd.cli.session import ClusterAddress
-    from consumerd.ports import ZooKeeper
+    from consumerd.operate.admin import DoctorReport, GroupFinding, GroupSource
 
 #: What differs between findings that say the same.
 _OFFSET: Final = re.compile(r"\boffset \d+", re.IGNORECASE)
@@ -73,8 +73,8 @@ def command(
     """
     if (execute or force) and not fix:
         raise click.UsageError("--execute and --force go with --fix")
-    from consumerd.admin import GroupDoctor  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
+    from consumerd.operate.admin import GroupDoctor  # noqa: PLC0415 - heavy imports only for the command that runs
 
     name = cluster.group_or(group)
     connect = connector(broker_timeout)
@@ -93,8 +93,8 @@ def command(
 
 def _show(group: str, report: DoctorReport, *, fix: bool, as_json: bool) -> None:
     """Print the report. Raises CheckFailedError while something has to be mended."""
-    from consumerd.admin import CheckFailedError, describe_step  # noqa: PLC0415
     from consumerd.cli.tables import counted  # noqa: PLC0415
+    from consumerd.operate.admin import CheckFailedError, describe_step  # noqa: PLC0415
 
     done = report.remaining is not None
     if as_json:
@@ -122,8 +122,8 @@ def _line(what: str, text: str) -> None:
 
 
 def _show_findings(group: str, findings: Sequence[GroupFinding], *, still: bool = False) -> None:
-    from consumerd.admin.findings import listed  # noqa: PLC0415
     from consumerd.cli.tables import counted, printable, show_rows  # noqa: PLC0415
+    from consumerd.operate.admin.findings import listed  # noqa: PLC0415
 
     if not sys.stdout.isatty():
         rows = ([each.kind, each.subject, each.says, each.remedy] for each in findings)
@@ -150,7 +150,7 @@ def _grouped(findings: Sequence[GroupFinding]) -> list[list[GroupFinding]]:
 
 
 def _as_json(group: str, report: DoctorReport) -> dict[str, object]:
-    from consumerd.admin import describe_step  # noqa: PLC0415
+    from consumerd.operate.admin import describe_step  # noqa: PLC0415
 
     def shown(findings: Sequence[GroupFinding]) -> list[dict[str, object]]:
         return [

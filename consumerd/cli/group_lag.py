@@ -16,10 +16,10 @@ from consumerd.cli.session import broker_timeout_option, cluster_options, connec
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from consumerd.admin import GroupSource, PartitionLag
+    from consumerd.base.partition import TopicPartition
+    from consumerd.base.ports import ZooKeeper
     from consumerd.cli.session import ClusterAddress
-    from consumerd.partition import TopicPartition
-    from consumerd.ports import ZooKeeper
+    from consumerd.operate.admin import GroupSource, PartitionLag
 
 EXAMPLES = """\b
 Examples:
@@ -67,8 +67,8 @@ def command(
     In a pipe the first field of a line is `partition` or `total`. Fields of a partition: name, owner, committed offset,
     end of the log, lag, with --watch what was read and written per second, and a remark.
     """
-    from consumerd.admin import read_lag, read_v08_lag  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
+    from consumerd.operate.admin import read_lag, read_v08_lag  # noqa: PLC0415 - heavy imports only for the command that runs
 
     name = cluster.group_or(group)
     repetitions = (1 if watch is None else None) if count is None else count
@@ -120,8 +120,8 @@ class _Shown(NamedTuple):
 
 def _require_all(group: str, snapshot: _LagSnapshot) -> None:
     """Raise CheckFailedError if the lag of a partition could not be read."""
-    from consumerd.admin import CheckFailedError  # noqa: PLC0415
     from consumerd.cli.tables import counted  # noqa: PLC0415
+    from consumerd.operate.admin import CheckFailedError  # noqa: PLC0415
 
     unread = [each for each in snapshot.lags if each.unread]
     if unread:
@@ -133,8 +133,8 @@ def _require_all(group: str, snapshot: _LagSnapshot) -> None:
 
 
 def _show(group: str, snapshot: _LagSnapshot, before: _LagSnapshot | None, shown: _Shown) -> None:
-    from consumerd.admin import known_lag, total_lag  # noqa: PLC0415
     from consumerd.cli.tables import counted, show_rows  # noqa: PLC0415
+    from consumerd.operate.admin import known_lag, total_lag  # noqa: PLC0415
 
     total = total_lag(snapshot.lags)
     unknown = [each for each in snapshot.lags if each.lag is None]
@@ -221,7 +221,7 @@ def _speeds(snapshot: _LagSnapshot, before: _LagSnapshot | None) -> dict[TopicPa
 
 
 def _as_json(group: str, snapshot: _LagSnapshot, shown: _Shown) -> dict[str, object]:
-    from consumerd.admin import total_lag  # noqa: PLC0415
+    from consumerd.operate.admin import total_lag  # noqa: PLC0415
 
     return {
         "group": group,

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from consumerd.base.errors import ConfigError
 from consumerd.cli.tables import show_rows
-from consumerd.errors import ConfigError
 from consumerd.group import partitions_of, topic_assignment
-from consumerd.registry import (
+from consumerd.wire.registry import (
     MAX_PARTITIONS,
     RegistryError,
     Subscription,
@@ -23,8 +23,8 @@ from consumerd.registry import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from consumerd.base.partition import TopicPartition
     from consumerd.group import TopicAssignment
-    from consumerd.partition import TopicPartition
 
 SHAPE = '{"topics": {topic: {broker: partitions}}, "ids": {consumer id: text of its node}}'
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from consumerd.admin import CheckFailedError, GroupDifference, V08GroupSnapshot
 from consumerd.cli.tables import counted, show_rows
-from consumerd.registry import Dialect, format_owner
+from consumerd.operate.admin import CheckFailedError, GroupDifference, V08GroupSnapshot
+from consumerd.wire.registry import Dialect, format_owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from consumerd.admin import GroupSnapshot
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
+    from consumerd.operate.admin import GroupSnapshot
 
 
 class _Row(NamedTuple):

@@ -18,8 +18,8 @@ from consumerd.cli.tables import counted, show_rows
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from consumerd.config.model import Config
     from consumerd.handlers import KeyedMessage, Message
+    from consumerd.service.config.model import Config
 
 EXAMPLES = """\b
 Examples:
@@ -86,7 +86,7 @@ def test(
     ndjson: bool,
 ) -> None:
     """Deliver messages from a file to a handler, without a cluster."""
-    from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
+    from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415
 
     if len(arguments) != (2 if config_file is None else 1):
         raise click.UsageError("give HANDLER and INPUT, or -c and INPUT.")
@@ -108,7 +108,7 @@ def test(
 
 
 def _config(path: Path | None, subscription: str | None, handler: dict[str, Any]) -> Config:
-    from consumerd.config.model import load, parse  # noqa: PLC0415
+    from consumerd.service.config.model import load, parse  # noqa: PLC0415
 
     if path is not None:
         return load(path).of_subscription(subscription)
@@ -132,9 +132,9 @@ def _options(options: tuple[str, ...], hint: str) -> dict[str, Any]:
 
 
 def _messages(name: str, stack: ExitStack, *, ndjson: bool) -> Iterator[Message | KeyedMessage]:
-    from consumerd.errors import NotFoundError  # noqa: PLC0415
+    from consumerd.base.errors import NotFoundError  # noqa: PLC0415
+    from consumerd.base.partition import TopicPartition  # noqa: PLC0415
     from consumerd.handlers.recorded import line_messages, record_messages, segment_messages  # noqa: PLC0415
-    from consumerd.partition import TopicPartition  # noqa: PLC0415
 
     path = Path(name)
     if name != "-" and path.is_dir():
@@ -154,12 +154,12 @@ def _messages(name: str, stack: ExitStack, *, ndjson: bool) -> Iterator[Message 
 async def _deliver(config: Config, messages: Iterator[Message | KeyedMessage]) -> tuple[int, int]:
     from random import SystemRandom  # noqa: PLC0415
 
-    from consumerd.clock import SystemClock  # noqa: PLC0415
-    from consumerd.config.build import build_handler  # noqa: PLC0415
+    from consumerd.base.clock import SystemClock  # noqa: PLC0415
     from consumerd.handlers import HandlerContext  # noqa: PLC0415
     from consumerd.handlers.batching import BatchSettings  # noqa: PLC0415
     from consumerd.handlers.rate import RateLimiter  # noqa: PLC0415
     from consumerd.handlers.recorded import batches  # noqa: PLC0415
+    from consumerd.service.config.build import build_handler  # noqa: PLC0415
 
     clock, section = SystemClock(), config.handler
     handler, rate = build_handler(config, clock=clock, rng=SystemRandom()), RateLimiter(section.max_rate, clock)

@@ -17,7 +17,7 @@ from consumerd.cli.tables import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from consumerd.storage.dump import LogEntry
+    from consumerd.storage.log.dump import LogEntry
 
 #: Rows that share a table: rich must see a whole table before it prints, and a segment has millions of messages.
 ROWS_PER_TABLE = 1000
@@ -52,7 +52,7 @@ def dump(as_json: bool, paths: tuple[Path, ...]) -> None:
     its length is known; otherwise the rest of the file is one last entry. Problems are summarised on standard error and
     do not change the exit code, which is 0.
     """
-    from consumerd.storage.dump import find_segments, read_segment  # noqa: PLC0415  # `--help` needs no storage
+    from consumerd.storage.log.dump import find_segments, read_segment  # noqa: PLC0415  # `--help` needs no storage
 
     show = _show_json if as_json else _show_table
     problems = _Problems()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from consumerd.base.errors import ExitCode
 from consumerd.cli.archive_work import (
     partition_json,
     progress,
@@ -18,10 +19,9 @@ from consumerd.cli.archive_work import (
     worker_count,
 )
 from consumerd.cli.tables import show_rows
-from consumerd.errors import ExitCode
 
 if TYPE_CHECKING:
-    from consumerd.archive import ExportOptions, ExportReport
+    from consumerd.storage.archives import ExportOptions, ExportReport
 
 EXAMPLES = """\b
 Examples:
@@ -94,8 +94,8 @@ def command(
     what is new or has changed. The exit code is 11 if the export is complete but problems were found, and 7 if a
     corrupt message ended it.
     """
-    from consumerd.archive import ArchiveExport, StopRequest, find_sources  # noqa: PLC0415 - `--help` needs no archive
-    from consumerd.clock import SystemClock  # noqa: PLC0415
+    from consumerd.base.clock import SystemClock  # noqa: PLC0415
+    from consumerd.storage.archives import ArchiveExport, StopRequest, find_sources  # noqa: PLC0415 - `--help` needs no archive
 
     export_options = _options(**options)
     stop = StopRequest()
@@ -131,7 +131,7 @@ def _options(
     broker_id: int | None,
     max_expansion: int,
 ) -> ExportOptions:
-    from consumerd.archive import ExportCompression, ExportFormat, ExportOptions, OnCorrupt  # noqa: PLC0415
+    from consumerd.storage.archives import ExportCompression, ExportFormat, ExportOptions, OnCorrupt  # noqa: PLC0415
 
     chosen = compress or ("zstd" if file_format == "parquet" else "none")
     if file_format == "ndjson" and chosen == "snappy":

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from consumerd.base.errors import ExitCode
 from consumerd.cli.archive_work import (
     partition_json,
     progress,
@@ -17,10 +18,9 @@ from consumerd.cli.archive_work import (
     worker_count,
 )
 from consumerd.cli.tables import show_rows
-from consumerd.errors import ExitCode
 
 if TYPE_CHECKING:
-    from consumerd.archive import ArchiveReport
+    from consumerd.storage.archives import ArchiveReport
 
 EXAMPLES = """\b
 Examples:
@@ -55,7 +55,7 @@ def command(
     between segments; misnamed-segment, unreadable-file, damaged-archive, oversize-segment, unsafe-name and
     no-plain-file for files.
     """
-    from consumerd.archive import StopRequest, VerifyOptions, find_sources, verify  # noqa: PLC0415 - `--help` needs none
+    from consumerd.storage.archives import StopRequest, VerifyOptions, find_sources, verify  # noqa: PLC0415 - `--help` needs none
 
     stop = StopRequest()
     options = VerifyOptions(layout, broker_id, max_expansion)

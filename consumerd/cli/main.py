@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from consumerd import __version__, native
-from consumerd.errors import ConsumerdError, ExitCode
-from consumerd.frames import current_frames
+from consumerd import __version__
+from consumerd.base import native
+from consumerd.base.errors import ConsumerdError, ExitCode
+from consumerd.base.frames import current_frames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from consumerd.cli.session import ClusterAddress
-    from consumerd.migrate.offsets_move import MoveRequest
-    from consumerd.migrate.offsets_plan import MovePlan
+    from consumerd.operate.migrate.offsets_move import MoveRequest
+    from consumerd.operate.migrate.offsets_plan import MovePlan
 
 EXAMPLES = """\b
 Examples:
@@ -123,9 +123,9 @@ def command(
     **rest: Any,
 ) -> None:
     """Move a group's committed offsets between ZooKeeper and Kafka, or to another cluster."""
-    from consumerd.admin import RefusedError  # noqa: PLC0415 - heavy imports only for the command that runs
-    from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
-    from consumerd.migrate.offsets_move import MoveRequest  # noqa: PLC0415
+    from consumerd.operate.admin import RefusedError  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.operate.migrate.offsets_move import MoveRequest  # noqa: PLC0415
+    from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415
 
     origin = side_address("from", from_zookeeper, from_servers, from_config, timeout)
     target = side_address("to", to_zookeeper, to_servers, to_config, timeout)
@@ -147,9 +147,9 @@ def command(
 
 async def _move(origin: ClusterAddress, target: ClusterAddress, options: _Options) -> tuple[MovePlan, Path | None]:
     """Plan the move, and apply it if that is requested and allowed."""
-    from consumerd.admin import backup_of  # noqa: PLC0415
-    from consumerd.errors import ConfigError  # noqa: PLC0415
-    from consumerd.migrate.offsets_move import TranslationChoiceError, plan_move  # noqa: PLC0415
+    from consumerd.base.errors import ConfigError  # noqa: PLC0415
+    from consumerd.operate.admin import backup_of  # noqa: PLC0415
+    from consumerd.operate.migrate.offsets_move import TranslationChoiceError, plan_move  # noqa: PLC0415
 
     request = options.request
     async with (

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from consumerd.cli.session import ClusterAddress
-    from consumerd.migrate.offsets_move import OffsetsSide
+    from consumerd.operate.migrate.offsets_move import OffsetsSide
 
 
 def side_address(
@@ -37,11 +37,11 @@ def side_address(
 @asynccontextmanager
 async def open_side(cluster: ClusterAddress, group: str, broker_timeout: float) -> AsyncIterator[OffsetsSide]:
     """Open one side. Raises as `with_session` and `make_client`."""
-    from consumerd.admin import BrokerGroups  # noqa: PLC0415
     from consumerd.cli.clusters import dialect_at, make_client, registered_groups  # noqa: PLC0415
     from consumerd.cli.session import connector, open_session  # noqa: PLC0415
-    from consumerd.migrate.offsets_move import OffsetsSide  # noqa: PLC0415
-    from consumerd.registry import Dialect  # noqa: PLC0415
+    from consumerd.operate.admin import BrokerGroups  # noqa: PLC0415
+    from consumerd.operate.migrate.offsets_move import OffsetsSide  # noqa: PLC0415
+    from consumerd.wire.registry import Dialect  # noqa: PLC0415
 
     connect = connector(broker_timeout)
     async with AsyncExitStack() as stack:

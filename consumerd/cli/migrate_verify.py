@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from consumerd.base.errors import ExitCode
 from consumerd.cli.archive_work import checked_layout
 from consumerd.cli.mirror_v08 import rename_option, renaming
 from consumerd.cli.numbers import PositiveInt, ZooKeeperAddress
@@ -22,12 +23,11 @@ from consumerd.cli.session import (
     with_session,
 )
 from consumerd.cli.tables import counted, show_rows
-from consumerd.errors import ExitCode
 
 if TYPE_CHECKING:
-    from consumerd.client import ClusterClient
-    from consumerd.migrate import ComparisonReport, MessageCounts, MessageSource, PartitionReport
-    from consumerd.zk import Session
+    from consumerd.net.client import ClusterClient
+    from consumerd.net.zk import Session
+    from consumerd.operate.migrate import ComparisonReport, MessageCounts, MessageSource, PartitionReport
 
 EXAMPLES = """\b
 Examples:
@@ -138,9 +138,9 @@ def command(**options: Any) -> int:
 
 
 def _report(options: dict[str, Any]) -> ComparisonReport:
-    from consumerd.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
-    from consumerd.forward import TopicNaming  # noqa: PLC0415
-    from consumerd.migrate import ArchiveSource, ClusterSource  # noqa: PLC0415
+    from consumerd.handlers.forward import TopicNaming  # noqa: PLC0415
+    from consumerd.operate.migrate import ArchiveSource, ClusterSource  # noqa: PLC0415
+    from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
 
     zookeeper, directories = options["from_zookeeper"], options["directories"]
     servers = options["from_servers"]
@@ -164,7 +164,7 @@ def _report(options: dict[str, Any]) -> ComparisonReport:
 
     async def from_cluster(session: Session) -> ComparisonReport:
         from consumerd.cli.clusters import dialect_at  # noqa: PLC0415
-        from consumerd.registry import Dialect, DialectError  # noqa: PLC0415
+        from consumerd.wire.registry import Dialect, DialectError  # noqa: PLC0415
 
         if await dialect_at(session) is Dialect.V08:
             raise DialectError(
@@ -178,16 +178,16 @@ def _report(options: dict[str, Any]) -> ComparisonReport:
 
 
 async def _compare_clusters(naming: Any, options: dict[str, Any]) -> ComparisonReport:
-    from consumerd.forward import TargetLog  # noqa: PLC0415
-    from consumerd.migrate import V08ClusterSource  # noqa: PLC0415
+    from consumerd.handlers.forward import TargetLog  # noqa: PLC0415
+    from consumerd.operate.migrate import V08ClusterSource  # noqa: PLC0415
 
     async with _client("from", options) as client:
         return await _compare(V08ClusterSource(TargetLog(client), options["topics"]), naming, options)
 
 
 async def _compare(source: MessageSource, naming: Any, options: dict[str, Any]) -> ComparisonReport:
-    from consumerd.forward import TargetLog  # noqa: PLC0415
-    from consumerd.migrate import Comparison  # noqa: PLC0415
+    from consumerd.handlers.forward import TargetLog  # noqa: PLC0415
+    from consumerd.operate.migrate import Comparison  # noqa: PLC0415
 
     async with _client("to", options) as client:
         return await Comparison(
@@ -208,7 +208,7 @@ def _show_progress(what: str) -> None:
 def _client(side: str, options: dict[str, Any]) -> ClusterClient:
     """Return a client of the cluster on one side, `from` or `to`."""
     from consumerd.cli.clusters import make_client  # noqa: PLC0415
-    from consumerd.config.model import load  # noqa: PLC0415
+    from consumerd.service.config.model import load  # noqa: PLC0415
 
     config = None if options[f"{side}_config"] is None else load(options[f"{side}_config"])
     timeout = options["broker_timeout"]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from consumerd.base.errors import ConfigError
 from consumerd.cli.config_option import config_option
 from consumerd.cli.mirror_v08 import (
     kafka_target_options,
@@ -18,12 +19,11 @@ from consumerd.cli.mirror_v08 import (
 from consumerd.cli.numbers import PositiveFloat, PositiveInt, ZooKeeperAddress
 from consumerd.cli.session import SERVER_TIMEOUT, bootstrap_servers, server_list
 from consumerd.cli.setting_option import SettingOption
-from consumerd.errors import ConfigError
 
 if TYPE_CHECKING:
-    from consumerd.config.model import Config
-    from consumerd.daemon.forward_mirror import ForwardTarget
-    from consumerd.daemon.mirroring import MirrorTarget
+    from consumerd.service.config.model import Config
+    from consumerd.service.daemon.forward_mirror import ForwardTarget
+    from consumerd.service.daemon.mirroring import MirrorTarget
 
 EXAMPLES = """\b
 Examples:
@@ -114,7 +114,7 @@ _SAID_BY_CONFIG = {
     "--from",
     "initial",
     cls=SettingOption,
-    setting="consumerd.consumer:ConsumerSettings.initial",
+    setting="consumerd.member.consumer:ConsumerSettings.initial",
     type=click.Choice(["earliest", "latest"]),
     help="Where to start in partitions without a committed offset.  [default: {default}]",
 )
@@ -153,13 +153,13 @@ _SAID_BY_CONFIG = {
 @click.option("--exit-at-end", is_flag=True, help="Stop when all messages that were there at the start are mirrored.")
 def command(**options: Any) -> None:
     """Copy topics from one cluster to another, as a member of a group."""
-    from consumerd.daemon.signals import process_signals  # noqa: PLC0415 - only for the command that runs
+    from consumerd.service.daemon.signals import process_signals  # noqa: PLC0415 - only for the command that runs
 
     with process_signals() as signals:  # before all that takes time
-        from consumerd.daemon.forward_mirror import mirror_to_kafka  # noqa: PLC0415
-        from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
-        from consumerd.daemon.loop import run_on_loop  # noqa: PLC0415
-        from consumerd.daemon.mirroring import MirrorTarget, mirror  # noqa: PLC0415
+        from consumerd.service.daemon.forward_mirror import mirror_to_kafka  # noqa: PLC0415
+        from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415
+        from consumerd.service.daemon.loop import run_on_loop  # noqa: PLC0415
+        from consumerd.service.daemon.mirroring import MirrorTarget, mirror  # noqa: PLC0415
 
         target = _kafka_target(options) if options["to_servers"] else _target(options)
         config = _config(options)
@@ -175,7 +175,7 @@ def command(**options: Any) -> None:
 
 def _config(options: dict[str, Any]) -> Config:
     """The member's configuration, from a file or the command line. Raises ConfigError, UsageError."""
-    from consumerd.config.model import load, parse  # noqa: PLC0415
+    from consumerd.service.config.model import load, parse  # noqa: PLC0415
 
     if options["path"] is not None:
         for name, option in _SAID_BY_CONFIG.items():
@@ -219,8 +219,8 @@ def _health(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _target(options: dict[str, Any]) -> MirrorTarget:
-    from consumerd.daemon.mirroring import MirrorTarget  # noqa: PLC0415
     from consumerd.producer import ProducerSettings  # noqa: PLC0415
+    from consumerd.service.daemon.mirroring import MirrorTarget  # noqa: PLC0415
     from consumerd.wire.v07 import Codec  # noqa: PLC0415
 
     if bool(options["brokers"]) == (options["to_zookeeper"] is not None):
@@ -245,8 +245,8 @@ def _target(options: dict[str, Any]) -> MirrorTarget:
 
 
 def _kafka_target(options: dict[str, Any]) -> ForwardTarget:
-    from consumerd.daemon.forward_mirror import ForwardTarget  # noqa: PLC0415
-    from consumerd.forward import ForwardPlacing, ForwardResume, ForwardSettings, TopicNaming, key_extractor  # noqa: PLC0415
+    from consumerd.handlers.forward import ForwardPlacing, ForwardResume, ForwardSettings, TopicNaming, key_extractor  # noqa: PLC0415
+    from consumerd.service.daemon.forward_mirror import ForwardTarget  # noqa: PLC0415
     from consumerd.wire.v08.records import RecordCodec  # noqa: PLC0415
 
     if options["brokers"] or options["to_zookeeper"] is not None:

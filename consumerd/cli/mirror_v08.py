@@ -13,7 +13,7 @@ from consumerd.cli.session import server_list
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from consumerd.config.servers import KafkaSection
+    from consumerd.service.config.servers import KafkaSection
 
 _Decorated = TypeVar("_Decorated", bound="Callable[..., Any]")
 #: Start and end of a column.
@@ -129,8 +129,8 @@ def target_section(servers: Sequence[str], config: Path | None) -> KafkaSection:
 
     Raises ConfigError, BadParameter.
     """
-    from consumerd.config.model import load  # noqa: PLC0415 - heavy imports only for the command that runs
-    from consumerd.daemon.forwarding import kafka_section  # noqa: PLC0415
+    from consumerd.service.config.model import load  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.service.daemon.forwarding import kafka_section  # noqa: PLC0415
 
     addresses = server_list(servers, "--to-bootstrap-server")
     if config is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from consumerd.errors import ConsumerdError, NotFoundError
+from consumerd.base.errors import ConsumerdError, NotFoundError
 
 
 def _reject(value: Any, param: click.Parameter | None, ctx: click.Context | None) -> click.BadParameter:
@@ -33,7 +33,7 @@ class ZooKeeperAddress(click.types.StringParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Raises BadParameter."""
-        from consumerd.zk.connect_string import parse_connect_string  # noqa: PLC0415 - only where it is given
+        from consumerd.net.zk.connect_string import parse_connect_string  # noqa: PLC0415 - only where it is given
 
         try:
             parse_connect_string(value)

@@ -23,12 +23,12 @@ from consumerd.cli.offsets_input import (
 from consumerd.cli.session import cluster_options, group_option, json_option
 
 if TYPE_CHECKING:
-    from consumerd.admin import GroupOffsets, GroupSource
+    from consumerd.base.partition import TopicPartition
+    from consumerd.base.ports import ZooKeeper
     from consumerd.cli.offsets_change import How
     from consumerd.cli.offsets_show import OffsetRow
     from consumerd.cli.session import ClusterAddress
-    from consumerd.partition import TopicPartition
-    from consumerd.ports import ZooKeeper
+    from consumerd.operate.admin import GroupOffsets, GroupSource
 
 EXAMPLES = """\b
 Examples:
@@ -76,7 +76,7 @@ Examples:
 
 def _partition_names(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
     """The names, if all of them are `broker-partition` or numbers."""
-    from consumerd.partition import TopicPartition  # noqa: PLC0415
+    from consumerd.base.partition import TopicPartition  # noqa: PLC0415
 
     for name in names:
         try:
@@ -118,7 +118,7 @@ def get(
     """
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
     from consumerd.cli.offsets_show import offset_rows, show_offsets  # noqa: PLC0415
-    from consumerd.cluster import ClusterView  # noqa: PLC0415
+    from consumerd.net.cluster import ClusterView  # noqa: PLC0415
 
     name = cluster.group_or(group)
 
@@ -159,10 +159,10 @@ def export(
     The text has a line /consumers/GROUP/offsets/TOPIC/BROKER-PARTITION:OFFSET for each (PARTITION:OFFSET since 0.8),
     which ImportZkOffsets reads too; `offsets import` reads both.
     """
-    from consumerd.admin import format_json, format_text, write_durably  # noqa: PLC0415
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
     from consumerd.cli.offsets_show import collect_offsets  # noqa: PLC0415
-    from consumerd.cluster import ClusterView, GroupView  # noqa: PLC0415
+    from consumerd.net.cluster import ClusterView, GroupView  # noqa: PLC0415
+    from consumerd.operate.admin import format_json, format_text, write_durably  # noqa: PLC0415
 
     async def v07(session: ZooKeeper) -> tuple[GroupOffsets, list[str]]:
         cluster = ClusterView(session)
@@ -252,7 +252,7 @@ def reset(
 
     Without --topic, all topics that the group subscribes to or has committed offsets of.
     """
-    from consumerd.admin import OffsetTarget, OffsetTargetKind  # noqa: PLC0415
+    from consumerd.operate.admin import OffsetTarget, OffsetTargetKind  # noqa: PLC0415
 
     targets = {
         "--to": None if to is None else partial(parse_target, to),

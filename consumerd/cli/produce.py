@@ -17,7 +17,7 @@ from consumerd.cli.setting_option import SettingOption
 if TYPE_CHECKING:
     from consumerd.cli.produce_lines import ProduceOptions
     from consumerd.cli.session import ClusterAddress
-    from consumerd.zk import Session
+    from consumerd.net.zk import Session
 
 EXAMPLES = """\b
 Examples:
@@ -201,8 +201,8 @@ def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> t
 def command(cluster: ClusterAddress | None, **options: Any) -> None:
     """Send the lines of standard input to a topic."""
     from consumerd.cli import produce_lines as lines  # noqa: PLC0415 - heavy imports only for the command that runs
-    from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
-    from consumerd.daemon.loop import run_on_loop  # noqa: PLC0415
+    from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415
+    from consumerd.service.daemon.loop import run_on_loop  # noqa: PLC0415
 
     given = lines.ProduceOptions(**options)
     if bool(given.brokers) == (cluster is not None):
@@ -226,7 +226,7 @@ async def _by_zookeeper(session: Session, cluster: ClusterAddress, options: Prod
     """Send to the brokers that are registered; of 0.7 if there are none."""
     from consumerd.cli import produce_lines as lines  # noqa: PLC0415
     from consumerd.cli.clusters import dialect_at, registered_client  # noqa: PLC0415
-    from consumerd.registry import Dialect  # noqa: PLC0415
+    from consumerd.wire.registry import Dialect  # noqa: PLC0415
 
     if await dialect_at(session) is not Dialect.V08:
         require_v07(options)

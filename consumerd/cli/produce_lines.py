@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import BrokerError
 from consumerd.cli.clusters import BROKER_TIMEOUT, make_client
 from consumerd.cli.session import bootstrap_servers
-from consumerd.client import topic_partitions
-from consumerd.client.metadata import metadata_body
-from consumerd.clock import SystemClock
-from consumerd.errors import BrokerError
 from consumerd.net import connect
+from consumerd.net.client import topic_partitions
+from consumerd.net.client.metadata import metadata_body
 from consumerd.producer import (
     AsyncProducer,
     NoPartitionError,
@@ -37,9 +37,9 @@ from consumerd.wire.v08.records import RecordCodec
 
 if TYPE_CHECKING:
     from consumerd.cli.session import ClusterAddress
-    from consumerd.client import ClusterClient
+    from consumerd.net.client import ClusterClient
+    from consumerd.net.zk import Session
     from consumerd.producer import Router
-    from consumerd.zk import Session
 
 _STDIN = 0
 _ACKS: dict[str | None, Literal[0, 1]] = {"0": 0, "1": 1}

@@ -62,20 +62,20 @@ def imports_kept() -> Iterator[None]:
 @config_option()
 def command(path: Path) -> None:
     """Join the group and deliver messages to the handler until stopped."""
-    from consumerd.daemon.signals import process_signals, signals_held  # noqa: PLC0415 - before all that takes time
+    from consumerd.service.daemon.signals import process_signals, signals_held  # noqa: PLC0415 - before all that takes time
 
     with ExitStack() as stack:
         with signals_held():
             with imports_kept():
                 import_structlog()
-                from consumerd.config.child import begin_loading  # noqa: PLC0415
+                from consumerd.service.config.child import begin_loading  # noqa: PLC0415
 
                 load = begin_loading(path)
             signals = stack.enter_context(process_signals(reloads=True))  # with a thread, so not before the child
         with imports_kept():
-            from consumerd.daemon.logs import configure_logs  # noqa: PLC0415
-            from consumerd.daemon.loop import run_on_loop  # noqa: PLC0415
-            from consumerd.daemon.service import serve  # noqa: PLC0415
+            from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415
+            from consumerd.service.daemon.loop import run_on_loop  # noqa: PLC0415
+            from consumerd.service.daemon.service import serve  # noqa: PLC0415
 
             config = load()
         configure_logs(config.log.level, config.log.format)

@@ -1,8 +1,8 @@
 """A ZooKeeper session for the length of one command, and the options that say where ZooKeeper or the brokers are.
 
 Strategy: commands that only look must not leave traces, so a chroot without a cluster is an error
-(`consumerd.cluster.entry`). Credentials and TLS are not options, which every user of the machine could read: tools take
-them from the daemon's own configuration file.
+(`consumerd.net.cluster.entry`). Credentials and TLS are not options, which every user of the machine could read: tools
+take them from the daemon's own configuration file.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from consumerd.address import parse_addresses, split_addresses
+from consumerd.base.address import parse_addresses, split_addresses
+from consumerd.base.errors import ConfigError
 from consumerd.cli.numbers import PositiveFloat, ZooKeeperAddress
-from consumerd.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from consumerd.config.model import Config
-    from consumerd.config.servers import ZooKeeperSection
     from consumerd.net import Connection, Connector
-    from consumerd.zk import Session
+    from consumerd.net.zk import Session
+    from consumerd.service.config.model import Config
+    from consumerd.service.config.servers import ZooKeeperSection
 
 _T = TypeVar("_T")
 
@@ -136,11 +136,11 @@ def cluster_address(
     """The cluster of these options, completed by the configuration file `path`; None if there are none."""
     if path is None:
         return ClusterAddress(zookeeper or "", timeout, bootstrap=bootstrap) if zookeeper or bootstrap else None
-    from consumerd.config.model import load  # noqa: PLC0415
+    from consumerd.service.config.model import load  # noqa: PLC0415
 
     config = load(path)
     if zookeeper is None and not bootstrap and config.group.coordination != "zookeeper":
-        from consumerd.config.build_v08 import build_bootstrap  # noqa: PLC0415
+        from consumerd.service.config.build_v08 import build_bootstrap  # noqa: PLC0415
 
         bootstrap = tuple(build_bootstrap(config.kafka))
     connect = "" if bootstrap else zookeeper or config.zookeeper.connect
@@ -215,7 +215,7 @@ def with_session(
     Raises ConfigError for an address that cannot be one, NotConnected when ZooKeeper cannot be reached within `timeout`
     seconds, NotFoundError for a chroot that does not exist, and what `work` raises.
     """
-    from consumerd.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
 
     configure_logs("warning", "auto")
 
@@ -231,15 +231,15 @@ async def open_session(zookeeper: str, timeout: float, section: ZooKeeperSection
     """A session as that of `with_session`, for work on several of them."""
     import random  # noqa: PLC0415
 
-    from consumerd.clock import SystemClock  # noqa: PLC0415
-    from consumerd.cluster.entry import start_session  # noqa: PLC0415
-    from consumerd.zk import Session  # noqa: PLC0415
+    from consumerd.base.clock import SystemClock  # noqa: PLC0415
+    from consumerd.net.cluster.entry import start_session  # noqa: PLC0415
+    from consumerd.net.zk import Session  # noqa: PLC0415
 
     clock, rng, where = SystemClock(), random.Random(), "--zookeeper"
     if section is None:
         session = Session(zookeeper, clock=clock, rng=rng, wait_connected=timeout)
     else:
-        from consumerd.config.build import build_session  # noqa: PLC0415
+        from consumerd.service.config.build import build_session  # noqa: PLC0415
 
         where = "zookeeper.connect" if section.connect == zookeeper else where
         section = section.replace(connect=zookeeper)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from consumerd.defaults import default_of
+from consumerd.base.defaults import default_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Final, Protocol
 
 import click
 
-from consumerd.clock import SystemClock
+from consumerd.base.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -24,8 +24,8 @@ from typing import IO, TYPE_CHECKING, Any, Final, Self
 
 import click
 
+from consumerd.base.errors import ConfigError, ConsumerdError, ExitCode
 from consumerd.cli.spark_progress import Display, display
-from consumerd.errors import ConfigError, ConsumerdError, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

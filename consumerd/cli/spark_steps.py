@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from consumerd.base.errors import ConfigError, ExitCode
 from consumerd.cli.config_option import config_option
 from consumerd.cli.spark_session import StoppedBySignal, require_spark, session_options, working
 from consumerd.cli.spark_show import show_json, show_result
-from consumerd.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

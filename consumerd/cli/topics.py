@@ -14,12 +14,12 @@ from consumerd.cli.topics_change import create, delete
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from consumerd.admin import GroupSource, LogRange, LookupFailure
+    from consumerd.base.partition import TopicPartition
+    from consumerd.base.ports import ZooKeeper
     from consumerd.cli.session import ClusterAddress
     from consumerd.net import Connector
-    from consumerd.partition import TopicPartition
-    from consumerd.ports import ZooKeeper
-    from consumerd.registry import RegisteredBroker
+    from consumerd.operate.admin import GroupSource, LogRange, LookupFailure
+    from consumerd.wire.registry import RegisteredBroker
 
 EXAMPLES = """\b
 Examples:
@@ -54,7 +54,7 @@ def list_topics(cluster: ClusterAddress, as_json: bool) -> None:
     """
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.cli.topics_v08 import show_list  # noqa: PLC0415
-    from consumerd.cluster import ClusterView  # noqa: PLC0415
+    from consumerd.net.cluster import ClusterView  # noqa: PLC0415
 
     async def v07(session: ZooKeeper) -> None:
         _show_list(await ClusterView(session).read_topics(), as_json=as_json)
@@ -134,10 +134,10 @@ class _TopicSnapshot(NamedTuple):
 
 async def _read_topics(zk: ZooKeeper, topics: Sequence[str], connect: Connector) -> _TopicSnapshot:
     """The topics, or those named. Raises NotFoundError for one that is not registered."""
-    from consumerd.admin import BrokerLogs  # noqa: PLC0415
-    from consumerd.cluster import ClusterView  # noqa: PLC0415
-    from consumerd.errors import NotFoundError  # noqa: PLC0415
+    from consumerd.base.errors import NotFoundError  # noqa: PLC0415
     from consumerd.group import partitions_of  # noqa: PLC0415
+    from consumerd.net.cluster import ClusterView  # noqa: PLC0415
+    from consumerd.operate.admin import BrokerLogs  # noqa: PLC0415
 
     cluster = ClusterView(zk)
     found = await cluster.read_topics(topics or None)
@@ -154,13 +154,13 @@ def _address(broker: RegisteredBroker | None) -> str:
 
 
 def _size(found: LogRange | LookupFailure) -> int | None:
-    from consumerd.admin import LogRange  # noqa: PLC0415
+    from consumerd.operate.admin import LogRange  # noqa: PLC0415
 
     return found.size if isinstance(found, LogRange) else None
 
 
 def _cells(found: LogRange | LookupFailure) -> tuple[object, ...]:
-    from consumerd.admin import LogRange  # noqa: PLC0415
+    from consumerd.operate.admin import LogRange  # noqa: PLC0415
 
     return (*found, found.size, "") if isinstance(found, LogRange) else (None, None, None, found.reason)
 

@@ -11,10 +11,10 @@ from consumerd.cli.numbers import PositiveInt
 from consumerd.cli.session import cluster_options, json_option
 
 if TYPE_CHECKING:
-    from consumerd.admin import GroupSource, TopicPlan, ZooKeeperGroups
+    from consumerd.base.ports import ZooKeeper
     from consumerd.cli.session import ClusterAddress
-    from consumerd.client import ClusterClient
-    from consumerd.ports import ZooKeeper
+    from consumerd.net.client import ClusterClient
+    from consumerd.operate.admin import GroupSource, TopicPlan, ZooKeeperGroups
 
 CREATE_EXAMPLES = """\b
 Examples:
@@ -94,8 +94,8 @@ def create(
     what is not given. With --zookeeper (0.8 to 0.10) the topic is written to ZooKeeper, as kafka-topics does. Kafka 0.7
     creates a topic when it receives the first message.
     """
-    from consumerd.admin import TopicPlan, create_topic  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.cli.clusters import run_with_client  # noqa: PLC0415
+    from consumerd.operate.admin import TopicPlan, create_topic  # noqa: PLC0415 - heavy imports only for the command that runs
 
     if assignment is not None and (partitions is not None or replication_factor is not None):
         raise click.UsageError("give either --replica-assignment, or --partitions and --replication-factor")
@@ -121,15 +121,15 @@ async def _create_nodes(zk: ZooKeeper, plan: TopicPlan, timeout: float, *, dry_r
     """Create the topic through ZooKeeper; returns the partitions without a leader so far."""
     import random  # noqa: PLC0415
 
-    from consumerd.admin import (  # noqa: PLC0415
+    from consumerd.cli.clusters import dialect_at  # noqa: PLC0415
+    from consumerd.net.cluster import V08ClusterView  # noqa: PLC0415
+    from consumerd.operate.admin import (  # noqa: PLC0415
         create_topic_nodes,
         plan_assignment,
         require_nodes,
         wait_for_leaders,
     )
-    from consumerd.cli.clusters import dialect_at  # noqa: PLC0415
-    from consumerd.cluster import V08ClusterView  # noqa: PLC0415
-    from consumerd.registry import Dialect  # noqa: PLC0415
+    from consumerd.wire.registry import Dialect  # noqa: PLC0415
 
     if await dialect_at(zk) is Dialect.V07:
         raise click.UsageError("brokers of Kafka 0.7 make a topic when the first message comes.")
@@ -172,11 +172,11 @@ def delete(cluster: ClusterAddress, topics: tuple[str, ...], execute: bool, as_j
 async def _delete(
     source: GroupSource, topics: tuple[str, ...], timeout: float, *, execute: bool, as_json: bool
 ) -> None:
-    from consumerd.admin import BrokerGroups, LogRange, ZooKeeperGroups, delete_topic, require_nodes  # noqa: PLC0415
+    from consumerd.base.errors import BrokerError  # noqa: PLC0415
     from consumerd.cli.tables import show_rows  # noqa: PLC0415
     from consumerd.cli.topics_v08 import read_topics  # noqa: PLC0415
-    from consumerd.cluster import V08ClusterView  # noqa: PLC0415
-    from consumerd.errors import BrokerError  # noqa: PLC0415
+    from consumerd.net.cluster import V08ClusterView  # noqa: PLC0415
+    from consumerd.operate.admin import BrokerGroups, LogRange, ZooKeeperGroups, delete_topic, require_nodes  # noqa: PLC0415
 
     snapshot = await read_topics(source, topics)
     if isinstance(source, ZooKeeperGroups):
@@ -209,7 +209,7 @@ async def _delete(
 
 async def _delete_node(source: ZooKeeperGroups, topic: str, timeout: float) -> bool:
     """Mark the topic; returns whether the brokers have deleted it within `timeout` seconds."""
-    from consumerd.admin import delete_topic_node, wait_until_gone  # noqa: PLC0415
+    from consumerd.operate.admin import delete_topic_node, wait_until_gone  # noqa: PLC0415
 
     await delete_topic_node(source.zk, topic)
     return await wait_until_gone(source.zk, topic, timeout)

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from consumerd.admin import LogRange
+from consumerd.base.errors import NotFoundError
+from consumerd.base.partition import TopicPartition
 from consumerd.cli.tables import counted, show_rows
-from consumerd.errors import NotFoundError
-from consumerd.partition import TopicPartition
+from consumerd.operate.admin import LogRange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from consumerd.admin import GroupSource, LookupFailure
-    from consumerd.cluster import PartitionView, V08Topics
+    from consumerd.net.cluster import PartitionView, V08Topics
+    from consumerd.operate.admin import GroupSource, LookupFailure
 
 
 class TopicSnapshot(NamedTuple):

@@ -1,11 +1,11 @@
 """The demo, and its servers on loopback: a real ZooKeeper and consumerd's processes. The pytest plugin uses both."""
 
-from consumerd.embedded.children import Child
-from consumerd.embedded.errors import ChildError, ZooKeeperStartError
-from consumerd.embedded.ports import free_port, free_ports
-from consumerd.embedded.zookeeper import ZooKeeperServer
-from consumerd.embedded.zookeeper_launch import ZooKeeperTls
-from consumerd.java import JavaRuntime, MissingRuntimeError, find_java
+from consumerd.base.java import JavaRuntime, MissingRuntimeError, find_java
+from consumerd.demo.children import Child
+from consumerd.demo.errors import ChildError, ZooKeeperStartError
+from consumerd.demo.ports import free_port, free_ports
+from consumerd.demo.zookeeper import ZooKeeperServer
+from consumerd.demo.zookeeper_launch import ZooKeeperTls
 
 __all__ = [
     "Child",

@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from consumerd.embedded.errors import AuditError
-from consumerd.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.errors import AuditError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from consumerd.embedded.ledger import Ledger, PartitionLedger
+    from consumerd.demo.ledger import Ledger, PartitionLedger
 
 #: The number of findings that are described in words.
 _EXAMPLES: Final = 10

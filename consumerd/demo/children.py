@@ -20,8 +20,8 @@ import subprocess
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, Self
 
-from consumerd.embedded.errors import ChildError
-from consumerd.errors import reason_of
+from consumerd.base.errors import reason_of
+from consumerd.demo.errors import ChildError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from consumerd.embedded.errors import InputError
+from consumerd.demo.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

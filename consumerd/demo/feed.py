@@ -14,10 +14,10 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from consumerd.embedded.errors import InputError
-from consumerd.embedded.ports import LOOPBACK
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.errors import InputError
+from consumerd.demo.ports import LOOPBACK
 from consumerd.net import ConnectionSettings, connect
-from consumerd.partition import TopicPartition
 from consumerd.producer import Producer, ProducerSettings, StaticRouter
 from consumerd.wire.v07 import Codec
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Iterator, Mapping
 
-    from consumerd.embedded.corpus import Corpus, Measure
-    from consumerd.embedded.ledger import Ledger
-    from consumerd.ports import Clock
+    from consumerd.base.ports import Clock
+    from consumerd.demo.corpus import Corpus, Measure
+    from consumerd.demo.ledger import Ledger
 
 CODECS: Final = (Codec.NONE, Codec.GZIP, Codec.SNAPPY)
 #: Longer lines would exceed the size that the daemon unpacks from one compressed message.

@@ -12,15 +12,15 @@ from array import array
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from consumerd.embedded.errors import AuditError
-from consumerd.storage.dump import find_segments, read_segment
+from consumerd.demo.errors import AuditError
+from consumerd.storage.log.dump import find_segments, read_segment
 from consumerd.wire.v07 import DEFAULT_LIMITS, DecodeLimits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
 
 
 def digest(payload: bytes) -> int:

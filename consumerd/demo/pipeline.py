@@ -17,9 +17,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from consumerd.embedded.children import Child
-from consumerd.embedded.errors import ChildError, InputError
-from consumerd.embedded.processes import clean_environment, consumerd_command, format_toml
+from consumerd.demo.children import Child
+from consumerd.demo.errors import ChildError, InputError
+from consumerd.demo.processes import clean_environment, consumerd_command, format_toml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

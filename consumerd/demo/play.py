@@ -19,30 +19,30 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from consumerd.config.monitoring import HealthSection
-from consumerd.daemon.endpoints import check_http
-from consumerd.embedded.audit import audit, merge_records
-from consumerd.embedded.corpus import Corpus, measure, named_corpus, standard_library
-from consumerd.embedded.demo.feed import Feed, message_limit
-from consumerd.embedded.demo.pipeline import Pipeline, missing_package
-from consumerd.embedded.demo.result import DemoOptions, DemoResult
-from consumerd.embedded.demo.view import MemberStanding, Standing, View
-from consumerd.embedded.demo.watch import DemoSnapshot, Watch
-from consumerd.embedded.errors import ChildError, InputError
-from consumerd.embedded.ledger import Ledger, PartitionLedger
-from consumerd.embedded.processes import BrokerProcess, DaemonProcess
-from consumerd.embedded.zookeeper import ZooKeeperServer
+from consumerd.demo.audit import audit, merge_records
+from consumerd.demo.corpus import Corpus, measure, named_corpus, standard_library
+from consumerd.demo.errors import ChildError, InputError
+from consumerd.demo.feed import Feed, message_limit
+from consumerd.demo.ledger import Ledger, PartitionLedger
+from consumerd.demo.pipeline import Pipeline, missing_package
+from consumerd.demo.processes import BrokerProcess, DaemonProcess
+from consumerd.demo.result import DemoOptions, DemoResult
+from consumerd.demo.view import MemberStanding, Standing, View
+from consumerd.demo.watch import DemoSnapshot, Watch
+from consumerd.demo.zookeeper import ZooKeeperServer
+from consumerd.net.zk import Session
+from consumerd.service.config.monitoring import HealthSection
+from consumerd.service.daemon.endpoints import check_http
 from consumerd.wire.v07 import DecodeLimits
-from consumerd.zk import Session
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterator
 
-    from consumerd.embedded.corpus import Measure
-    from consumerd.embedded.demo.pipeline import PipelineResult
-    from consumerd.partition import TopicPartition
-    from consumerd.ports import Clock
+    from consumerd.base.partition import TopicPartition
+    from consumerd.base.ports import Clock
+    from consumerd.demo.corpus import Measure
+    from consumerd.demo.pipeline import PipelineResult
 
 GROUP: Final = "demo"
 TOPIC: Final = "lines"
@@ -230,7 +230,7 @@ class Demo:
             },
             "commit": {"interval": COMMIT_INTERVAL},
             "handler": {
-                "name": "consumerd.embedded.recorder:RecordedFilesHandler",
+                "name": "consumerd.demo.recorder:RecordedFilesHandler",
                 "options": {"records": str(directory / "records"), "files": str(directory / "files")},
             },
         }

@@ -13,7 +13,7 @@ import socket
 from pathlib import Path
 from typing import Final
 
-from consumerd.embedded.errors import ChildError
+from consumerd.demo.errors import ChildError
 
 LOOPBACK: Final = "127.0.0.1"
 _LOWEST: Final = 10_000

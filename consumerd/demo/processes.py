@@ -14,13 +14,13 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from consumerd.config.toml_text import toml_key, toml_value
-from consumerd.embedded.audit import Awakening
-from consumerd.embedded.children import Child
-from consumerd.embedded.errors import ChildError
-from consumerd.embedded.ports import LOOPBACK, free_port
-from consumerd.embedded.server import StartedChild
-from consumerd.native import PURE
+from consumerd.base.native import PURE
+from consumerd.demo.audit import Awakening
+from consumerd.demo.children import Child
+from consumerd.demo.errors import ChildError
+from consumerd.demo.ports import LOOPBACK, free_port
+from consumerd.demo.server import StartedChild
+from consumerd.service.config.toml_text import toml_key, toml_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Handlers that record every handover for `consumerd.embedded.audit`: used by the demo and by kill tests.
+"""Handlers that record every handover for `consumerd.demo.audit`: used by the demo and by kill tests.
 
 Strategy: one NDJSON file per process, one line per batch, written with one write before `handle` returns, hence before
 the offset can be committed. A file that a killed process left behind is therefore short of nothing that counts: a line
@@ -13,14 +13,14 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from consumerd.embedded.ledger import digest
+from consumerd.demo.ledger import digest
 from consumerd.handlers import Handler
 from consumerd.handlers.builtin.files import FilesHandler
 
 if TYPE_CHECKING:
+    from consumerd.base.partition import TopicPartition
+    from consumerd.base.ports import Clock
     from consumerd.handlers import Batch, HandlerContext
-    from consumerd.partition import TopicPartition
-    from consumerd.ports import Clock
 
 
 class RecordHandler(Handler):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from consumerd.embedded.audit import AuditResult
-    from consumerd.embedded.demo.pipeline import PipelineResult
+    from consumerd.demo.audit import AuditResult
+    from consumerd.demo.pipeline import PipelineResult
 
 
 @dataclass(frozen=True, slots=True)

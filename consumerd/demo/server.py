@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from consumerd.embedded.children import Child
+    from consumerd.demo.children import Child
 
 
 class StartedChild(ABC):

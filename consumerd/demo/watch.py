@@ -11,16 +11,16 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from consumerd.registry import offset_path, owner_path, parse_offset, parse_owner
-from consumerd.storage.segment import parse_segment_name
-from consumerd.zk import NoNode
+from consumerd.net.zk import NoNode
+from consumerd.storage.log.segment import parse_segment_name
+from consumerd.wire.registry import offset_path, owner_path, parse_offset, parse_owner
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from consumerd.partition import TopicPartition
-    from consumerd.zk import Session
+    from consumerd.base.partition import TopicPartition
+    from consumerd.net.zk import Session
 
 _COUNT = re.compile(rb'"count":(\d+)')
 

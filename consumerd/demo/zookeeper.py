@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import structlog
 
-from consumerd.embedded.children import Child
-from consumerd.embedded.errors import ZooKeeperStartError
-from consumerd.embedded.ports import LOOPBACK, free_port
-from consumerd.embedded.server import StartedChild
-from consumerd.embedded.zookeeper_launch import ZooKeeperTls, write_zookeeper_config, zookeeper_command
-from consumerd.java import JavaRuntime, find_java
+from consumerd.base.java import JavaRuntime, find_java
+from consumerd.demo.children import Child
+from consumerd.demo.errors import ZooKeeperStartError
+from consumerd.demo.ports import LOOPBACK, free_port
+from consumerd.demo.server import StartedChild
+from consumerd.demo.zookeeper_launch import ZooKeeperTls, write_zookeeper_config, zookeeper_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

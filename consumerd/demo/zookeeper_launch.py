@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from consumerd.config.properties import format_properties
-from consumerd.embedded.ports import LOOPBACK
-from consumerd.java import MissingRuntimeError
+from consumerd.base.java import MissingRuntimeError
+from consumerd.demo.ports import LOOPBACK
+from consumerd.service.config.properties import format_properties
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from consumerd.java import JavaRuntime
+    from consumerd.base.java import JavaRuntime
 
 _NEEDED: Final = ("zookeeper", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java")
 _LOGGING: Final = ("log4j-api", "log4j-core", "log4j-slf4j2-impl")

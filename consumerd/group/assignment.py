@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from consumerd.registry import Subscription
+    from consumerd.wire.registry import Subscription
 
 #: A stream of a member: (consumer id, stream number).
 Stream = tuple[str, int]

@@ -14,8 +14,8 @@ from enum import Enum
 from itertools import cycle
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from consumerd.base.partition import TopicPartition
 from consumerd.group.assignment import divide, java_order, sorted_streams
-from consumerd.partition import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

@@ -14,13 +14,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
+from consumerd.base.partition import TopicPartition
 from consumerd.group import coordinated_events as e
 from consumerd.group.assignors import range_shares, roundrobin_shares
 from consumerd.group.coordinated_tables import ASSIGNORS, PHASES, Cause, CoordinationSettings, Phase
 from consumerd.group.membership_tables import follow
-from consumerd.partition import TopicPartition
-from consumerd.registry import RegistryError, StaticSubscription
 from consumerd.wire.errors import FrameError, WireError
+from consumerd.wire.registry import RegistryError, StaticSubscription
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.subscription import (
     NO_GENERATION,
@@ -33,7 +33,7 @@ from consumerd.wire.v08.subscription import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from consumerd.registry import Subscription
+    from consumerd.wire.registry import Subscription
 
 #: Codes after which this process is no longer a member.
 _OUT: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
@@ -98,7 +98,9 @@ def assign_shares(
 
 
 class CoordinatedMember:
-    """One member of one group. Not reentrant. It is the `Membership` of `consumerd.offsets.KafkaOffsetStore`, too."""
+    """One member of one group. Not reentrant. It is the `Membership` of `consumerd.member.offsets.KafkaOffsetStore`,
+    too.
+    """
 
     def __init__(self, subscription: Subscription, settings: CoordinationSettings) -> None:
         self._settings = settings

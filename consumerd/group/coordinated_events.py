@@ -18,7 +18,7 @@ from consumerd.group import events
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
 
 # Those of a group that ZooKeeper coordinates.
 Failed = events.Failed

@@ -36,7 +36,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from consumerd.defaults import default_of
+from consumerd.base.defaults import default_of
 from consumerd.group.membership_tables import MembershipSettings
 
 

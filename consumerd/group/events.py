@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from consumerd.base.partition import TopicPartition
     from consumerd.group.rules import Topics
-    from consumerd.partition import TopicPartition
-    from consumerd.registry import Subscription
+    from consumerd.wire.registry import Subscription
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,15 +39,15 @@ from consumerd.group.membership_tables import (
 )
 from consumerd.group.rules import V07Rules
 from consumerd.group.target_assignment import TargetAssignment, TargetAssignmentBuilder
-from consumerd.registry import DialectError, StaticSubscription
+from consumerd.wire.registry import DialectError, StaticSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Generator, Iterable, Mapping
     from collections.abc import Set as AbstractSet
 
+    from consumerd.base.partition import TopicPartition
     from consumerd.group.rules import GroupRules
-    from consumerd.partition import TopicPartition
-    from consumerd.registry import Subscription
+    from consumerd.wire.registry import Subscription
 
 
 #: Longest interval between nudges that have no effect, in reconciliations.

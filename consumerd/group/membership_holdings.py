@@ -14,8 +14,8 @@ from consumerd.group.membership_tables import HOLD, Hold, HoldCause, follow
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from consumerd.base.partition import TopicPartition
     from consumerd.group.membership_snapshots import SnapshotRequest
-    from consumerd.partition import TopicPartition
 
 
 @dataclass(slots=True, eq=False)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 if TYPE_CHECKING:
+    from consumerd.base.partition import TopicPartition
     from consumerd.group.membership_tables import MembershipSettings
-    from consumerd.partition import TopicPartition
 
 #: A snapshot that fails is repeated after up to this many retry intervals (5 s by default).
 _LONGEST_FAILURE_PAUSE = 25

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
+from consumerd.base.partition import NO_BROKER, TopicPartition
 from consumerd.group.assignment import assign_topic
 from consumerd.group.assignors import Spelling, agrees_on_streams, range_owners, roundrobin_owners
-from consumerd.partition import NO_BROKER, TopicPartition
-from consumerd.registry import (
+from consumerd.wire.registry import (
     INTERNAL_TOPICS,
     NUDGE_VALUE,
     NUDGE_VALUE_V08,

@@ -15,17 +15,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from consumerd.registry import DialectError, FilterSubscription, RegistryError, StaticSubscription
+from consumerd.wire.registry import DialectError, FilterSubscription, RegistryError, StaticSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
+    from consumerd.base.partition import TopicPartition
     from consumerd.group.assignment import Assignment
     from consumerd.group.assignors import Wanted
     from consumerd.group.events import GroupSnapshot
     from consumerd.group.rules import GroupRules, Topics
-    from consumerd.partition import TopicPartition
-    from consumerd.registry import Subscription
+    from consumerd.wire.registry import Subscription
 
     #: A computation in steps.
     Steps = Generator[None, None, None]

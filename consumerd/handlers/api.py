@@ -10,16 +10,16 @@ from itertools import islice
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Protocol, Self, overload, runtime_checkable
 
-from consumerd.errors import HandlerFailedError
+from consumerd.base.errors import HandlerFailedError
+from consumerd.base.partition import LogId
 from consumerd.handlers.messages import Batch
-from consumerd.partition import LogId
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
+    from consumerd.base.partition import TopicPartition
     from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.messages import Message
-    from consumerd.partition import TopicPartition
 
 
 #: Seconds after which others have their turn, and the most messages between two looks at the clock.

@@ -1,7 +1,8 @@
 """Batches as Arrow record batches: the columns of `Batch.to_arrow` and of the handler `parquet`.
 
-Columns: those of an export that say which message it is (`consumerd.archive.parquet`), then `key`, `timestamp`,
-`raw_timestamp`, `headers` and `payload`. Messages of 0.7 have null in the former four; a null payload is a tombstone.
+Columns: those of an export that say which message it is (`consumerd.storage.archives.parquet`), then `key`,
+`timestamp`, `raw_timestamp`, `headers` and `payload`. Messages of 0.7 have null in the former four; a null payload is a
+tombstone.
 
 A time after the year 9999, such as microseconds where Kafka has milliseconds, makes a column of times unreadable for
 Spark, Python and others. `timestamp` is null then, and the number is in `raw_timestamp`, which is null otherwise.
@@ -19,10 +20,10 @@ from functools import lru_cache
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Final
 
-from consumerd.archive.extras import extra
-from consumerd.archive.parquet import identity_fields, same_text
+from consumerd.base.partition import NO_BROKER
 from consumerd.handlers.messages import known_timestamp
-from consumerd.partition import NO_BROKER
+from consumerd.storage.archives.extras import extra
+from consumerd.storage.archives.parquet import identity_fields, same_text
 from consumerd.wire.batch import DecodedBatch
 from consumerd.wire.column_buffers import BinaryBuffers, HeaderBuffers
 

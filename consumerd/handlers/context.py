@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
-from consumerd.metrics.own import HandlerMetrics
+from consumerd.base.metrics.own import HandlerMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from consumerd.partition import TopicPartition
-    from consumerd.ports import Clock
+    from consumerd.base.partition import TopicPartition
+    from consumerd.base.ports import Clock
 
 
 class MemberPort(Protocol):

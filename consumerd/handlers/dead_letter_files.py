@@ -26,7 +26,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
-from consumerd.errors import ConfigError, HandlerFailedError, NotFoundError
+from consumerd.base.errors import ConfigError, HandlerFailedError, NotFoundError
 from consumerd.handlers.builtin.disk import OsDisk
 from consumerd.handlers.dead_letters import DeadLetters, Letter, StoredLetter, decode_letter, encode_letter
 from consumerd.handlers.disk_full import DiskFullError, is_disk_full
@@ -35,7 +35,7 @@ from consumerd.handlers.threads import in_thread
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from consumerd.ports import Clock
+    from consumerd.base.ports import Clock
 
 #: Bytes up to which all files of dead letters grow by default, and at which one is renamed.
 MAX_SIZE: Final = 1 << 30

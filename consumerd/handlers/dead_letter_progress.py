@@ -21,7 +21,7 @@ import secrets
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from consumerd.errors import ConfigError, ConsumerdError, ExitCode
+from consumerd.base.errors import ConfigError, ConsumerdError, ExitCode
 from consumerd.handlers.builtin.disk import Disk, OsDisk
 from consumerd.handlers.dead_letter_files import file_digest, opened_letters, read_lines
 from consumerd.handlers.disk_full import DiskFullError, is_disk_full

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
-from consumerd.errors import ConsumerdError, HandlerFailedError, reason_of
+from consumerd.base.errors import ConsumerdError, HandlerFailedError, reason_of
+from consumerd.base.partition import NO_BROKER
 from consumerd.handlers.dead_letters import DeadLetters, Letter, encode_letter
 from consumerd.handlers.messages import known_timestamp
-from consumerd.partition import NO_BROKER
 from consumerd.producer import ProducerData
 from consumerd.producer.v08.delivery import is_too_large
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from consumerd.ports import Clock
+    from consumerd.base.ports import Clock
 
 log = structlog.get_logger(__name__)
 

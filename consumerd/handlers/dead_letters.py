@@ -15,9 +15,9 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from consumerd.base.partition import NO_BROKER, UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.handlers.messages import Identity, KeyedMessage, Message
 from consumerd.handlers.tracebacks import MAX_TRACEBACK
-from consumerd.partition import NO_BROKER, UNKNOWN_LOG, LogId, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

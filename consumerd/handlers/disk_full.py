@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import structlog
 
-from consumerd.errors import HandlerFailedError
+from consumerd.base.errors import HandlerFailedError
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Awaitable, Callable
 
+    from consumerd.base.ports import Clock
     from consumerd.handlers.retry import HandlerCounts
-    from consumerd.ports import Clock
 
 log = structlog.get_logger(__name__)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import structlog
 
-from consumerd.errors import HandlerFailedError
+from consumerd.base.errors import HandlerFailedError
 from consumerd.handlers.dead_letters import Letter
 from consumerd.handlers.pieces import in_pieces
 from consumerd.handlers.tracebacks import brief, short_traceback

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from consumerd.errors import HandlerFailedError, HandlerLoadError
+from consumerd.base.errors import HandlerFailedError, HandlerLoadError
 from consumerd.handlers.api import Handler, keeps_positions
 from consumerd.handlers.giving_up import GivingUp
 from consumerd.handlers.loading import plain_handler
@@ -25,9 +25,9 @@ from consumerd.wire.crc import crc32
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from consumerd.base.partition import TopicPartition
     from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.messages import Message
-    from consumerd.partition import TopicPartition
 
 #: Messages, and bytes of their payloads, that are divided at once: one compressed message may hold millions.
 _PIECE: Final = 10_000

@@ -10,7 +10,7 @@ import inspect
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from consumerd.errors import HandlerLoadError
+from consumerd.base.errors import HandlerLoadError
 from consumerd.handlers.api import Handler
 from consumerd.handlers.plugins import HANDLER, call, find, listing
 from consumerd.handlers.secret_options import with_secret_files
@@ -18,9 +18,9 @@ from consumerd.handlers.secret_options import with_secret_files
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+    from consumerd.base.partition import TopicPartition
     from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.messages import Batch
-    from consumerd.partition import TopicPartition
 
 
 class _HasHandle(Protocol):

@@ -17,14 +17,14 @@ from itertools import chain, islice
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, cast, overload
 
-from consumerd.partition import UNKNOWN_LOG
+from consumerd.base.partition import UNKNOWN_LOG
 from consumerd.wire.batch import PIECE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from consumerd.native import NativePayloads
-    from consumerd.partition import LogId, TopicPartition
+    from consumerd.base.native import NativePayloads
+    from consumerd.base.partition import LogId, TopicPartition
 
 
 _Made = TypeVar("_Made")
@@ -427,8 +427,8 @@ class Batch(Sequence[bytes]):
         that is negative, or does not fit into 64 bits, is null. One after the year 9999 is null as well, and its number
         is in `raw_timestamp`, which is null otherwise.
 
-        Needs the extra `archive`: raises `consumerd.archive.errors.MissingExtraError` without it. Raises OverflowError
-        where the payloads, keys or headers of the batch are too large for one column.
+        Needs the extra `archive`: raises `consumerd.storage.archives.errors.MissingExtraError` without it. Raises
+        OverflowError where the payloads, keys or headers of the batch are too large for one column.
 
         Buffers are passed to `pyarrow.Array.from_buffers` as `bytes` objects. Arrow's C data interface would need
         memory addresses, and with them unsafe code in the native codec, which has none.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
-from consumerd.errors import HandlerLoadError
+from consumerd.base.errors import HandlerLoadError
 from consumerd.handlers.api import Handler
 from consumerd.handlers.plugins import MIDDLEWARE, call, find
 from consumerd.handlers.tracebacks import brief, short_traceback
@@ -24,9 +24,9 @@ from consumerd.handlers.tracebacks import brief, short_traceback
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from consumerd.base.partition import TopicPartition
     from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.messages import Batch
-    from consumerd.partition import TopicPartition
 
 log = structlog.get_logger(__name__)
 

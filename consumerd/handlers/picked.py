@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from consumerd.partition import NO_BROKER, UNKNOWN_LOG, LogId
+from consumerd.base.partition import NO_BROKER, UNKNOWN_LOG, LogId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
-from consumerd.errors import HandlerLoadError
+from consumerd.base.errors import HandlerLoadError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -27,7 +27,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, Final
 
-from consumerd.errors import HandlerFailedError, HandlerLoadError, reason_of
+from consumerd.base.errors import HandlerFailedError, HandlerLoadError, reason_of
 from consumerd.handlers.api import Handler
 from consumerd.handlers.pieces import in_pieces
 from consumerd.handlers.plugins import HANDLER, call, find

@@ -15,12 +15,12 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from consumerd.fetch.backoff import sleep_unless
+from consumerd.base.backoff import sleep_unless
 from consumerd.handlers.batching import boundary
 
 if TYPE_CHECKING:
+    from consumerd.base.ports import Clock
     from consumerd.handlers.messages import Batch
-    from consumerd.ports import Clock
 
 #: Tokens that are taken within this time, in seconds, come back together, with the last of them.
 _TOGETHER: Final = 0.001

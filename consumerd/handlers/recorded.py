@@ -8,12 +8,12 @@ import json
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from consumerd.errors import CorruptDataError
+from consumerd.base.errors import CorruptDataError
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers.messages import Batch, KeyedMessage, Message
 from consumerd.handlers.picked import PickedContent
 from consumerd.handlers.pieces import in_pieces
-from consumerd.partition import TopicPartition
-from consumerd.storage.dump import find_segments, read_segment
+from consumerd.storage.log.dump import find_segments, read_segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

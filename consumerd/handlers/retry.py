@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import structlog
 from tenacity import AsyncRetrying, RetryError, retry_if_exception
 
-from consumerd.errors import HandlerFailedError
+from consumerd.base.errors import HandlerFailedError
 from consumerd.handlers.api import Handler, RejectedError, RetryLaterError
 from consumerd.handlers.disk_full import DiskSpace, is_disk_full
 from consumerd.handlers.giving_up import GivingUp, OnFailure
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
     from tenacity import RetryCallState
 
+    from consumerd.base.partition import TopicPartition
+    from consumerd.base.ports import Clock
     from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.dead_letters import DeadLetters
     from consumerd.handlers.disk_full import OnDiskFull
     from consumerd.handlers.messages import Batch
-    from consumerd.partition import TopicPartition
-    from consumerd.ports import Clock
 
 log = structlog.get_logger(__name__)
 

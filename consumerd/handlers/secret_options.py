@@ -1,7 +1,8 @@
 """Options of handlers that are secret: declared by their type, so that nothing has to be guessed from their names.
 
 Strategy: an option `x` of the type `Secret` can be given as `x_file`, too, by the rule of all secrets
-(`consumerd.credentials`); the handler gets `x` in either case. One that has an option `x_file` itself reads it itself.
+(`consumerd.base.credentials`); the handler gets `x` in either case. One that has an option `x_file` itself reads it
+itself.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import typing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
-from consumerd.credentials import read_secret
-from consumerd.errors import HandlerLoadError
+from consumerd.base.credentials import read_secret
+from consumerd.base.errors import HandlerLoadError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from consumerd.errors import HandlerLoadError
+from consumerd.base.errors import HandlerLoadError
 from consumerd.handlers.plugins import HANDLER, PluginKind, find
 from consumerd.handlers.secret_options import declared_secrets
 

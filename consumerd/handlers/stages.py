@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from consumerd.errors import HandlerLoadError
+from consumerd.base.errors import HandlerLoadError
+from consumerd.base.metrics.own import HandlerMetrics
 from consumerd.handlers.api import Handler, keeps_positions
 from consumerd.handlers.decoding.stage import Decoding
 from consumerd.handlers.disk_full import DiskSpace
@@ -21,20 +22,19 @@ from consumerd.handlers.key_lanes import KeyLanes
 from consumerd.handlers.loading import plain_handler
 from consumerd.handlers.middleware import WithMiddleware
 from consumerd.handlers.retry import HandlerCounts, retrying
-from consumerd.metrics.own import HandlerMetrics
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Mapping, Sequence
 
+    from consumerd.base.partition import TopicPartition
+    from consumerd.base.ports import Clock
     from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.dead_letters import DeadLetters
     from consumerd.handlers.decoding.api import Decoder
     from consumerd.handlers.messages import Batch
     from consumerd.handlers.middleware import NamedMiddleware
     from consumerd.handlers.retry import RetryPolicy
-    from consumerd.partition import TopicPartition
-    from consumerd.ports import Clock
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import linecache
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Final
 
-from consumerd.frames import OURS, installed_package, is_of_python, is_ours
+from consumerd.base.frames import OURS, installed_package, is_of_python, is_ours
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

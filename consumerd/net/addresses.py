@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from ssl import SSLError
 from typing import TYPE_CHECKING
 
-from consumerd.errors import reason_of
+from consumerd.base.errors import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -24,7 +24,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
-from consumerd.errors import reason_of
+from consumerd.base.errors import reason_of
 from consumerd.net.errors import (
     BadFrameError,
     ConnectionClosedError,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consumerd.errors import BrokerError
+from consumerd.base.errors import BrokerError
 
 
 class ConnectError(BrokerError):

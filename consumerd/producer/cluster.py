@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import structlog
 
-from consumerd.errors import reason_of
+from consumerd.base.errors import reason_of
 from consumerd.producer.encoders import DefaultEncoder, Encoder, encode_all
 from consumerd.producer.errors import EncodingError, NotSentError
 from consumerd.producer.partitioners import checked_index

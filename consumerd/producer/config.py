@@ -12,22 +12,22 @@ import difflib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from consumerd.address import parse_address, parse_addresses
-from consumerd.client.settings import ClientSettings
-from consumerd.defaults import default_of
-from consumerd.errors import ConfigError
+from consumerd.base.address import parse_address, parse_addresses
+from consumerd.base.defaults import default_of
+from consumerd.base.errors import ConfigError
 from consumerd.net import ConnectionSettings
+from consumerd.net.client.settings import ClientSettings
+from consumerd.net.zk import Session
 from consumerd.producer.v07.settings import ProducerSettings, QueueSettings, WhenFull
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.compression import Codec
 from consumerd.wire.v08.records import RecordCodec
-from consumerd.zk import Session
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Mapping, Sequence
 
-    from consumerd.ports import SaslMechanism
+    from consumerd.base.ports import SaslMechanism
     from consumerd.producer.encoders import Encoder
     from consumerd.producer.partitioners import Partitioner
     from consumerd.producer.v07.events import CallbackHandler, EventHandler

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from consumerd.native import codec as native_codec
+from consumerd.base.native import codec as native_codec
 from consumerd.producer.errors import EncodingError
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from consumerd.errors import BrokerError, ConfigError, ConsumerdError, ExitCode, NotFoundError
+from consumerd.base.errors import BrokerError, ConfigError, ConsumerdError, ExitCode, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

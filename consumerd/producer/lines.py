@@ -11,8 +11,8 @@ import asyncio
 import os
 from typing import ClassVar
 
-from consumerd.errors import ConsumerdError, ExitCode
-from consumerd.threads import in_thread
+from consumerd.base.errors import ConsumerdError, ExitCode
+from consumerd.base.threads import in_thread
 
 _CHUNK = 1 << 20
 

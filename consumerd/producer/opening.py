@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from consumerd.address import format_address, parse_addresses
-from consumerd.client.making import find_broker, make_client, security_protocol
-from consumerd.clock import SystemClock
-from consumerd.cluster import V08ClusterView, look_for_dialect
-from consumerd.cluster.entry import start_session
+from consumerd.base.address import format_address, parse_addresses
+from consumerd.base.clock import SystemClock
 from consumerd.net import connect as connect_to_broker
+from consumerd.net.client.making import find_broker, make_client, security_protocol
+from consumerd.net.cluster import V08ClusterView, look_for_dialect
+from consumerd.net.cluster.entry import start_session
+from consumerd.net.zk import Session
 from consumerd.producer.cluster import ClusterProducer
 from consumerd.producer.encoders import DefaultEncoder, Encoder
 from consumerd.producer.errors import NoBrokerError, PluginError
@@ -30,15 +31,14 @@ from consumerd.producer.v07.producer import Producer
 from consumerd.producer.v07.routing import StaticRouter
 from consumerd.producer.v07.zookeeper_routing import ZooKeeperRouter
 from consumerd.producer.v08.producer import V08Producer
-from consumerd.registry import Dialect
-from consumerd.zk import Session
+from consumerd.wire.registry import Dialect
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from consumerd.client import ClusterClient
+    from consumerd.base.ports import Clock
     from consumerd.net import Connector
-    from consumerd.ports import Clock
+    from consumerd.net.client import ClusterClient
     from consumerd.producer.config import ProducerConfig
     from consumerd.producer.v07.routing import Router
 

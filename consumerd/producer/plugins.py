@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from importlib.metadata import entry_points
 
-from consumerd.errors import reason_of
+from consumerd.base.errors import reason_of
 from consumerd.producer.errors import PluginError
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.errors import NotFoundError
+from consumerd.base.errors import NotFoundError
 from consumerd.spark.checkpoints import Checkpoint, CheckpointError, OffsetLog
 from consumerd.spark.former_logs import FormerLog, add_former
 from consumerd.spark.source.discovery import open_origin

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from consumerd.errors import ConsumerdError, CorruptDataError, ExitCode
+from consumerd.base.errors import ConsumerdError, CorruptDataError, ExitCode
 from consumerd.spark.tables.errors import TableBehindError, TableCorruptError
 from consumerd.spark.tables.files import LocalFiles, locate
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
-from consumerd.errors import ConsumerdError, ExitCode
+from consumerd.base.errors import ConsumerdError, ExitCode
 from consumerd.spark.jvm import how_it_ended
 
 if TYPE_CHECKING:

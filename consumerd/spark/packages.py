@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.find_spark_home import _find_spark_home
 
-from consumerd.errors import ConfigError
+from consumerd.base.errors import ConfigError
 from consumerd.spark.tables.delta import DELTA_PACKAGE, DELTA_SETTINGS
 
 if TYPE_CHECKING:

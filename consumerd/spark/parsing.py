@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pyspark.errors import IllegalArgumentException
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from consumerd.errors import ConfigError
+from consumerd.base.errors import ConfigError
 from consumerd.spark.source.columns import CORRUPT
 from consumerd.spark.spec_check import avro_text
 

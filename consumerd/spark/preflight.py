@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from consumerd.errors import ConfigError, NotFoundError
+from consumerd.base.errors import ConfigError, NotFoundError
 from consumerd.spark.aggregate import DeclaredWindows
 from consumerd.spark.failures import FileFailedError
 from consumerd.spark.source.discovery import open_origin

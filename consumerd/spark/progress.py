@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import structlog
 from py4j.protocol import Py4JJavaError
 
-from consumerd.errors import reason_of
+from consumerd.base.errors import reason_of
 from consumerd.spark.source.offsets import LogOffset, parse_offsets, positions
 from consumerd.spark.tables.files import locate
 

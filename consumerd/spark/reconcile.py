@@ -25,7 +25,7 @@ import structlog
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from consumerd.errors import reason_of
+from consumerd.base.errors import reason_of
 from consumerd.spark.checkpoints import Checkpoint, OffsetLog
 from consumerd.spark.coverage import PARTITION, content_hash, found_stretches, kinds, runs, sweep
 from consumerd.spark.failures import declared_errors

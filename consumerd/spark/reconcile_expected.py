@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from consumerd.errors import NotFoundError
+from consumerd.base.errors import NotFoundError
 from consumerd.spark.beginning import began
 from consumerd.spark.checkpoints import Checkpoint, CheckpointError, OffsetLog
 from consumerd.spark.coverage import PARTITION

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from consumerd.errors import ConfigError
+from consumerd.base.errors import ConfigError
 from consumerd.spark.aggregate import aggregate
 from consumerd.spark.failures import declared_errors
 from consumerd.spark.land import land

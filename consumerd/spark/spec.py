@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import ValidationError
 from pydantic_settings import SettingsConfigDict
 
-from consumerd.config.environment import FileSettings
-from consumerd.config.problems import (
+from consumerd.base.errors import ConfigError, NotFoundError
+from consumerd.service.config.environment import FileSettings
+from consumerd.service.config.problems import (
     ConfigProblemsError,
     UnreadableVariableError,
     problems_of,
     read_document,
     unreadable_variables,
 )
-from consumerd.errors import ConfigError, NotFoundError
 from consumerd.spark.spec_model import (
     AggregateSpec,
     CompactSpec,

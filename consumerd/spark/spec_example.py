@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from consumerd.config.example import example_toml, table_lines
+from consumerd.service.config.example import example_toml, table_lines
 from consumerd.spark.spec_model import SparkSection
 
 

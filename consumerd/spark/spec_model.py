@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 from annotated_types import Ge, Gt
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
-from consumerd.config.validation import Table
+from consumerd.service.config.validation import Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

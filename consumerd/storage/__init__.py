@@ -1,6 +1,6 @@
 """The 0.7 log on disk: segments, flushes, recovery (ring 1). Executors import this room and `consumerd.wire` alone."""
 
-from consumerd.storage.errors import (
+from consumerd.storage.log.errors import (
     CorruptLogError,
     DamagedArchiveError,
     DirectoryInUseError,
@@ -8,13 +8,13 @@ from consumerd.storage.errors import (
     OffsetOutOfRangeError,
     StorageError,
 )
-from consumerd.storage.files import Files, OsFiles, OsSegmentFile, SegmentFile
-from consumerd.storage.log import Log, LogSettings
-from consumerd.storage.manager import CLEAN_MARKER, DamagedLog, LoadReport, LogManager, LogTruncation
-from consumerd.storage.recovery import IntactExtent, TailCut, TailDamage, recover, walk
-from consumerd.storage.retention import DeletePolicy, MaxAge, MaxBytes, SegmentFacts
-from consumerd.storage.segment import Segment, SegmentSlice, parse_segment_name, segment_name
-from consumerd.storage.system import DirectoryEntry, OsSystemCalls, SystemCalls
+from consumerd.storage.log.files import Files, OsFiles, OsSegmentFile, SegmentFile
+from consumerd.storage.log.log import Log, LogSettings
+from consumerd.storage.log.manager import CLEAN_MARKER, DamagedLog, LoadReport, LogManager, LogTruncation
+from consumerd.storage.log.recovery import IntactExtent, TailCut, TailDamage, recover, walk
+from consumerd.storage.log.retention import DeletePolicy, MaxAge, MaxBytes, SegmentFacts
+from consumerd.storage.log.segment import Segment, SegmentSlice, parse_segment_name, segment_name
+from consumerd.storage.log.system import DirectoryEntry, OsSystemCalls, SystemCalls
 
 __all__ = [
     "CLEAN_MARKER",

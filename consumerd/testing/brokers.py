@@ -13,17 +13,17 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
-from consumerd.broker import Broker, BrokerConfig
-from consumerd.clock import SystemClock
-from consumerd.embedded.processes import BrokerProcess
+from consumerd.base.clock import SystemClock
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.processes import BrokerProcess
 from consumerd.handlers import Message
 from consumerd.net import connect
-from consumerd.partition import TopicPartition
+from consumerd.net.zk import Session
+from consumerd.storage.broker import Broker, BrokerConfig
 from consumerd.testing.damage import Damage, damage, end_of, entries_of
 from consumerd.testing.errors import HarnessError
 from consumerd.wire.compression import Codec
 from consumerd.wire.v07 import FetchRequest, ProduceRequest, encode_message_set, validate_topic
-from consumerd.zk import Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

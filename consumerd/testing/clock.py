@@ -16,7 +16,7 @@ _TURNS = 5
 
 
 class FakeClock:
-    """A `consumerd.ports.Clock` in seconds. Used from one event loop; `now` may be read from anywhere."""
+    """A `consumerd.base.ports.Clock` in seconds. Used from one event loop; `now` may be read from anywhere."""
 
     def __init__(self, now: float = 1000.0, *, wall: float = 1_700_000_000.0, auto: bool = False) -> None:
         self.now = now

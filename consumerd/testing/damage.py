@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from consumerd.storage.dump import LogEntry, find_segments, read_segment
+from consumerd.storage.log.dump import LogEntry, find_segments, read_segment
 from consumerd.testing.errors import HarnessError
 
 if TYPE_CHECKING:

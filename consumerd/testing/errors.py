@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consumerd.errors import ConsumerdError, ExitCode
+from consumerd.base.errors import ConsumerdError, ExitCode
 
 
 class HarnessError(ConsumerdError):

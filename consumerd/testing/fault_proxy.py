@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final, Self
 
 import structlog
 
-from consumerd.embedded.ports import LOOPBACK, free_port
-from consumerd.errors import reason_of
+from consumerd.base.errors import reason_of
+from consumerd.demo.ports import LOOPBACK, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable

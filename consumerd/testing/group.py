@@ -11,13 +11,19 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-from consumerd.clock import SystemClock
-from consumerd.consumer import ConsumerSettings, GroupConsumer, V07Backend
-from consumerd.fetch import FetchSettings
+from consumerd.base.clock import SystemClock
+from consumerd.base.partition import TopicPartition
 from consumerd.group import MembershipSettings
 from consumerd.handlers import RetryPolicy, load_handler, make_handler, plain_handler, retrying
-from consumerd.partition import TopicPartition
-from consumerd.registry import (
+from consumerd.member.consumer import ConsumerSettings, GroupConsumer, V07Backend
+from consumerd.member.fetch import FetchSettings
+from consumerd.testing.errors import HarnessError
+from consumerd.testing.journal import Journal, JournalingZooKeeper
+from consumerd.testing.member import Member
+from consumerd.testing.memory_broker import MemoryBroker
+from consumerd.testing.records import MemoryDeadLetters
+from consumerd.wire.compression import Codec
+from consumerd.wire.registry import (
     FilterKind,
     FilterSubscription,
     StaticSubscription,
@@ -27,12 +33,6 @@ from consumerd.registry import (
     parse_owner,
     topic_broker_path,
 )
-from consumerd.testing.errors import HarnessError
-from consumerd.testing.journal import Journal, JournalingZooKeeper
-from consumerd.testing.member import Member
-from consumerd.testing.memory_broker import MemoryBroker
-from consumerd.testing.records import MemoryDeadLetters
-from consumerd.wire.compression import Codec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -136,8 +136,8 @@ class MemoryGroup:
         """Start one more member; returns when it is in the group.
 
         `handler` and `options` as for `HandlerHarness`; `topics` are streams by topic, by default one of every topic;
-        `settings` are fields of `consumerd.consumer.ConsumerSettings`. Raises HandlerLoadError and what ends it at
-        the start. Dead letters go to `MemoryGroup.dead_letters`.
+        `settings` are fields of `consumerd.member.consumer.ConsumerSettings`. Raises HandlerLoadError and what ends it
+        at the start. Dead letters go to `MemoryGroup.dead_letters`.
         """
         made = load_handler(handler, options) if isinstance(handler, str) else make_handler(handler, options)
         number = len(self.members)

@@ -10,7 +10,7 @@ from consumerd.testing.errors import ContractError, HarnessError
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
     from consumerd.testing.records import Delivery
 
 

@@ -12,9 +12,9 @@ import random
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any, Self
 
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import HandlerContext, RetryPolicy, load_handler, make_handler, plain_handler
 from consumerd.handlers.stages import Stages
-from consumerd.partition import TopicPartition
 from consumerd.testing.clock import FakeClock, PassingPauses
 from consumerd.testing.errors import HarnessError
 from consumerd.testing.life import Life
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from types import TracebackType
 
+    from consumerd.base.ports import Clock
     from consumerd.handlers import Handler, Letter
-    from consumerd.ports import Clock
     from consumerd.testing.handover import Handover
 
 #: The topic that messages go to unless a test names another.

@@ -1,7 +1,7 @@
 """One life of a handler under test: the equivalent of a process, from its start to its stop or crash.
 
-Strategy: as in `consumerd.consumer.work`, batches of one partition are delivered in turn, and a `HandledPrefix` says
-what counts as handled. The logs and the committed offsets are handed in: they outlive the process.
+Strategy: as in `consumerd.member.consumer.work`, batches of one partition are delivered in turn, and a `HandledPrefix`
+says what counts as handled. The logs and the committed offsets are handed in: they outlive the process.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from consumerd.errors import HandlerFailedError
+from consumerd.base.errors import HandlerFailedError
 from consumerd.handlers import Batch, PartitionTakenError
-from consumerd.offsets import HandledPrefix
+from consumerd.member.offsets import HandledPrefix
 from consumerd.testing.errors import ContractError
 from consumerd.testing.handover import Handover, cancel
 from consumerd.testing.records import Attempt, Delivery, ObservedHandler, Revocation
@@ -20,8 +20,8 @@ from consumerd.testing.records import Attempt, Delivery, ObservedHandler, Revoca
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from consumerd.base.partition import TopicPartition
     from consumerd.handlers import Handler
-    from consumerd.partition import TopicPartition
     from consumerd.testing.partition_log import PartitionLog
 
 #: Turns of the loop that cancelled tasks of a handler get to end in.

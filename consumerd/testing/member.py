@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from consumerd.consumer import GroupConsumer
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
+    from consumerd.member.consumer import GroupConsumer
     from consumerd.testing.memory_zookeeper import MemorySession
 
 

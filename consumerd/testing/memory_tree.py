@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from consumerd.ports import Check, Create, Delete, NodeStat, Operation, SetData
-from consumerd.zk.errors import ServerError
+from consumerd.base.ports import Check, Create, Delete, NodeStat, Operation, SetData
+from consumerd.net.zk.errors import ServerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,4 +1,5 @@
-"""A ZooKeeper in memory, behind the port `consumerd.ports.ZooKeeper`: for simulations and tests, never for service.
+"""A ZooKeeper in memory, behind the port `consumerd.base.ports.ZooKeeper`: for simulations and tests, never for
+service.
 
     zookeeper = MemoryZooKeeper()
     zookeeper.put("/brokers/ids/0", b"creator:127.0.0.1:9092")
@@ -7,7 +8,7 @@
         zookeeper.expire(zk)  # its nodes go; it gets a new session, as a connected client does
 
 Strategy: only the wire and the server are replaced. A `MemorySession` runs the calls, the state machine and the watch
-table of `consumerd.zk` itself, so its errors, events and their order are those of the real session; a `Link`, which
+table of `consumerd.net.zk` itself, so its errors, events and their order are those of the real session; a `Link`, which
 understands the session's requests, takes the place of the connection. A request is carried out at the moment it is
 sent, and answered in the next turn of the loop; watches are one-shot, belong to the connection, and fire in the order
 in which they were armed, before any answer sent after the change. Nothing else decides the order of things, so equal
@@ -25,21 +26,21 @@ from typing import TYPE_CHECKING, Any, cast
 
 from aiozk import protocol
 
-from consumerd.clock import SystemClock
-from consumerd.ports import SessionState
+from consumerd.base.clock import SystemClock
+from consumerd.base.ports import SessionState
+from consumerd.net.zk.acl import parse_acl
+from consumerd.net.zk.base_session import BaseSession
+from consumerd.net.zk.errors import UNIMPLEMENTED, ConnectionLost, MultiFailed, ServerError, error_for
+from consumerd.net.zk.lifecycle import NO_PASSWORD, SessionLifecycle
+from consumerd.net.zk.requests import ExistsRequest, GetChildrenRequest, GetDataRequest, SetDataRequest
+from consumerd.net.zk.watches import WatchTable
 from consumerd.testing.memory_tree import Kind, MemoryTree
-from consumerd.zk.acl import parse_acl
-from consumerd.zk.base_session import BaseSession
-from consumerd.zk.errors import UNIMPLEMENTED, ConnectionLost, MultiFailed, ServerError, error_for
-from consumerd.zk.lifecycle import NO_PASSWORD, SessionLifecycle
-from consumerd.zk.requests import ExistsRequest, GetChildrenRequest, GetDataRequest, SetDataRequest
-from consumerd.zk.watches import WatchTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from consumerd.ports import Clock, Operation
-    from consumerd.zk.connection import Connection
+    from consumerd.base.ports import Clock, Operation
+    from consumerd.net.zk.connection import Connection
 
 _FIRST_SESSION = 0x1_0000_0000
 _NO_AUTH = -102
@@ -141,7 +142,7 @@ class Link:
 
 
 class MemorySession(BaseSession):
-    """One client. Made by `MemoryZooKeeper.session`; used like `consumerd.zk.Session`."""
+    """One client. Made by `MemoryZooKeeper.session`; used like `consumerd.net.zk.Session`."""
 
     def __init__(
         self, server: MemoryZooKeeper, lifecycle: SessionLifecycle, watches: WatchTable, *, chroot: str, clock: Clock

@@ -1,4 +1,4 @@
-"""The fault proxy for any test: plain methods around a `consumerd.embedded.FaultProxy` on a loop of its own.
+"""The fault proxy for any test: plain methods around a `consumerd.demo.FaultProxy` on a loop of its own.
 
 Strategy: the proxy itself runs on the loop of a `LoopThread` and is only touched there; so it works on while the test
 blocks in a client, and for tests without an event loop.

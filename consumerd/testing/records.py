@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable, Sequence
 
+    from consumerd.base.partition import TopicPartition
     from consumerd.handlers import Batch, HandlerContext, Letter
-    from consumerd.partition import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

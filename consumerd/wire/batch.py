@@ -13,7 +13,7 @@ from enum import Enum
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, overload
 
-from consumerd.partition import UNKNOWN_LOG
+from consumerd.base.partition import UNKNOWN_LOG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

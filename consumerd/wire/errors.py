@@ -6,7 +6,7 @@ Strategy: decoders of hostile bytes raise only classes of this module (and most 
 
 from __future__ import annotations
 
-from consumerd.errors import ConsumerdError, ExitCode
+from consumerd.base.errors import ConsumerdError, ExitCode
 
 
 class WireError(ConsumerdError):

@@ -13,7 +13,7 @@ import json
 import sys
 from pathlib import Path
 
-from consumerd.errors import ConsumerdError, ExitCode
+from consumerd.base.errors import ConsumerdError, ExitCode
 from consumerd.spark.packages import required_packages
 from consumerd.spark.run import DEFAULT_STEPS, STEPS, run_pipeline
 from consumerd.spark.session import build_session

@@ -20,7 +20,7 @@ mod records;
 mod verify;
 mod zstandard;
 
-/// The codec that `consumerd.native` loads.
+/// The codec that `consumerd.base.native` loads.
 #[pymodule]
 fn consumerd_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;

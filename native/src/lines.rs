@@ -23,7 +23,7 @@ pub struct Frame<'a> {
 }
 
 /// `{head}{offset},"index":{index},"next_offset":{next_offset}{kind}"payload":"{payload}"{tail}` to the end of `out`, as
-/// `consumerd.archive.ndjson` writes it.
+/// `consumerd.storage.archives.ndjson` writes it.
 pub fn write_row(out: &mut Vec<u8>, frame: &Frame<'_>, place: (i64, usize, i64), payload: &[u8]) {
     let (offset, index, next_offset) = place;
     write_place(out, frame.head, offset, index);

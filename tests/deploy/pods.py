@@ -15,9 +15,9 @@ import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
-from consumerd.embedded.children import Child
-from consumerd.embedded.ports import LOOPBACK, free_port
-from consumerd.embedded.processes import clean_environment, consumerd_command
+from consumerd.demo.children import Child
+from consumerd.demo.ports import LOOPBACK, free_port
+from consumerd.demo.processes import clean_environment, consumerd_command
 from tests.deploy.manifests import ROOT, container
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from consumerd.config.model import parse
-from consumerd.config.work import FetchSection
-from consumerd.daemon.signals import FORCE_SECONDS
+from consumerd.service.config.model import parse
+from consumerd.service.config.work import FetchSection
+from consumerd.service.daemon.signals import FORCE_SECONDS
 from tests.deploy.manifests import (
     CHART,
     KUBERNETES,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 
-from consumerd.embedded.processes import format_toml
-from consumerd.errors import ExitCode
+from consumerd.base.errors import ExitCode
+from consumerd.demo.processes import format_toml
 from tests.deploy.manifests import KUBERNETES, load
 from tests.deploy.pods import StatefulSet
 from tests.kill.conftest import GROUP, PARTITIONS, Cluster
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from consumerd.embedded.audit import AuditResult
+    from consumerd.demo.audit import AuditResult
 
 pytestmark = [pytest.mark.kill, pytest.mark.zookeeper, pytest.mark.asyncio]
 
@@ -46,7 +46,7 @@ async def members(cluster: Cluster, tmp_path: Path) -> AsyncIterator[StatefulSet
         "fetch": {"size": 20_000, "idle_backoff": 0.1},
         "commit": {"interval": 60.0},  # so that what a stop commits shows
         "handler": {
-            "name": "consumerd.embedded.recorder:RecordHandler",
+            "name": "consumerd.demo.recorder:RecordHandler",
             "options": {"directory": str(cluster.records), "pause": 0.02},
         },
         "health": {"metrics": True},

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 
-from consumerd.embedded.ports import free_port
-from consumerd.embedded.processes import format_toml
-from consumerd.errors import ExitCode
+from consumerd.base.errors import ExitCode
+from consumerd.demo.ports import free_port
+from consumerd.demo.processes import format_toml
 from tests.deploy.manifests import ROOT
 from tests.deploy.systems import Image, missing_tools
 from tests.kill.conftest import GROUP, Cluster
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
 
 pytestmark = [
     pytest.mark.long,

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest_asyncio
 
-from consumerd.clock import SystemClock
+from consumerd.base.clock import SystemClock
+from consumerd.net.zk import Session, parse_connect_string
 from consumerd.testing.fault_proxy import Direction, FaultProxy
-from consumerd.zk import Session, parse_connect_string
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from consumerd.embedded import ZooKeeperServer
-    from consumerd.ports import SessionEvent
+    from consumerd.base.ports import SessionEvent
+    from consumerd.demo import ZooKeeperServer
 
 CLOSE_SESSION = -11
 

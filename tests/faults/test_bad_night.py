@@ -21,14 +21,14 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
-from consumerd.clock import SystemClock
-from consumerd.config.model import parse
-from consumerd.daemon.health import UNREACHABLE_AFTER
-from consumerd.daemon.monitor import Monitor
-from consumerd.daemon.readings import read
-from consumerd.embedded.processes import DaemonProcess
-from consumerd.errors import ExitCode
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ExitCode
+from consumerd.demo.processes import DaemonProcess
 from consumerd.handlers import Handler, RetryPolicy, retrying
+from consumerd.service.config.model import parse
+from consumerd.service.daemon.health import UNREACHABLE_AFTER
+from consumerd.service.daemon.monitor import Monitor
+from consumerd.service.daemon.readings import read
 from consumerd.testing import MemoryGroup
 from consumerd.testing.clock import FakeClock
 from tests.faults.hostile_kafka import TOPIC, HostileKafka
@@ -187,8 +187,8 @@ async def disk_is_full() -> Seen:
 
 FROZEN = """
 import asyncio
-from consumerd.daemon.logs import configure_logs
-from consumerd.daemon.stalls import LoopWatch
+from consumerd.service.daemon.logs import configure_logs
+from consumerd.service.daemon.stalls import LoopWatch
 
 async def main():
     configure_logs("info", "json")

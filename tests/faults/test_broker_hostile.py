@@ -14,8 +14,8 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from consumerd.broker import Broker, BrokerConfig
-from consumerd.clock import SystemClock
+from consumerd.base.clock import SystemClock
+from consumerd.storage.broker import Broker, BrokerConfig
 from consumerd.wire.v07 import (
     FetchRequest,
     MultiFetchRequest,

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.clock import SystemClock
-from consumerd.embedded import Child
+from consumerd.base.clock import SystemClock
+from consumerd.demo import Child
+from consumerd.net.zk import Session
+from consumerd.net.zk.errors import NoNode
 from consumerd.wire.v07 import (
     BatchEnd,
     Codec,
@@ -24,8 +26,6 @@ from consumerd.wire.v07 import (
     encode_message,
     encode_message_set,
 )
-from consumerd.zk import Session
-from consumerd.zk.errors import NoNode
 from tests.conftest import ZooKeeperFactory
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.kill]

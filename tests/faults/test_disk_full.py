@@ -14,7 +14,8 @@ import pytest
 import structlog
 from pyarrow import parquet as pq
 
-from consumerd.clock import SystemClock
+from consumerd.base.clock import SystemClock
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import (
     Batch,
     FileDeadLetters,
@@ -26,7 +27,6 @@ from consumerd.handlers import (
 )
 from consumerd.handlers.dead_letter_files import read_letters
 from consumerd.handlers.retry import HandlerCounts
-from consumerd.partition import TopicPartition
 from consumerd.wire.v07 import decode_batch, encode_message_set
 from tests.support.small_disk import fill, small_disk
 

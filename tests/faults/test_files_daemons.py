@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 import pytest
 from pyarrow import parquet as pq
 
-from consumerd.broker import Broker, BrokerConfig
-from consumerd.clock import SystemClock
+from consumerd.base.clock import SystemClock
 from consumerd.net import connect
+from consumerd.net.zk import Session
 from consumerd.producer import Producer, ProducerSettings, StaticRouter
+from consumerd.storage.broker import Broker, BrokerConfig
 from consumerd.wire.v07 import (
     LATEST,
     Codec,
@@ -31,7 +32,6 @@ from consumerd.wire.v07 import (
     decode_fetch_response,
     decode_offsets_response,
 )
-from consumerd.zk import Session
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.errors import HandlerFailedError
+from consumerd.base.errors import HandlerFailedError
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, PartitionTakenError
 from consumerd.handlers.builtin.disk import OsDisk
 from consumerd.handlers.builtin.files import FilesHandler
-from consumerd.partition import TopicPartition
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 
 if TYPE_CHECKING:

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, Plain, SaslAuthenticator, Scram
-from consumerd.clock import SystemClock
-from consumerd.consumer import ClusterBackend, ConsumerSettings, CoordinatedConsumer
-from consumerd.errors import BrokerError, ConsumerdError, ExitCode
-from consumerd.fetch import ByteBudget, CorruptPartitionError, FetchPool, FetchSettings, Lane
-from consumerd.fetch.v08.brokers import V08Brokers
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import BrokerError, ConsumerdError, ExitCode
+from consumerd.base.partition import TopicPartition
 from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.handlers import Handler
+from consumerd.member.consumer import ClusterBackend, ConsumerSettings, CoordinatedConsumer
+from consumerd.member.fetch import ByteBudget, CorruptPartitionError, FetchPool, FetchSettings, Lane
+from consumerd.member.fetch.v08.brokers import V08Brokers
 from consumerd.net import ConnectionSettings, connect
-from consumerd.partition import TopicPartition
+from consumerd.net.client import ChannelOpener, ClientSettings, ClusterClient, Plain, SaslAuthenticator, Scram
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
-from consumerd.registry import StaticSubscription
 from consumerd.wire import WireError
+from consumerd.wire.registry import StaticSubscription
 from consumerd.wire.v08 import apis
 from consumerd.wire.v08.records import encode_record_batch
 from tests.faults.hostile_kafka import BROKEN, LYING, PARTITIONS, TOPIC, VERSIONS, HostileKafka
@@ -32,8 +32,8 @@ from tests.faults.hostile_kafka import BROKEN, LYING, PARTITIONS, TOPIC, VERSION
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from consumerd.base.ports import SaslMechanism
     from consumerd.handlers import Batch
-    from consumerd.ports import SaslMechanism
     from consumerd.wire.v08.schema import Api
 
 pytestmark = pytest.mark.asyncio

@@ -19,12 +19,12 @@ import pytest
 import structlog
 
 from consumerd import ConsumerConfig, ConsumerConnector, Whitelist
-from consumerd.broker import Broker, BrokerConfig
-from consumerd.clock import SystemClock
+from consumerd.base.clock import SystemClock
+from consumerd.base.ports import Create
 from consumerd.net import connect
-from consumerd.ports import Create
+from consumerd.net.zk import Session
+from consumerd.storage.broker import Broker, BrokerConfig
 from consumerd.wire.v07 import LATEST, OffsetsRequest, ProduceRequest, encode_message_set
-from consumerd.zk import Session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, MutableMapping, Sequence
@@ -201,7 +201,7 @@ async def test_member_goes_on_beside_hostile_nodes(zk_root: str, tmp_path: Path)
 
 
 async def test_a_tool_reads_a_group_beside_hostile_nodes(zk_root: str) -> None:
-    from consumerd.cluster import ClusterView
+    from consumerd.net.cluster import ClusterView
 
     nodes = {path: data for path, data in hostile_nodes().items() if not path.startswith("/consumers/g/ids/aaa-0")}
     async with session(zk_root) as zk:

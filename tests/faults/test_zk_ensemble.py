@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.clock import SystemClock
-from consumerd.ports import Check, SessionEvent, SessionState, SetData
-from consumerd.zk import ConnectionLost, NotConnected, Session
+from consumerd.base.clock import SystemClock
+from consumerd.base.ports import Check, SessionEvent, SessionState, SetData
+from consumerd.net.zk import ConnectionLost, NotConnected, Session
 from tests.support.slow_disk import SlowDisk, library_or_skip
 from tests.support.zookeeper_ensemble import ZooKeeperEnsemble
 from tests.support.zookeeper_retry import retry
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
     from pathlib import Path
 
-    from consumerd.embedded import JavaRuntime
-    from consumerd.ports import Operation
+    from consumerd.base.ports import Operation
+    from consumerd.demo import JavaRuntime
 
 
 def _on_a_loop_of_its_own(main: Coroutine[object, object, None]) -> None:

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.clock import SystemClock
-from consumerd.ports import Check, Create, SessionEvent, SessionState, SetData
+from consumerd.base.clock import SystemClock
+from consumerd.base.ports import Check, Create, SessionEvent, SessionState, SetData
+from consumerd.net.zk import BadVersion, ConnectionLost, MultiFailed, NoAuth, NoNode, NotConnected, Session
 from consumerd.testing.fault_proxy import Direction, FaultProxy
-from consumerd.zk import BadVersion, ConnectionLost, MultiFailed, NoAuth, NoNode, NotConnected, Session
 from tests.support.zookeeper_retry import retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.ports import Operation
+    from consumerd.base.ports import Operation
     from tests.faults.conftest import ZkRig
 
 pytestmark = pytest.mark.asyncio

@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.ports import Check, Create, Delete, SetData
-from consumerd.registry.errors import NameRefusedError
-from consumerd.registry.paths import check_name
-from consumerd.testing.fault_proxy import Direction
-from consumerd.zk import (
+from consumerd.base.ports import Check, Create, Delete, SetData
+from consumerd.net.zk import (
     ConnectionLost,
     InvalidPath,
     MultiFailed,
@@ -22,12 +19,15 @@ from consumerd.zk import (
     SessionChanged,
     base_session,
 )
+from consumerd.testing.fault_proxy import Direction
+from consumerd.wire.registry.errors import NameRefusedError
+from consumerd.wire.registry.paths import check_name
 from tests.support.zookeeper_retry import retry
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from consumerd.ports import Operation
+    from consumerd.base.ports import Operation
     from tests.faults.conftest import ZkRig
 
 pytestmark = pytest.mark.asyncio

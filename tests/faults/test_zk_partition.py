@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 
-from consumerd.clock import SystemClock
-from consumerd.errors import ConsumerdError
-from consumerd.zk import Session
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ConsumerdError
+from consumerd.net.zk import Session
 from tests.kill.conftest import PATIENCE, Cluster
 from tests.support.server_network import NoNetworkError, ServerNetwork
 from tests.support.zookeeper_partition import PartitionedEnsemble
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from consumerd.java import JavaRuntime
-    from consumerd.partition import TopicPartition
+    from consumerd.base.java import JavaRuntime
+    from consumerd.base.partition import TopicPartition
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.asyncio, pytest.mark.long]
 

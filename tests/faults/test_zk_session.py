@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.clock import SystemClock
-from consumerd.ports import SessionEvent, SessionState, SetData
-from consumerd.testing.fault_proxy import Direction
-from consumerd.zk import (
+from consumerd.base.clock import SystemClock
+from consumerd.base.ports import SessionEvent, SessionState, SetData
+from consumerd.net.zk import (
     AuthFailed,
     ConnectionLost,
     NoAuth,
@@ -24,10 +23,11 @@ from consumerd.zk import (
     Session,
     SessionChanged,
 )
+from consumerd.testing.fault_proxy import Direction
 from tests.support.zookeeper_retry import retry
 
 if TYPE_CHECKING:
-    from consumerd.embedded import ZooKeeperServer
+    from consumerd.demo import ZooKeeperServer
     from tests.faults.conftest import ZkRig
 
 pytestmark = pytest.mark.asyncio

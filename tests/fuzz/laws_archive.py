@@ -6,11 +6,11 @@ import functools
 import io
 from typing import Any, Final
 
-from consumerd.archive.zstd import ZstdDecoder
 from consumerd.storage import DamagedArchiveError
-from consumerd.storage.archive import Flaw, read_runs
-from consumerd.storage.archive_packed import GzipDecoder, UnpackedStream
-from consumerd.storage.archive_tar import TarKind, list_members, read_members
+from consumerd.storage.archives.zstd import ZstdDecoder
+from consumerd.storage.log.archive import Flaw, read_runs
+from consumerd.storage.log.archive_packed import GzipDecoder, UnpackedStream
+from consumerd.storage.log.archive_tar import TarKind, list_members, read_members
 from consumerd.wire.v07 import BatchEnd, DecodeLimits, decode_batch
 
 LIMITS: Final = DecodeLimits(max_message_bytes=1 << 20, max_decompressed_bytes=1 << 20)

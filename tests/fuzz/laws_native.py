@@ -12,14 +12,14 @@ from typing import Any, Final
 
 from google_crc32c import value as crc32c
 
-from consumerd import native
-from consumerd.archive.ndjson import NdjsonWriter
-from consumerd.archive.rows import RowOrigin
+from consumerd.base import native
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch
 from consumerd.handlers.builtin.records import encode_pieces, encode_records
-from consumerd.partition import TopicPartition
-from consumerd.storage.archive import ArchivedRun, Flaw, read_indexed
-from consumerd.storage.archive_names import SegmentName
+from consumerd.storage.archives.ndjson import NdjsonWriter
+from consumerd.storage.archives.rows import RowOrigin
+from consumerd.storage.log.archive import ArchivedRun, Flaw, read_indexed
+from consumerd.storage.log.archive_names import SegmentName
 from consumerd.wire import compress, crc32
 from consumerd.wire.v07 import Codec, decode_batch, encode_message
 from consumerd.wire.v07 import DecodeLimits as SetLimits

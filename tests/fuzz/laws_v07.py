@@ -6,7 +6,7 @@ import io
 from contextlib import suppress
 from typing import Final
 
-from consumerd.storage.dump import read_entries
+from consumerd.storage.log.dump import read_entries
 from consumerd.wire import CorruptMessageError, FrameError, OversizeMessageError
 from consumerd.wire.v07 import (
     BatchEnd,

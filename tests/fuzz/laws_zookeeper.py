@@ -8,14 +8,14 @@ from typing import Any, Final, cast
 import pytest
 from aiozk import protocol
 
-from consumerd.errors import ConsumerdError
-from consumerd.ports import Check
-from consumerd.zk.acl import parse_acl
-from consumerd.zk.connect_string import ZooKeeperHost
-from consumerd.zk.connection import Connection, ConnectionEnded, ConnectionLimits, HandshakeClosed
-from consumerd.zk.errors import BadReply, ServerError
-from consumerd.zk.multi import MultiRequest, encode_operations
-from consumerd.zk.requests import ExistsRequest, GetChildrenRequest, GetDataRequest, SetDataRequest
+from consumerd.base.errors import ConsumerdError
+from consumerd.base.ports import Check
+from consumerd.net.zk.acl import parse_acl
+from consumerd.net.zk.connect_string import ZooKeeperHost
+from consumerd.net.zk.connection import Connection, ConnectionEnded, ConnectionLimits, HandshakeClosed
+from consumerd.net.zk.errors import BadReply, ServerError
+from consumerd.net.zk.multi import MultiRequest, encode_operations
+from consumerd.net.zk.requests import ExistsRequest, GetChildrenRequest, GetDataRequest, SetDataRequest
 
 #: One of each kind; their xids are 1, 2, 3, ...
 REQUESTS: Final[list[Any]] = [

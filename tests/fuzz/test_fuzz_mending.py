@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.storage import DamagedArchiveError
-from consumerd.storage.archive_tar import list_members
+from consumerd.storage.log.archive_tar import list_members
 from consumerd.wire import WireError
 from consumerd.wire.v08.records import RecordCodec, decode_records, encode_message_set, encode_record_batch
 from consumerd.wire.v08.records.codecs import compress, decompress

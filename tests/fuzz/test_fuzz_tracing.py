@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from consumerd.address import format_address, parse_address
-from consumerd.errors import ConfigError
+from consumerd.base.address import format_address, parse_address
+from consumerd.base.errors import ConfigError
 from tests.fuzz.tracing import chosen_inputs, reached_arcs
 
 

@@ -12,8 +12,8 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
+from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
-from consumerd.errors import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.clock import SystemClock
-from consumerd.embedded import Child
+from consumerd.base.clock import SystemClock
+from consumerd.demo import Child
+from consumerd.net.zk import Session
+from consumerd.net.zk.errors import NoNode
 from consumerd.wire.v07 import ProduceRequest, encode_message
-from consumerd.zk import Session
-from consumerd.zk.errors import NoNode
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.kill]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.broker.registration import BrokerRegistration
-from consumerd.clock import SystemClock
-from consumerd.zk import Session
+from consumerd.base.clock import SystemClock
+from consumerd.net.zk import Session
+from consumerd.storage.broker.registration import BrokerRegistration
 
 Tree = dict[str, tuple[str | None, bool, int]]
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from consumerd.broker import Broker, BrokerConfig
-from consumerd.clock import SystemClock
+from consumerd.base.clock import SystemClock
+from consumerd.storage.broker import Broker, BrokerConfig
 
 SETTINGS = {
     "num.partitions": "2",

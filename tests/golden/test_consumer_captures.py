@@ -27,10 +27,10 @@ from consumerd import (
     SimpleConsumer,
     TopicPartition,
 )
-from consumerd.broker import Broker, BrokerConfig
-from consumerd.clock import SystemClock
-from consumerd.fetch import LogChangedError, OffsetRefusedError
+from consumerd.base.clock import SystemClock
+from consumerd.member.fetch import LogChangedError, OffsetRefusedError
 from consumerd.net import connect
+from consumerd.storage.broker import Broker, BrokerConfig
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.v07 import (
     LATEST,

@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.broker.registration import BrokerRegistration
-from consumerd.clock import SystemClock
-from consumerd.cluster.reading import children
-from consumerd.consumer import ConsumerSettings, GroupConsumer, V07Backend
-from consumerd.fetch import FetchSettings
+from consumerd.base.clock import SystemClock
 from consumerd.handlers.builtin.null import NullHandler
-from consumerd.registry import (
+from consumerd.member.consumer import ConsumerSettings, GroupConsumer, V07Backend
+from consumerd.member.fetch import FetchSettings
+from consumerd.net.cluster.reading import children
+from consumerd.net.zk import Session
+from consumerd.net.zk.errors import NoNode
+from consumerd.storage.broker.registration import BrokerRegistration
+from consumerd.testing.memory_broker import MemoryBroker
+from consumerd.wire.registry import (
     FilterKind,
     FilterSubscription,
     StaticSubscription,
@@ -29,9 +32,6 @@ from consumerd.registry import (
     TopicFilter,
     configured_consumer_id,
 )
-from consumerd.testing.memory_broker import MemoryBroker
-from consumerd.zk import Session
-from consumerd.zk.errors import NoNode
 
 if TYPE_CHECKING:
     from pathlib import Path

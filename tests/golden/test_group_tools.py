@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from consumerd.admin import (
+from consumerd.base.clock import SystemClock
+from consumerd.base.partition import TopicPartition
+from consumerd.cli.offsets_show import collect_offsets
+from consumerd.net import connect
+from consumerd.net.cluster import ClusterView
+from consumerd.operate.admin import (
     BrokerLogs,
     ChangePlanner,
     OffsetsQuery,
@@ -23,12 +28,7 @@ from consumerd.admin import (
     parse_offsets,
     read_v07_snapshot,
 )
-from consumerd.broker import Broker, BrokerConfig
-from consumerd.cli.offsets_show import collect_offsets
-from consumerd.clock import SystemClock
-from consumerd.cluster import ClusterView
-from consumerd.net import connect
-from consumerd.partition import TopicPartition
+from consumerd.storage.broker import Broker, BrokerConfig
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.v07 import LATEST, OffsetsRequest, ProduceRequest, encode_message
 

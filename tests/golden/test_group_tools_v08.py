@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.admin import differences, read_v08_snapshot
-from consumerd.registry import format_topic_assignment, parse_owner
+from consumerd.operate.admin import differences, read_v08_snapshot
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
+from consumerd.wire.registry import format_topic_assignment, parse_owner
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from consumerd.base.partition import NO_BROKER
 from consumerd.group import Spelling, V08Rules
 from consumerd.group.events import GroupSnapshot
 from consumerd.group.target_assignment import TargetAssignmentBuilder
-from consumerd.partition import NO_BROKER
 
 if TYPE_CHECKING:
     from pathlib import Path

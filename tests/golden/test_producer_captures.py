@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.clock import SystemClock
+from consumerd.base.clock import SystemClock
+from consumerd.net.zk import Session
 from consumerd.producer import (
     AsyncProducer,
     Producer,
@@ -37,7 +38,6 @@ from consumerd.wire.v07 import (
     decode_request,
     iter_outer,
 )
-from consumerd.zk import Session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from consumerd.base.partition import TopicPartition
 from consumerd.group import assign
-from consumerd.partition import TopicPartition
-from consumerd.registry import (
+from consumerd.wire.registry import (
     Dialect,
     DialectError,
     broker_dialect,

@@ -9,8 +9,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from consumerd.partition import TopicPartition
-from consumerd.registry import (
+from consumerd.base.partition import TopicPartition
+from consumerd.wire.registry import (
     broker_path,
     format_offset,
     format_owner,

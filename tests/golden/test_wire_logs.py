@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
-from consumerd.errors import ExitCode
 from consumerd.wire.v07 import BatchEnd, Codec, MessageBatch, check_produced_set, decode_batch, iter_outer
 
 if TYPE_CHECKING:

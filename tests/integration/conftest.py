@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest_asyncio
 
-from consumerd.broker import Broker, BrokerConfig
-from consumerd.clock import SystemClock
-from consumerd.embedded.processes import (
+from consumerd.base.clock import SystemClock
+from consumerd.demo.processes import (
     DaemonProcess,
     clean_environment,
     consumerd_command,
@@ -23,7 +22,9 @@ from consumerd.embedded.processes import (
     parse_event,
 )
 from consumerd.net import connect
-from consumerd.registry import offset_path
+from consumerd.net.zk import NoNode, Session
+from consumerd.storage.broker import Broker, BrokerConfig
+from consumerd.wire.registry import offset_path
 from consumerd.wire.v07 import (
     LATEST,
     OffsetsRequest,
@@ -31,13 +32,12 @@ from consumerd.wire.v07 import (
     decode_offsets_response,
     encode_message_set,
 )
-from consumerd.zk import NoNode, Session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
 
 GROUP = "g"
 #: Of the daemons, in seconds; the shared server grants no less than one.

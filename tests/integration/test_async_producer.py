@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import consumerd
-from consumerd.embedded.processes import BrokerProcess
+from consumerd.demo.processes import BrokerProcess
 from consumerd.net import connect
 from consumerd.producer import AsyncProducer, NotArrivedError, Producer, WhenFull, key_index
 from consumerd.wire.v07 import Codec, FetchRequest, decode_batch, decode_fetch_response, iter_outer
@@ -80,8 +80,8 @@ async def test_producer_of_0_7_properties_finds_brokers_in_zookeeper(tmp_path: P
 async def _registered(zk_root: str) -> list[str]:
     import random
 
-    from consumerd.clock import SystemClock
-    from consumerd.zk import NoNode, Session
+    from consumerd.base.clock import SystemClock
+    from consumerd.net.zk import NoNode, Session
 
     async with Session(zk_root, clock=SystemClock(), rng=random.Random()) as zk:
         found = []

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.clock import SystemClock
-from consumerd.embedded import free_port
-from consumerd.embedded.processes import clean_environment, consumerd_command, format_toml
-from consumerd.errors import ExitCode
-from consumerd.partition import TopicPartition
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ExitCode
+from consumerd.base.partition import TopicPartition
+from consumerd.demo import free_port
+from consumerd.demo.processes import clean_environment, consumerd_command, format_toml
+from consumerd.net.zk import Session
 from consumerd.wire.v07 import Codec
-from consumerd.zk import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -169,7 +169,7 @@ async def test_rejects_a_consumer_id_that_is_a_persistent_node(world: Any) -> No
 
 # It waits for 60 s, as it must. Every day that is simulated: tests/simulation/test_handover.py, in
 # test_member_stops_if_a_node_outlives_any_dead_session, and with a live twin that goes on reading:
-# tests/unit/consumer/test_consumer.py, in test_fails_if_id_is_held_by_live_session.
+# tests/unit/member/consumer/test_consumer.py, in test_fails_if_id_is_held_by_live_session.
 @pytest.mark.long
 async def test_rejects_a_consumer_id_of_a_live_member(world: Any) -> None:
     await world.broker()

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.broker import Broker, BrokerConfig
-from consumerd.clock import SystemClock
-from consumerd.embedded import ZooKeeperServer
-from consumerd.errors import IdTakenError
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import IdTakenError
+from consumerd.demo import ZooKeeperServer
+from consumerd.net.zk import Session
+from consumerd.net.zk.errors import NoNode
+from consumerd.storage.broker import Broker, BrokerConfig
 from consumerd.testing.fault_proxy import FaultProxy
 from consumerd.wire.v07 import ProduceRequest, encode_message
-from consumerd.zk import Session
-from consumerd.zk.errors import NoNode
 
 pytestmark = pytest.mark.asyncio
 

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from consumerd.clock import SystemClock
-from consumerd.embedded import free_port
-from consumerd.errors import ExitCode
-from consumerd.zk import Session
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ExitCode
+from consumerd.demo import free_port
+from consumerd.net.zk import Session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from consumerd.embedded import ZooKeeperServer
+    from consumerd.demo import ZooKeeperServer
 
 
 async def consumerd(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from consumerd.clock import SystemClock
-from consumerd.embedded.processes import (
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ExitCode
+from consumerd.demo.processes import (
     BrokerProcess,
     DaemonProcess,
     clean_environment,
     consumerd_command,
     format_toml,
 )
-from consumerd.errors import ExitCode
 from consumerd.net import connect
+from consumerd.net.zk import Session
 from consumerd.wire.v07 import LATEST, OffsetsRequest, ProduceRequest, encode_message
-from consumerd.zk import Session
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from consumerd.clock import SystemClock
-from consumerd.cluster import BrokerDirectory, ClusterView
-from consumerd.partition import TopicPartition
-from consumerd.zk import Session
+from consumerd.base.clock import SystemClock
+from consumerd.base.partition import TopicPartition
+from consumerd.net.cluster import BrokerDirectory, ClusterView
+from consumerd.net.zk import Session
 
 
 def session(connect: str) -> Session:

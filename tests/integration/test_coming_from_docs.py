@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd import LATEST
-from consumerd.config.model import parse
-from consumerd.embedded.processes import BrokerProcess
+from consumerd.demo.processes import BrokerProcess
 from consumerd.net import connect
+from consumerd.service.config.model import parse
 from consumerd.wire.v07 import OffsetsRequest, ProduceRequest, encode_message_set
 from tests.integration.test_library_docs import ROOT, examples, run
 

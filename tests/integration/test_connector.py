@@ -29,12 +29,12 @@ from consumerd import (
     TopicPartition,
     Whitelist,
 )
-from consumerd.clock import SystemClock
-from consumerd.embedded.children import Child
-from consumerd.embedded.processes import BrokerProcess, clean_environment
+from consumerd.base.clock import SystemClock
+from consumerd.demo.children import Child
+from consumerd.demo.processes import BrokerProcess, clean_environment
 from consumerd.net import connect
+from consumerd.net.zk import NoNode, Session
 from consumerd.wire.v07 import LATEST, Codec, OffsetsRequest, ProduceRequest, encode_message_set
-from consumerd.zk import NoNode, Session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.embedded.processes import BrokerProcess, clean_environment, consumerd_command
-from consumerd.errors import ExitCode
+from consumerd.base.errors import ExitCode
+from consumerd.demo.processes import BrokerProcess, clean_environment, consumerd_command
 
 if TYPE_CHECKING:
     from pathlib import Path

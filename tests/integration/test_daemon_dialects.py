@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.embedded.processes import DaemonProcess
-from consumerd.errors import ExitCode
+from consumerd.base.errors import ExitCode
+from consumerd.demo.processes import DaemonProcess
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,10 +12,10 @@ import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
-from consumerd.embedded.processes import DaemonProcess
-from consumerd.errors import ExitCode
-from consumerd.metrics.catalogue import MEMBER_METRICS
-from consumerd.partition import TopicPartition
+from consumerd.base.errors import ExitCode
+from consumerd.base.metrics.catalogue import MEMBER_METRICS
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.processes import DaemonProcess
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -345,7 +345,7 @@ async def test_answers_probes_while_zookeeper_is_unavailable(world: Any, client:
 
 @pytest.mark.long
 async def test_death_of_the_only_broker_shows_everywhere(world: Any, client: Client) -> None:
-    """As `tests/unit/daemon/test_outage.py`, with the minute that a process waits."""
+    """As `tests/unit/service/daemon/test_outage.py`, with the minute that a process waits."""
     broker = await world.broker()
     await world.append(TP, b"one")
     daemon = await world.daemon(health=LOOPBACK, metrics={"lag_interval": 0.2})

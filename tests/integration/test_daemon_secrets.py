@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.embedded.processes import format_toml
-from consumerd.errors import ExitCode
-from consumerd.partition import TopicPartition
-from tests.unit.config.test_secrets import MARKER, document
+from consumerd.base.errors import ExitCode
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.processes import format_toml
+from tests.unit.service.config.test_secrets import MARKER, document
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

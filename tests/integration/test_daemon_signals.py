@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.embedded.processes import clean_environment, consumerd_command, format_toml
-from consumerd.errors import ExitCode
-from consumerd.partition import TopicPartition
+from consumerd.base.errors import ExitCode
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.processes import clean_environment, consumerd_command, format_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -182,7 +182,7 @@ async def test_handles_signals_early_in_startup(tmp_path: Path) -> None:
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "class First:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name in {'pydantic', 'structlog', 'asyncio', 'consumerd.config.model'}:\n"
+        "        if name in {'pydantic', 'structlog', 'asyncio', 'consumerd.service.config.model'}:\n"
         "            os.kill(os.getpid(), signal.SIGTERM)\n"
         "sys.meta_path.insert(0, First())\n"
         "sys.exit(run(['run', '-c', 'none.toml']))\n"
@@ -198,7 +198,7 @@ async def test_ignores_signals_sent_to_a_forked_process_of_a_handler(tmp_path: P
     """Signals that end a pool of processes: these share the pipe that reports signals."""
     script = (
         "import os, signal, sys, time\n"
-        "from consumerd.daemon.signals import process_signals\n"
+        "from consumerd.service.daemon.signals import process_signals\n"
         "with process_signals():\n"
         "    child = os.fork()\n"
         "    if not child:\n"
@@ -220,7 +220,7 @@ async def test_sighup_reloads_unless_the_terminal_was_closed(closed: bool) -> No
     """A terminal that closes sends SIGHUP, too, and then no output can be written to it."""
     script = (
         "import signal\n"
-        "from consumerd.daemon.signals import process_signals\n"
+        "from consumerd.service.daemon.signals import process_signals\n"
         "with process_signals(reloads=True):\n"
         "    print('listens', flush=True)\n"
         "    signal.sigtimedwait([], 0.5)\n"

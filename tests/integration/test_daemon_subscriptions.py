@@ -12,11 +12,11 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from consumerd.embedded.processes import format_toml
-from consumerd.errors import ExitCode
-from consumerd.partition import TopicPartition
-from consumerd.registry import offset_path
-from consumerd.zk import NoNode
+from consumerd.base.errors import ExitCode
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.processes import format_toml
+from consumerd.net.zk import NoNode
+from consumerd.wire.registry import offset_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

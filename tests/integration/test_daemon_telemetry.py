@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.embedded.ports import free_port
-from consumerd.embedded.processes import BrokerProcess
-from consumerd.errors import ExitCode
-from consumerd.metrics.catalogue import BROKER_METRICS, MEMBER_METRICS
-from consumerd.partition import TopicPartition
+from consumerd.base.errors import ExitCode
+from consumerd.base.metrics.catalogue import BROKER_METRICS, MEMBER_METRICS
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.ports import free_port
+from consumerd.demo.processes import BrokerProcess
 from tests.support.collector import attributes, running_collector
 
 if TYPE_CHECKING:

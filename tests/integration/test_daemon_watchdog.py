@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.embedded.processes import clean_environment, consumerd_command, format_toml
-from consumerd.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.processes import clean_environment, consumerd_command, format_toml
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.errors import ExitCode
+from consumerd.base.errors import ExitCode
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers.dead_letters import decode_letter
-from consumerd.partition import TopicPartition
 from tests.integration.conftest import consumerd
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ import aiohttp
 import psutil
 import pytest
 
-from consumerd.embedded import Child
-from consumerd.embedded.processes import clean_environment, consumerd_command
+from consumerd.demo import Child
+from consumerd.demo.processes import clean_environment, consumerd_command
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from consumerd.embedded import JavaRuntime
+    from consumerd.demo import JavaRuntime
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.kill, pytest.mark.asyncio]
 

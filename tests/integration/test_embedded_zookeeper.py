@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from consumerd.embedded import Child, ZooKeeperServer, ZooKeeperStartError, free_port
-from consumerd.embedded.zookeeper import four_letter_word
+from consumerd.demo import Child, ZooKeeperServer, ZooKeeperStartError, free_port
+from consumerd.demo.zookeeper import four_letter_word
 from tests.support.zookeeper_ensemble import ZooKeeperEnsemble
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from consumerd.embedded import JavaRuntime
+    from consumerd.demo import JavaRuntime
     from tests.conftest import TlsFiles, ZooKeeperFactory
 
 pytestmark = pytest.mark.zookeeper
@@ -127,7 +127,7 @@ async def test_ensemble_elects_a_leader_after_each_stop(java: JavaRuntime, tmp_p
 async def test_server_ends_with_its_parent(java: JavaRuntime, tmp_path: Path, number: signal.Signals) -> None:
     program = textwrap.dedent("""
         import asyncio, pathlib, sys
-        from consumerd.embedded import ZooKeeperServer
+        from consumerd.demo import ZooKeeperServer
         async def main():
             server = ZooKeeperServer(pathlib.Path(sys.argv[1]))
             await server.start()

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.errors import ExitCode
+from consumerd.base.errors import ExitCode
 
 PLUGIN = Path(__file__).resolve().parents[2] / "examples" / "handler-plugin"
 
 SCRIPT = """
 import asyncio
 from consumerd.handlers import Batch, Handler, load_handler
-from consumerd.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
 from consumerd.wire.v07 import decode_batch, encode_message_set
 
 async def main():

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.broker import Broker, BrokerConfig
-from consumerd.clock import SystemClock
-from consumerd.fetch import ByteBudget, FetchPool, FetchSettings, Lane, V07Brokers
+from consumerd.base.clock import SystemClock
+from consumerd.base.partition import TopicPartition
+from consumerd.member.fetch import ByteBudget, FetchPool, FetchSettings, Lane, V07Brokers
 from consumerd.net import ConnectionSettings, connect
-from consumerd.partition import TopicPartition
+from consumerd.storage.broker import Broker, BrokerConfig
 from consumerd.testing.fault_proxy import Direction, FaultProxy
 from consumerd.wire.v07 import EARLIEST, LATEST, Codec, OffsetsRequest, ProduceRequest, encode_message_set
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from consumerd.errors import ConsumerdError
-    from consumerd.fetch.log_changes import LogChange
+    from consumerd.base.errors import ConsumerdError
+    from consumerd.member.fetch.log_changes import LogChange
 
 pytestmark = pytest.mark.asyncio
 

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from consumerd.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
 

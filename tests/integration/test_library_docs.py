@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from consumerd import LATEST, SimpleConsumer
-from consumerd.clock import SystemClock
-from consumerd.embedded.processes import BrokerProcess, clean_environment
+from consumerd.base.clock import SystemClock
+from consumerd.demo.processes import BrokerProcess, clean_environment
 from consumerd.net import connect
+from consumerd.net.zk import Session
 from consumerd.wire.v07 import Codec, OffsetsRequest, ProduceRequest, encode_message_set
-from consumerd.zk import Session
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from consumerd.errors import ExitCode
-from consumerd.partition import TopicPartition
-from consumerd.registry.paths import ids_path
+from consumerd.base.errors import ExitCode
+from consumerd.base.partition import TopicPartition
+from consumerd.wire.registry.paths import ids_path
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
 

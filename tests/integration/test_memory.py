@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from consumerd.embedded.processes import BrokerProcess, Process, consumerd_command, format_toml
-from consumerd.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.processes import BrokerProcess, Process, consumerd_command, format_toml
 from consumerd.wire import compress
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set
 

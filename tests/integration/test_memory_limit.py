@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from consumerd.errors import ExitCode
-from consumerd.partition import TopicPartition
+from consumerd.base.errors import ExitCode
+from consumerd.base.partition import TopicPartition
 from consumerd.wire.v07 import Codec
 
 pytestmark = [

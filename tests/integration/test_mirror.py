@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.clock import SystemClock
-from consumerd.embedded.processes import BrokerProcess, Process, consumerd_command
-from consumerd.errors import ExitCode
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ExitCode
+from consumerd.demo.processes import BrokerProcess, Process, consumerd_command
 from consumerd.net import connect
+from consumerd.net.zk import Session
 from consumerd.producer import Producer, ProducerSettings, StaticRouter
-from consumerd.storage.dump import find_segments, read_segment
+from consumerd.storage.log.dump import find_segments, read_segment
 from consumerd.wire.v07 import Codec
-from consumerd.zk import Session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.clock import SystemClock
-from consumerd.offsets import CommitResult, ZooKeeperOffsetStore
-from consumerd.partition import TopicPartition
-from consumerd.registry.errors import RegistryError
-from consumerd.registry.paths import offset_path, offsets_path, owner_path
-from consumerd.zk import Session
-from consumerd.zk.errors import SessionChanged
+from consumerd.base.clock import SystemClock
+from consumerd.base.partition import TopicPartition
+from consumerd.member.offsets import CommitResult, ZooKeeperOffsetStore
+from consumerd.net.zk import Session
+from consumerd.net.zk.errors import SessionChanged
+from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.paths import offset_path, offsets_path, owner_path
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

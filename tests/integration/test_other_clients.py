@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from consumerd.clock import SystemClock
-from consumerd.embedded.processes import consumerd_command
-from consumerd.zk import Session
+from consumerd.base.clock import SystemClock
+from consumerd.demo.processes import consumerd_command
+from consumerd.net.zk import Session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

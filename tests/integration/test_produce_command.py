@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.broker import Broker, BrokerConfig
-from consumerd.clock import SystemClock
-from consumerd.embedded import free_port
-from consumerd.errors import ExitCode
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ExitCode
+from consumerd.demo import free_port
 from consumerd.net import connect
+from consumerd.net.zk import Session
 from consumerd.producer import key_index
+from consumerd.storage.broker import Broker, BrokerConfig
 from consumerd.wire.v07 import FetchRequest, decode_batch, decode_fetch_response, iter_outer
-from consumerd.zk import Session
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from consumerd.ports import ZooKeeper
+    from consumerd.base.ports import ZooKeeper
     from consumerd.wire.v07 import OuterMessage
 
 pytestmark = pytest.mark.asyncio

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.broker import Broker, BrokerConfig
-from consumerd.clock import SystemClock
-from consumerd.embedded import free_port
+from consumerd.base.clock import SystemClock
+from consumerd.demo import free_port
 from consumerd.net import ConnectError, ConnectionSettings, connect
+from consumerd.net.zk import NotConnected, Session
 from consumerd.producer import (
     MessageSizeTooLargeError,
     NoBrokerError,
@@ -25,17 +25,17 @@ from consumerd.producer import (
     ZooKeeperRouter,
     key_index,
 )
-from consumerd.registry.errors import DialectError
+from consumerd.storage.broker import Broker, BrokerConfig
 from consumerd.testing.fault_proxy import Direction, FaultProxy
 from consumerd.wire.errors import InvalidTopicError
+from consumerd.wire.registry.errors import DialectError
 from consumerd.wire.v07 import Codec, FetchRequest, decode_batch, decode_fetch_response, iter_outer
-from consumerd.zk import NotConnected, Session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
-    from consumerd.ports import Clock, ZooKeeper
+    from consumerd.base.ports import Clock, ZooKeeper
     from consumerd.producer import Router
 
 pytestmark = pytest.mark.asyncio

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.embedded.processes import BrokerProcess
-from consumerd.storage.dump import find_segments, read_segment
+from consumerd.demo.processes import BrokerProcess
+from consumerd.storage.log.dump import find_segments, read_segment
 
 PAGE = Path(__file__).parents[2] / "docs" / "producer.md"
 #: That of brokers of 0.8 and later is run on one (tests/interop/test_library.py).

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from consumerd.embedded.processes import clean_environment
+from consumerd.demo.processes import clean_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 
-from consumerd.embedded.ports import free_port
-from consumerd.embedded.processes import BrokerProcess
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.ports import free_port
+from consumerd.demo.processes import BrokerProcess
 from consumerd.handlers.dead_letter_files import read_letters
 from consumerd.net import connect
-from consumerd.partition import TopicPartition
 from consumerd.testing.fault_proxy import Direction, FaultProxy
 from consumerd.wire.v07 import OffsetsRequest, ProduceRequest, decode_offsets_response, encode_message_set
 from tests.support.slow_disk import SlowDisk, library_or_skip

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.admin import RefusedError
-from consumerd.embedded.ports import free_port
-from consumerd.errors import NotFoundError, ZooKeeperError
-from consumerd.partition import TopicPartition
-from consumerd.registry import id_path, offset_path, owner_path
+from consumerd.base.errors import NotFoundError, ZooKeeperError
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.ports import free_port
+from consumerd.operate.admin import RefusedError
 from consumerd.spark.source.discovery import open_origin
 from consumerd.spark.source.options import OptionError, read_options
 from consumerd.spark.source.v07 import origin
 from consumerd.spark.source.v07.commits import check_group, commit_if_possible, commit_offsets
 from consumerd.spark.source.v07.zookeeper import ask_zookeeper
+from consumerd.wire.registry import id_path, offset_path, owner_path
 
 if TYPE_CHECKING:
+    from consumerd.net.zk import Session
     from consumerd.testing.plugin import BrokerFactory
-    from consumerd.zk import Session
 
 PARTITION = TopicPartition("clicks", 0, 1)
 

@@ -11,7 +11,7 @@ from selenium.common.exceptions import NoSuchElementException, StaleElementRefer
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from consumerd.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
 from tests.support.browser import find_browser, open_browser
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from selenium.webdriver import Chrome
 
-    from consumerd.embedded.processes import DaemonProcess
+    from consumerd.demo.processes import DaemonProcess
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
 

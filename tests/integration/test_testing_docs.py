@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pytest
 
-    from consumerd.embedded import JavaRuntime
+    from consumerd.demo import JavaRuntime
 
 pytest_plugins = ["pytester"]
 

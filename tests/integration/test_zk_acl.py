@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.clock import SystemClock
-from consumerd.embedded.processes import format_toml
-from consumerd.errors import ExitCode
-from consumerd.partition import TopicPartition
-from consumerd.zk import NoAuth, NoNode, Session
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ExitCode
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.processes import format_toml
+from consumerd.net.zk import NoAuth, NoNode, Session
 from tests.integration.conftest import consumerd
 
 if TYPE_CHECKING:

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.clock import SystemClock
-from consumerd.config.build import build_session
-from consumerd.config.model import parse
-from consumerd.embedded.zookeeper_launch import zookeeper_jars
-from consumerd.errors import ExitCode
-from consumerd.ports import SessionEvent
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ExitCode
+from consumerd.base.ports import SessionEvent
+from consumerd.demo.zookeeper_launch import zookeeper_jars
+from consumerd.net.zk import AuthFailed, DigestMd5, NoAuth, Session
+from consumerd.service.config.build import build_session
+from consumerd.service.config.model import parse
 from consumerd.testing.fault_proxy import FaultProxy
-from consumerd.zk import AuthFailed, DigestMd5, NoAuth, Session
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from consumerd.embedded import ZooKeeperServer
+    from consumerd.demo import ZooKeeperServer
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
 

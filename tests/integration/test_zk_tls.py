@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trustme
 
-from consumerd.clock import SystemClock
-from consumerd.ports import SessionEvent
+from consumerd.base.clock import SystemClock
+from consumerd.base.ports import SessionEvent
+from consumerd.net.zk import NoAuth, NotConnected, Session
 from consumerd.testing.fault_proxy import FaultProxy
-from consumerd.zk import NoAuth, NotConnected, Session
 
 if TYPE_CHECKING:
-    from consumerd.embedded import ZooKeeperServer
+    from consumerd.demo import ZooKeeperServer
     from tests.conftest import TlsFiles
 
 pytestmark = pytest.mark.asyncio

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.clock import SystemClock
-from consumerd.ports import SessionEvent
+from consumerd.base.clock import SystemClock
+from consumerd.base.ports import SessionEvent
+from consumerd.net.zk import NotConnected, Session
 from consumerd.testing.fault_proxy import FaultProxy
-from consumerd.zk import NotConnected, Session
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

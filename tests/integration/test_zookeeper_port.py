@@ -10,10 +10,9 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 import pytest_asyncio
 
-from consumerd.clock import SystemClock
-from consumerd.ports import Check, Create, Delete, SetData, ZooKeeper
-from consumerd.testing.memory_zookeeper import MemoryZooKeeper
-from consumerd.zk import (
+from consumerd.base.clock import SystemClock
+from consumerd.base.ports import Check, Create, Delete, SetData, ZooKeeper
+from consumerd.net.zk import (
     BadVersion,
     InvalidPath,
     MultiFailed,
@@ -24,6 +23,7 @@ from consumerd.zk import (
     Session,
     SessionChanged,
 )
+from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
 Connect = Callable[[], AbstractAsyncContextManager[ZooKeeper]]
 

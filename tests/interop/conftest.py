@@ -14,10 +14,10 @@ import pytest
 import pytest_asyncio
 from kazoo.client import KazooClient
 
-from consumerd.client import ChannelOpener, ClientSettings, ClusterClient
-from consumerd.clock import SystemClock
-from consumerd.embedded import JavaRuntime, MissingRuntimeError, find_java
+from consumerd.base.clock import SystemClock
+from consumerd.demo import JavaRuntime, MissingRuntimeError, find_java
 from consumerd.net import connect
+from consumerd.net.client import ChannelOpener, ClientSettings, ClusterClient
 from tests.interop.kerberos import KeyDistributionCentre, missing_programs
 from tests.support.jafka import JafkaBroker, jafka_jars
 from tests.support.jafka_clients import JafkaMember, JafkaProducer, compile_java

@@ -3,7 +3,7 @@
 Strategy: members are whole processes that record each delivery; records are merged in the order of time and read once.
 Invariants: every message of the log was delivered; within one ownership in order and without a gap; an owner begins at
 or before the end of its predecessors; and a member of ours delivers messages only as the latest owner, except for the
-one batch that it may have been delivering when it was stopped (`consumerd.embedded.audit.Caught`).
+one batch that it may have been delivering when it was stopped (`consumerd.demo.audit.Caught`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.client import error_of
-from consumerd.embedded.audit import Caught, Record, merge_records
-from consumerd.embedded.children import Child
-from consumerd.embedded.ledger import digest
-from consumerd.embedded.processes import DaemonProcess
-from consumerd.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.audit import Caught, Record, merge_records
+from consumerd.demo.children import Child
+from consumerd.demo.ledger import digest
+from consumerd.demo.processes import DaemonProcess
+from consumerd.net.client import error_of
 from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.records import encode_message_set, encode_record_batch
 from tests.support.jafka import java_command
@@ -34,8 +34,8 @@ from tests.support.kafka import kafka_jars
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from consumerd.client import ClusterClient
-    from consumerd.java import JavaRuntime
+    from consumerd.base.java import JavaRuntime
+    from consumerd.net.client import ClusterClient
     from tests.support.kafka import KafkaBroker, KafkaRelease
 
 TOPIC, GROUP, PARTITIONS = "events", "group", 6
@@ -177,7 +177,7 @@ class Group:
             "health": {"listen": "127.0.0.1:0", "metrics": True},
             "metrics": {"lag_interval": 0.5},
             "handler": {
-                "name": "consumerd.embedded.recorder:RecordHandler",
+                "name": "consumerd.demo.recorder:RecordHandler",
                 "options": {"directory": str(self.records), "pause": pause},
             },
         }

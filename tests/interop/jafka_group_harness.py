@@ -6,14 +6,14 @@ import random
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from consumerd.clock import SystemClock
-from consumerd.embedded.ledger import digest
+from consumerd.base.clock import SystemClock
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.ledger import digest
 from consumerd.group import assign
 from consumerd.net import connect
-from consumerd.partition import TopicPartition
 from consumerd.producer import Producer, ProducerSettings, StaticRouter
-from consumerd.registry import parse_partition_count, parse_subscription
-from consumerd.storage.dump import read_segment
+from consumerd.storage.log.dump import read_segment
+from consumerd.wire.registry import parse_partition_count, parse_subscription
 from consumerd.wire.v07 import Codec
 from tests.interop.zk_group import GROUP, Handed, ZooKeeperGroup
 from tests.interop.zk_group_account import COMMIT_INTERVAL, JafkaAccount
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from kazoo.client import KazooClient
 
-    from consumerd.embedded.audit import Record
-    from consumerd.embedded.children import Child
-    from consumerd.embedded.processes import DaemonProcess
+    from consumerd.demo.audit import Record
+    from consumerd.demo.children import Child
+    from consumerd.demo.processes import DaemonProcess
     from tests.interop.conftest import JafkaConsumerFactory
 
 TOPIC = "events"

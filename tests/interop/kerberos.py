@@ -12,8 +12,8 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
-from consumerd.embedded.children import Child
-from consumerd.embedded.ports import LOOPBACK, free_port
+from consumerd.demo.children import Child
+from consumerd.demo.ports import LOOPBACK, free_port
 
 if TYPE_CHECKING:
     from pathlib import Path

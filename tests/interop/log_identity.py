@@ -14,22 +14,22 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from consumerd.admin.v08.topic_plan import TopicPlan
-from consumerd.admin.v08.topic_requests import create_topic, delete_topic
-from consumerd.client import BrokerRefusedError
-from consumerd.embedded.audit import read_records
-from consumerd.embedded.ledger import digest
-from consumerd.offsets import KafkaOffsetStore
-from consumerd.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.audit import read_records
+from consumerd.demo.ledger import digest
+from consumerd.member.offsets import KafkaOffsetStore
+from consumerd.net.client import BrokerRefusedError
+from consumerd.operate.admin.v08.topic_plan import TopicPlan
+from consumerd.operate.admin.v08.topic_requests import create_topic, delete_topic
 from consumerd.wire.v08.error_codes import ErrorCode
 from tests.interop.group_harness import LONG_SESSION, PATIENCE, TOPIC, Group, said_by_java
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from consumerd.client import ClusterClient
-    from consumerd.embedded.children import Child
-    from consumerd.embedded.processes import DaemonProcess
+    from consumerd.demo.children import Child
+    from consumerd.demo.processes import DaemonProcess
+    from consumerd.net.client import ClusterClient
     from tests.support.kafka import KafkaBroker
 
 PLACE: Final = TopicPartition.numbered(TOPIC, 0)

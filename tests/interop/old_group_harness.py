@@ -13,15 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from consumerd.client import error_of
-from consumerd.embedded.children import Child
-from consumerd.embedded.ledger import digest
-from consumerd.embedded.ports import free_port
-from consumerd.errors import BrokerError
+from consumerd.base.errors import BrokerError
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.children import Child
+from consumerd.demo.ledger import digest
+from consumerd.demo.ports import free_port
 from consumerd.group import Spelling
 from consumerd.group.assignors import range_owners, roundrobin_owners
-from consumerd.partition import TopicPartition
-from consumerd.registry import (
+from consumerd.net.client import error_of
+from consumerd.wire.registry import (
     format_topic_assignment,
     parse_partition_state,
     parse_subscription_v08,
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
     from kazoo.client import KazooClient
 
-    from consumerd.client import ClusterClient
-    from consumerd.embedded.audit import Record
-    from consumerd.embedded.processes import DaemonProcess
-    from consumerd.java import JavaRuntime
+    from consumerd.base.java import JavaRuntime
+    from consumerd.demo.audit import Record
+    from consumerd.demo.processes import DaemonProcess
+    from consumerd.net.client import ClusterClient
     from tests.support.kafka import KafkaBroker
 
 #: Two topics, so that dealing them one by one and together differ; one with more than ten partitions.

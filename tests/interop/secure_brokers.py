@@ -19,18 +19,18 @@ import trustme
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, load_pem_private_key, pkcs12
 from cryptography.x509 import load_pem_x509_certificate
 
-from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, Plain, SaslAuthenticator
-from consumerd.clock import SystemClock
-from consumerd.embedded.ports import LOOPBACK
-from consumerd.errors import BrokerError
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import BrokerError
+from consumerd.demo.ports import LOOPBACK
 from consumerd.net import connect
+from consumerd.net.client import ChannelOpener, ClientSettings, ClusterClient, Plain, SaslAuthenticator
 from tests.support.jafka import java_command
 from tests.support.kafka import KafkaBroker
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from consumerd.embedded.children import Child
+    from consumerd.demo.children import Child
 
 USER: Final = "alice"
 #: In no way like anything else, so that it can be looked for in whatever is said.

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.client import error_of
-from consumerd.embedded.processes import DaemonProcess, clean_environment, consumerd_command, format_toml
-from consumerd.errors import ExitCode
-from consumerd.offsets import KafkaOffsetStore
-from consumerd.partition import TopicPartition
+from consumerd.base.errors import ExitCode
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.processes import DaemonProcess, clean_environment, consumerd_command, format_toml
+from consumerd.member.offsets import KafkaOffsetStore
+from consumerd.net.client import error_of
 from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.records import encode_record_batch
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from consumerd.client import ClusterClient
+    from consumerd.net.client import ClusterClient
     from tests.support.kafka import KafkaBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(600)]

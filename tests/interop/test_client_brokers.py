@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.client import BrokerRelease, error_of
-from consumerd.embedded.processes import DaemonProcess, clean_environment, consumerd_command
-from consumerd.errors import BrokerError, ExitCode
+from consumerd.base.errors import BrokerError, ExitCode
+from consumerd.demo.processes import DaemonProcess, clean_environment, consumerd_command
+from consumerd.net.client import BrokerRelease, error_of
 from consumerd.wire.v08 import ResponseHeader, ResponseMessage, decode_request, encode_response
 from consumerd.wire.v08.apis import API_VERSIONS, APIS, METADATA, OFFSETS
 from consumerd.wire.v08.error_codes import ErrorCode
@@ -20,7 +20,7 @@ from tests.support.kafka import RELEASES
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from consumerd.client import ClusterClient
+    from consumerd.net.client import ClusterClient
 
 pytestmark = pytest.mark.interop
 EVERYDAY = ("0.8.2.2", "3.9.1")

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 import pytest_asyncio
 
-from consumerd.clock import SystemClock
-from consumerd.embedded import MissingRuntimeError
-from consumerd.errors import ExitCode
-from consumerd.fetch import ByteBudget, FetchPool, FetchSettings, Lane
-from consumerd.fetch.v08.brokers import V08Brokers
-from consumerd.offsets import KafkaOffsetStore, OffsetsUnavailableError
-from consumerd.partition import TopicPartition
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ExitCode
+from consumerd.base.partition import TopicPartition
+from consumerd.demo import MissingRuntimeError
+from consumerd.member.fetch import ByteBudget, FetchPool, FetchSettings, Lane
+from consumerd.member.fetch.v08.brokers import V08Brokers
+from consumerd.member.offsets import KafkaOffsetStore, OffsetsUnavailableError
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from tests.interop.group_harness import GROUP, PARTITIONS, PATIENCE, TOPIC, Group
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     from kazoo.client import KazooClient
 
-    from consumerd.client import ClusterClient
-    from consumerd.embedded.processes import DaemonProcess
-    from consumerd.java import JavaRuntime
+    from consumerd.base.java import JavaRuntime
+    from consumerd.demo.processes import DaemonProcess
+    from consumerd.net.client import ClusterClient
     from consumerd.producer.v08.batches import Delivered, Delivery
     from tests.support.kafka import KafkaBroker, KafkaRelease
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.embedded.processes import clean_environment, consumerd_command
-from consumerd.errors import ExitCode
+from consumerd.base.errors import ExitCode
+from consumerd.demo.processes import clean_environment, consumerd_command
 from consumerd.producer.v08.murmur2 import key_partition
 from tests.support.kafka import RELEASES
 

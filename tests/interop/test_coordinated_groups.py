@@ -18,12 +18,12 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from consumerd.embedded.errors import ChildError
-from consumerd.embedded.ports import free_port
-from consumerd.embedded.processes import DaemonProcess, format_toml
-from consumerd.errors import ExitCode
-from consumerd.offsets import KafkaOffsetStore
-from consumerd.partition import TopicPartition
+from consumerd.base.errors import ExitCode
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.errors import ChildError
+from consumerd.demo.ports import free_port
+from consumerd.demo.processes import DaemonProcess, format_toml
+from consumerd.member.offsets import KafkaOffsetStore
 from tests.interop.group_harness import GROUP, LONG_SESSION, PARTITIONS, TOPIC, Group
 from tests.support.kafka import RELEASES
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
-    from consumerd.java import JavaRuntime
+    from consumerd.base.java import JavaRuntime
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 COORDINATING = [version for version, release in RELEASES.items() if release.number >= (0, 9)]

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.clock import SystemClock
-from consumerd.config.build import build_dead_letters
-from consumerd.config.model import parse
-from consumerd.errors import HandlerFailedError, NotFoundError
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import HandlerFailedError, NotFoundError
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import KeyedMessage, Letter
 from consumerd.handlers.dead_letter_files import read_letters
 from consumerd.handlers.dead_letters import decode_letter
-from consumerd.partition import TopicPartition
+from consumerd.service.config.build import build_dead_letters
+from consumerd.service.config.model import parse
 from tests.integration.conftest import consumerd
 from tests.interop.test_forward import held
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.embedded import MissingRuntimeError
-from consumerd.embedded.children import Child
-from consumerd.errors import ExitCode
+from consumerd.base.errors import ExitCode
+from consumerd.demo import MissingRuntimeError
+from consumerd.demo.children import Child
 from consumerd.wire.v08.apis import JOIN_GROUP, SYNC_GROUP
 from consumerd.wire.v08.subscription import PROTOCOL_TYPE, MemberAssignment, MemberMetadata
 from tests.interop.test_tools_brokers import EACH, GROUP, TOPIC, Tool, fill, versions
@@ -23,8 +23,8 @@ from tests.support.kafka import RELEASES, kafka_jars
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.client import ClusterClient
-    from consumerd.java import JavaRuntime
+    from consumerd.base.java import JavaRuntime
+    from consumerd.net.client import ClusterClient
     from tests.support.kafka import KafkaRelease
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.clock import SystemClock
-from consumerd.embedded.children import Child
-from consumerd.embedded.processes import DaemonProcess
-from consumerd.errors import ExitCode
-from consumerd.offsets import KafkaOffsetStore, OffsetsUnavailableError
-from consumerd.partition import TopicPartition
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ExitCode
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.children import Child
+from consumerd.demo.processes import DaemonProcess
+from consumerd.member.offsets import KafkaOffsetStore, OffsetsUnavailableError
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from tests.support.jafka import java_command
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from kazoo.client import KazooClient
 
-    from consumerd.client import ClusterClient
-    from consumerd.java import JavaRuntime
+    from consumerd.base.java import JavaRuntime
+    from consumerd.net.client import ClusterClient
     from tests.support.kafka import KafkaBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]

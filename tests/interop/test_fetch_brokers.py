@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, error_of
-from consumerd.clock import SystemClock
-from consumerd.fetch import ByteBudget, FetchPool, FetchSettings, Lane
-from consumerd.fetch.v08.brokers import V08Brokers
+from consumerd.base.clock import SystemClock
+from consumerd.base.partition import TopicPartition
+from consumerd.member.fetch import ByteBudget, FetchPool, FetchSettings, Lane
+from consumerd.member.fetch.v08.brokers import V08Brokers
 from consumerd.net import connect
-from consumerd.partition import TopicPartition
+from consumerd.net.client import ChannelOpener, ClientSettings, ClusterClient, error_of
 from consumerd.wire.v07 import EARLIEST, LATEST
 from consumerd.wire.v08.apis import DELETE_TOPICS, PRODUCE
 from consumerd.wire.v08.records import RecordCodec, encode_message_set, encode_record_batch
@@ -25,8 +25,8 @@ from tests.support.kafka import RELEASES, SHORT_SESSION, KafkaBroker
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from consumerd.errors import ConsumerdError
-    from consumerd.fetch.log_changes import LogChange
+    from consumerd.base.errors import ConsumerdError
+    from consumerd.member.fetch.log_changes import LogChange
     from consumerd.wire.v08.records import Record
 
 pytestmark = pytest.mark.interop

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.clock import SystemClock
-from consumerd.embedded.processes import consumerd_command
-from consumerd.errors import BrokerError, ExitCode, HandlerFailedError
-from consumerd.forward import TargetLog, read_identity
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import BrokerError, ExitCode, HandlerFailedError
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.processes import consumerd_command
 from consumerd.handlers import Batch, HandlerContext, load_handler
-from consumerd.partition import TopicPartition
+from consumerd.handlers.forward import TargetLog, read_identity
 from consumerd.producer.v08.murmur2 import key_partition
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.client import (
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import BrokerError, ExitCode
+from consumerd.demo import find_java
+from consumerd.demo.ports import free_port
+from consumerd.demo.processes import DaemonProcess
+from consumerd.net import ConnectError, connect
+from consumerd.net.client import (
     AuthenticationError,
     BrokerRelease,
     ChannelOpener,
@@ -17,19 +23,13 @@ from consumerd.client import (
     ClusterClient,
     SaslAuthenticator,
 )
-from consumerd.clock import SystemClock
-from consumerd.embedded import find_java
-from consumerd.embedded.ports import free_port
-from consumerd.embedded.processes import DaemonProcess
-from consumerd.errors import BrokerError, ExitCode
-from consumerd.net import ConnectError, connect
 from tests.interop.kerberos import REALM, KeyDistributionCentre
 from tests.support.kafka import RELEASES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from consumerd.client.sasl_gssapi import GssapiIdentity
+    from consumerd.net.client.sasl_gssapi import GssapiIdentity
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
 CLOCK = SystemClock()
@@ -83,7 +83,7 @@ async def start_broker(kafka: Any, version: str, kdc: KeyDistributionCentre, fol
 async def test_authenticates_with_a_ticket(
     version: str, kafka: Any, kdc: KeyDistributionCentre, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from consumerd.client.sasl_gssapi import GssapiIdentity
+    from consumerd.net.client.sasl_gssapi import GssapiIdentity
 
     port = await start_broker(kafka, version, kdc, tmp_path)
     keys = kdc.keytab("alice")

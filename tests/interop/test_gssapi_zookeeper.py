@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from consumerd.clock import SystemClock
-from consumerd.config.build import build_session
-from consumerd.config.model import parse
-from consumerd.embedded.zookeeper_launch import zookeeper_jars
-from consumerd.zk import AuthFailed, NoAuth, Session
+from consumerd.base.clock import SystemClock
+from consumerd.demo.zookeeper_launch import zookeeper_jars
+from consumerd.net.zk import AuthFailed, NoAuth, Session
+from consumerd.service.config.build import build_session
+from consumerd.service.config.model import parse
 from tests.interop.kerberos import REALM, KeyDistributionCentre
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from consumerd.embedded import JavaRuntime, ZooKeeperServer
+    from consumerd.demo import JavaRuntime, ZooKeeperServer
 
 pytestmark = [pytest.mark.interop, pytest.mark.zookeeper, pytest.mark.asyncio]
 MODULE = "com.sun.security.auth.module.Krb5LoginModule required"

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.embedded.processes import DaemonProcess, clean_environment, consumerd_command
-from consumerd.errors import ExitCode
-from consumerd.offsets import KafkaOffsetStore
-from consumerd.partition import TopicPartition
+from consumerd.base.errors import ExitCode
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.processes import DaemonProcess, clean_environment, consumerd_command
+from consumerd.member.offsets import KafkaOffsetStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.clock import SystemClock
-from consumerd.embedded.audit import AuditResult, audit, merge_records
-from consumerd.embedded.ledger import Ledger
-from consumerd.embedded.processes import BrokerProcess, DaemonProcess
+from consumerd.base.clock import SystemClock
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.audit import AuditResult, audit, merge_records
+from consumerd.demo.ledger import Ledger
+from consumerd.demo.processes import BrokerProcess, DaemonProcess
 from consumerd.net import connect
-from consumerd.partition import TopicPartition
 from consumerd.producer import Producer, ProducerSettings, StaticRouter
-from consumerd.storage.dump import LogEntry, read_segment
+from consumerd.storage.log.dump import LogEntry, read_segment
 from consumerd.wire.v07 import Codec
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def our_producer(port: int, codec: Codec) -> Producer:
 
 def daemon(directory: Path, zookeeper: str, group: str) -> DaemonProcess:
     handler = {
-        "name": "consumerd.embedded.recorder:RecordHandler",
+        "name": "consumerd.demo.recorder:RecordHandler",
         "options": {"directory": str(directory / "records")},
     }
     return DaemonProcess(

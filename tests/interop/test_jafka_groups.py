@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.embedded.processes import BrokerProcess
-from consumerd.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.processes import BrokerProcess
 from tests.interop.jafka_group_harness import JVM_TIMES, PARTITIONS, TOPIC, MixedGroup
 from tests.interop.zk_group_scenes import come_and_go, give_up_slowly
 

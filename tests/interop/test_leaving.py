@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.embedded.children import Child
-from consumerd.embedded.processes import BrokerProcess, DaemonProcess, clean_environment
-from consumerd.errors import ExitCode
-from consumerd.forward import TargetLog
+from consumerd.base.errors import ExitCode
+from consumerd.demo.children import Child
+from consumerd.demo.processes import BrokerProcess, DaemonProcess, clean_environment
+from consumerd.handlers.forward import TargetLog
 from consumerd.net import connect
 from consumerd.wire.v07 import LATEST, Codec, OffsetsRequest, ProduceRequest, encode_message_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from consumerd.client import ClusterClient
+    from consumerd.net.client import ClusterClient
     from tests.support.kafka import KafkaBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]

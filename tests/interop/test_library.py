@@ -22,10 +22,10 @@ from consumerd import (
     Whitelist,
     open_producer,
 )
-from consumerd.embedded import free_port
-from consumerd.errors import BrokerError
-from consumerd.offsets import KafkaOffsetStore
-from consumerd.offsets.kafka_store import CommittedOffset
+from consumerd.base.errors import BrokerError
+from consumerd.demo import free_port
+from consumerd.member.offsets import KafkaOffsetStore
+from consumerd.member.offsets.kafka_store import CommittedOffset
 from consumerd.producer import NotSentError
 from consumerd.producer.v08.murmur2 import key_partition
 from tests.support.kafka import RELEASES

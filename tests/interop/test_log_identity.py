@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 import pytest_asyncio
 
-from consumerd.admin import BrokerGroups, GroupFindingKind, diagnose_once, read_diagnosis_input
-from consumerd.embedded import MissingRuntimeError
-from consumerd.embedded.ledger import digest
-from consumerd.offsets import KafkaOffsetStore
-from consumerd.registry import topic_path
+from consumerd.demo import MissingRuntimeError
+from consumerd.demo.ledger import digest
+from consumerd.member.offsets import KafkaOffsetStore
+from consumerd.operate.admin import BrokerGroups, GroupFindingKind, diagnose_once, read_diagnosis_input
 from consumerd.spark.source.errors import DataLossError
 from consumerd.spark.source.offsets import entries
 from consumerd.spark.source.options import read_options
 from consumerd.spark.source.planning import StreamPlanner
 from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v08.reading import read_v08_split
+from consumerd.wire.registry import topic_path
 from tests.interop.group_harness import TOPIC, Group
 from tests.interop.log_identity import (
     FIRST,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from kazoo.client import KazooClient
 
-    from consumerd.java import JavaRuntime
+    from consumerd.base.java import JavaRuntime
     from tests.support.kafka import KafkaRelease
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(600)]

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.clock import SystemClock
-from consumerd.embedded.processes import clean_environment, consumerd_command
-from consumerd.errors import ExitCode
-from consumerd.forward import TargetLog, read_identity
-from consumerd.offsets import KafkaOffsetStore, UnclaimedZooKeeperOffsetStore
-from consumerd.partition import TopicPartition
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ExitCode
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.processes import clean_environment, consumerd_command
+from consumerd.handlers.forward import TargetLog, read_identity
+from consumerd.member.offsets import KafkaOffsetStore, UnclaimedZooKeeperOffsetStore
+from consumerd.net.zk import Session
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
-from consumerd.registry import StaticSubscription, format_subscription_v08, id_path
-from consumerd.zk import Session
+from consumerd.wire.registry import StaticSubscription, format_subscription_v08, id_path
 
 if TYPE_CHECKING:
-    from consumerd.client import ClusterClient
+    from consumerd.net.client import ClusterClient
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 PLACES = [TopicPartition.numbered("events", number) for number in range(3)]

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.clock import SystemClock
-from consumerd.embedded.processes import consumerd_command
-from consumerd.errors import ExitCode
-from consumerd.forward import SourceMark
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ExitCode
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.processes import consumerd_command
 from consumerd.handlers import Batch, HandlerContext, load_handler
-from consumerd.partition import TopicPartition
+from consumerd.handlers.forward import SourceMark
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.storage import segment_name
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set

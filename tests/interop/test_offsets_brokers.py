@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.clock import SystemClock
-from consumerd.embedded.processes import DaemonProcess
-from consumerd.errors import ExitCode
-from consumerd.offsets import (
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ExitCode
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.processes import DaemonProcess
+from consumerd.member.offsets import (
     CommittedOffset,
     DualOffsetStore,
     KafkaOffsetStore,
@@ -20,9 +21,8 @@ from consumerd.offsets import (
     OffsetsUnavailableError,
     make_store,
 )
-from consumerd.partition import TopicPartition
-from consumerd.registry import owner_path
-from consumerd.zk import Session
+from consumerd.net.zk import Session
+from consumerd.wire.registry import owner_path
 from tests.support.kafka import RELEASES
 
 if TYPE_CHECKING:

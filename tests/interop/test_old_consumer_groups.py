@@ -23,10 +23,10 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
 from cryptography.x509 import load_pem_x509_certificates
 
-from consumerd.embedded.ports import free_port
-from consumerd.embedded.processes import clean_environment, consumerd_command
-from consumerd.errors import ExitCode
-from consumerd.partition import TopicPartition
+from consumerd.base.errors import ExitCode
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.ports import free_port
+from consumerd.demo.processes import clean_environment, consumerd_command
 from tests.interop.old_group_harness import DEFAULT_TIMES, OldGroup, Scene, WideGroup
 from tests.interop.zk_group import GROUP
 from tests.interop.zk_group_scenes import come_and_go, give_up_slowly
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from kazoo.client import KazooClient
 
-    from consumerd.java import JavaRuntime
+    from consumerd.base.java import JavaRuntime
 
 log = logging.getLogger(__name__)
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from consumerd import ConsumerConfig, ConsumerConnector
-from consumerd.clock import SystemClock
-from consumerd.embedded import MissingRuntimeError
-from consumerd.embedded.children import Child
-from consumerd.embedded.processes import BrokerProcess, clean_environment, consumerd_command
+from consumerd.base.clock import SystemClock
+from consumerd.base.partition import TopicPartition
+from consumerd.demo import MissingRuntimeError
+from consumerd.demo.children import Child
+from consumerd.demo.processes import BrokerProcess, clean_environment, consumerd_command
 from consumerd.net import connect
-from consumerd.partition import TopicPartition
-from consumerd.registry import offset_path, owners_path
+from consumerd.net.zk import DigestMd5, NotConnected, Session
+from consumerd.wire.registry import offset_path, owners_path
 from consumerd.wire.v07 import LATEST, OffsetsRequest, ProduceRequest, encode_message_set
-from consumerd.zk import DigestMd5, NotConnected, Session
 from tests.support.maven import fetch_jars
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.broker import Broker, BrokerConfig
-from consumerd.clock import SystemClock
+from consumerd.base.clock import SystemClock
+from consumerd.net.zk import Session
+from consumerd.storage.broker import Broker, BrokerConfig
 from consumerd.wire.v07 import Codec, ProduceRequest, encode_message_set
-from consumerd.zk import Session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

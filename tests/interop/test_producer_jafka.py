@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.clock import SystemClock
-from consumerd.mirror import MirrorTopics, PlacedRouter, SourcePartition
+from consumerd.base.clock import SystemClock
+from consumerd.handlers.mirror import MirrorTopics, PlacedRouter, SourcePartition
 from consumerd.net import connect
+from consumerd.net.zk import Session
 from consumerd.producer import (
     AsyncProducer,
     Producer,
@@ -22,7 +23,6 @@ from consumerd.producer import (
     key_index,
 )
 from consumerd.wire.v07 import Codec, FetchRequest, decode_batch, decode_fetch_response
-from consumerd.zk import Session
 
 if TYPE_CHECKING:
     from consumerd.producer import Router

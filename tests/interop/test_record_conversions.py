@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from consumerd.client import error_of
+from consumerd.net.client import error_of
 from consumerd.wire.v08.apis import CREATE_TOPICS, FETCH, PRODUCE
 from consumerd.wire.v08.records import (
     BatchEnd,
@@ -26,7 +26,7 @@ from tests.support.kafka import RELEASES
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from consumerd.client import ClusterClient
+    from consumerd.net.client import ClusterClient
 
 pytestmark = pytest.mark.interop
 COUNT = 60

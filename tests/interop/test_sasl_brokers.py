@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.client import (
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import BrokerError
+from consumerd.demo.ports import free_port
+from consumerd.net import connect
+from consumerd.net.client import (
     AuthenticationError,
     ChannelOpener,
     ClientSettings,
@@ -18,17 +22,13 @@ from consumerd.client import (
     SaslAuthenticator,
     Scram,
 )
-from consumerd.clock import SystemClock
-from consumerd.embedded.ports import free_port
-from consumerd.errors import BrokerError
-from consumerd.net import connect
 from tests.support.kafka import RELEASES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from consumerd.ports import SaslMechanism
+    from consumerd.base.ports import SaslMechanism
 
 pytestmark = pytest.mark.interop
 CLOCK = SystemClock()

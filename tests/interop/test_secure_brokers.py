@@ -18,17 +18,17 @@ import pytest
 import structlog
 
 from consumerd import ConsumerConfig, ConsumerConnector, Plain, ProducerConfig, Scram, open_producer
+from consumerd.base.errors import BrokerError, ExitCode
 from consumerd.cli.main import run
-from consumerd.embedded import MissingRuntimeError
-from consumerd.embedded.ports import free_port
-from consumerd.embedded.processes import (
+from consumerd.demo import MissingRuntimeError
+from consumerd.demo.ports import free_port
+from consumerd.demo.processes import (
     BrokerProcess,
     DaemonProcess,
     clean_environment,
     consumerd_command,
     format_toml,
 )
-from consumerd.errors import BrokerError, ExitCode
 from consumerd.spark.source.errors import BrokerRejectedError
 from consumerd.spark.source.filters import Pruning
 from consumerd.spark.source.options import read_options
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
     from kazoo.client import KazooClient
 
-    from consumerd.java import JavaRuntime
-    from consumerd.ports import SaslMechanism
+    from consumerd.base.java import JavaRuntime
+    from consumerd.base.ports import SaslMechanism
     from tests.support.kafka import KafkaRelease
 
 pytestmark = [pytest.mark.interop, pytest.mark.zookeeper, pytest.mark.asyncio, pytest.mark.timeout(900)]

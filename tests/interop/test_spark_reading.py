@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer
 
-from consumerd.admin import RefusedError
-from consumerd.client import error_of
-from consumerd.embedded.ports import free_port
-from consumerd.offsets.kafka_store import KafkaOffsetStore
-from consumerd.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.ports import free_port
+from consumerd.member.offsets.kafka_store import KafkaOffsetStore
+from consumerd.net.client import error_of
+from consumerd.operate.admin import RefusedError
 from consumerd.spark.source.columns import COLUMNS
 from consumerd.spark.source.errors import BrokerRejectedError, DataLossError
 from consumerd.spark.source.filters import Pruning
@@ -35,7 +35,7 @@ from tests.support.topics import create_topic, recreate_topic
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from consumerd.client import ClusterClient
+    from consumerd.net.client import ClusterClient
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
 EVERYDAY = ("0.8.2.2", "3.9.1")

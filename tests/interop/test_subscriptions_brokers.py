@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.clock import SystemClock
-from consumerd.embedded.processes import DaemonProcess
-from consumerd.errors import ExitCode
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ExitCode
+from consumerd.demo.processes import DaemonProcess
 from consumerd.producer.v08.producer import V08Producer
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import pytest
 import structlog
 
+from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
-from consumerd.client import error_of
-from consumerd.config.properties import format_properties
-from consumerd.embedded.children import Child
-from consumerd.embedded.ports import free_port
-from consumerd.errors import ExitCode
+from consumerd.demo.children import Child
+from consumerd.demo.ports import free_port
+from consumerd.net.client import error_of
+from consumerd.service.config.properties import format_properties
 from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.records import encode_message_set, encode_record_batch
 from tests.support.jafka import java_command
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from kazoo.client import KazooClient
 
-    from consumerd.client import ClusterClient
-    from consumerd.java import JavaRuntime
+    from consumerd.base.java import JavaRuntime
+    from consumerd.net.client import ClusterClient
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 GROUP, TOPIC = "g", "events"

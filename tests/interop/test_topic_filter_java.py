@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from consumerd.embedded import JavaRuntime, MissingRuntimeError
-from consumerd.registry import RegistryError
-from consumerd.registry.regex import matches, parse
+from consumerd.demo import JavaRuntime, MissingRuntimeError
+from consumerd.wire.registry import RegistryError
+from consumerd.wire.registry.regex import matches, parse
 from tests.support.jafka_clients import compile_java
 
 if TYPE_CHECKING:

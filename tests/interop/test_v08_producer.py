@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from consumerd.clock import SystemClock
-from consumerd.fetch import ByteBudget, FetchPool, FetchSettings, Lane
-from consumerd.fetch.v08.brokers import V08Brokers
-from consumerd.partition import TopicPartition
+from consumerd.base.clock import SystemClock
+from consumerd.base.partition import TopicPartition
+from consumerd.member.fetch import ByteBudget, FetchPool, FetchSettings, Lane
+from consumerd.member.fetch.v08.brokers import V08Brokers
 from consumerd.producer.v08.murmur2 import key_partition
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings

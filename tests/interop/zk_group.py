@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kazoo.exceptions import NoNodeError
 
-from consumerd.embedded.audit import parse_record
-from consumerd.embedded.processes import DaemonProcess
-from consumerd.errors import ExitCode
-from consumerd.registry import parse_owner
+from consumerd.base.errors import ExitCode
+from consumerd.demo.audit import parse_record
+from consumerd.demo.processes import DaemonProcess
+from consumerd.wire.registry import parse_owner
 from tests.interop.zk_group_account import COMMIT_INTERVAL
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
     from kazoo.client import KazooClient
 
-    from consumerd.embedded.audit import Record
-    from consumerd.embedded.children import Child
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
+    from consumerd.demo.audit import Record
+    from consumerd.demo.children import Child
 
 #: The time of each delivery, with the position of the message in its partition; None for a claim.
 Handed = tuple[float, "TopicPartition", int | None]
@@ -139,7 +139,7 @@ class ZooKeeperGroup(ABC):
             "zookeeper": {"connect": self._zookeeper, "session_timeout": self._session_timeout},
             "commit": {"interval": COMMIT_INTERVAL},
             "handler": {
-                "name": "consumerd.embedded.recorder:RecordHandler",
+                "name": "consumerd.demo.recorder:RecordHandler",
                 "options": {"directory": str(self._directory / "records"), "pause": 0.01},
             },
         }

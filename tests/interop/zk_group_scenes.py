@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pytest
 
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
     from tests.interop.zk_group import ZooKeeperGroup
 
 

@@ -1,7 +1,7 @@
 """A small cluster of whole processes for kill tests: ZooKeeper, a broker, a continuous producer, members that record.
 
 Strategy: everything runs as an operator would run it. The input is produced while things die; afterwards every message
-is accounted for by its identity (`consumerd.embedded.audit`), against what the broker's segment files really hold.
+is accounted for by its identity (`consumerd.demo.audit`), against what the broker's segment files really hold.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 
-from consumerd.clock import SystemClock
-from consumerd.embedded.audit import AuditResult, audit, merge_records
-from consumerd.embedded.ledger import Ledger
-from consumerd.embedded.processes import BrokerProcess, DaemonProcess
-from consumerd.partition import TopicPartition
-from consumerd.registry import owner_path
-from consumerd.zk import NoNode, Session
+from consumerd.base.clock import SystemClock
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.audit import AuditResult, audit, merge_records
+from consumerd.demo.ledger import Ledger
+from consumerd.demo.processes import BrokerProcess, DaemonProcess
+from consumerd.net.zk import NoNode, Session
+from consumerd.wire.registry import owner_path
 from tests.kill.mirrors import TOPIC, producers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from consumerd.embedded import ZooKeeperServer
+    from consumerd.demo import ZooKeeperServer
     from tests.support.zookeeper_ensemble import ZooKeeperEnsemble
 
 GROUP = "group"
@@ -78,7 +78,7 @@ class Cluster:
             "fetch": {"size": 20_000, "idle_backoff": 0.1},
             "commit": {"interval": 0.5},
             "handler": {
-                "name": "consumerd.embedded.recorder:RecordHandler",
+                "name": "consumerd.demo.recorder:RecordHandler",
                 "options": {"directory": str(self.records), "pause": pause},
             },
         }

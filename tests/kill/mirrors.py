@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.clock import SystemClock
-from consumerd.embedded.processes import Process, consumerd_command, format_toml
+from consumerd.base.clock import SystemClock
+from consumerd.demo.processes import Process, consumerd_command, format_toml
 from consumerd.net import connect
+from consumerd.net.zk import NoNode, Session
 from consumerd.producer import Producer, ProducerSettings, StaticRouter
 from consumerd.wire.compression import Codec
-from consumerd.zk import NoNode, Session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from consumerd.embedded.processes import BrokerProcess
+    from consumerd.demo.processes import BrokerProcess
 
 TOPIC = "events"
 #: Settings of brokers whose logs roll within a test, and whose sessions end soon.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from consumerd.errors import ExitCode
+from consumerd.base.errors import ExitCode
 from consumerd.wire.v07 import encode_message_set
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from consumerd.embedded.audit import AuditResult
+    from consumerd.demo.audit import AuditResult
 
 pytestmark = [pytest.mark.kill, pytest.mark.zookeeper, pytest.mark.asyncio]
 
@@ -81,7 +81,7 @@ async def test_follows_a_broker_to_another_address(cluster: Any) -> None:
     async with cluster.producing():
         await cluster.wait_all_owned(1)
     assert await cluster.broker.stop() == 0
-    from consumerd.embedded.ports import free_port
+    from consumerd.demo.ports import free_port
 
     cluster.broker.port = free_port()
     await cluster.broker.start()

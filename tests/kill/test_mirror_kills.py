@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.embedded.processes import BrokerProcess
-from consumerd.storage.dump import find_segments, read_segment
+from consumerd.demo.processes import BrokerProcess
+from consumerd.storage.log.dump import find_segments, read_segment
 from tests.kill.mirrors import BROKER_SETTINGS, TOPIC, MirrorProcess, all_committed, producers
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import asyncpg
 import pytest
 from pyarrow import parquet as pq
 
-from consumerd.storage.dump import find_segments, read_segment
+from consumerd.storage.log.dump import find_segments, read_segment
 from tests.support.postgres import PostgresServer
 from tests.support.receiver import OncePerKey, Receiver
 from tests.support.small_disk import fill, small_disk

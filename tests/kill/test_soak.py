@@ -16,7 +16,7 @@ from tests.support.postgres import PostgresServer
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from consumerd.embedded import JavaRuntime
+    from consumerd.demo import JavaRuntime
 
 pytestmark = [
     pytest.mark.kill,

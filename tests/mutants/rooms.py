@@ -31,14 +31,15 @@ _PRODUCE = "tests/simulation/test_producer.py::test_keeps_acknowledged_messages_
 _PRODUCE_V07 = "tests/simulation/test_v07_producer.py::test_logs_are_as_told_when_requests_are_disturbed"
 
 ROOMS: Final = {
-    "client": Room("consumerd/client", ("tests/unit/client",)),
-    "cluster": Room("consumerd/cluster", ("tests/unit/cluster",)),
-    "fetch": Room("consumerd/fetch", ("tests/unit/fetch", *_properties("fetching"))),
+    "client": Room("consumerd/net/client", ("tests/unit/net/client",)),
+    "cluster": Room("consumerd/net/cluster", ("tests/unit/net/cluster",)),
+    "fetch": Room("consumerd/member/fetch", ("tests/unit/member/fetch", *_properties("fetching"))),
     "fetch/v07": Room(
-        "consumerd/fetch/v07", ("tests/unit/fetch/v07", "tests/unit/fetch/test_policies.py", *_properties("fetching"))
+        "consumerd/member/fetch/v07",
+        ("tests/unit/member/fetch/v07", "tests/unit/member/fetch/test_policies.py", *_properties("fetching")),
     ),
-    "fetch/v08": Room("consumerd/fetch/v08", ("tests/unit/fetch/v08", "tests/simulation/test_polls.py")),
-    "forward": Room("consumerd/forward", ("tests/unit/forward", _FORWARD)),
+    "fetch/v08": Room("consumerd/member/fetch/v08", ("tests/unit/member/fetch/v08", "tests/simulation/test_polls.py")),
+    "forward": Room("consumerd/handlers/forward", ("tests/unit/handlers/forward", _FORWARD)),
     "producer": Room(
         "consumerd/producer",
         (
@@ -59,21 +60,21 @@ ROOMS: Final = {
         "consumerd/group", ("tests/unit/group", *_properties("assignment", "assignors", "membership_events"))
     ),
     "consumer": Room(
-        "consumerd/consumer",
+        "consumerd/member/consumer",
         (
-            "tests/unit/consumer",
+            "tests/unit/member/consumer",
             *(f"tests/unit/testing/test_{name}.py" for name in ("group", "harness", "harness_sync", "revocation")),
             "tests/simulation/test_groups.py::test_delivers_every_message_once_while_a_member_joins_and_leaves",
             "tests/simulation/test_kafka_handover.py::test_fixed_partitions_resume_from_their_commits_after_a_restart",
             "tests/simulation/test_kafka_handover.py::test_second_member_joins_and_leaves[latest-3.0]",
         ),
     ),
-    "offsets": Room("consumerd/offsets", ("tests/unit/offsets", *_properties("handled_prefix"))),
+    "offsets": Room("consumerd/member/offsets", ("tests/unit/member/offsets", *_properties("handled_prefix"))),
     "zk": Room(
-        "consumerd/zk",
-        ("tests/unit/zk", "tests/simulation/test_zookeeper.py", *_properties("zk_replies", "zk_requests")),
+        "consumerd/net/zk",
+        ("tests/unit/net/zk", "tests/simulation/test_zookeeper.py", *_properties("zk_replies", "zk_requests")),
     ),
-    "storage": Room("consumerd/storage", ("tests/unit/storage", *_properties("log", "log_crashes"))),
+    "storage": Room("consumerd/storage/log", ("tests/unit/storage/log", *_properties("log", "log_crashes"))),
     "wire/v08": Room("consumerd/wire/v08", ("tests/unit/wire/v08", "tests/simulation/test_polls.py")),
     "wire/v07": Room(
         "consumerd/wire/v07",

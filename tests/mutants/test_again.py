@@ -6,15 +6,15 @@ from tests.mutants.__main__ import read_named
 
 OUTPUT = """\
 3 mutants, 20 tests
-survived: consumerd/zk/acl.py:40: constant changed
+survived: consumerd/net/zk/acl.py:40: constant changed
   - if scheme == "digest":
   + if scheme == "digesu":
-timed out: consumerd/zk/session.py:12: condition holds
+timed out: consumerd/net/zk/session.py:12: condition holds
   - while self._open:
   + while True
 
 survivors:
-consumerd/zk/acl.py:40: constant changed
+consumerd/net/zk/acl.py:40: constant changed
   - if scheme == "digest":
   + if scheme == "digesu":
 
@@ -24,8 +24,8 @@ consumerd/zk/acl.py:40: constant changed
 
 def test_names_each_mutant_that_the_output_lists_by_its_file_and_text() -> None:
     assert read_named(OUTPUT) == {
-        ("consumerd/zk/acl.py", 'if scheme == "digest":', 'if scheme == "digesu":'),
-        ("consumerd/zk/session.py", "while self._open:", "while True"),
+        ("consumerd/net/zk/acl.py", 'if scheme == "digest":', 'if scheme == "digesu":'),
+        ("consumerd/net/zk/session.py", "while self._open:", "while True"),
     }
 
 

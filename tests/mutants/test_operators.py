@@ -149,7 +149,7 @@ def test_spans_the_lines_that_run_the_place() -> None:
 
 
 def test_every_mutant_of_a_module_compiles_and_differs() -> None:
-    path = "consumerd/offsets/tracker.py"
+    path = "consumerd/member/offsets/tracker.py"
     source = (ROOT / path).read_text("utf-8")
     original = ast.dump(ast.parse(source))
     mutants = Module(source, path).mutants

@@ -148,7 +148,7 @@ def test_judges_a_module_and_leaves_the_checkout_as_it_was() -> None:
         return subprocess.run(["git", "status", "--short"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
     before = state()
-    command = [sys.executable, "-m", "tests.mutants", "--module", "consumerd/offsets/tracker.py"]
+    command = [sys.executable, "-m", "tests.mutants", "--module", "consumerd/member/offsets/tracker.py"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     assert " 0 survived (0.0 %)" in run.stdout

@@ -23,7 +23,8 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from consumerd.archive import (
+from consumerd.storage import DamagedArchiveError
+from consumerd.storage.archives import (
     ArchiveExport,
     ExportFormat,
     ExportOptions,
@@ -32,11 +33,10 @@ from consumerd.archive import (
     StopRequest,
     find_sources,
 )
-from consumerd.archive.zstd import ZstdDecoder
-from consumerd.storage import DamagedArchiveError
-from consumerd.storage.archive import ArchivedRun, Flaw, read_runs
-from consumerd.storage.archive_packed import UnpackedStream
-from consumerd.storage.archive_tar import list_members, read_members
+from consumerd.storage.archives.zstd import ZstdDecoder
+from consumerd.storage.log.archive import ArchivedRun, Flaw, read_runs
+from consumerd.storage.log.archive_packed import UnpackedStream
+from consumerd.storage.log.archive_tar import list_members, read_members
 from consumerd.wire.v07 import BatchEnd, Codec, DecodeLimits, decode_batch, encode_message_set
 
 LIMITS = DecodeLimits(max_message_bytes=1 << 20, max_decompressed_bytes=1 << 20)

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, DecodeError, Handler, Message, RetryPolicy
 from consumerd.handlers.decoding import load_decoder, make_decoder, stage
 from consumerd.handlers.stages import Stages
-from consumerd.partition import TopicPartition
 from consumerd.testing import FakeClock
 from consumerd.testing.records import MemoryDeadLetters
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumerd.fetch import BadMessagePolicy, ByteBudget, FetchPool, FetchSettings, Lane, Reservation, V07Brokers
+from consumerd.base.partition import TopicPartition
+from consumerd.member.fetch import BadMessagePolicy, ByteBudget, FetchPool, FetchSettings, Lane, Reservation, V07Brokers
 from consumerd.net import ConnectError, ConnectionClosedError, RequestTimeoutError
-from consumerd.partition import TopicPartition
 from consumerd.wire.v07 import (
     EARLIEST,
     Codec,
@@ -35,8 +35,8 @@ from consumerd.wire.v07 import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from consumerd.errors import ConsumerdError
-    from consumerd.fetch.log_changes import LogChange
+    from consumerd.base.errors import ConsumerdError
+    from consumerd.member.fetch.log_changes import LogChange
 
 pytestmark = pytest.mark.usefixtures("either_codec")
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from consumerd.base.partition import TopicPartition
 from consumerd.group import events as e
 from consumerd.group.membership import Member
 from consumerd.group.membership_tables import Link, MembershipSettings, Phase
-from consumerd.partition import TopicPartition
-from consumerd.registry import StaticSubscription
+from consumerd.wire.registry import StaticSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

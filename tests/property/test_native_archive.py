@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumerd import native
-from consumerd.archive.findings import SegmentSummary
-from consumerd.errors import ConsumerdError
+from consumerd.base import native
+from consumerd.base.errors import ConsumerdError
 from consumerd.spark.source.columns import ParseMode
-from consumerd.storage import archive as reading
-from consumerd.storage.archive import ArchivedRun, Flaw, IndexedMessages, read_indexed, read_runs
+from consumerd.storage.archives.findings import SegmentSummary
+from consumerd.storage.log import archive as reading
+from consumerd.storage.log.archive import ArchivedRun, Flaw, IndexedMessages, read_indexed, read_runs
 from consumerd.wire.v07 import Codec, Message, MessageBatch, encode_message, encode_message_set, walk
 from consumerd.wire.v07.batch import MessageRun
 from tests.fuzz.mangling import mangled

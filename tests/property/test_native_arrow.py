@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumerd import native
+from consumerd.base import native
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch
 from consumerd.handlers.arrow_columns import count_within
 from consumerd.handlers.batching import join, joinable
-from consumerd.partition import TopicPartition
 from consumerd.wire.v07 import decode_batch
 from consumerd.wire.v08.records import decode_records
 from tests.fuzz.mangling import mangled

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumerd import native
+from consumerd.base import native
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch
 from consumerd.handlers.builtin.records import encode_pieces, encode_records
-from consumerd.partition import TopicPartition
 from consumerd.wire import compress
 from consumerd.wire.v07 import (
     BatchEnd,

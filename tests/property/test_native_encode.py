@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd import native
+from consumerd.base import native
 from consumerd.producer.encoders import DefaultEncoder, encode_all
 from consumerd.producer.errors import EncodingError
 from consumerd.wire.v07 import EncodedProduceRequest, ProduceRequest

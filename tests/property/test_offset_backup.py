@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumerd.admin import BrokerLogs, ChangePlanner, backup_of, format_json, parse_offsets, write_changes
-from consumerd.cluster import ClusterView
-from consumerd.partition import TopicPartition
-from consumerd.registry import MAX_OFFSET, offset_path
+from consumerd.base.partition import TopicPartition
+from consumerd.net.cluster import ClusterView
+from consumerd.operate.admin import BrokerLogs, ChangePlanner, backup_of, format_json, parse_offsets, write_changes
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
+from consumerd.wire.registry import MAX_OFFSET, offset_path
 
 if TYPE_CHECKING:
     from consumerd.net import Connection

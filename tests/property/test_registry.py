@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from consumerd.registry import (
+from consumerd.wire.registry import (
     Dialect,
     FilterKind,
     FilterSubscription,
@@ -37,13 +37,13 @@ from consumerd.registry import (
     parse_subscription_v08,
     parse_topic_assignment,
 )
-from consumerd.registry.regex import matches, parse
-from consumerd.registry.topic_filter import normalise
+from consumerd.wire.registry.regex import matches, parse
+from consumerd.wire.registry.topic_filter import normalise
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.registry import Subscription
+    from consumerd.wire.registry import Subscription
 
 HOSTILE = st.binary(max_size=60) | st.text(max_size=60) | st.none()
 NEARLY = st.lists(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumerd.errors import ConsumerdError
+from consumerd.base.errors import ConsumerdError
 from consumerd.spark.source.columns import COLUMNS, ParseMode, arrow_schema
 from consumerd.spark.source.errors import SplitBoundaryError
 from consumerd.spark.source.request import ReadRequest

@@ -15,7 +15,7 @@ import snappy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumerd.storage.dump import LogEntry, read_entries
+from consumerd.storage.log.dump import LogEntry, read_entries
 from consumerd.wire import CorruptMessageError, OversizeMessageError
 from consumerd.wire.v07 import (
     BatchEnd,

@@ -8,8 +8,8 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.zk.errors import BadReply
-from consumerd.zk.multi import first_failure
+from consumerd.net.zk.errors import BadReply
+from consumerd.net.zk.multi import first_failure
 from tests.fuzz.laws_zookeeper import exercise_handshake, exercise_replies
 
 headers = st.builds(

@@ -9,13 +9,13 @@ from aiozk import protocol
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.ports import Check, Create, Delete, NodeStat, SetData
-from consumerd.zk.acl import parse_acl
-from consumerd.zk.multi import MultiRequest, encode_operations
-from consumerd.zk.requests import ExistsRequest, GetChildrenRequest, GetDataRequest, SetDataRequest
+from consumerd.base.ports import Check, Create, Delete, NodeStat, SetData
+from consumerd.net.zk.acl import parse_acl
+from consumerd.net.zk.multi import MultiRequest, encode_operations
+from consumerd.net.zk.requests import ExistsRequest, GetChildrenRequest, GetDataRequest, SetDataRequest
 
 if TYPE_CHECKING:
-    from consumerd.ports import Operation
+    from consumerd.base.ports import Operation
 
 paths = st.text(st.characters(codec="utf-8"), max_size=30).map(lambda text: f"/{text}")
 payloads = st.binary(max_size=50)

@@ -17,7 +17,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
     from tests.simulation.kernel import Kernel
 
 

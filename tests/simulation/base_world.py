@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping
     from types import TracebackType
 
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
 
 
 class Ending(Protocol):

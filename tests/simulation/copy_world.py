@@ -13,8 +13,8 @@ import random
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from consumerd.partition import TopicPartition
-from consumerd.registry import offset_path, parse_offset
+from consumerd.base.partition import TopicPartition
+from consumerd.wire.registry import offset_path, parse_offset
 from consumerd.wire.v07 import Codec
 from tests.simulation.daemon import Daemon
 from tests.simulation.kernel import SimulationError

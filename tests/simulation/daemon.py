@@ -1,4 +1,5 @@
-"""A member as the command runs it: session, member and service of `consumerd.daemon`, in a simulated process."""
+"""A member as the command runs it: session, member and service of `consumerd.service.daemon`, in a simulated
+process."""
 
 from __future__ import annotations
 
@@ -8,23 +9,23 @@ import signal
 from contextlib import AsyncExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from consumerd.cluster.entry import start_session
-from consumerd.config.build import build_session, build_settings
-from consumerd.config.model import Config, parse
-from consumerd.daemon import service
-from consumerd.daemon.service import run_member, run_on_brokers
-from consumerd.daemon.signals import StopRequest, process_signals
 from consumerd.handlers import Handler, RetryPolicy, retrying
+from consumerd.net.cluster.entry import start_session
+from consumerd.service.config.build import build_session, build_settings
+from consumerd.service.config.model import Config, parse
+from consumerd.service.daemon import service
+from consumerd.service.daemon.service import run_member, run_on_brokers
+from consumerd.service.daemon.signals import StopRequest, process_signals
 from tests.simulation.process import ProcessLoop, SimulatedProcess
 from tests.simulation.zookeeper import WALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from consumerd.daemon.signals import Stoppable
-    from consumerd.errors import ConsumerdError
+    from consumerd.base.errors import ConsumerdError
+    from consumerd.base.partition import TopicPartition
     from consumerd.handlers import Batch, HandlerContext
-    from consumerd.partition import TopicPartition
+    from consumerd.service.daemon.signals import Stoppable
     from tests.simulation.base_world import BaseWorld
 
 _SHORTEST = 1e-6
@@ -54,7 +55,8 @@ class ProcessClock:
 
 
 class ProcessSignals:
-    """Stands for those of `consumerd.daemon.signals` in a simulated process: signals come from the simulation."""
+    """Stands for those of `consumerd.service.daemon.signals` in a simulated process: signals come from the
+    simulation."""
 
     def __init__(self) -> None:
         self._receiver: Stoppable | None = None

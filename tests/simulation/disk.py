@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 from unittest import mock
 
-from consumerd import durable
+from consumerd.base import durable
 from consumerd.handlers.builtin import disk as os_disk
 from tests.simulation.threads import current_work
 from tests.support.forgetful_disk import ForgetfulDisk

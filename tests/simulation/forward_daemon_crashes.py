@@ -14,7 +14,7 @@ from tests.simulation.copy_crashes import CopySteps, MemberFault, disturb_copy
 from tests.simulation.forward_world import ForwardWorld
 
 if TYPE_CHECKING:
-    from consumerd.forward.settings import ForwardResume
+    from consumerd.handlers.forward.settings import ForwardResume
 
 #: What happens at a PRODUCE request.
 ClusterFault = Literal["cut", "broker stops", "leader moves"]

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from unittest import mock
 
-from consumerd.daemon import forwarding
-from consumerd.forward.settings import ForwardResume
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Handler, RetryPolicy, retrying
-from consumerd.partition import TopicPartition
+from consumerd.handlers.forward.settings import ForwardResume
+from consumerd.service.daemon import forwarding
 from tests.simulation.copy_world import PARTITIONS, TOPIC, CopyMember, CopyWorld
 from tests.simulation.kafka_broker import PRODUCER_ERAS, SimulatedKafka
 from tests.simulation.network import Line

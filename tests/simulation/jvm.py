@@ -15,10 +15,11 @@ from bisect import bisect_left
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from consumerd.cluster.reading import data, read_all
-from consumerd.errors import ZooKeeperError
+from consumerd.base.errors import ZooKeeperError
 from consumerd.group import V07Rules
-from consumerd.registry import (
+from consumerd.net.cluster.reading import data, read_all
+from consumerd.net.zk import ConnectionLost, NodeExists, NoNode, Session
+from consumerd.wire.registry import (
     FilterKind,
     FilterSubscription,
     TopicFilter,
@@ -32,12 +33,11 @@ from consumerd.registry import (
     topic_path,
     topics_path,
 )
-from consumerd.zk import ConnectionLost, NodeExists, NoNode, Session
 from tests.simulation.daemon import ProcessClock
 from tests.simulation.process import ProcessLoop, SimulatedProcess
 
 if TYPE_CHECKING:
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
     from tests.simulation.world import World
 
 TRIES = 4

@@ -16,7 +16,7 @@ import struct
 from collections import Counter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from consumerd.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
 from consumerd.wire.errors import WireError
 from consumerd.wire.v08 import apis
 from consumerd.wire.v08.error_codes import ErrorCode

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tests.simulation.base_world import BaseWorld
 
 if TYPE_CHECKING:
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
     from tests.simulation.kafka_broker import SimulatedKafka
 
 

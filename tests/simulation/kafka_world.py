@@ -20,7 +20,7 @@ from tests.simulation.kafka_logs import KafkaLogs
 from tests.simulation.network import Line
 
 if TYPE_CHECKING:
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
     from tests.simulation.daemon import Daemon
 
 

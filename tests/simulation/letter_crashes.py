@@ -18,7 +18,7 @@ from consumerd.handlers import Handler, RejectedError, RetryPolicy, retrying
 from consumerd.handlers.dead_letter_files import FileDeadLetters
 from consumerd.handlers.dead_letters import decode_letter
 from consumerd.handlers.tracebacks import TOLD
-from consumerd.registry import offset_path, parse_offset
+from consumerd.wire.registry import offset_path, parse_offset
 from tests.simulation.daemon import Daemon
 from tests.simulation.kernel import SimulationError
 from tests.simulation.letter_disk import LetterDisk
@@ -28,8 +28,8 @@ from tests.simulation.world import World
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from consumerd.base.partition import TopicPartition
     from consumerd.handlers import Batch, Letter
-    from consumerd.partition import TopicPartition
     from tests.simulation.daemon import ProcessClock
     from tests.simulation.sink_crashes import Fault, Steps
 

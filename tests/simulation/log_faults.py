@@ -18,7 +18,7 @@ from tests.simulation.log_changes import NOTICED
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
 
 _World = TypeVar("_World", bound=BaseWorld)
 _Outcome = TypeVar("_Outcome")

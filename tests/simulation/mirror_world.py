@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from unittest import mock
 
-from consumerd.daemon import mirroring
-from consumerd.daemon.mirroring import MirrorTarget, mirror
-from consumerd.mirror import handler as mirror_handler
-from consumerd.registry import broker_path, topic_broker_path
+from consumerd.handlers.mirror import handler as mirror_handler
+from consumerd.service.daemon import mirroring
+from consumerd.service.daemon.mirroring import MirrorTarget, mirror
+from consumerd.wire.registry import broker_path, topic_broker_path
 from consumerd.wire.v07 import FetchRequest, MultiProduceRequest, ProduceRequest, decode_batch
 from tests.simulation.broker import REQUEST_TIME, SimulatedBroker
 from tests.simulation.confirmations import Confirmations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from consumerd.config.model import Config
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
     from consumerd.producer import ProducerSettings
+    from consumerd.service.config.model import Config
     from consumerd.wire.v07 import Request
     from tests.simulation.network import Link
 

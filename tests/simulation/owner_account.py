@@ -15,7 +15,7 @@ from tests.simulation.ownership import Cause, Claim, End, Ownership
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
     from tests.simulation.kernel import Kernel
 
 #: Seconds after which a running member has ended the batches that it had when its session timed out.

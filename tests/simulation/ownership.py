@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
 
 
 class Cause(Enum):

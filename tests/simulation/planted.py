@@ -17,19 +17,19 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from consumerd.consumer.commits import Commits
-from consumerd.consumer.coordination import GroupCoordination
-from consumerd.consumer.fence import Fence
-from consumerd.consumer.owned_partition import OwnedPartition
-from consumerd.consumer.partitions import OwnedPartitions
-from consumerd.consumer.snapshot import SnapshotReader
-from consumerd.fetch.v07.link import BrokerLink
+from consumerd.base.ports import SetData
 from consumerd.group.membership_snapshots import Spread
-from consumerd.offsets.guards import OwnedGuard
-from consumerd.offsets.store import _Commit
-from consumerd.ports import SetData
-from consumerd.registry import owner_path
-from consumerd.zk.supervisor import SessionSupervisor
+from consumerd.member.consumer.commits import Commits
+from consumerd.member.consumer.coordination import GroupCoordination
+from consumerd.member.consumer.fence import Fence
+from consumerd.member.consumer.owned_partition import OwnedPartition
+from consumerd.member.consumer.partitions import OwnedPartitions
+from consumerd.member.consumer.snapshot import SnapshotReader
+from consumerd.member.fetch.v07.link import BrokerLink
+from consumerd.member.offsets.guards import OwnedGuard
+from consumerd.member.offsets.store import _Commit
+from consumerd.net.zk.supervisor import SessionSupervisor
+from consumerd.wire.registry import owner_path
 from tests.simulation.base_schedule import ScheduleError
 from tests.simulation.daemon import ProcessClock
 from tests.simulation.schedule import KINDS, Schedule

@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from consumerd.forward import handler
-from consumerd.forward.feed import PartitionFeed
-from consumerd.forward.identity import read_identity
+from consumerd.handlers.forward import handler
+from consumerd.handlers.forward.feed import PartitionFeed
+from consumerd.handlers.forward.identity import read_identity
 from tests.simulation.planted_producer import acknowledged_when_sent, renumbered_when_sent_again
 
 if TYPE_CHECKING:

@@ -10,17 +10,17 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from consumerd.consumer.work import PartitionWork
-from consumerd.forward.feed import PartitionFeed
-from consumerd.forward.handler import ForwardHandler
+from consumerd.handlers.forward.feed import PartitionFeed
+from consumerd.handlers.forward.handler import ForwardHandler
+from consumerd.member.consumer.work import PartitionWork
 from tests.simulation.planted_forward import MUTATIONS as OF_HANDLER
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterator
 
+    from consumerd.base.partition import TopicPartition
     from consumerd.handlers import Batch
-    from consumerd.partition import TopicPartition
 
 _PATCH = mock.patch.object
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from consumerd.handlers import Batch
-from consumerd.mirror.handler import MirrorHandler
-from consumerd.mirror.placing import KeepingPartitioner
-from consumerd.mirror.topics import MirrorTopics
+from consumerd.handlers.mirror.handler import MirrorHandler
+from consumerd.handlers.mirror.placing import KeepingPartitioner
+from consumerd.handlers.mirror.topics import MirrorTopics
 from consumerd.net import ConnectionClosedError
 from consumerd.producer import UncertainError
 from consumerd.producer.v07.links import BrokerLinks

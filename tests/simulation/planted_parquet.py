@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterator
 
-    from consumerd.archive.options import ExportCompression
     from consumerd.handlers import Batch
+    from consumerd.storage.archives.options import ExportCompression
 
 _PATCH = mock.patch.object
 

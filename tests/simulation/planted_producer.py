@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from consumerd.errors import BrokerError
+from consumerd.base.errors import BrokerError
 from consumerd.producer.v08.delivery import Exchange, Outcome
 from consumerd.producer.v08.sender import Sender
 

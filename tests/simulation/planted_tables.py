@@ -19,8 +19,8 @@ from consumerd.handlers.builtin.postgres import PostgresHandler
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from consumerd.base.partition import LogId, TopicPartition
     from consumerd.handlers import Batch
-    from consumerd.partition import LogId, TopicPartition
 
 _PATCH = mock.patch.object
 _fetch_row = Connection.fetchrow

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from math import ceil, floor
 
-from consumerd.consumer.coordination import LOOK_AGAIN, NODES_PER_MULTI
+from consumerd.member.consumer.coordination import LOOK_AGAIN, NODES_PER_MULTI
 
 #: Kinds of requests that come without an event.
 HEARTBEATS = frozenset({"ping", "sync"})

@@ -23,8 +23,8 @@ from tests.simulation.world import World
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from consumerd.base.partition import TopicPartition
     from consumerd.handlers import Batch, HandlerContext
-    from consumerd.partition import TopicPartition
 
 
 class Row(NamedTuple):

@@ -25,8 +25,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from consumerd.partition import TopicPartition
-from consumerd.registry import broker_path, ids_path, offset_path, offsets_path, owners_root, topic_broker_path
+from consumerd.base.partition import TopicPartition
+from consumerd.wire.registry import broker_path, ids_path, offset_path, offsets_path, owners_root, topic_broker_path
 from tests.simulation import requests
 from tests.simulation.base_schedule import AFTERMATH, SETTLED_WITHIN, Fault
 from tests.simulation.log_faults_v07 import CUT_LOGS, BrokerFaults

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from consumerd.registry import offset_path, parse_offset
+from consumerd.wire.registry import offset_path, parse_offset
 from tests.simulation.kernel import SimulationError
 from tests.simulation.sink_world import SinkWorld
 

@@ -15,10 +15,10 @@ from unittest import mock
 
 from asyncpg.protocol import protocol as asyncpg_protocol
 
-from consumerd.daemon import forwarding
-from consumerd.forward import read_identity
 from consumerd.handlers import Handler
 from consumerd.handlers.builtin.postgres import PostgresHandler
+from consumerd.handlers.forward import read_identity
+from consumerd.service.daemon import forwarding
 from tests.simulation.daemon import Daemon
 from tests.simulation.kafka_broker import PRODUCER_ERAS, SimulatedKafka
 from tests.simulation.kafka_world import KafkaWorld
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+    from consumerd.base.partition import TopicPartition
     from consumerd.handlers import Batch, HandlerContext
-    from consumerd.partition import TopicPartition
     from tests.simulation.kafka_broker import Era
     from tests.simulation.log_changes import Telling
 

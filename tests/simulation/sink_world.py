@@ -13,10 +13,10 @@ import re
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers.builtin import files
 from consumerd.handlers.builtin.disk import OsDisk
 from consumerd.handlers.builtin.files import FilesHandler
-from consumerd.partition import TopicPartition
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.kernel import SimulationError
 from tests.simulation.rows_world import Row, RowsWorld

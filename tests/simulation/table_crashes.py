@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, Literal
 
-from consumerd.clock import SystemClock
+from consumerd.base.clock import SystemClock
 from consumerd.handlers import Batch, HandlerContext, PartitionTakenError
 from consumerd.handlers.builtin.postgres import PostgresHandler
 from consumerd.wire.v07 import decode_batch
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Coroutine
 
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
     from tests.simulation.daemon import Daemon
     from tests.simulation.postgres_server import Session
 

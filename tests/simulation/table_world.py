@@ -12,10 +12,10 @@ from unittest import mock
 
 from asyncpg.protocol import protocol as asyncpg_protocol
 
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import RetryPolicy, retrying
 from consumerd.handlers.builtin import postgres
 from consumerd.handlers.builtin.postgres import PostgresHandler
-from consumerd.partition import TopicPartition
 from tests.simulation.kernel import SimulationError
 from tests.simulation.network import Line
 from tests.simulation.postgres_server import Session, SimulatedPostgres

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consumerd.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
 from tests.simulation.account import Account, Message
 from tests.simulation.kernel import Kernel
 

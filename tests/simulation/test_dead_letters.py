@@ -17,7 +17,7 @@ import pytest
 
 from consumerd.handlers import DeadLetters, Handler, RejectedError, RetryPolicy, retrying
 from consumerd.handlers.giving_up import GivingUp
-from consumerd.registry import offset_path, parse_offset
+from consumerd.wire.registry import offset_path, parse_offset
 from tests.simulation.daemon import Daemon
 from tests.simulation.threads import ThreadedLoop
 from tests.simulation.world import World

@@ -19,7 +19,18 @@ from unittest import mock
 
 import pytest
 
-from consumerd.archive import (
+from consumerd.base.errors import ConsumerdError
+from consumerd.base.partition import TopicPartition
+from consumerd.handlers import Batch, FileDeadLetters, Letter, Message, dead_letter_progress
+from consumerd.handlers.builtin.disk import OsDisk
+from consumerd.handlers.builtin.parquet_rows import parquet_pieces
+from consumerd.handlers.builtin.range_folders import RangeFolders
+from consumerd.handlers.builtin.records import encode_pieces
+from consumerd.handlers.dead_letter_progress import Receiver, ReplayProgress, Selection
+from consumerd.handlers.dead_letters import decode_letter
+from consumerd.spark.tables import files as table_files
+from consumerd.spark.tables.files import LocalFiles
+from consumerd.storage.archives import (
     ArchiveExport,
     ExportOptions,
     NoProgress,
@@ -28,19 +39,8 @@ from consumerd.archive import (
     find_sources,
     outputs,
 )
-from consumerd.archive import export as export_module
-from consumerd.archive.options import ExportCompression
-from consumerd.errors import ConsumerdError
-from consumerd.handlers import Batch, FileDeadLetters, Letter, Message, dead_letter_progress
-from consumerd.handlers.builtin.disk import OsDisk
-from consumerd.handlers.builtin.parquet_rows import parquet_pieces
-from consumerd.handlers.builtin.range_folders import RangeFolders
-from consumerd.handlers.builtin.records import encode_pieces
-from consumerd.handlers.dead_letter_progress import Receiver, ReplayProgress, Selection
-from consumerd.handlers.dead_letters import decode_letter
-from consumerd.partition import TopicPartition
-from consumerd.spark.tables import files as table_files
-from consumerd.spark.tables.files import LocalFiles
+from consumerd.storage.archives import export as export_module
+from consumerd.storage.archives.options import ExportCompression
 from consumerd.testing import FakeClock
 from consumerd.wire.v07 import decode_batch, encode_message_set
 from tests.simulation.letter_disk import LetterDisk

@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from consumerd.forward.settings import ForwardResume
+from consumerd.handlers.forward.settings import ForwardResume
 from tests.simulation.forward_crashes import ForwardFault, disturb_forward
 from tests.simulation.planted_forward import MUTATIONS
 from tests.simulation.stepping import MOST, steps_of

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 
-from consumerd.forward.settings import ForwardResume
+from consumerd.handlers.forward.settings import ForwardResume
 from tests.simulation.copy_crashes import MemberFault
 from tests.simulation.forward_daemon_crashes import ClusterFault, disturb_forwarding
 from tests.simulation.planted_forward_daemon import MUTATIONS

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.errors import IdTakenError
-from consumerd.partition import TopicPartition
-from consumerd.registry import offset_path, owner_path
+from consumerd.base.errors import IdTakenError
+from consumerd.base.partition import TopicPartition
+from consumerd.wire.registry import offset_path, owner_path
 from tests.simulation.world import World
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
 from consumerd.wire.v08 import ErrorCode, decode_response, encode_request
 from consumerd.wire.v08.apis import (
     FETCH,

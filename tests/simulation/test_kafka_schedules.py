@@ -7,8 +7,9 @@ What was put back by hand, and the coordinated seeds that found it (the first tw
     hand over and hold on without a lease           4, 7, 22, 55 of the first 60
     a drain that commits nothing                    0 as calm (others too, not counted to the end)
     join again before the drain is over             several of the first 40 (not counted to the end)
-    commit without the look at the session          none of 60: `consumer.commits` looks, too (tests/unit/offsets)
-    a late Synced taken                             none of 40: its request is cancelled first (tests/unit/group)
+    commit without the look at the session          none of 60: `consumer.commits` looks, too
+    (tests/unit/member/offsets) a late Synced taken                             none of 40: its request is cancelled
+    first (tests/unit/group)
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.consumer.coordinated import CoordinatedConsumer
-from consumerd.consumer.fence import Fence
 from consumerd.group.coordinated import CoordinatedMember
+from consumerd.member.consumer.coordinated import CoordinatedConsumer
+from consumerd.member.consumer.fence import Fence
 from tests.simulation.base_schedule import ScheduleError
 from tests.simulation.kafka_broker import ERAS
 from tests.simulation.kafka_schedule import CoordinatedSchedule, FixedSchedule, Outcome

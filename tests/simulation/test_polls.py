@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.client import ChannelOpener, ClientSettings, ClusterClient
-from consumerd.fetch import ByteBudget, FetchPool, FetchSettings, Lane
-from consumerd.fetch.v08.brokers import V08Brokers
-from consumerd.fetch.v08.exchange import Exchange, answer_of
-from consumerd.fetch.v08.polls import NEWCOMER_WAIT, Polls
+from consumerd.member.fetch import ByteBudget, FetchPool, FetchSettings, Lane
+from consumerd.member.fetch.v08.brokers import V08Brokers
+from consumerd.member.fetch.v08.exchange import Exchange, answer_of
+from consumerd.member.fetch.v08.polls import NEWCOMER_WAIT, Polls
 from consumerd.net import connect
+from consumerd.net.client import ChannelOpener, ClientSettings, ClusterClient
 from tests.simulation.daemon import ProcessClock
 from tests.simulation.kafka_broker import ERAS, Era, FetchSession, SimulatedKafka
 from tests.simulation.kernel import Kernel
@@ -32,7 +32,7 @@ from tests.support.fetching import Recorder
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
     from consumerd.wire.v08.fetch_session import PartitionFetch
 
 #: Without sessions, and with them.
@@ -400,7 +400,7 @@ def test_empty_response_looks_at_no_partition(reading: Callable[..., Reading], m
         looked.append(place)
         return answer_of(fetched, place)
 
-    monkeypatch.setattr("consumerd.fetch.v08.polls.answer_of", look)
+    monkeypatch.setattr("consumerd.member.fetch.v08.polls.answer_of", look)
     requests: list[Any] = []
     poll = Polls.poll
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.forward.errors import OtherLogError
 from consumerd.handlers.builtin import postgres
 from consumerd.handlers.builtin.files import FilesHandler
 from consumerd.handlers.builtin.ranges import RangeOverlapError
+from consumerd.handlers.forward.errors import OtherLogError
 from tests.simulation import sink_log_changes
 from tests.simulation.kafka_broker import ERAS
 from tests.simulation.log_changes import BEFORE, Telling, Way, recreated_while_frozen, recreated_while_stopped

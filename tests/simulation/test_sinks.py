@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.errors import HandlerFailedError
+from consumerd.base.errors import HandlerFailedError
 from tests.simulation.planted_sinks import MUTATIONS, finding
 from tests.simulation.playing import LONG_SEEDS, ONE, blocks, one_alone, play_all
 from tests.simulation.sink_crashes import FOLDER_LOST, Fault, Story, crash, zombie

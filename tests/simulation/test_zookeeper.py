@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.ports import Check, Create, Delete, SessionEvent, SetData
-from consumerd.zk import BadVersion, ConnectionLost, MultiFailed, NoNode, NotEmpty, Session
+from consumerd.base.ports import Check, Create, Delete, SessionEvent, SetData
+from consumerd.net.zk import BadVersion, ConnectionLost, MultiFailed, NoNode, NotEmpty, Session
 from tests.simulation.daemon import ProcessClock
 from tests.simulation.kernel import Kernel
 from tests.simulation.network import Line, Network

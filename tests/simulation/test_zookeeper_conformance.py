@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiozk import protocol
 
-from consumerd.clock import SystemClock
-from consumerd.errors import ZooKeeperError
-from consumerd.ports import Check, Create, Delete, SetData
-from consumerd.zk import MultiFailed, Session
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ZooKeeperError
+from consumerd.base.ports import Check, Create, Delete, SetData
+from consumerd.net.zk import MultiFailed, Session
 from tests.simulation.daemon import ProcessClock
 from tests.simulation.kernel import Kernel
 from tests.simulation.network import Line, Network
@@ -22,7 +22,7 @@ from tests.simulation.zookeeper import SimulatedZooKeeper
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from consumerd.embedded import ZooKeeperServer
+    from consumerd.demo import ZooKeeperServer
 
 SEEDS = range(8)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.ports import Check, Create, Delete, Operation, SetData
+from consumerd.base.ports import Check, Create, Delete, Operation, SetData
 
 if TYPE_CHECKING:
     from collections.abc import Callable

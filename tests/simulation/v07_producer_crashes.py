@@ -22,9 +22,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from consumerd.config.build import build_session
-from consumerd.config.servers import ZooKeeperSection
-from consumerd.errors import BrokerError
+from consumerd.base.errors import BrokerError
 from consumerd.net import connect
 from consumerd.producer import (
     AsyncProducer,
@@ -37,6 +35,8 @@ from consumerd.producer import (
     UncertainError,
     ZooKeeperRouter,
 )
+from consumerd.service.config.build import build_session
+from consumerd.service.config.servers import ZooKeeperSection
 from consumerd.wire.v07 import FetchRequest, decode_batch
 from tests.simulation.broker import REQUEST_TIME
 from tests.simulation.confirmations import Confirmations

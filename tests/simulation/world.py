@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.partition import TopicPartition
-from consumerd.registry import broker_path, topic_broker_path
+from consumerd.base.partition import TopicPartition
+from consumerd.wire.registry import broker_path, topic_broker_path
 from consumerd.wire.v07 import encode_message_set, iter_outer
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.jvm import JvmConsumer

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
-from consumerd.ports import Create, Delete, Operation, SetData
+from consumerd.base.ports import Create, Delete, Operation, SetData
 from tests.simulation import zookeeper_wire as wire
 from tests.simulation.tree import Change, Node, RefusedError, Transaction, Tree
 

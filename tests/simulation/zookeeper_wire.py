@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from consumerd.ports import Check, Create, Delete, Operation, SetData
+from consumerd.base.ports import Check, Create, Delete, Operation, SetData
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

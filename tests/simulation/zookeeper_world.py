@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from consumerd.partition import TopicPartition
-from consumerd.registry import offsets_root, owners_root, parse_offset
+from consumerd.base.partition import TopicPartition
+from consumerd.wire.registry import offsets_root, owners_root, parse_offset
 from tests.simulation.base_world import BaseWorld
 from tests.simulation.network import Line
 from tests.simulation.owner_account import OwnerAccount

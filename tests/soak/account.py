@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from consumerd.embedded.audit import AuditResult, Caught, Record
-from consumerd.partition import TopicPartition
-from consumerd.storage.dump import find_segments, read_segment
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.audit import AuditResult, Caught, Record
+from consumerd.storage.log.dump import find_segments, read_segment
 from tests.soak.stage import LINES, lines_of, number_of
 from tests.torture.account import Account, expiries, explains
 from tests.torture.sinks import PartitionLog

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
-from consumerd.clock import SystemClock
-from consumerd.embedded.ports import free_port
-from consumerd.embedded.processes import BrokerProcess, DaemonProcess
-from consumerd.partition import TopicPartition
-from consumerd.storage.dump import read_segment
+from consumerd.base.clock import SystemClock
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.ports import free_port
+from consumerd.demo.processes import BrokerProcess, DaemonProcess
+from consumerd.net.zk import Session
+from consumerd.storage.log.dump import read_segment
 from consumerd.wire import compress
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set
-from consumerd.zk import Session
 from tests.soak.sampling import Sampler
 from tests.soak.verdict import measure, memory_limit, not_flat, too_large
 from tests.support.zookeeper_ensemble import ZooKeeperEnsemble

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from consumerd.embedded.processes import Process
+    from consumerd.demo.processes import Process
     from tests.torture.sinks import SinkCount
 
 #: Limit for all groups to commit all of the log after the last fault, in seconds.

@@ -19,7 +19,7 @@ import psutil
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from consumerd.embedded.processes import Process
+    from consumerd.demo.processes import Process
 
 _ANSWER_SECONDS: Final = 2.0
 _MIB: Final = 1 << 20

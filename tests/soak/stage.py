@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
-from consumerd.embedded.ports import free_port
-from consumerd.errors import ConsumerdError
-from consumerd.zk import NoNode
+from consumerd.base.errors import ConsumerdError
+from consumerd.demo.ports import free_port
+from consumerd.net.zk import NoNode
 from tests.kill.mirrors import TOPIC, producers
 from tests.torture.stage import GROUP, PATIENCE
 from tests.torture.stage_v07 import OwnBrokerStage
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
     from tests.torture.stage import Member
 
 #: The groups of the exactly-once sinks.

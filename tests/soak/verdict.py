@@ -6,7 +6,7 @@ median of the slopes between all pairs, which a rebalance or a frozen minute doe
 is judged, not the slope by itself: so a short run is not judged by its noise.
 
 Of descriptors the fewest in half a minute count. A broker closes a segment that was not read for 10 to 20 seconds
-(`consumerd.broker.server`), so at full speed their number rises and falls by sixty in ten seconds, and
+(`consumerd.storage.broker.server`), so at full speed their number rises and falls by sixty in ten seconds, and
 single samples would show the phase in which they were taken. What is never closed raises the fewest, too.
 """
 

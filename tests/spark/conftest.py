@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from consumerd.java import JavaRuntime
+    from consumerd.base.java import JavaRuntime
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

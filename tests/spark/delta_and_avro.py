@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from consumerd.errors import ConsumerdError
+from consumerd.base.errors import ConsumerdError
 from consumerd.spark.land import land_stream
 from consumerd.spark.packages import required_packages
 from consumerd.spark.refine import refine

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.errors import ConfigError
+from consumerd.base.errors import ConfigError
 from consumerd.spark.aggregate import aggregate, current_windows
 from consumerd.spark.spec import parse_spark
 from consumerd.spark.tables import open_table

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.errors import NotFoundError
+from consumerd.base.errors import NotFoundError
 from consumerd.spark.beginning import began, begin
 from consumerd.spark.land import land
 from consumerd.spark.source.offsets import format_offsets

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pyspark
 import pytest
 
-from consumerd.embedded import Child, free_port
-from consumerd.embedded.processes import clean_environment, format_toml
+from consumerd.demo import Child, free_port
+from consumerd.demo.processes import clean_environment, format_toml
 from consumerd.spark.session import LAUNCHER_VARIABLE, prepare_java
 from consumerd.wire.v07 import Codec, encode_message_set
 from tests.support.spark_jvm import QUICK_JVM
@@ -28,7 +28,7 @@ from tests.support.spark_jvm import QUICK_JVM
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from consumerd.java import JavaRuntime
+    from consumerd.base.java import JavaRuntime
 
 ROOT = Path(__file__).resolve().parents[2]
 PIPELINE = ROOT / "deploy" / "spark" / "pipeline.py"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from consumerd.errors import ConsumerdError, ExitCode
+from consumerd.base.errors import ConsumerdError, ExitCode
 from consumerd.spark.checkpoints import CheckpointLockedError
 from consumerd.spark.failures import FileFailedError, declared
 from consumerd.spark.land import land

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.java import MissingRuntimeError
+from consumerd.base.java import MissingRuntimeError
 from consumerd.spark.packages import AVRO_PACKAGE
 from consumerd.spark.tables.delta import DELTA_PACKAGE
 from tests.support.maven import fetch_jars

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch
 from consumerd.handlers.builtin.files import FilesHandler
-from consumerd.partition import TopicPartition
 from consumerd.spark.land import land
 from consumerd.spark.reconcile import reconcile
 from consumerd.spark.refine import refine

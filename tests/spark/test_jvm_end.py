@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.embedded.processes import format_toml
-from consumerd.errors import ExitCode
+from consumerd.base.errors import ExitCode
+from consumerd.demo.processes import format_toml
 from consumerd.wire.v07 import encode_message_set
 from tests.support.spark_jvm import quick_options
 
 if TYPE_CHECKING:
-    from consumerd.java import JavaRuntime
+    from consumerd.base.java import JavaRuntime
 
 _TWICE = """
 import os, signal, sys

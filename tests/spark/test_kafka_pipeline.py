@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from consumerd.embedded import MissingRuntimeError
+from consumerd.demo import MissingRuntimeError
 from consumerd.spark.land import land
 from consumerd.spark.reconcile import reconcile
 from consumerd.spark.refine import refine
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from consumerd.java import JavaRuntime
+    from consumerd.base.java import JavaRuntime
     from consumerd.spark.reconcile_result import PartitionCheck, ReconcileResult
     from consumerd.spark.spec import PipelineSpec
 

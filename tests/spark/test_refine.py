@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from consumerd.errors import ConfigError, NotFoundError
+from consumerd.base.errors import ConfigError, NotFoundError
 from consumerd.spark.land import land_stream
 from consumerd.spark.refine import refine
 from consumerd.spark.spec import parse_spark

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 from confluent_kafka import Producer
 
-from consumerd.embedded import MissingRuntimeError
+from consumerd.demo import MissingRuntimeError
 from consumerd.spark.aggregate import aggregate, current_windows
 from consumerd.spark.beginning import begin
 from consumerd.spark.former_logs import FormerLog, with_log_names
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from consumerd.java import JavaRuntime
+    from consumerd.base.java import JavaRuntime
     from consumerd.spark.spec import PipelineSpec
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
 from consumerd.cli.spark_show import show_json
-from consumerd.embedded.processes import format_toml
-from consumerd.errors import ExitCode
+from consumerd.demo.processes import format_toml
 from consumerd.spark import run as steps_of_spark
 from consumerd.wire.v07 import encode_message_set
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from consumerd.errors import ConfigError, NotFoundError
+from consumerd.base.errors import ConfigError, NotFoundError
 from consumerd.spark.tables import TableOwnedError, TablePathError, TableSchemaError, open_table
 from consumerd.spark.tables.files import HadoopFiles
 from consumerd.spark.tables.layout import merged_name, parse_folders, resolve

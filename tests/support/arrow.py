@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from consumerd.partition import NO_BROKER
+from consumerd.base.partition import NO_BROKER
 
 if TYPE_CHECKING:
     import pyarrow

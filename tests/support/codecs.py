@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, cast
 
-from consumerd import native
+from consumerd.base import native
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch
-from consumerd.partition import TopicPartition
 from consumerd.wire import CorruptMessageError, EncodeError, OversizeMessageError
 from consumerd.wire.v07 import DEFAULT_LIMITS, DecodeLimits, check_plain_set, check_produced_set, decode_batch
 from consumerd.wire.v07.walk import LAYOUTS, verify

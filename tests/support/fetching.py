@@ -6,17 +6,17 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
-from consumerd.fetch import ByteBudget, FetchSettings, Lane
-from consumerd.fetch.policies import FetchServices
+from consumerd.member.fetch import ByteBudget, FetchSettings, Lane
+from consumerd.member.fetch.policies import FetchServices
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v07 import EARLIEST
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from consumerd.errors import ConsumerdError
-    from consumerd.fetch.log_changes import LogChange
-    from consumerd.partition import LogId, TopicPartition
+    from consumerd.base.errors import ConsumerdError
+    from consumerd.base.partition import LogId, TopicPartition
+    from consumerd.member.fetch.log_changes import LogChange
 
 
 class Recorder:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from consumerd.config.properties import format_properties
-from consumerd.embedded.children import Child
-from consumerd.embedded.ports import LOOPBACK
+from consumerd.demo.children import Child
+from consumerd.demo.ports import LOOPBACK
+from consumerd.service.config.properties import format_properties
 from tests.support.errors import JafkaStartError
 from tests.support.loopback_server import LoopbackServer, ask
 from tests.support.maven import fetch_jars
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from consumerd.java import JavaRuntime
+    from consumerd.base.java import JavaRuntime
 
 JAFKA: Final = "com.sohu.jafka:jafka:1.2.3"
 _JVM: Final = (

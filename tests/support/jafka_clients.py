@@ -9,16 +9,16 @@ from __future__ import annotations
 import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.embedded.children import Child
-from consumerd.embedded.errors import ChildError
-from consumerd.java import MissingRuntimeError
+from consumerd.base.java import MissingRuntimeError
+from consumerd.demo.children import Child
+from consumerd.demo.errors import ChildError
 from tests.support.jafka import java_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from consumerd.java import JavaRuntime
+    from consumerd.base.java import JavaRuntime
 
 
 class _Client:

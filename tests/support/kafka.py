@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from consumerd.clock import SystemClock
-from consumerd.config.properties import format_properties
-from consumerd.embedded.children import Child
-from consumerd.embedded.ports import LOOPBACK, free_port
-from consumerd.registry.paths import broker_path
-from consumerd.zk import Session
+from consumerd.base.clock import SystemClock
+from consumerd.demo.children import Child
+from consumerd.demo.ports import LOOPBACK, free_port
+from consumerd.net.zk import Session
+from consumerd.service.config.properties import format_properties
+from consumerd.wire.registry.paths import broker_path
 from tests.support.errors import KafkaStartError
 from tests.support.kafka_storage import NAMES, PreparedFolders, new_kraft_id
 from tests.support.loopback_server import LoopbackServer, ask
@@ -31,7 +31,7 @@ from tests.support.maven import fetch_jars
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from consumerd.java import JavaRuntime
+    from consumerd.base.java import JavaRuntime
 
 
 @dataclass(frozen=True, slots=True)

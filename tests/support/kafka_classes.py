@@ -10,7 +10,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from consumerd.java import find_java
+from consumerd.base.java import find_java
 from tests.support.kafka import CLASSES, RELEASES, SHARED_RELEASE, SILENT, KafkaBroker
 
 _START_SECONDS = 60.0

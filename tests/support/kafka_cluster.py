@@ -13,11 +13,11 @@ import functools
 import random
 from typing import TYPE_CHECKING, Final
 
-from consumerd.client import ChannelOpener, ClientSettings, ClusterClient
-from consumerd.clock import SystemClock
-from consumerd.embedded.ports import LOOPBACK, free_ports
-from consumerd.errors import BrokerError
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import BrokerError
+from consumerd.demo.ports import LOOPBACK, free_ports
 from consumerd.net import connect
+from consumerd.net.client import ChannelOpener, ClientSettings, ClusterClient
 from tests.support.errors import KafkaStartError
 from tests.support.kafka import KafkaBroker, kafka_jars
 from tests.support.kafka_storage import new_kraft_id
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from consumerd.java import JavaRuntime
+    from consumerd.base.java import JavaRuntime
     from tests.support.kafka import KafkaRelease
 
 #: Of all releases; a broker ignores keys that it does not know.

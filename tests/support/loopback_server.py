@@ -11,14 +11,14 @@ import asyncio
 from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from consumerd.embedded.ports import LOOPBACK, free_port
-from consumerd.embedded.server import StartedChild
+from consumerd.demo.ports import LOOPBACK, free_port
+from consumerd.demo.server import StartedChild
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from consumerd.embedded.children import Child
-    from consumerd.errors import ConsumerdError
+    from consumerd.base.errors import ConsumerdError
+    from consumerd.demo.children import Child
 
 _ATTEMPTS: Final = 3
 _POLL_SECONDS: Final = 0.02

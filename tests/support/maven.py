@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from xml.sax.saxutils import escape
 
-from consumerd.java import MissingRuntimeError
+from consumerd.base.java import MissingRuntimeError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from consumerd.embedded import MissingRuntimeError
-from consumerd.embedded.ports import free_port
+from consumerd.demo import MissingRuntimeError
+from consumerd.demo.ports import free_port
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -1,4 +1,4 @@
-"""Requests that encode themselves (`consumerd.client.channel.PreparedRequest`), read as a broker reads them."""
+"""Requests that encode themselves (`consumerd.net.client.channel.PreparedRequest`), read as a broker reads them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from consumerd.wire.v08 import decode_request
 
 if TYPE_CHECKING:
-    from consumerd.client.channel import PreparedRequest
+    from consumerd.net.client.channel import PreparedRequest
     from consumerd.wire.v08.schema import Api
 
 

@@ -7,14 +7,14 @@ import random
 import struct
 from typing import TYPE_CHECKING
 
-from consumerd.clock import SystemClock
-from consumerd.zk import Session
+from consumerd.base.clock import SystemClock
+from consumerd.net.zk import Session
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import Any, Self
 
-    from consumerd.ports import SessionEvent
+    from consumerd.base.ports import SessionEvent
 
 CLOSE, CREATE, EXISTS, SYNC, MULTI, AUTH = -11, 1, 3, 9, 14, 100
 

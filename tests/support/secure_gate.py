@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import trustme
 
-from consumerd.embedded.ports import LOOPBACK
+from consumerd.demo.ports import LOOPBACK
 from consumerd.wire.v08.apis import API_VERSIONS, APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from consumerd.wire.v08.headers import ResponseHeader, read_api
 from consumerd.wire.v08.messages import ResponseMessage, decode_request, encode_response

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import pytest
 
-from consumerd.embedded import MissingRuntimeError
+from consumerd.demo import MissingRuntimeError
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from selenium.webdriver.common.by import By
 
-from consumerd.embedded import ZooKeeperServer
-from consumerd.embedded.processes import BrokerProcess, DaemonProcess
-from consumerd.java import find_java
+from consumerd.base.java import find_java
+from consumerd.demo import ZooKeeperServer
+from consumerd.demo.processes import BrokerProcess, DaemonProcess
 from tests.kill.mirrors import producers
 from tests.support.browser import open_browser
 

@@ -37,7 +37,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class LoopClock:
-    """A `consumerd.ports.Clock` with the time of the running loop."""
+    """A `consumerd.base.ports.Clock` with the time of the running loop."""
 
     def monotonic(self) -> float:
         return asyncio.get_running_loop().time()

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final, Self
 
 import structlog
 
-from consumerd.embedded.errors import ZooKeeperStartError
-from consumerd.embedded.ports import LOOPBACK, free_ports
-from consumerd.embedded.zookeeper import PROBE_SECONDS, ZooKeeperServer
-from consumerd.java import JavaRuntime, find_java
+from consumerd.base.java import JavaRuntime, find_java
+from consumerd.demo.errors import ZooKeeperStartError
+from consumerd.demo.ports import LOOPBACK, free_ports
+from consumerd.demo.zookeeper import PROBE_SECONDS, ZooKeeperServer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,14 +6,14 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING, Final
 
-from consumerd.embedded.zookeeper import PROBE_SECONDS, ZooKeeperServer, four_letter_word
+from consumerd.demo.zookeeper import PROBE_SECONDS, ZooKeeperServer, four_letter_word
 from tests.support.zookeeper_ensemble import ZooKeeperEnsemble
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from consumerd.java import JavaRuntime
+    from consumerd.base.java import JavaRuntime
     from tests.support.server_network import ServerNetwork
     from tests.support.slow_disk import SlowDisk
 

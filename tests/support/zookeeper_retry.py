@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
-from consumerd.zk import ConnectionLost, NotConnected
+from consumerd.net.zk import ConnectionLost, NotConnected
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""What became of each message: the audit of `consumerd.embedded`, and which repetitions a fault explains.
+"""What became of each message: the audit of `consumerd.demo`, and which repetitions a fault explains.
 
 Strategy: the broker's log at the end is the truth about what there was to deliver: a batch that was not confirmed may
 be in it. So the ledger is made from the log, and apart from that every confirmed message has to be in the log.
@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from consumerd.embedded.audit import Caught, audit, merge_records
-from consumerd.embedded.ledger import Ledger
+from consumerd.demo.audit import Caught, audit, merge_records
+from consumerd.demo.ledger import Ledger
 from tests.torture.play import Cause
 from tests.torture.stage import COMMIT_INTERVAL, SESSION_TIMEOUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from consumerd.embedded.audit import AuditResult, Record
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
+    from consumerd.demo.audit import AuditResult, Record
     from tests.torture.stage import Log, Member, Stage
 
 #: What a commit takes at most on a busy machine, in seconds.

@@ -11,13 +11,13 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
-from consumerd.client import error_of
-from consumerd.errors import BrokerError
-from consumerd.offsets import KafkaOffsetStore
-from consumerd.registry import owner_path
+from consumerd.base.errors import BrokerError
+from consumerd.member.offsets import KafkaOffsetStore
+from consumerd.net.client import error_of
+from consumerd.net.zk import NoNode
+from consumerd.wire.registry import owner_path
 from consumerd.wire.v08.apis import DESCRIBE_GROUPS
 from consumerd.wire.v08.subscription import decode_assignment
-from consumerd.zk import NoNode
 from tests.kill.mirrors import TOPIC
 from tests.torture.stage import GROUP
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from consumerd.client import ClusterClient
-    from consumerd.partition import TopicPartition
-    from consumerd.zk import Session
+    from consumerd.base.partition import TopicPartition
+    from consumerd.net.client import ClusterClient
+    from consumerd.net.zk import Session
     from tests.torture.stage import Member
 
 #: Nodes that are read at once.

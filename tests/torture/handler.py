@@ -10,12 +10,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from consumerd.embedded.recorder import RecordHandler
+from consumerd.demo.recorder import RecordHandler
 from consumerd.handlers.builtin.files import FilesHandler
 
 if TYPE_CHECKING:
+    from consumerd.base.partition import TopicPartition
     from consumerd.handlers import Batch
-    from consumerd.partition import TopicPartition
 
 _LOOK_SECONDS = 0.05
 

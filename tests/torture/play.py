@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from consumerd.embedded.errors import ChildError, ZooKeeperStartError
-from consumerd.embedded.processes import DaemonProcess
-from consumerd.errors import ExitCode
+from consumerd.base.errors import ExitCode
+from consumerd.demo.errors import ChildError, ZooKeeperStartError
+from consumerd.demo.processes import DaemonProcess
 from consumerd.testing.fault_proxy import Direction
 from tests.support.server_network import ServerNetwork
 from tests.support.small_disk import fill
@@ -29,8 +29,8 @@ from tests.torture.stage import PATIENCE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from consumerd.embedded import ZooKeeperServer
-    from consumerd.embedded.processes import Process
+    from consumerd.demo import ZooKeeperServer
+    from consumerd.demo.processes import Process
     from tests.support.slow_disk import SlowDisk
     from tests.torture.stage import BrokerServer, Link, Member, Stage
     from tests.torture.watch import Watch

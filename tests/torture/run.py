@@ -8,8 +8,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from consumerd.embedded import MissingRuntimeError
-from consumerd.java import find_java
+from consumerd.base.java import find_java
+from consumerd.demo import MissingRuntimeError
 from tests.support.kafka import RELEASES
 from tests.support.postgres import PostgresServer, find_postgres
 from tests.support.server_network import NoNetworkError, ServerNetwork

@@ -21,7 +21,7 @@ from zlib import crc32
 
 import asyncpg
 
-from consumerd.partition import NO_BROKER, TopicPartition
+from consumerd.base.partition import NO_BROKER, TopicPartition
 from tests.kill.mirrors import TOPIC
 
 if TYPE_CHECKING:

@@ -30,10 +30,10 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self
 
-from consumerd.clock import SystemClock
-from consumerd.embedded.processes import DaemonProcess
+from consumerd.base.clock import SystemClock
+from consumerd.demo.processes import DaemonProcess
+from consumerd.net.zk import Session, parse_connect_string
 from consumerd.testing.fault_proxy import FaultProxy
-from consumerd.zk import Session, parse_connect_string
 from tests.support.slow_disk import SlowDisk
 from tests.support.zookeeper_ensemble import ZooKeeperEnsemble
 from tests.support.zookeeper_partition import PartitionedEnsemble
@@ -41,10 +41,10 @@ from tests.support.zookeeper_partition import PartitionedEnsemble
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from consumerd.embedded import ZooKeeperServer
-    from consumerd.embedded.children import Child
-    from consumerd.java import JavaRuntime
-    from consumerd.partition import TopicPartition
+    from consumerd.base.java import JavaRuntime
+    from consumerd.base.partition import TopicPartition
+    from consumerd.demo import ZooKeeperServer
+    from consumerd.demo.children import Child
     from consumerd.testing.fault_proxy import Direction
     from tests.support.secure_gate import Lock, SecureGate
     from tests.support.server_network import ServerNetwork

@@ -11,11 +11,11 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from consumerd.embedded.ports import free_port
-from consumerd.embedded.processes import BrokerProcess
-from consumerd.errors import ConsumerdError
-from consumerd.partition import TopicPartition
-from consumerd.storage.dump import find_segments, read_segment
+from consumerd.base.errors import ConsumerdError
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.ports import free_port
+from consumerd.demo.processes import BrokerProcess
+from consumerd.storage.log.dump import find_segments, read_segment
 from consumerd.testing.fault_proxy import FaultProxy
 from tests.kill.mirrors import BROKER_SETTINGS, TOPIC, producers
 from tests.torture.groups import ZooKeeperGroup
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
     from pathlib import Path
 
-    from consumerd.zk import Session
+    from consumerd.net.zk import Session
     from tests.support.slow_disk import SlowDisk
     from tests.torture.stage import Member
 

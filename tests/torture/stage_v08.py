@@ -26,13 +26,13 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from consumerd.client import ClusterClient, PartitionFetch, error_of, fetch_partitions, make_client
-from consumerd.clock import SystemClock
-from consumerd.embedded.ports import LOOPBACK, free_ports
-from consumerd.errors import ConsumerdError
-from consumerd.java import find_java
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ConsumerdError
+from consumerd.base.java import find_java
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.ports import LOOPBACK, free_ports
 from consumerd.net import ConnectionSettings, connect
-from consumerd.partition import TopicPartition
+from consumerd.net.client import ClusterClient, PartitionFetch, error_of, fetch_partitions, make_client
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.testing.fault_proxy import FaultProxy

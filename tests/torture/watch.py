@@ -10,7 +10,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Final
 
-from consumerd.errors import ConsumerdError
+from consumerd.base.errors import ConsumerdError
 
 if TYPE_CHECKING:
     from tests.torture.stage import Stage

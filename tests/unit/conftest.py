@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest_asyncio
 
-from consumerd.admin import BrokerLogs
-from consumerd.clock import SystemClock
+from consumerd.base.clock import SystemClock
 from consumerd.net import ConnectionSettings, connect
-from consumerd.registry import RegisteredBroker as Registered
+from consumerd.operate.admin import BrokerLogs
+from consumerd.wire.registry import RegisteredBroker as Registered
 from consumerd.wire.v07 import (
     LATEST,
     Codec,
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from consumerd.broker import Broker
+    from consumerd.base.partition import TopicPartition
     from consumerd.net import Connection
-    from consumerd.partition import TopicPartition
+    from consumerd.storage.broker import Broker
 
 
 async def quick(host: str, port: int) -> Connection:
@@ -49,7 +49,7 @@ class Cluster:
         return BrokerLogs(self.brokers, quick)
 
     async def start(self, broker_id: int = 0, **settings: Any) -> Broker:
-        from consumerd.broker import Broker, BrokerConfig  # only tests with brokers need it
+        from consumerd.storage.broker import Broker, BrokerConfig  # only tests with brokers need it
 
         config = BrokerConfig(
             log_dir=self.folder / str(broker_id),

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from consumerd.clock import SystemClock
-from consumerd.embedded.audit import AuditResult
-from consumerd.embedded.corpus import Measure, measure, named_corpus
-from consumerd.embedded.demo import DemoResult, PlainView, TerminalView
-from consumerd.embedded.demo.feed import LONGEST_LINE, Feed, message_limit
-from consumerd.embedded.demo.view import MemberStanding, Standing
-from consumerd.embedded.demo.watch import DemoSnapshot, RecordCounter
-from consumerd.embedded.errors import InputError
-from consumerd.embedded.ledger import Ledger
-from consumerd.embedded.processes import BrokerProcess
-from consumerd.partition import TopicPartition
-from consumerd.storage.dump import find_segments, read_segment
+from consumerd.base.clock import SystemClock
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.audit import AuditResult
+from consumerd.demo.corpus import Measure, measure, named_corpus
+from consumerd.demo.errors import InputError
+from consumerd.demo.feed import LONGEST_LINE, Feed, message_limit
+from consumerd.demo.ledger import Ledger
+from consumerd.demo.processes import BrokerProcess
+from consumerd.demo.result import DemoResult
+from consumerd.demo.view import MemberStanding, PlainView, Standing, TerminalView
+from consumerd.demo.watch import DemoSnapshot, RecordCounter
+from consumerd.storage.log.dump import find_segments, read_segment
 from consumerd.wire.v07 import Codec
 
 if TYPE_CHECKING:

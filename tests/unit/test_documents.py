@@ -21,12 +21,12 @@ import click
 import pytest
 
 import consumerd
-from consumerd.broker import BrokerConfig
-from consumerd.broker import config as broker_config
+from consumerd.base.errors import NotFoundError
 from consumerd.cli.main import cli
-from consumerd.config.model import Config
-from consumerd.config.validation import model_of
-from consumerd.errors import NotFoundError
+from consumerd.service.config.model import Config
+from consumerd.service.config.validation import model_of
+from consumerd.storage.broker import BrokerConfig
+from consumerd.storage.broker import config as broker_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

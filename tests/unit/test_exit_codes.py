@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import consumerd
-from consumerd.errors import ExitCode
+from consumerd.base.errors import ExitCode
 
 PACKAGE = Path(consumerd.__file__).parent
 ROOT = Path(__file__).parents[2]

@@ -15,17 +15,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.archive.outputs import is_output
-from consumerd.broker import Broker, BrokerConfig
-from consumerd.clock import SystemClock
-from consumerd.errors import ConsumerdError
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ConsumerdError
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, FileDeadLetters, HandlerContext, Letter, Message, load_handler
 from consumerd.handlers.picked import PickedContent
 from consumerd.net import connect
-from consumerd.partition import TopicPartition
-from consumerd.registry import id_path, offset_path, topic_path
-from consumerd.registry.errors import NameRefusedError
-from consumerd.storage.archive_names import ArchiveLayout, MisnamedSegmentError
+from consumerd.storage.archives.outputs import is_output
+from consumerd.storage.broker import Broker, BrokerConfig
+from consumerd.storage.log.archive_names import ArchiveLayout, MisnamedSegmentError
+from consumerd.wire.registry import id_path, offset_path, topic_path
+from consumerd.wire.registry.errors import NameRefusedError
 from consumerd.wire.v07 import LATEST, OffsetsRequest, ProduceRequest, encode_message_set
 from tests.support.object_store import PROTOCOL
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def test_import_of_the_package_imports_nothing_else() -> None:
 def test_one_name_imports_no_more_than_it_needs() -> None:
     code = "import sys, consumerd; consumerd.TopicPartition; print([m for m in sys.modules if 'consumerd.' in m])"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=30)
-    assert done.stdout.strip() == "['consumerd.partition']"
+    assert done.stdout.strip() == "['consumerd.base', 'consumerd.base.partition']"
 
 
 def test_has_every_documented_name() -> None:
@@ -38,6 +39,16 @@ def test_has_every_documented_name() -> None:
         assert getattr(consumerd, name) is not None
     assert set(consumerd.__all__) <= set(dir(consumerd))
     assert len(set(consumerd.__all__)) == len(consumerd.__all__)
+
+
+def test_modules_are_found_by_their_former_names() -> None:
+    for name in ("errors", "ports"):
+        with pytest.warns(DeprecationWarning, match=rf"use consumerd\.base\.{name}\.") as warned:
+            assert import_module(f"consumerd.{name}") is import_module(f"consumerd.base.{name}")
+        assert len(warned) == 1
+        found = sys.modules.pop(f"consumerd.{name}")  # for others who have no warning yet
+        assert found.__spec__ is not None
+        assert found.__spec__.name == f"consumerd.base.{name}"
 
 
 def test_rejects_other_names() -> None:

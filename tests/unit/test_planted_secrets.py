@@ -20,21 +20,21 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from consumerd.client import BrokerRelease, Plain
-from consumerd.client.sasl import Scram
-from consumerd.config.build_v08 import build_mechanism
-from consumerd.config.model import parse
-from consumerd.daemon.endpoints import build_server
-from consumerd.daemon.monitor import Monitor
-from consumerd.daemon.stacks import main_thread_frames, task_stacks, thread_stacks
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, HandlerContext, RetryPolicy, load_handler, retrying
 from consumerd.net import ConnectionClosedError
-from consumerd.partition import TopicPartition
+from consumerd.net.client import BrokerRelease, Plain
+from consumerd.net.client.sasl import Scram
+from consumerd.service.config.build_v08 import build_mechanism
+from consumerd.service.config.model import parse
+from consumerd.service.daemon.endpoints import build_server
+from consumerd.service.daemon.monitor import Monitor
+from consumerd.service.daemon.stacks import main_thread_frames, task_stacks, thread_stacks
 from consumerd.testing import FakeClock
 from consumerd.wire.v07 import decode_batch, encode_message_set
 from consumerd.wire.v08.apis import APIS, SASL_HANDSHAKE
 from tests.support.receiver import Receiver
-from tests.unit.client.test_sasl import Line, authenticated
+from tests.unit.net.client.test_sasl import Line, authenticated
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

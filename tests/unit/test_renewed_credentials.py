@@ -14,19 +14,25 @@ import structlog
 import trustme
 from cryptography import x509
 
-from consumerd.clock import SystemClock
-from consumerd.config.base import SecretStr
-from consumerd.config.build import build_session
-from consumerd.config.build_v08 import build_client_of, build_mechanism
-from consumerd.config.servers import KafkaSection, SaslSection, TlsSection, ZooKeeperSaslSection, ZooKeeperSection
-from consumerd.credentials import Renewed, read_secret
-from consumerd.errors import ConfigError
+from consumerd.base.clock import SystemClock
+from consumerd.base.credentials import Renewed, read_secret
+from consumerd.base.errors import ConfigError
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, HandlerContext, Message, load_handler
 from consumerd.handlers.builtin.http import HttpRequestError
 from consumerd.handlers.picked import PickedContent
 from consumerd.net import ConnectionSettings
-from consumerd.partition import TopicPartition
-from consumerd.zk import DigestMd5
+from consumerd.net.zk import DigestMd5
+from consumerd.service.config.base import SecretStr
+from consumerd.service.config.build import build_session
+from consumerd.service.config.build_v08 import build_client_of, build_mechanism
+from consumerd.service.config.servers import (
+    KafkaSection,
+    SaslSection,
+    TlsSection,
+    ZooKeeperSaslSection,
+    ZooKeeperSection,
+)
 from tests.support.receiver import Receiver
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd import ConsumerConfig, DigestMd5
-from consumerd.client.sasl import Plain, Scram
+from consumerd.net.client.sasl import Plain, Scram
 from consumerd.spark.source.option_values import Login
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from consumerd.config.model import Config
-from consumerd.config.validation import model_of
-from consumerd.errors import ExitCode
-from consumerd.metrics.catalogue import ALL_METRICS
+from consumerd.base.errors import ExitCode
+from consumerd.base.metrics.catalogue import ALL_METRICS
+from consumerd.service.config.model import Config
+from consumerd.service.config.validation import model_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

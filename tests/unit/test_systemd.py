@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.config.servers import KafkaSection, ZooKeeperSection
-from consumerd.config.work import DaemonSection
-from consumerd.daemon.health import STUCK_AFTER
-from consumerd.daemon.service import STARTED_AFTER
-from consumerd.errors import ExitCode
+from consumerd.base.errors import ExitCode
+from consumerd.service.config.servers import KafkaSection, ZooKeeperSection
+from consumerd.service.config.work import DaemonSection
+from consumerd.service.daemon.health import STUCK_AFTER
+from consumerd.service.daemon.service import STARTED_AFTER
 
 UNIT = Path(__file__).parents[2] / "systemd" / "consumerd@.service"
 

@@ -16,21 +16,21 @@ import pytest
 import trustme
 from aiozk.protocol import ConnectRequest
 
-from consumerd.clock import SystemClock
-from consumerd.config.build import build_session, build_tls
-from consumerd.config.build_v08 import build_client_of
-from consumerd.config.servers import KafkaSection, TlsSection, ZooKeeperSection
-from consumerd.credentials import Renewed
-from consumerd.errors import ConsumerdError
+from consumerd.base.clock import SystemClock
+from consumerd.base.credentials import Renewed
+from consumerd.base.errors import ConsumerdError
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, HandlerContext, Message, load_handler
 from consumerd.handlers.builtin.http import HttpRequestError
 from consumerd.handlers.picked import PickedContent
 from consumerd.net import ConnectionSettings, connect
-from consumerd.partition import TopicPartition
+from consumerd.net.zk import ConnectionLimits, NotConnected, ZooKeeperHost
+from consumerd.net.zk.connection import Connection, ConnectionEnded
+from consumerd.service.config.build import build_session, build_tls
+from consumerd.service.config.build_v08 import build_client_of
+from consumerd.service.config.servers import KafkaSection, TlsSection, ZooKeeperSection
 from consumerd.spark.source.option_values import Tls
 from consumerd.spark.source.v08.client import _context
-from consumerd.zk import ConnectionLimits, NotConnected, ZooKeeperHost
-from consumerd.zk.connection import Connection, ConnectionEnded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -2,12 +2,13 @@
 
 Strategy: numbers are plain attributes of the objects that count them (`Histogram` here, integers elsewhere), and cost
 an addition each. Nothing is pushed: a reader asks for `Reading`s when it needs them, and there are three readers of the
-same ones: Prometheus (`consumerd.metrics.exposition`, the extra `metrics`), `/status.json`, and the summary in the log.
-The list of all metrics is in one place (`consumerd.metrics.catalogue`), and the documentation is checked against it.
+same ones: Prometheus (`consumerd.base.metrics.exposition`, the extra `metrics`), `/status.json`, and the summary in the
+log. The list of all metrics is in one place (`consumerd.base.metrics.catalogue`), and the documentation is checked
+against it.
 """
 
-from consumerd.metrics.catalogue import Kind, Metric, Reading
-from consumerd.metrics.counts import TargetCounts
-from consumerd.metrics.histogram import AGES, DURATIONS, LATENCIES, SIZES, Histogram
+from consumerd.base.metrics.catalogue import Kind, Metric, Reading
+from consumerd.base.metrics.counts import TargetCounts
+from consumerd.base.metrics.histogram import AGES, DURATIONS, LATENCIES, SIZES, Histogram
 
 __all__ = ["AGES", "DURATIONS", "LATENCIES", "SIZES", "Histogram", "Kind", "Metric", "Reading", "TargetCounts"]

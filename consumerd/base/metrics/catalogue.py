@@ -1,10 +1,10 @@
 """The metrics of members, mirrors and brokers: name, kind, unit, labels and meaning of each.
 
-Strategy: a metric is a value here and nowhere else; `consumerd.daemon.readings` and `consumerd.daemon.broker_readings`
-bring the numbers, the reference in the documentation is made of this list, and tests compare the dashboard and the
-alert rules with it. Names follow Prometheus' conventions: base units, `_total` for counters. Offsets of Kafka 0.7 are
-positions in bytes, so its lag is `consumerd_lag_bytes`; later brokers count messages, `consumerd_lag`. A partition has
-one of the two.
+Strategy: a metric is a value here and nowhere else; `consumerd.service.daemon.readings` and
+`consumerd.service.daemon.broker_readings` bring the numbers, the reference in the documentation is made of this list,
+and tests compare the dashboard and the alert rules with it. Names follow Prometheus' conventions: base units, `_total`
+for counters. Offsets of Kafka 0.7 are positions in bytes, so its lag is `consumerd_lag_bytes`; later brokers count
+messages, `consumerd_lag`. A partition has one of the two.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from consumerd.metrics.histogram import Histogram
+    from consumerd.base.metrics.histogram import Histogram
 
 
 class Kind(Enum):

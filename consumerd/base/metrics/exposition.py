@@ -14,8 +14,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from consumerd.metrics.catalogue import Kind, Metric, Reading
-from consumerd.metrics.histogram import Histogram
+from consumerd.base.metrics.catalogue import Kind, Metric, Reading
+from consumerd.base.metrics.histogram import Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.sdk.metrics import export as otel
 
-from consumerd.metrics.catalogue import Kind, Metric, Reading
-from consumerd.metrics.histogram import Histogram
+from consumerd.base.metrics.catalogue import Kind, Metric, Reading
+from consumerd.base.metrics.histogram import Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

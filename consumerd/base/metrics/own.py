@@ -11,8 +11,8 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from consumerd.metrics.catalogue import ALL_METRICS, Kind, Metric, Reading
-from consumerd.metrics.histogram import DURATIONS, Histogram
+from consumerd.base.metrics.catalogue import ALL_METRICS, Kind, Metric, Reading
+from consumerd.base.metrics.histogram import DURATIONS, Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence, Sized

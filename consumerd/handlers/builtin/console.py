@@ -11,7 +11,7 @@ import re
 from itertools import islice
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, cast, get_args
 
-from consumerd.errors import ExitCode, HandlerFailedError
+from consumerd.base.errors import ExitCode, HandlerFailedError
 from consumerd.handlers.builtin.print import PrintHandler
 from consumerd.handlers.builtin.records import encode_records
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Iterable, Mapping, Sequence
 
+    from consumerd.base.partition import TopicPartition
     from consumerd.handlers.messages import Batch, KeyedMessage, Message
-    from consumerd.partition import TopicPartition
 
 
 #: What a format shows of a message, by the letter that kcat has for it.

@@ -11,8 +11,8 @@ import os
 import secrets
 from typing import TYPE_CHECKING, Protocol
 
-from consumerd.durable import make_directory, sync_directory
-from consumerd.errors import HandlerFailedError
+from consumerd.base.durable import make_directory, sync_directory
+from consumerd.base.errors import HandlerFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from consumerd.errors import HandlerFailedError
+from consumerd.base.errors import HandlerFailedError
 from consumerd.handlers.api import Handler
 from consumerd.handlers.builtin.records import encode_records
 from consumerd.handlers.pieces import in_pieces

@@ -21,9 +21,9 @@ from consumerd.handlers.threads import in_thread
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from consumerd.base.partition import TopicPartition
     from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.messages import Batch
-    from consumerd.partition import TopicPartition
 
 #: Lines, and their bytes, that are written at once.
 _LINES, _BYTES = 10_000, 1 << 20

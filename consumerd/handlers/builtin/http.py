@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
-from consumerd.credentials import Renewed
-from consumerd.errors import HandlerFailedError, HandlerLoadError, ZooKeeperError, reason_of
+from consumerd.base.credentials import Renewed
+from consumerd.base.errors import HandlerFailedError, HandlerLoadError, ZooKeeperError, reason_of
 from consumerd.handlers.api import Handler, RejectedError, RetryLaterError
 from consumerd.handlers.builtin.http_body import CONTENT_TYPES, make_body
 from consumerd.handlers.secret_options import Secret  # noqa: TC001 - `config show` reads the type

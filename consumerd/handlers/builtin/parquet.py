@@ -19,10 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote, urlsplit
 
-from consumerd.archive.errors import MissingExtraError
-from consumerd.archive.extras import extra
-from consumerd.archive.options import ExportCompression
-from consumerd.errors import HandlerLoadError
+from consumerd.base.errors import HandlerLoadError
 from consumerd.handlers.api import Handler
 from consumerd.handlers.builtin.disk import Disk, OsDisk, look_at_directory
 from consumerd.handlers.builtin.parquet_rows import parquet_pieces
@@ -31,11 +28,14 @@ from consumerd.handlers.builtin.range_objects import RangeObjects
 from consumerd.handlers.builtin.ranges import IfEmpty, RangeSink
 from consumerd.handlers.secret_options import Secret  # noqa: TC001 - `config show` reads the type
 from consumerd.handlers.threads import in_thread
+from consumerd.storage.archives.errors import MissingExtraError
+from consumerd.storage.archives.extras import extra
+from consumerd.storage.archives.options import ExportCompression
 
 if TYPE_CHECKING:
+    from consumerd.base.partition import TopicPartition
     from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.messages import Batch
-    from consumerd.partition import TopicPartition
 
 _SUFFIX = ".parquet"
 #: File systems that fsspec writes to in place: a crash would leave half a file under its final name.

@@ -31,22 +31,22 @@ from urllib.parse import parse_qs, urlsplit
 
 import structlog
 
-from consumerd.errors import HandlerFailedError, HandlerLoadError
+from consumerd.base.errors import HandlerFailedError, HandlerLoadError
+from consumerd.base.partition import UNKNOWN_LOG, LogId
 from consumerd.handlers.api import Handler, PartitionTakenError, SinkPosition
 from consumerd.handlers.messages import known_timestamp
 from consumerd.handlers.pieces import in_pieces
 from consumerd.handlers.secret_options import Secret  # noqa: TC001 - `config show` reads the type
 from consumerd.net.addresses import connect_reason
-from consumerd.partition import UNKNOWN_LOG, LogId
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from asyncpg import Connection, Pool
 
+    from consumerd.base.partition import TopicPartition
     from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.messages import Batch, Message
-    from consumerd.partition import TopicPartition
 
 log = structlog.get_logger(__name__)
 

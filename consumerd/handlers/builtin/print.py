@@ -16,7 +16,7 @@ from bisect import bisect_left, bisect_right
 from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar
 
-from consumerd.errors import ExitCode, HandlerFailedError
+from consumerd.base.errors import ExitCode, HandlerFailedError
 from consumerd.handlers.api import Handler
 from consumerd.handlers.builtin.records import encode_records
 from consumerd.handlers.pieces import in_pieces

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from consumerd.errors import HandlerFailedError
+from consumerd.base.errors import HandlerFailedError
 from consumerd.handlers.api import PartitionTakenError
 from consumerd.handlers.builtin.range_logs import StoredLog, last_log
 from consumerd.handlers.builtin.ranges import InterruptedRangeError, overlap

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
+from consumerd.base.partition import UNKNOWN_LOG, LogId
 from consumerd.handlers.api import SinkPosition
-from consumerd.partition import UNKNOWN_LOG, LogId
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -15,11 +15,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from consumerd.archive.extras import extra
-from consumerd.errors import HandlerFailedError, reason_of
+from consumerd.base.errors import HandlerFailedError, reason_of
 from consumerd.handlers.api import PartitionTakenError
 from consumerd.handlers.builtin.range_logs import StoredLog, StoredRange, last_log, ranges_among
 from consumerd.handlers.builtin.ranges import overlap
+from consumerd.storage.archives.extras import extra
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -21,18 +21,18 @@ from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar, get_args
 
 import structlog
 
-from consumerd.errors import HandlerFailedError
+from consumerd.base.errors import HandlerFailedError
 from consumerd.handlers.threads import in_thread
 from consumerd.wire.v07 import validate_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from consumerd.base.partition import TopicPartition
     from consumerd.handlers.api import SinkPosition
     from consumerd.handlers.builtin.range_logs import StoredLog
     from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.messages import Batch
-    from consumerd.partition import TopicPartition
 
 log = structlog.get_logger(__name__)
 

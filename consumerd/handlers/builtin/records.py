@@ -14,9 +14,9 @@ import json
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING
 
+from consumerd.base.partition import NO_BROKER
 from consumerd.handlers.messages import known_timestamp
 from consumerd.handlers.pieces import in_pieces
-from consumerd.partition import NO_BROKER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from consumerd.errors import HandlerLoadError
+from consumerd.base.errors import HandlerLoadError
 from consumerd.handlers.plugins import DECODER, call, find
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from consumerd.errors import reason_of
+from consumerd.base.errors import reason_of
 from consumerd.handlers.decoding.api import DecodeError, missing_extra
 
 if TYPE_CHECKING:

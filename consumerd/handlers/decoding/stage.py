@@ -24,12 +24,12 @@ from consumerd.handlers.tracebacks import brief
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from consumerd.base.partition import TopicPartition
     from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.decoding.api import Decoder
     from consumerd.handlers.giving_up import GivingUp
     from consumerd.handlers.messages import Message, Source
     from consumerd.handlers.retry import HandlerCounts
-    from consumerd.partition import TopicPartition
 
 _Made = TypeVar("_Made")
 

@@ -1,12 +1,12 @@
 """The handler `forward`: batches to a cluster of Kafka 0.8 or later, with identities, keys and topics (ring 1)."""
 
-from consumerd.forward.handler import ForwardHandler
-from consumerd.forward.identity import PREFIX, SourceIdentity, SourceMark, read_identity
-from consumerd.forward.keys import KeyExtractor, key_extractor
-from consumerd.forward.mapping import BrokerMajorNumbering, SourceNumbering, TopicNaming
-from consumerd.forward.settings import ForwardPlacing, ForwardResume, ForwardSettings
-from consumerd.forward.target_log import TargetLog
-from consumerd.forward.topics import ForwardTopics
+from consumerd.handlers.forward.handler import ForwardHandler
+from consumerd.handlers.forward.identity import PREFIX, SourceIdentity, SourceMark, read_identity
+from consumerd.handlers.forward.keys import KeyExtractor, key_extractor
+from consumerd.handlers.forward.mapping import BrokerMajorNumbering, SourceNumbering, TopicNaming
+from consumerd.handlers.forward.settings import ForwardPlacing, ForwardResume, ForwardSettings
+from consumerd.handlers.forward.target_log import TargetLog
+from consumerd.handlers.forward.topics import ForwardTopics
 
 __all__ = [
     "PREFIX",

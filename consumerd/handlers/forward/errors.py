@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from consumerd.client import AuthenticationError, BrokerRefusedError, RequestTooLargeError, UnsupportedApiError
-from consumerd.errors import HandlerFailedError
+from consumerd.base.errors import HandlerFailedError
+from consumerd.net.client import AuthenticationError, BrokerRefusedError, RequestTooLargeError, UnsupportedApiError
 from consumerd.producer import MessageSizeTooLargeError
 from consumerd.producer.v08.delivery import DeliveryError
 from consumerd.wire.v08.error_codes import ErrorCode

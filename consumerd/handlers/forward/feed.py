@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
-from consumerd.errors import HandlerFailedError, reason_of
-from consumerd.forward.errors import OtherLogError, is_too_large
-from consumerd.forward.identity import SourceMark
-from consumerd.forward.settings import ForwardPlacing
+from consumerd.base.errors import HandlerFailedError, reason_of
+from consumerd.base.metrics import TargetCounts
+from consumerd.base.partition import NO_BROKER
+from consumerd.handlers.forward.errors import OtherLogError, is_too_large
+from consumerd.handlers.forward.identity import SourceMark
+from consumerd.handlers.forward.settings import ForwardPlacing
 from consumerd.handlers.messages import known_timestamp
-from consumerd.metrics import TargetCounts
-from consumerd.partition import NO_BROKER
 from consumerd.producer.v08.batches import message_size
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from random import Random
 
-    from consumerd.client import ClusterClient
-    from consumerd.forward.identity import SourceIdentity
-    from consumerd.forward.settings import ForwardSettings
+    from consumerd.base.partition import LogId, TopicPartition
+    from consumerd.base.ports import Clock
     from consumerd.handlers import Batch
+    from consumerd.handlers.forward.identity import SourceIdentity
+    from consumerd.handlers.forward.settings import ForwardSettings
     from consumerd.handlers.messages import Message
-    from consumerd.partition import LogId, TopicPartition
-    from consumerd.ports import Clock
+    from consumerd.net.client import ClusterClient
     from consumerd.wire.v08.records import Headers
 
 log = structlog.get_logger(__name__)

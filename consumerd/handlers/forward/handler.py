@@ -17,27 +17,27 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from consumerd.errors import BrokerError, HandlerFailedError
-from consumerd.forward.errors import is_hopeless
-from consumerd.forward.feed import PartitionFeed
-from consumerd.forward.identity import read_identity
-from consumerd.forward.settings import ForwardResume
-from consumerd.forward.target_log import TargetLog
-from consumerd.forward.topics import ForwardTopics
+from consumerd.base.errors import BrokerError, HandlerFailedError
+from consumerd.base.metrics import TargetCounts
 from consumerd.handlers import Handler, SinkPosition
-from consumerd.metrics import TargetCounts
+from consumerd.handlers.forward.errors import is_hopeless
+from consumerd.handlers.forward.feed import PartitionFeed
+from consumerd.handlers.forward.identity import read_identity
+from consumerd.handlers.forward.settings import ForwardResume
+from consumerd.handlers.forward.target_log import TargetLog
+from consumerd.handlers.forward.topics import ForwardTopics
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from consumerd.client import ClusterClient
-    from consumerd.forward.identity import SourceIdentity
-    from consumerd.forward.mapping import SourceNumbering, TopicNaming
-    from consumerd.forward.settings import ForwardSettings
+    from consumerd.base.partition import TopicPartition
+    from consumerd.base.ports import Clock
     from consumerd.handlers import Batch, HandlerContext
-    from consumerd.partition import TopicPartition
-    from consumerd.ports import Clock
+    from consumerd.handlers.forward.identity import SourceIdentity
+    from consumerd.handlers.forward.mapping import SourceNumbering, TopicNaming
+    from consumerd.handlers.forward.settings import ForwardSettings
+    from consumerd.net.client import ClusterClient
 
 log = structlog.get_logger(__name__)
 

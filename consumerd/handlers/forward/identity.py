@@ -16,7 +16,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from consumerd.partition import NO_BROKER, UNKNOWN_LOG, LogId, TopicPartition
+from consumerd.base.partition import NO_BROKER, UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.wire.crc import crc32
 
 if TYPE_CHECKING:

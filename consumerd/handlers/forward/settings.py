@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from consumerd.wire.v08.records import RecordCodec
 
 if TYPE_CHECKING:
-    from consumerd.forward.keys import KeyExtractor
+    from consumerd.handlers.forward.keys import KeyExtractor
 
 KIB = 1024
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from consumerd.client import PartitionFetch, error_of, fetch_partitions, list_offsets
-from consumerd.errors import BrokerError, CorruptDataError
+from consumerd.base.errors import BrokerError, CorruptDataError
 from consumerd.net import BadFrameError
+from consumerd.net.client import PartitionFetch, error_of, fetch_partitions, list_offsets
 from consumerd.wire.v07 import EARLIEST, LATEST
 from consumerd.wire.v08.records import BatchEnd, decode_records
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from consumerd.client import Channel, ClusterClient
+    from consumerd.net.client import Channel, ClusterClient
     from consumerd.wire.v08.records import Record, RecordSet
 
 _FETCH_BYTES: Final = 1 << 20

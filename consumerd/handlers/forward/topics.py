@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from consumerd.client import error_of
-from consumerd.client.metadata import MISSING_TOPIC
-from consumerd.forward.errors import NoHeadersError, NoTopicError
+from consumerd.handlers.forward.errors import NoHeadersError, NoTopicError
+from consumerd.net.client import error_of
+from consumerd.net.client.metadata import MISSING_TOPIC
 from consumerd.wire.v08.apis import CREATE_TOPICS, PRODUCE
 from consumerd.wire.v08.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from consumerd.client import ClusterClient
+    from consumerd.net.client import ClusterClient
 
 log = structlog.get_logger(__name__)
 

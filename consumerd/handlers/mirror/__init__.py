@@ -1,6 +1,6 @@
 """Copying topics from one cluster to another: the handler, the placement of messages, and the detection of loops."""
 
-from consumerd.mirror.circles import (
+from consumerd.handlers.mirror.circles import (
     CircleError,
     find_reverse_mirrors,
     is_subscribed,
@@ -9,9 +9,9 @@ from consumerd.mirror.circles import (
     refuse_same_place,
     resolve_address,
 )
-from consumerd.mirror.handler import MirrorHandler
-from consumerd.mirror.placing import KeepingPartitioner, PlacedRouter, SourceCounts, SourcePartition
-from consumerd.mirror.topics import MirrorTopics
+from consumerd.handlers.mirror.handler import MirrorHandler
+from consumerd.handlers.mirror.placing import KeepingPartitioner, PlacedRouter, SourceCounts, SourcePartition
+from consumerd.handlers.mirror.topics import MirrorTopics
 
 __all__ = [
     "CircleError",

@@ -13,17 +13,17 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING, ClassVar
 
-from consumerd.cluster import ClusterView
-from consumerd.cluster.reading import children, data, read_all
-from consumerd.errors import ConsumerdError, ExitCode
-from consumerd.registry import RegistryError, id_path, ids_path, parse_subscription
-from consumerd.zk import parse_connect_string
+from consumerd.base.errors import ConsumerdError, ExitCode
+from consumerd.net.cluster import ClusterView
+from consumerd.net.cluster.reading import children, data, read_all
+from consumerd.net.zk import parse_connect_string
+from consumerd.wire.registry import RegistryError, id_path, ids_path, parse_subscription
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from consumerd.ports import ZooKeeper
-    from consumerd.registry import Subscription
+    from consumerd.base.ports import ZooKeeper
+    from consumerd.wire.registry import Subscription
 
 #: The prefix of the host's name in the id of a member that mirrors.
 _MARK = "mirror-"

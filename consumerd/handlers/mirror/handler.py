@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from consumerd.errors import HandlerFailedError
+from consumerd.base.errors import HandlerFailedError
+from consumerd.base.metrics import TargetCounts
 from consumerd.handlers import Handler
 from consumerd.handlers.pieces import in_pieces
-from consumerd.metrics import TargetCounts
 from consumerd.producer import (
     EncodingError,
     MessageSizeTooLargeError,
@@ -23,14 +23,14 @@ from consumerd.producer import (
     NotArrivedError,
     PartitionerError,
 )
-from consumerd.registry import DialectError
 from consumerd.wire.errors import InvalidTopicError
+from consumerd.wire.registry import DialectError
 
 if TYPE_CHECKING:
+    from consumerd.base.partition import TopicPartition
     from consumerd.handlers import Batch
-    from consumerd.mirror.placing import SourceCounts
-    from consumerd.mirror.topics import MirrorTopics
-    from consumerd.partition import TopicPartition
+    from consumerd.handlers.mirror.placing import SourceCounts
+    from consumerd.handlers.mirror.topics import MirrorTopics
     from consumerd.producer import Producer
 
 log = structlog.get_logger(__name__)

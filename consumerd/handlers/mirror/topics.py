@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from consumerd.cluster import ClusterView
-from consumerd.errors import BrokerError, reason_of
+from consumerd.base.errors import BrokerError, reason_of
+from consumerd.net.cluster import ClusterView
 from consumerd.wire.v07 import FetchRequest, ProduceRequest
 
 if TYPE_CHECKING:
+    from consumerd.base.ports import Clock, ZooKeeper
     from consumerd.net import Connector
-    from consumerd.ports import Clock, ZooKeeper
 
 log = structlog.get_logger(__name__)
 

@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from consumerd.consumer.backends import GroupBackend, V07Backend
-from consumerd.consumer.consumer import GroupConsumer
-from consumerd.consumer.errors import (
+from consumerd.base.lazy import lazy_names
+from consumerd.member.consumer.backends import GroupBackend, V07Backend
+from consumerd.member.consumer.consumer import GroupConsumer
+from consumerd.member.consumer.errors import (
     ConnectorStateError,
     ConsumerTimeoutError,
     FixedGroupError,
@@ -12,18 +13,17 @@ from consumerd.consumer.errors import (
     ListenerFailedError,
     NotAssignedError,
 )
-from consumerd.consumer.listeners import RebalanceListener
-from consumerd.consumer.settings import ConsumerSettings
-from consumerd.consumer.stats import ConsumerStats
-from consumerd.lazy import lazy_names
+from consumerd.member.consumer.listeners import RebalanceListener
+from consumerd.member.consumer.settings import ConsumerSettings
+from consumerd.member.consumer.stats import ConsumerStats
 
 if TYPE_CHECKING:
-    from consumerd.consumer.backends_v08 import ClusterBackend, V08Backend
-    from consumerd.consumer.config import ConsumerConfig
-    from consumerd.consumer.connector import ConsumerConnector
-    from consumerd.consumer.coordinated import CoordinatedConsumer
-    from consumerd.consumer.fixed import FixedConsumer
-    from consumerd.consumer.simple import (
+    from consumerd.member.consumer.backends_v08 import ClusterBackend, V08Backend
+    from consumerd.member.consumer.config import ConsumerConfig
+    from consumerd.member.consumer.connector import ConsumerConnector
+    from consumerd.member.consumer.coordinated import CoordinatedConsumer
+    from consumerd.member.consumer.fixed import FixedConsumer
+    from consumerd.member.consumer.simple import (
         FetchRefusedError,
         FetchResult,
         InvalidFetchSizeError,
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
         UnknownRefusalError,
         WrongPartitionError,
     )
-    from consumerd.consumer.streams import BatchStream, MessageStream
+    from consumerd.member.consumer.streams import BatchStream, MessageStream
 else:
     __getattr__ = lazy_names(
         __name__,
         {
-            "consumerd.consumer.backends_v08": "ClusterBackend V08Backend",
-            "consumerd.consumer.config": "ConsumerConfig",
-            "consumerd.consumer.connector": "ConsumerConnector",
-            "consumerd.consumer.coordinated": "CoordinatedConsumer",
-            "consumerd.consumer.fixed": "FixedConsumer",
-            "consumerd.consumer.simple": (
+            "consumerd.member.consumer.backends_v08": "ClusterBackend V08Backend",
+            "consumerd.member.consumer.config": "ConsumerConfig",
+            "consumerd.member.consumer.connector": "ConsumerConnector",
+            "consumerd.member.consumer.coordinated": "CoordinatedConsumer",
+            "consumerd.member.consumer.fixed": "FixedConsumer",
+            "consumerd.member.consumer.simple": (
                 "FetchRefusedError FetchResult InvalidFetchSizeError InvalidMessageError "
                 "OffsetOutOfRangeError SimpleConsumer UnknownRefusalError WrongPartitionError"
             ),
-            "consumerd.consumer.streams": "BatchStream MessageStream",
+            "consumerd.member.consumer.streams": "BatchStream MessageStream",
         },
     )
 

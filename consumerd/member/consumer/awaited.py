@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from consumerd.registry import FilterSubscription, RegistryError, StaticSubscription
+from consumerd.wire.registry import FilterSubscription, RegistryError, StaticSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from consumerd.group import Topics
-    from consumerd.registry import Subscription
+    from consumerd.wire.registry import Subscription
 
 log = structlog.get_logger(__name__)
 

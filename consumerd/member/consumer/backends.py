@@ -9,25 +9,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from consumerd.cluster import BrokerDirectory, TreeName
-from consumerd.consumer.snapshot import V07SnapshotReader
-from consumerd.fetch import FetchListener, FetchPool, V07Brokers
 from consumerd.group import V07Rules
-from consumerd.offsets import OffsetSettings, make_store
+from consumerd.member.consumer.snapshot import V07SnapshotReader
+from consumerd.member.fetch import FetchListener, FetchPool, V07Brokers
+from consumerd.member.offsets import OffsetSettings, make_store
+from consumerd.net.cluster import BrokerDirectory, TreeName
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
     from random import Random
 
-    from consumerd.consumer.protocols import PartitionPool
-    from consumerd.consumer.settings import ConsumerSettings
-    from consumerd.consumer.snapshot import SnapshotReader
-    from consumerd.fetch import ByteBudget
+    from consumerd.base.ports import Clock, ZooKeeper
     from consumerd.group import GroupRules
+    from consumerd.member.consumer.protocols import PartitionPool
+    from consumerd.member.consumer.settings import ConsumerSettings
+    from consumerd.member.consumer.snapshot import SnapshotReader
+    from consumerd.member.fetch import ByteBudget
+    from consumerd.member.offsets import OffsetStore
+    from consumerd.member.offsets.guards import Ownership
     from consumerd.net import Connector
-    from consumerd.offsets import OffsetStore
-    from consumerd.offsets.guards import Ownership
-    from consumerd.ports import Clock, ZooKeeper
 
 
 class Fetching(NamedTuple):

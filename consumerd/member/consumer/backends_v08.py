@@ -1,4 +1,4 @@
-"""The parts of a member that differ by Kafka version, for Kafka 0.8 and later (`consumerd.consumer.backends`).
+"""The parts of a member that differ by Kafka version, for Kafka 0.8 and later (`consumerd.member.consumer.backends`).
 
 Strategy: a module of its own, which a member of 0.7 never imports.
 """
@@ -7,22 +7,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.cluster import TopicNodes, TreeName, V08BrokerDirectory
-from consumerd.consumer.backends import Fetching, FetchOwner
-from consumerd.consumer.snapshot import V08SnapshotReader
-from consumerd.fetch import FetchPool
-from consumerd.fetch.v08.brokers import V08Brokers
 from consumerd.group import V08Rules
-from consumerd.offsets import OffsetSettings, make_store
+from consumerd.member.consumer.backends import Fetching, FetchOwner
+from consumerd.member.consumer.snapshot import V08SnapshotReader
+from consumerd.member.fetch import FetchPool
+from consumerd.member.fetch.v08.brokers import V08Brokers
+from consumerd.member.offsets import OffsetSettings, make_store
+from consumerd.net.cluster import TopicNodes, TreeName, V08BrokerDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from random import Random
 
-    from consumerd.client import ClusterClient
-    from consumerd.offsets import Membership, OffsetStore
-    from consumerd.offsets.guards import Ownership
-    from consumerd.ports import ZooKeeper
+    from consumerd.base.ports import ZooKeeper
+    from consumerd.member.offsets import Membership, OffsetStore
+    from consumerd.member.offsets.guards import Ownership
+    from consumerd.net.client import ClusterClient
 
 
 class V08Backend:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from consumerd.registry import RegistryError, parse_owner
+from consumerd.wire.registry import RegistryError, parse_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from consumerd.cluster.watched import Node
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
+    from consumerd.net.cluster.watched import Node
 
 log = structlog.get_logger(__name__)
 

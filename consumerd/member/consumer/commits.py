@@ -1,12 +1,12 @@
 """Writing the positions of owned partitions to the offset store.
 
-Strategy: group commit (`consumerd.consumer.rounds`). Commits never overlap, so an older position is never written over
-a newer one, and each writes all positions that are due for all callers. Only positions of the present session are
-written. The store checks ownership; partitions that it reports as lost are passed on. One that it does not let us
-write is reported once, and written again with each later commit, until it is allowed. The start of a partition is not
-written before a fetch of it was answered: we may have no permission to read it, and then none to commit. Exceptions: a
-start that the next owner would not find again, and an empty partition of a member that stops at the end, which has no
-time for a fetch.
+Strategy: group commit (`consumerd.member.consumer.rounds`). Commits never overlap, so an older position is never
+written over a newer one, and each writes all positions that are due for all callers. Only positions of the present
+session are written. The store checks ownership; partitions that it reports as lost are passed on. One that it does not
+let us write is reported once, and written again with each later commit, until it is allowed. The start of a partition
+is not written before a fetch of it was answered: we may have no permission to read it, and then none to commit.
+Exceptions: a start that the next owner would not find again, and an empty partition of a member that stops at the end,
+which has no time for a fetch.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from consumerd.consumer.rounds import Rounds
-from consumerd.errors import BrokerError, ZooKeeperError, reason_of
-from consumerd.offsets.metadata import OffsetNotes
+from consumerd.base.errors import BrokerError, ZooKeeperError, reason_of
+from consumerd.member.consumer.rounds import Rounds
+from consumerd.member.offsets.metadata import OffsetNotes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from consumerd.consumer.fence import Fence
-    from consumerd.consumer.owned_partition import OwnedPartition
-    from consumerd.consumer.stats import ConsumerStats
-    from consumerd.fetch import FetchCounters
-    from consumerd.offsets import OffsetStore
-    from consumerd.partition import TopicPartition
-    from consumerd.ports import Clock
+    from consumerd.base.partition import TopicPartition
+    from consumerd.base.ports import Clock
+    from consumerd.member.consumer.fence import Fence
+    from consumerd.member.consumer.owned_partition import OwnedPartition
+    from consumerd.member.consumer.stats import ConsumerStats
+    from consumerd.member.fetch import FetchCounters
+    from consumerd.member.offsets import OffsetStore
 
 log = structlog.get_logger(__name__)
 

@@ -14,35 +14,35 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from consumerd.address import parse_addresses
-from consumerd.client.making import find_broker, make_client, security_protocol
-from consumerd.cluster import read_dialect, wait_for_dialect
-from consumerd.cluster.entry import start_session
-from consumerd.consumer.backends import V07Backend
-from consumerd.consumer.backends_v08 import ClusterBackend, V08Backend
-from consumerd.consumer.consumer import GroupConsumer
-from consumerd.consumer.coordinated import CoordinatedConsumer
-from consumerd.consumer.errors import GroupRefusedError
-from consumerd.consumer.streams import StreamHandler
+from consumerd.base.address import parse_addresses
 from consumerd.group import V08Rules
+from consumerd.member.consumer.backends import V07Backend
+from consumerd.member.consumer.backends_v08 import ClusterBackend, V08Backend
+from consumerd.member.consumer.consumer import GroupConsumer
+from consumerd.member.consumer.coordinated import CoordinatedConsumer
+from consumerd.member.consumer.errors import GroupRefusedError
+from consumerd.member.consumer.streams import StreamHandler
 from consumerd.net import connect as connect_to_broker
-from consumerd.registry import Dialect, DialectError, FilterSubscription
+from consumerd.net.client.making import find_broker, make_client, security_protocol
+from consumerd.net.cluster import read_dialect, wait_for_dialect
+from consumerd.net.cluster.entry import start_session
+from consumerd.wire.registry import Dialect, DialectError, FilterSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from consumerd.client import ClusterClient
-    from consumerd.consumer.backends import GroupBackend
-    from consumerd.consumer.config import ConsumerConfig
-    from consumerd.consumer.listeners import RebalanceListener
-    from consumerd.consumer.sinks import Sink
-    from consumerd.consumer.streams import MessageStream
+    from consumerd.base.partition import TopicPartition
+    from consumerd.base.ports import Clock, ZooKeeper
+    from consumerd.member.consumer.backends import GroupBackend
+    from consumerd.member.consumer.config import ConsumerConfig
+    from consumerd.member.consumer.listeners import RebalanceListener
+    from consumerd.member.consumer.sinks import Sink
+    from consumerd.member.consumer.streams import MessageStream
     from consumerd.net import Connector
-    from consumerd.partition import TopicPartition
-    from consumerd.ports import Clock, ZooKeeper
-    from consumerd.registry import Subscription
-    from consumerd.zk import Session
+    from consumerd.net.client import ClusterClient
+    from consumerd.net.zk import Session
+    from consumerd.wire.registry import Subscription
 
 log = structlog.get_logger(__name__)
 

@@ -10,27 +10,27 @@ import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from consumerd.address import parse_addresses
-from consumerd.client.settings import ClientSettings
-from consumerd.consumer.settings import ConsumerSettings, make_connection_settings, make_fetch_settings
-from consumerd.defaults import default_of
-from consumerd.errors import ConfigError
-from consumerd.fetch import BadMessagePolicy, FetchSettings, LogChangePolicy, ResetPolicy
-from consumerd.fetch.settings import LONGEST_WAIT, SHORTEST_WAIT
+from consumerd.base.address import parse_addresses
+from consumerd.base.defaults import default_of
+from consumerd.base.errors import ConfigError
 from consumerd.group import MembershipSettings
 from consumerd.group.coordinated_tables import CoordinationSettings, all_assignors
+from consumerd.member.consumer.settings import ConsumerSettings, make_connection_settings, make_fetch_settings
+from consumerd.member.fetch import BadMessagePolicy, FetchSettings, LogChangePolicy, ResetPolicy
+from consumerd.member.fetch.settings import LONGEST_WAIT, SHORTEST_WAIT
+from consumerd.member.offsets import OffsetSettings
 from consumerd.net import ConnectionSettings
-from consumerd.offsets import OffsetSettings
-from consumerd.registry import RegistryError, check_name, configured_consumer_id, make_consumer_id
-from consumerd.zk import Session
+from consumerd.net.client.settings import ClientSettings
+from consumerd.net.zk import Session
+from consumerd.wire.registry import RegistryError, check_name, configured_consumer_id, make_consumer_id
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Sequence
     from random import Random
 
-    from consumerd.ports import Clock, SaslMechanism
-    from consumerd.registry import Subscription
+    from consumerd.base.ports import Clock, SaslMechanism
+    from consumerd.wire.registry import Subscription
 
 
 _CHOICES: dict[str, tuple[str | None, ...]] = {

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Self
 
 import structlog
 
-from consumerd.clock import SystemClock
-from consumerd.consumer.composition import Composition
-from consumerd.consumer.errors import ConnectorStateError
-from consumerd.consumer.member_run import MemberRun
-from consumerd.consumer.streams import MessageStream
-from consumerd.errors import ConfigError, reason_of
-from consumerd.registry import FilterSubscription, RegistryError, StaticSubscription
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ConfigError, reason_of
+from consumerd.member.consumer.composition import Composition
+from consumerd.member.consumer.errors import ConnectorStateError
+from consumerd.member.consumer.member_run import MemberRun
+from consumerd.member.consumer.streams import MessageStream
 from consumerd.wire.errors import InvalidTopicError
+from consumerd.wire.registry import FilterSubscription, RegistryError, StaticSubscription
 from consumerd.wire.v07 import validate_topic
 
 if TYPE_CHECKING:
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from random import Random
     from types import TracebackType
 
-    from consumerd.consumer.composition import AssignedStreams
-    from consumerd.consumer.config import ConsumerConfig
-    from consumerd.consumer.consumer import GroupConsumer
-    from consumerd.consumer.controls import PartitionControls
-    from consumerd.consumer.coordinated import CoordinatedConsumer
-    from consumerd.consumer.listeners import RebalanceListener
-    from consumerd.consumer.stats import ConsumerStats
+    from consumerd.base.partition import TopicPartition
+    from consumerd.base.ports import Clock, ZooKeeper
+    from consumerd.member.consumer.composition import AssignedStreams
+    from consumerd.member.consumer.config import ConsumerConfig
+    from consumerd.member.consumer.consumer import GroupConsumer
+    from consumerd.member.consumer.controls import PartitionControls
+    from consumerd.member.consumer.coordinated import CoordinatedConsumer
+    from consumerd.member.consumer.listeners import RebalanceListener
+    from consumerd.member.consumer.stats import ConsumerStats
     from consumerd.net import Connector
-    from consumerd.partition import TopicPartition
-    from consumerd.ports import Clock, ZooKeeper
-    from consumerd.registry import Subscription, TopicFilter
+    from consumerd.wire.registry import Subscription, TopicFilter
 
 log = structlog.get_logger(__name__)
 

@@ -3,7 +3,7 @@
 Strategy: one queue of events, one loop that feeds them to the pure machine (`consumerd.group.membership.Member`), one
 method per kind of action. Each action that takes time runs in a task of one TaskGroup and puts its answer into the
 queue; so the machine is never entered twice, and there is no lock around decisions. Three functions tell the story:
-`run` (start, main loop, end: `consumerd.consumer.running`), `_perform` (an action), and `request_stop`.
+`run` (start, main loop, end: `consumerd.member.consumer.running`), `_perform` (an action), and `request_stop`.
 
     ZooKeeper session ──events──►┐                    ┌──► GroupCoordination (znodes)
     watches, timer, answers ────►│ queue ► Member ────┤
@@ -17,33 +17,33 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
-from consumerd.consumer.awaited import AwaitedTopics
-from consumerd.consumer.blocked import BlockedClaims
-from consumerd.consumer.controls import PartitionControls
-from consumerd.consumer.coordination import GroupCoordination
-from consumerd.consumer.errors import GroupRefusedError
-from consumerd.consumer.fence import Fence
-from consumerd.consumer.running import RunningMember
-from consumerd.consumer.taken_id import TakenId
+from consumerd.base.partition import NO_BROKER, TopicPartition
+from consumerd.base.ports import SessionEvent
+from consumerd.base.turns import in_turns
 from consumerd.group import Member, Phase, events
-from consumerd.partition import NO_BROKER, TopicPartition
-from consumerd.ports import SessionEvent
-from consumerd.turns import in_turns
+from consumerd.member.consumer.awaited import AwaitedTopics
+from consumerd.member.consumer.blocked import BlockedClaims
+from consumerd.member.consumer.controls import PartitionControls
+from consumerd.member.consumer.coordination import GroupCoordination
+from consumerd.member.consumer.errors import GroupRefusedError
+from consumerd.member.consumer.fence import Fence
+from consumerd.member.consumer.running import RunningMember
+from consumerd.member.consumer.taken_id import TakenId
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Coroutine, Mapping
     from random import Random
 
-    from consumerd.consumer.backends import GroupBackend
-    from consumerd.consumer.blocked import BlockedClaim
-    from consumerd.consumer.listeners import RebalanceListener
-    from consumerd.consumer.settings import ConsumerSettings
-    from consumerd.consumer.sinks import PartitionedHandler
-    from consumerd.fetch import ByteBudget
+    from consumerd.base.ports import Clock, ZooKeeper
     from consumerd.handlers import Handler
-    from consumerd.ports import Clock, ZooKeeper
-    from consumerd.registry import Subscription
+    from consumerd.member.consumer.backends import GroupBackend
+    from consumerd.member.consumer.blocked import BlockedClaim
+    from consumerd.member.consumer.listeners import RebalanceListener
+    from consumerd.member.consumer.settings import ConsumerSettings
+    from consumerd.member.consumer.sinks import PartitionedHandler
+    from consumerd.member.fetch import ByteBudget
+    from consumerd.wire.registry import Subscription
 
 log = structlog.get_logger(__name__)
 
@@ -56,10 +56,10 @@ _REMEMBERED: Final = 24 * 3600.0
 class GroupConsumer(RunningMember[events.Event]):
     """One member of one group. `zk` is a started session; it stays the caller's, who closes it after `run`.
 
-    `backend` is the dialect of the group (`consumerd.consumer.backends`). `handler` is already wrapped by the retry
-    policy; it is started before the member registers, and stopped when the member owns nothing any more. `listener` is
-    notified of partitions that come and go. `budget` is the memory that members of one process share; by default the
-    member has one of its own, of `settings.budget` bytes.
+    `backend` is the dialect of the group (`consumerd.member.consumer.backends`). `handler` is already wrapped by the
+    retry policy; it is started before the member registers, and stopped when the member owns nothing any more.
+    `listener` is notified of partitions that come and go. `budget` is the memory that members of one process share; by
+    default the member has one of its own, of `settings.budget` bytes.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Operations on single partitions: positions, offsets and lag, seek, pause and resume.
 
-Strategy: thin. Positions are those of `consumerd.consumer.partitions`, ends are asked of the brokers, commits of
+Strategy: thin. Positions are those of `consumerd.member.consumer.partitions`, ends are asked of the brokers, commits of
 ZooKeeper. What changes the flow takes effect at once: no message from before comes after `seek` or `pause` returned.
 """
 
@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from consumerd.consumer.errors import NotAssignedError
-from consumerd.errors import BrokerError
+from consumerd.base.errors import BrokerError
+from consumerd.member.consumer.errors import NotAssignedError
 from consumerd.wire.v07 import LATEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from consumerd.consumer.partitions import OwnedPartitions
-    from consumerd.consumer.protocols import PartitionPool
-    from consumerd.offsets import OffsetStore
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
+    from consumerd.member.consumer.partitions import OwnedPartitions
+    from consumerd.member.consumer.protocols import PartitionPool
+    from consumerd.member.offsets import OffsetStore
 
 
 class PartitionControls:

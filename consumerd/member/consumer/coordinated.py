@@ -1,9 +1,9 @@
 """The consumer in a group that a broker coordinates (0.9 and later).
 
-Strategy: as `consumerd.consumer.GroupConsumer`: one queue of events, one loop that feeds them to the pure machine
-(`consumerd.group.coordinated`), one method per kind of action. The flow of messages is the same, on a pool that follows
-leaders and a store that the coordinator fences by generation. Heartbeats are tasks of their own, so however long a
-handler takes, the member stays one.
+Strategy: as `consumerd.member.consumer.GroupConsumer`: one queue of events, one loop that feeds them to the pure
+machine (`consumerd.group.coordinated`), one method per kind of action. The flow of messages is the same, on a pool that
+follows leaders and a store that the coordinator fences by generation. Heartbeats are tasks of their own, so however
+long a handler takes, the member stays one.
 
     coordinator ──answers──►┐                             ┌──► GroupRequests (join, sync, heartbeat, leave)
     timer, lease ──────────►│ queue ► CoordinatedMember ──┤
@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from consumerd.consumer.awaited import AwaitedTopics
-from consumerd.consumer.controls import PartitionControls
-from consumerd.consumer.fence import Fence, GroupLease
-from consumerd.consumer.group_requests import GroupRequests
-from consumerd.consumer.running import RunningMember
-from consumerd.errors import BrokerError, IdTakenError
+from consumerd.base.errors import BrokerError, IdTakenError
+from consumerd.base.partition import TopicPartition
 from consumerd.group import coordinated_events as events
 from consumerd.group.coordinated import CoordinatedMember
-from consumerd.partition import TopicPartition
+from consumerd.member.consumer.awaited import AwaitedTopics
+from consumerd.member.consumer.controls import PartitionControls
+from consumerd.member.consumer.fence import Fence, GroupLease
+from consumerd.member.consumer.group_requests import GroupRequests
+from consumerd.member.consumer.running import RunningMember
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
 
 if TYPE_CHECKING:
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from random import Random
 
-    from consumerd.consumer.backends_v08 import ClusterBackend
-    from consumerd.consumer.listeners import RebalanceListener
-    from consumerd.consumer.settings import ConsumerSettings
-    from consumerd.consumer.sinks import PartitionedHandler
-    from consumerd.errors import ConsumerdError
-    from consumerd.fetch import FetchPool
+    from consumerd.base.errors import ConsumerdError
+    from consumerd.base.ports import Clock
     from consumerd.group.coordinated_tables import CoordinationSettings
     from consumerd.handlers import Handler
-    from consumerd.ports import Clock
-    from consumerd.registry import Subscription
+    from consumerd.member.consumer.backends_v08 import ClusterBackend
+    from consumerd.member.consumer.listeners import RebalanceListener
+    from consumerd.member.consumer.settings import ConsumerSettings
+    from consumerd.member.consumer.sinks import PartitionedHandler
+    from consumerd.member.fetch import FetchPool
+    from consumerd.wire.registry import Subscription
 
 log = structlog.get_logger(__name__)
 

@@ -2,7 +2,7 @@
 
 Strategy: one method per action of `consumerd.group.events`, which returns the answering event. Partitions that failed
 are left out of the answer, or it is `Failed`: the machine repeats it from a fresh snapshot. Nodes are cached with their
-watch (`consumerd.cluster.watched`): a fired watch calls `triggered`, and only what changed is read again.
+watch (`consumerd.net.cluster.watched`): a fired watch calls `triggered`, and only what changed is read again.
 
 Many partitions cost few round trips. Owner nodes are created by multis of some dozens, and read right behind them on
 the same connection, which arms the watches and shows the owner of each; if a multi was rejected because some of its
@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
-from consumerd.cluster.reading import read_all
-from consumerd.cluster.watched import WatchedNodes
-from consumerd.consumer.blocked import holder_of
-from consumerd.errors import ZooKeeperError, reason_of
+from consumerd.base.errors import ZooKeeperError, reason_of
+from consumerd.base.ports import Create, Delete
 from consumerd.group.events import (
     Claim,
     Claimed,
@@ -37,9 +35,12 @@ from consumerd.group.events import (
     Unregister,
     Unregistered,
 )
-from consumerd.offsets.together import all_of
-from consumerd.ports import Create, Delete
-from consumerd.registry import (
+from consumerd.member.consumer.blocked import holder_of
+from consumerd.member.offsets.together import all_of
+from consumerd.net.cluster.reading import read_all
+from consumerd.net.cluster.watched import WatchedNodes
+from consumerd.net.zk.errors import BadVersion, MultiFailed, NodeExists, NoNode, NotConnected, SessionChanged
+from consumerd.wire.registry import (
     RegistryError,
     format_owner,
     id_path,
@@ -48,18 +49,17 @@ from consumerd.registry import (
     owners_path,
     parse_owner,
 )
-from consumerd.zk.errors import BadVersion, MultiFailed, NodeExists, NoNode, NotConnected, SessionChanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
-    from consumerd.cluster.watched import Node
-    from consumerd.consumer.backends import GroupBackend
-    from consumerd.consumer.blocked import Holder
-    from consumerd.consumer.settings import ConsumerSettings
-    from consumerd.partition import TopicPartition
-    from consumerd.ports import Clock, ZooKeeper
-    from consumerd.registry import Subscription
+    from consumerd.base.partition import TopicPartition
+    from consumerd.base.ports import Clock, ZooKeeper
+    from consumerd.member.consumer.backends import GroupBackend
+    from consumerd.member.consumer.blocked import Holder
+    from consumerd.member.consumer.settings import ConsumerSettings
+    from consumerd.net.cluster.watched import Node
+    from consumerd.wire.registry import Subscription
 
 log = structlog.get_logger(__name__)
 

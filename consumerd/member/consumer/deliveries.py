@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
-from consumerd.consumer.sinks import HandedBackError
+from consumerd.member.consumer.sinks import HandedBackError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -89,7 +89,9 @@ class Offers(Protocol):
 
 
 class StreamSink:
-    """The sink of one partition (see `consumerd.consumer.sinks`): its batches go through `stream`, one at a time."""
+    """The sink of one partition (see `consumerd.member.consumer.sinks`): its batches go through `stream`, one at a
+    time.
+    """
 
     def __init__(self, stream: Offers, allowed: Callable[[], bool]) -> None:
         self._stream = stream

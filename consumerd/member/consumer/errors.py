@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.errors import ConsumerdError, ExitCode, HandlerFailedError, NotFoundError, ZooKeeperError, reason_of
+from consumerd.base.errors import ConsumerdError, ExitCode, HandlerFailedError, NotFoundError, ZooKeeperError, reason_of
 
 if TYPE_CHECKING:
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
 
 
 class GroupRefusedError(ZooKeeperError):

@@ -6,8 +6,8 @@ between, holds even when the process was paused between two events. A lost conne
 continues until the lease ends, and a server that is back before then causes no pause. `Fence.watch` reports the end of
 the lease, for messages that handlers hold, and wakes waiting tasks when it is back.
 
-The lease of a member in ZooKeeper is the session's (`consumerd.zk`). That of a group that a broker coordinates comes
-from the membership machine, which knows when it sent the confirmed request.
+The lease of a member in ZooKeeper is the session's (`consumerd.net.zk`). That of a group that a broker coordinates
+comes from the membership machine, which knows when it sent the confirmed request.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import structlog
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.consumer.protocols import Lease
+    from consumerd.base.ports import Clock
     from consumerd.group.coordinated import CoordinatedMember
-    from consumerd.ports import Clock
+    from consumerd.member.consumer.protocols import Lease
 
 log = structlog.get_logger(__name__)
 

@@ -12,25 +12,25 @@ from typing import TYPE_CHECKING, Literal
 
 import structlog
 
-from consumerd.consumer.controls import PartitionControls
-from consumerd.consumer.errors import FixedGroupError
-from consumerd.consumer.fence import FIXED_SESSION, Fence, FixedLease
-from consumerd.consumer.running import RunningMember
-from consumerd.errors import NotFoundError
+from consumerd.base.errors import NotFoundError
+from consumerd.member.consumer.controls import PartitionControls
+from consumerd.member.consumer.errors import FixedGroupError
+from consumerd.member.consumer.fence import FIXED_SESSION, Fence, FixedLease
+from consumerd.member.consumer.running import RunningMember
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
     from random import Random
 
-    from consumerd.client import ClusterClient
-    from consumerd.consumer.backends_v08 import ClusterBackend
-    from consumerd.consumer.listeners import RebalanceListener
-    from consumerd.consumer.settings import ConsumerSettings
-    from consumerd.consumer.sinks import PartitionedHandler
-    from consumerd.fetch import FetchPool
+    from consumerd.base.partition import TopicPartition
+    from consumerd.base.ports import Clock
     from consumerd.handlers import Handler
-    from consumerd.partition import TopicPartition
-    from consumerd.ports import Clock
+    from consumerd.member.consumer.backends_v08 import ClusterBackend
+    from consumerd.member.consumer.listeners import RebalanceListener
+    from consumerd.member.consumer.settings import ConsumerSettings
+    from consumerd.member.consumer.sinks import PartitionedHandler
+    from consumerd.member.fetch import FetchPool
+    from consumerd.net.client import ClusterClient
 
 log = structlog.get_logger(__name__)
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from consumerd.client import AuthenticationError, BrokerRefusedError, UnsupportedApiError, topic_error
-from consumerd.errors import BrokerError, reason_of
+from consumerd.base.errors import BrokerError, reason_of
 from consumerd.group import coordinated_events as e
+from consumerd.net.client import AuthenticationError, BrokerRefusedError, UnsupportedApiError, topic_error
 from consumerd.wire import WireError
 from consumerd.wire.v08.apis import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
@@ -24,9 +24,9 @@ from consumerd.wire.v08.subscription import PROTOCOL_TYPE
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from consumerd.client import ClusterClient
-    from consumerd.client.channel import Channel
     from consumerd.group.coordinated_tables import CoordinationSettings
+    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.channel import Channel
     from consumerd.wire.v08.schema import Api
 
 log = structlog.get_logger(__name__)

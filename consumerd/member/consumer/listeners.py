@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import structlog
 
-from consumerd.consumer.errors import ListenerFailedError
+from consumerd.member.consumer.errors import ListenerFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from consumerd.errors import ConsumerdError
-    from consumerd.partition import TopicPartition
-    from consumerd.ports import Clock
+    from consumerd.base.errors import ConsumerdError
+    from consumerd.base.partition import TopicPartition
+    from consumerd.base.ports import Clock
 
 log = structlog.get_logger(__name__)
 

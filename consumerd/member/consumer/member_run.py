@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from consumerd.errors import ConsumerdError
+from consumerd.base.errors import ConsumerdError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.consumer.consumer import GroupConsumer
-    from consumerd.consumer.coordinated import CoordinatedConsumer
-    from consumerd.zk import Session
+    from consumerd.member.consumer.consumer import GroupConsumer
+    from consumerd.member.consumer.coordinated import CoordinatedConsumer
+    from consumerd.net.zk import Session
 
 log = structlog.get_logger(__name__)
 

@@ -1,4 +1,4 @@
-"""The record of one owned partition, for `consumerd.consumer.partitions`.
+"""The record of one owned partition, for `consumerd.member.consumer.partitions`.
 
 Strategy: plain data; `PartitionWork` does the work. The position to commit follows from what was handled, and from the
 last commit and its time.
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import asyncio
 
-    from consumerd.consumer.work import BatchInHand, PartitionWork
-    from consumerd.errors import BrokerError
-    from consumerd.fetch import Lane
-    from consumerd.partition import TopicPartition
+    from consumerd.base.errors import BrokerError
+    from consumerd.base.partition import TopicPartition
+    from consumerd.member.consumer.work import BatchInHand, PartitionWork
+    from consumerd.member.fetch import Lane
 
 
 class OwnedView(NamedTuple):

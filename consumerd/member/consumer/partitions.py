@@ -3,11 +3,11 @@
 Strategy: one task per partition finds its start, then delivers (`PartitionWork`). Each action of the membership machine
 on the flow is a method here for a set of partitions, answered in parts as handlers end: `drain` when no handler holds
 anything and what was handled is committed, `abandon` when no handler holds anything and no commit of the partition is
-under way. Commits are grouped (`consumerd.consumer.commits`); the last one of a drain is repeated while the coordinator
-moves, since nothing repeats it later. Unchanged positions are written again to a store that deletes old offsets, and
-after another process wrote to it. Hooks are called before the first fetch of a new partition, before the release of a
-drained one, and before a lost one can come back. `starts` finds the start; an offset that the next owner would not find
-again (the end of a log, a reset) is committed before the first fetch.
+under way. Commits are grouped (`consumerd.member.consumer.commits`); the last one of a drain is repeated while the
+coordinator moves, since nothing repeats it later. Unchanged positions are written again to a store that deletes old
+offsets, and after another process wrote to it. Hooks are called before the first fetch of a new partition, before the
+release of a drained one, and before a lost one can come back. `starts` finds the start; an offset that the next owner
+would not find again (the end of a log, a reset) is committed before the first fetch.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import structlog
 
-from consumerd.consumer.commits import Commits
-from consumerd.consumer.owned_partition import OwnedPartition, OwnedView
-from consumerd.consumer.starts import REFUSED_PAUSE, RETRY_PAUSE, StartFinder
-from consumerd.consumer.turnstile import Turnstile
-from consumerd.consumer.work import BatchInHand, PartitionWork, WorkOwner
-from consumerd.errors import BrokerError, ConsumerdError, ZooKeeperError, reason_of
-from consumerd.fetch import Lane
+from consumerd.base.errors import BrokerError, ConsumerdError, ZooKeeperError, reason_of
 from consumerd.handlers import PartitionTakenError
-from consumerd.offsets import OffsetsUnavailableError
-from consumerd.zk.errors import ConnectionLost, NotConnected, SessionChanged
+from consumerd.member.consumer.commits import Commits
+from consumerd.member.consumer.owned_partition import OwnedPartition, OwnedView
+from consumerd.member.consumer.starts import REFUSED_PAUSE, RETRY_PAUSE, StartFinder
+from consumerd.member.consumer.turnstile import Turnstile
+from consumerd.member.consumer.work import BatchInHand, PartitionWork, WorkOwner
+from consumerd.member.fetch import Lane
+from consumerd.member.offsets import OffsetsUnavailableError
+from consumerd.net.zk.errors import ConnectionLost, NotConnected, SessionChanged
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
-    from consumerd.consumer.listeners import OwnershipHooks
-    from consumerd.consumer.protocols import PartitionPool
-    from consumerd.consumer.sinks import PartitionedHandler
-    from consumerd.fetch import ByteBudget
-    from consumerd.offsets import OffsetStore
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
+    from consumerd.member.consumer.listeners import OwnershipHooks
+    from consumerd.member.consumer.protocols import PartitionPool
+    from consumerd.member.consumer.sinks import PartitionedHandler
+    from consumerd.member.fetch import ByteBudget
+    from consumerd.member.offsets import OffsetStore
 
     #: Called with partitions that have ended.
     Ended = Callable[[frozenset[TopicPartition]], None]

@@ -1,7 +1,7 @@
 """Protocols of what the flow of partitions needs from the rooms below it, in either dialect.
 
-The real ones: `consumerd.fetch.FetchPool`; the stores of `consumerd.offsets`, which `make_store` chooses from; the
-ZooKeeper session, and the membership of a group that a broker coordinates.
+The real ones: `consumerd.member.fetch.FetchPool`; the stores of `consumerd.member.offsets`, which `make_store` chooses
+from; the ZooKeeper session, and the membership of a group that a broker coordinates.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Set
 
-    from consumerd.fetch import Lane
-    from consumerd.fetch.listener import FetchCounters
-    from consumerd.partition import LogId, TopicPartition
+    from consumerd.base.partition import LogId, TopicPartition
+    from consumerd.member.fetch import Lane
+    from consumerd.member.fetch.listener import FetchCounters
 
 
 class PartitionPool(Protocol):
-    """Fetches partitions into lanes; see `consumerd.fetch.FetchPool` for the promises."""
+    """Fetches partitions into lanes; see `consumerd.member.fetch.FetchPool` for the promises."""
 
     @property
     def partitions(self) -> Set[TopicPartition]: ...

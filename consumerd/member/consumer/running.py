@@ -14,36 +14,36 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import structlog
 
-from consumerd.clock import Interval
-from consumerd.consumer.listeners import Announcer, NoHooks
-from consumerd.consumer.partitions import OwnedPartitions
-from consumerd.consumer.sinks import PartitionedHandler, PlainHandler
-from consumerd.consumer.stats import ConsumerStats, Rebalance, SeenLogChange
-from consumerd.errors import ConsumerdError, ExitCode, reason_of
-from consumerd.fetch import ByteBudget
-from consumerd.fetch.log_changes import LogChangeKind
+from consumerd.base.clock import Interval
+from consumerd.base.errors import ConsumerdError, ExitCode, reason_of
 from consumerd.handlers import HandlerContext
 from consumerd.handlers.rate import RateLimiter
+from consumerd.member.consumer.listeners import Announcer, NoHooks
+from consumerd.member.consumer.partitions import OwnedPartitions
+from consumerd.member.consumer.sinks import PartitionedHandler, PlainHandler
+from consumerd.member.consumer.stats import ConsumerStats, Rebalance, SeenLogChange
+from consumerd.member.fetch import ByteBudget
+from consumerd.member.fetch.log_changes import LogChangeKind
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 
-    from consumerd.consumer.blocked import BlockedClaim
-    from consumerd.consumer.controls import PartitionControls
-    from consumerd.consumer.fence import Fence
-    from consumerd.consumer.listeners import OwnershipHooks, RebalanceListener
-    from consumerd.consumer.owned_partition import OwnedView
-    from consumerd.consumer.protocols import PartitionPool
-    from consumerd.consumer.settings import ConsumerSettings
-    from consumerd.consumer.work import BatchInHand
-    from consumerd.fetch.listener import FetchCounters
-    from consumerd.fetch.log_changes import LogChange
+    from consumerd.base.partition import TopicPartition
+    from consumerd.base.ports import Clock
     from consumerd.handlers import Handler
     from consumerd.handlers.batching import BatchSettings
-    from consumerd.offsets import OffsetStore
-    from consumerd.partition import TopicPartition
-    from consumerd.ports import Clock
-    from consumerd.registry import Subscription
+    from consumerd.member.consumer.blocked import BlockedClaim
+    from consumerd.member.consumer.controls import PartitionControls
+    from consumerd.member.consumer.fence import Fence
+    from consumerd.member.consumer.listeners import OwnershipHooks, RebalanceListener
+    from consumerd.member.consumer.owned_partition import OwnedView
+    from consumerd.member.consumer.protocols import PartitionPool
+    from consumerd.member.consumer.settings import ConsumerSettings
+    from consumerd.member.consumer.work import BatchInHand
+    from consumerd.member.fetch.listener import FetchCounters
+    from consumerd.member.fetch.log_changes import LogChange
+    from consumerd.member.offsets import OffsetStore
+    from consumerd.wire.registry import Subscription
 
 log = structlog.get_logger(__name__)
 
@@ -461,7 +461,7 @@ class RunningMember(Generic[_Event]):
             await self.clock.sleep(self.settings.membership.reconcile_interval)
             await self._partitions.check_committed()
 
-    # -- news from fetching (consumerd.fetch.FetchListener)
+    # -- news from fetching (consumerd.member.fetch.FetchListener)
 
     def failed(self, partition: TopicPartition, error: ConsumerdError) -> None:
         """Stop the member, as the policy `fail` says."""

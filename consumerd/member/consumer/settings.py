@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from consumerd.defaults import default_of
-from consumerd.fetch import BadMessagePolicy, FetchSettings, LogChangePolicy, ResetPolicy
+from consumerd.base.defaults import default_of
 from consumerd.group import MembershipSettings
 from consumerd.handlers.batching import BatchSettings
+from consumerd.member.fetch import BadMessagePolicy, FetchSettings, LogChangePolicy, ResetPolicy
 from consumerd.net import ConnectionSettings
 
 if TYPE_CHECKING:
-    from consumerd.registry import Subscription
+    from consumerd.wire.registry import Subscription
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Self
 
 import structlog
 
-from consumerd.consumer.errors import ConnectorStateError
-from consumerd.defaults import default_of
-from consumerd.errors import BrokerError, reason_of
+from consumerd.base.defaults import default_of
+from consumerd.base.errors import BrokerError, reason_of
+from consumerd.member.consumer.errors import ConnectorStateError
 from consumerd.net import ConnectionClosedError, ConnectionSettings
 from consumerd.net import connect as connect_to_broker
 from consumerd.wire.errors import FrameError, WireError

@@ -1,7 +1,7 @@
 """Sinks: the receivers of one owned partition's messages, a handler or a stream.
 
 Strategy: one `Sink` per ownership of a partition, made when its flow starts. A plain handler (the daemon's) is one sink
-for all partitions and does not see ownership. The streams of the library (`consumerd.consumer.streams`) hold a
+for all partitions and does not see ownership. The streams of the library (`consumerd.member.consumer.streams`) hold a
 batch for long, return it message by message, and therefore report how far they are, and can be drained and
 paused. A sink that gives a batch back unfinished marks what was handled and raises.
 """
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from consumerd.base.partition import TopicPartition
     from consumerd.handlers import Batch, Handler, HandlerContext
-    from consumerd.partition import TopicPartition
 
 
 class HandedBackError(Exception):

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
-from consumerd.cluster.reading import children, read_all
-from consumerd.errors import ZooKeeperError, reason_of
+from consumerd.base.errors import ZooKeeperError, reason_of
+from consumerd.base.partition import NO_BROKER, TopicPartition
 from consumerd.group.events import GroupSnapshot
 from consumerd.group.rules import topics_to_read
-from consumerd.partition import NO_BROKER, TopicPartition
-from consumerd.registry import (
+from consumerd.net.cluster.reading import children, read_all
+from consumerd.net.zk.errors import ConnectionLost, NotConnected, SessionChanged
+from consumerd.wire.registry import (
     MAX_PARTITIONS,
     RegistryError,
     check_name,
@@ -39,17 +40,16 @@ from consumerd.registry import (
     topic_path,
     topics_path,
 )
-from consumerd.zk.errors import ConnectionLost, NotConnected, SessionChanged
 
 Key = TypeVar("Key", int, str)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from consumerd.cluster.watched import Node, WatchedNodes
+    from consumerd.base.ports import ZooKeeper
     from consumerd.group import GroupRules, Topics
     from consumerd.group.events import TakeSnapshot
-    from consumerd.ports import ZooKeeper
+    from consumerd.net.cluster.watched import Node, WatchedNodes
 
 log = structlog.get_logger(__name__)
 

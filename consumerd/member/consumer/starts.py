@@ -22,26 +22,26 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import structlog
 
-from consumerd.client import BrokerRefusedError, UnsupportedApiError
-from consumerd.consumer.rounds import Rounds
-from consumerd.errors import BrokerError, reason_of
+from consumerd.base.errors import BrokerError, reason_of
+from consumerd.base.partition import UNKNOWN_LOG, LogId
 from consumerd.handlers import SinkPosition
-from consumerd.partition import UNKNOWN_LOG, LogId
+from consumerd.member.consumer.rounds import Rounds
+from consumerd.net.client import BrokerRefusedError, UnsupportedApiError
+from consumerd.net.zk.errors import ConnectionLost, NotConnected
 from consumerd.wire import WireError
 from consumerd.wire.v07 import EARLIEST, LATEST
 from consumerd.wire.v08.error_codes import ErrorCode
-from consumerd.zk.errors import ConnectionLost, NotConnected
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-    from consumerd.consumer.fence import Fence
-    from consumerd.consumer.protocols import PartitionPool
-    from consumerd.consumer.settings import ConsumerSettings
-    from consumerd.consumer.sinks import PartitionedHandler
-    from consumerd.offsets import OffsetStore, Trace
-    from consumerd.partition import TopicPartition
-    from consumerd.ports import Clock
+    from consumerd.base.partition import TopicPartition
+    from consumerd.base.ports import Clock
+    from consumerd.member.consumer.fence import Fence
+    from consumerd.member.consumer.protocols import PartitionPool
+    from consumerd.member.consumer.settings import ConsumerSettings
+    from consumerd.member.consumer.sinks import PartitionedHandler
+    from consumerd.member.offsets import OffsetStore, Trace
 
 log = structlog.get_logger(__name__)
 

@@ -10,11 +10,11 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from consumerd.metrics import AGES, DURATIONS, SIZES, Histogram
+from consumerd.base.metrics import AGES, DURATIONS, SIZES, Histogram
 
 if TYPE_CHECKING:
-    from consumerd.fetch.log_changes import LogChange
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
+    from consumerd.member.fetch.log_changes import LogChange
 
 #: Number of rebalances that are kept as records.
 REMEMBERED: Final = 50

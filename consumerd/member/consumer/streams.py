@@ -16,17 +16,17 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Self
 
-from consumerd.consumer.deliveries import StreamSink
-from consumerd.consumer.errors import ConnectorStateError, ConsumerTimeoutError
+from consumerd.member.consumer.deliveries import StreamSink
+from consumerd.member.consumer.errors import ConnectorStateError, ConsumerTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from consumerd.consumer.deliveries import Delivery
-    from consumerd.consumer.sinks import Sink
+    from consumerd.base.partition import TopicPartition
+    from consumerd.base.ports import Clock
     from consumerd.handlers import Batch, HandlerContext, Message
-    from consumerd.partition import TopicPartition
-    from consumerd.ports import Clock
+    from consumerd.member.consumer.deliveries import Delivery
+    from consumerd.member.consumer.sinks import Sink
 
 #: Seconds for which a check of the fence is valid, and the loop may be kept waiting.
 FRESH = 0.01

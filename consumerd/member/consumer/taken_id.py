@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from consumerd.errors import IdTakenError
-from consumerd.registry import id_path
+from consumerd.base.errors import IdTakenError
+from consumerd.wire.registry import id_path
 
 if TYPE_CHECKING:
-    from consumerd.ports import Clock
+    from consumerd.base.ports import Clock
 
 log = structlog.get_logger(__name__)
 

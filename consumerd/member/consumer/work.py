@@ -16,25 +16,25 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import structlog
 
-from consumerd.consumer.sinks import HandedBackError
-from consumerd.fetch import LaneClosedError
-from consumerd.fetch.event import Event
+from consumerd.base.partition import UNKNOWN_LOG
 from consumerd.handlers import Batch
 from consumerd.handlers.batching import join, joinable
-from consumerd.offsets import HandledPrefix
-from consumerd.partition import UNKNOWN_LOG
+from consumerd.member.consumer.sinks import HandedBackError
+from consumerd.member.fetch import LaneClosedError
+from consumerd.member.fetch.event import Event
+from consumerd.member.offsets import HandledPrefix
 from consumerd.wire.v08.records import RecordSet
 
 if TYPE_CHECKING:
-    from consumerd.consumer.fence import Fence
-    from consumerd.consumer.settings import ConsumerSettings
-    from consumerd.consumer.sinks import Sink
-    from consumerd.consumer.stats import ConsumerStats
-    from consumerd.fetch import Lane
-    from consumerd.fetch.lane import Fetched
+    from consumerd.base.partition import LogId, TopicPartition
+    from consumerd.base.ports import Clock
     from consumerd.handlers.rate import RateLimiter
-    from consumerd.partition import LogId, TopicPartition
-    from consumerd.ports import Clock
+    from consumerd.member.consumer.fence import Fence
+    from consumerd.member.consumer.settings import ConsumerSettings
+    from consumerd.member.consumer.sinks import Sink
+    from consumerd.member.consumer.stats import ConsumerStats
+    from consumerd.member.fetch import Lane
+    from consumerd.member.fetch.lane import Fetched
 
 log = structlog.get_logger(__name__)
 

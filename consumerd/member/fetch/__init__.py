@@ -1,7 +1,7 @@
 """Fetching owned partitions into bounded lanes (ring 1). `FetchPool` is the entry point."""
 
-from consumerd.fetch.budget import ByteBudget, Reservation
-from consumerd.fetch.errors import (
+from consumerd.base.budget import ByteBudget, Reservation
+from consumerd.member.fetch.errors import (
     BrokerUnknownError,
     CorruptPartitionError,
     LaneClosedError,
@@ -10,12 +10,12 @@ from consumerd.fetch.errors import (
     OffsetBeyondError,
     OffsetRefusedError,
 )
-from consumerd.fetch.lane import Lane
-from consumerd.fetch.listener import FetchCounters, FetchListener
-from consumerd.fetch.pool import FetchPool
-from consumerd.fetch.settings import BadMessagePolicy, FetchSettings, LogChangePolicy, ResetPolicy
-from consumerd.fetch.v07.brokers import V07Brokers
-from consumerd.fetch.v07.link import Directory
+from consumerd.member.fetch.lane import Lane
+from consumerd.member.fetch.listener import FetchCounters, FetchListener
+from consumerd.member.fetch.pool import FetchPool
+from consumerd.member.fetch.settings import BadMessagePolicy, FetchSettings, LogChangePolicy, ResetPolicy
+from consumerd.member.fetch.v07.brokers import V07Brokers
+from consumerd.member.fetch.v07.link import Directory
 
 __all__ = [
     "BadMessagePolicy",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.errors import BrokerError, CorruptDataError
-from consumerd.registry import MAX_OFFSET
+from consumerd.base.errors import BrokerError, CorruptDataError
+from consumerd.wire.registry import MAX_OFFSET
 
 if TYPE_CHECKING:
-    from consumerd.fetch.log_changes import LogChange
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
+    from consumerd.member.fetch.log_changes import LogChange
 
 
 class LaneClosedError(Exception):

@@ -21,22 +21,22 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import structlog
 
-from consumerd.errors import BrokerError, reason_of
-from consumerd.fetch.backoff import Backoff
-from consumerd.fetch.errors import LaneClosedError
-from consumerd.fetch.event import Event
-from consumerd.fetch.log_changes import LogChangeKind
-from consumerd.fetch.policies import FetchingOverError, FetchPolicies
-from consumerd.fetch.response import FetchDecision, FetchOutcome, classify
-from consumerd.partition import UNKNOWN_LOG, LogId
+from consumerd.base.backoff import Backoff
+from consumerd.base.errors import BrokerError, reason_of
+from consumerd.base.partition import UNKNOWN_LOG, LogId
+from consumerd.member.fetch.errors import LaneClosedError
+from consumerd.member.fetch.event import Event
+from consumerd.member.fetch.log_changes import LogChangeKind
+from consumerd.member.fetch.policies import FetchingOverError, FetchPolicies
+from consumerd.member.fetch.response import FetchDecision, FetchOutcome, classify
 from consumerd.wire import WireError
 
 if TYPE_CHECKING:
-    from consumerd.fetch.budget import Reservation
-    from consumerd.fetch.lane import Fetched, Lane
-    from consumerd.fetch.log_changes import LogChange
-    from consumerd.fetch.policies import FetchServices
-    from consumerd.partition import TopicPartition
+    from consumerd.base.budget import Reservation
+    from consumerd.base.partition import TopicPartition
+    from consumerd.member.fetch.lane import Fetched, Lane
+    from consumerd.member.fetch.log_changes import LogChange
+    from consumerd.member.fetch.policies import FetchServices
 
 log = structlog.get_logger(__name__)
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from consumerd.fetch.budget import ByteBudget, Reservation
-from consumerd.fetch.errors import LaneClosedError
-from consumerd.fetch.event import Event
+from consumerd.base.budget import ByteBudget, Reservation
+from consumerd.member.fetch.errors import LaneClosedError
+from consumerd.member.fetch.event import Event
 from consumerd.wire.v07 import MessageBatch
 from consumerd.wire.v08.records import RecordSet
 
 if TYPE_CHECKING:
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
 
 #: The decoded messages of one response; both kinds have payloads, a range of offsets, and a size for the budget.
 Fetched: TypeAlias = MessageBatch | RecordSet

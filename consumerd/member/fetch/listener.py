@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from consumerd.errors import ConsumerdError
-    from consumerd.fetch.log_changes import LogChange
-    from consumerd.partition import TopicPartition
+    from consumerd.base.errors import ConsumerdError
+    from consumerd.base.partition import TopicPartition
+    from consumerd.member.fetch.log_changes import LogChange
 
 
 class FetchListener(Protocol):

@@ -19,10 +19,10 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.partition import LogId
+from consumerd.base.partition import LogId
 
 if TYPE_CHECKING:
-    from consumerd.client import EpochEnd
+    from consumerd.net.client import EpochEnd
 
 
 class LogChangeKind(StrEnum):

@@ -15,33 +15,33 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from consumerd.errors import BrokerError, reason_of
-from consumerd.fetch.errors import (
+from consumerd.base.errors import BrokerError, reason_of
+from consumerd.base.partition import UNKNOWN_LOG
+from consumerd.member.fetch.errors import (
     CorruptPartitionError,
     LogChangedError,
     MessageTooLargeError,
     OffsetBeyondError,
     OffsetRefusedError,
 )
-from consumerd.fetch.listener import FetchCounters
-from consumerd.fetch.log_changes import LogChangeKind
-from consumerd.fetch.response import FetchDecision, FetchOutcome
-from consumerd.fetch.settings import BadMessagePolicy, LogChangePolicy, ResetPolicy
-from consumerd.partition import UNKNOWN_LOG
-from consumerd.registry import MAX_OFFSET
+from consumerd.member.fetch.listener import FetchCounters
+from consumerd.member.fetch.log_changes import LogChangeKind
+from consumerd.member.fetch.response import FetchDecision, FetchOutcome
+from consumerd.member.fetch.settings import BadMessagePolicy, LogChangePolicy, ResetPolicy
+from consumerd.wire.registry import MAX_OFFSET
 from consumerd.wire.v07 import EARLIEST, LATEST, MessageBatch
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from random import Random
 
-    from consumerd.errors import ConsumerdError
-    from consumerd.fetch.lane import Lane
-    from consumerd.fetch.listener import FetchListener
-    from consumerd.fetch.log_changes import LogChange
-    from consumerd.fetch.settings import FetchSettings
-    from consumerd.partition import LogId, TopicPartition
-    from consumerd.ports import Clock
+    from consumerd.base.errors import ConsumerdError
+    from consumerd.base.partition import LogId, TopicPartition
+    from consumerd.base.ports import Clock
+    from consumerd.member.fetch.lane import Lane
+    from consumerd.member.fetch.listener import FetchListener
+    from consumerd.member.fetch.log_changes import LogChange
+    from consumerd.member.fetch.settings import FetchSettings
 
 log = structlog.get_logger(__name__)
 

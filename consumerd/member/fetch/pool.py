@@ -12,16 +12,16 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from consumerd.fetch.fetcher import Fetcher
-from consumerd.partition import UNKNOWN_LOG
+from consumerd.base.partition import UNKNOWN_LOG
+from consumerd.member.fetch.fetcher import Fetcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Set
 
-    from consumerd.fetch.fetcher import PartitionSource
-    from consumerd.fetch.lane import Lane
-    from consumerd.fetch.policies import FetchServices
-    from consumerd.partition import LogId, TopicPartition
+    from consumerd.base.partition import LogId, TopicPartition
+    from consumerd.member.fetch.fetcher import PartitionSource
+    from consumerd.member.fetch.lane import Lane
+    from consumerd.member.fetch.policies import FetchServices
 
 
 class FetchBrokers(Protocol):

@@ -19,7 +19,7 @@ from consumerd.wire.v07 import BatchEnd
 from consumerd.wire.v08.records import RecordSet
 
 if TYPE_CHECKING:
-    from consumerd.fetch.lane import Fetched
+    from consumerd.member.fetch.lane import Fetched
 
 
 class FetchOutcome(Enum):

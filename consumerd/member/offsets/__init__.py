@@ -2,28 +2,28 @@
 
 from typing import TYPE_CHECKING
 
-from consumerd.lazy import lazy_names
-from consumerd.offsets.choice import NoOffsets, OffsetSettings, Storage, make_store
-from consumerd.offsets.claimed_store import ClaimedStore
-from consumerd.offsets.errors import OffsetsHeldError, OffsetsUnavailableError
-from consumerd.offsets.store import (
+from consumerd.base.lazy import lazy_names
+from consumerd.member.offsets.choice import NoOffsets, OffsetSettings, Storage, make_store
+from consumerd.member.offsets.claimed_store import ClaimedStore
+from consumerd.member.offsets.errors import OffsetsHeldError, OffsetsUnavailableError
+from consumerd.member.offsets.store import (
     CommitResult,
     OffsetStore,
     Trace,
     UnclaimedZooKeeperOffsetStore,
     ZooKeeperOffsetStore,
 )
-from consumerd.offsets.tracker import HandledPrefix
+from consumerd.member.offsets.tracker import HandledPrefix
 
 if TYPE_CHECKING:
-    from consumerd.offsets.dual_store import DualOffsetStore
-    from consumerd.offsets.kafka_store import CommittedOffset, KafkaOffsetStore, Membership
+    from consumerd.member.offsets.dual_store import DualOffsetStore
+    from consumerd.member.offsets.kafka_store import CommittedOffset, KafkaOffsetStore, Membership
 else:
     __getattr__ = lazy_names(
         __name__,
         {
-            "consumerd.offsets.dual_store": "DualOffsetStore",
-            "consumerd.offsets.kafka_store": "CommittedOffset KafkaOffsetStore Membership",
+            "consumerd.member.offsets.dual_store": "DualOffsetStore",
+            "consumerd.member.offsets.kafka_store": "CommittedOffset KafkaOffsetStore Membership",
         },
     )
 

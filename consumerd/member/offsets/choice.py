@@ -10,20 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from consumerd.offsets.claimed_store import ClaimedStore
-from consumerd.offsets.guards import OwnedGuard
-from consumerd.offsets.store import NO_NOTES, CommitResult, UnclaimedZooKeeperOffsetStore, ZooKeeperOffsetStore
-from consumerd.partition import UNKNOWN_LOG
+from consumerd.base.partition import UNKNOWN_LOG
+from consumerd.member.offsets.claimed_store import ClaimedStore
+from consumerd.member.offsets.guards import OwnedGuard
+from consumerd.member.offsets.store import NO_NOTES, CommitResult, UnclaimedZooKeeperOffsetStore, ZooKeeperOffsetStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from consumerd.client import ClusterClient
-    from consumerd.offsets.guards import Ownership
-    from consumerd.offsets.kafka_store import Membership
-    from consumerd.offsets.store import Notes, OffsetStore, TopicCreations
-    from consumerd.partition import LogId, TopicPartition
-    from consumerd.ports import ZooKeeper
+    from consumerd.base.partition import LogId, TopicPartition
+    from consumerd.base.ports import ZooKeeper
+    from consumerd.member.offsets.guards import Ownership
+    from consumerd.member.offsets.kafka_store import Membership
+    from consumerd.member.offsets.store import Notes, OffsetStore, TopicCreations
+    from consumerd.net.client import ClusterClient
 
 Storage = Literal["zookeeper", "kafka", "both", "none"]
 
@@ -113,7 +113,7 @@ def make_store(
     if settings.in_kafka:
         if client is None:
             raise ValueError("offsets in Kafka need a client")
-        from consumerd.offsets.kafka_store import KafkaOffsetStore  # noqa: PLC0415 - a member of 0.7 never needs it
+        from consumerd.member.offsets.kafka_store import KafkaOffsetStore  # noqa: PLC0415 - a member of 0.7 never needs it
 
         in_kafka = KafkaOffsetStore(
             client,
@@ -124,7 +124,7 @@ def make_store(
             version=settings.version,
         )
     if in_zookeeper is not None and in_kafka is not None:
-        from consumerd.offsets.dual_store import DualOffsetStore  # noqa: PLC0415 - as above
+        from consumerd.member.offsets.dual_store import DualOffsetStore  # noqa: PLC0415 - as above
 
         if claimed:
             return DualOffsetStore(group, in_zookeeper, in_kafka, "Kafka")

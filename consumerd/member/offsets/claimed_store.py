@@ -4,26 +4,26 @@ Strategy: Kafka does not read owner nodes, and cannot reject a member that has l
 read right before each commit, and a partition that is not ours on this session is left out. A partition lost after the
 read may still be written once: the owner's next commit corrects it, and until then its successor repeats. If the store
 refuses partitions that are ours by the owner nodes, the group has members of another kind, as in
-`consumerd.offsets.dual_store`: that stops the member. Another claim would not help, and would deliver the same messages
-without end.
+`consumerd.member.offsets.dual_store`: that stops the member. Another claim would not help, and would deliver the same
+messages without end.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.offsets.errors import OffsetsHeldError
-from consumerd.offsets.guards import OwnedGuard
-from consumerd.offsets.store import NO_NOTES, CommitResult
-from consumerd.zk.errors import SessionChanged
+from consumerd.member.offsets.errors import OffsetsHeldError
+from consumerd.member.offsets.guards import OwnedGuard
+from consumerd.member.offsets.store import NO_NOTES, CommitResult
+from consumerd.net.zk.errors import SessionChanged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from consumerd.offsets.guards import Ownership
-    from consumerd.offsets.store import Notes, OffsetStore, Trace
-    from consumerd.partition import LogId, TopicPartition
-    from consumerd.ports import ZooKeeper
+    from consumerd.base.partition import LogId, TopicPartition
+    from consumerd.base.ports import ZooKeeper
+    from consumerd.member.offsets.guards import Ownership
+    from consumerd.member.offsets.store import Notes, OffsetStore, Trace
 
 
 class ClaimedStore:

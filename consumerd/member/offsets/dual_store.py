@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from consumerd.offsets.errors import OffsetsHeldError
-from consumerd.offsets.store import NO_NOTES, CommitResult
-from consumerd.partition import UNKNOWN_LOG, LogId
+from consumerd.base.partition import UNKNOWN_LOG, LogId
+from consumerd.member.offsets.errors import OffsetsHeldError
+from consumerd.member.offsets.store import NO_NOTES, CommitResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from consumerd.offsets.store import Notes, OffsetStore, Trace
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
+    from consumerd.member.offsets.store import Notes, OffsetStore, Trace
 
 log = structlog.get_logger(__name__)
 

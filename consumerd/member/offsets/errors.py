@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from consumerd.client import UnavailableError
-from consumerd.errors import BrokerError, ExitCode
+from consumerd.base.errors import BrokerError, ExitCode
+from consumerd.net.client import UnavailableError
 
 
 class OffsetsUnavailableError(UnavailableError):

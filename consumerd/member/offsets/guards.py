@@ -20,15 +20,15 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from consumerd.offsets.together import each_of
-from consumerd.ports import Check, Create, Delete
-from consumerd.registry.paths import owner_path, owners_path
-from consumerd.zk.errors import NodeExists, NoNode
+from consumerd.base.ports import Check, Create, Delete
+from consumerd.member.offsets.together import each_of
+from consumerd.net.zk.errors import NodeExists, NoNode
+from consumerd.wire.registry.paths import owner_path, owners_path
 
 if TYPE_CHECKING:
-    from consumerd.errors import ZooKeeperError
-    from consumerd.partition import TopicPartition
-    from consumerd.ports import Operation, ZooKeeper
+    from consumerd.base.errors import ZooKeeperError
+    from consumerd.base.partition import TopicPartition
+    from consumerd.base.ports import Operation, ZooKeeper
 
 
 class GuardOperations(NamedTuple):

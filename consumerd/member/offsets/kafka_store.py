@@ -18,22 +18,22 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from consumerd.client import BrokerRefusedError, topic_error
-from consumerd.errors import BrokerError
+from consumerd.base.errors import BrokerError
+from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
+from consumerd.member.offsets.errors import OffsetsUnavailableError
+from consumerd.member.offsets.metadata import OffsetNotes, format_metadata, parse_metadata
+from consumerd.member.offsets.store import NO_NOTES, CommitResult
 from consumerd.net import ConnectionClosedError
-from consumerd.offsets.errors import OffsetsUnavailableError
-from consumerd.offsets.metadata import OffsetNotes, format_metadata, parse_metadata
-from consumerd.offsets.store import NO_NOTES, CommitResult
-from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
+from consumerd.net.client import BrokerRefusedError, topic_error
 from consumerd.wire.v08.apis import OFFSET_COMMIT, OFFSET_FETCH
 from consumerd.wire.v08.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from consumerd.client import ClusterClient
-    from consumerd.client.channel import Channel
-    from consumerd.offsets.store import Notes
+    from consumerd.member.offsets.store import Notes
+    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.channel import Channel
     from consumerd.wire.v08.schema import Api
 
 #: Version 0 of both is ZooKeeper's; the later ones here are the last that name topics and are for one group.
@@ -49,7 +49,7 @@ THROWN_OUT: Final = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_M
 #: Answers that mean that another broker coordinates the group.
 MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR_FOR_GROUP, ErrorCode.GROUP_COORDINATOR_NOT_AVAILABLE})
 #: Transient errors: they end with the rebalance, or with the transaction that holds an offset back. A broker that shuts
-#: down may return UNKNOWN; `consumerd.consumer.group_requests` asks again, too.
+#: down may return UNKNOWN; `consumerd.member.consumer.group_requests` asks again, too.
 _PASSING: Final = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.UNKNOWN})
 #: Refusals that concern one topic. One that is gone may come back as another: there the position means another place,
 #: so it is not written again and again until then.

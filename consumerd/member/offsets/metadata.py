@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from consumerd.partition import UNKNOWN_LOG, LogId
+from consumerd.base.partition import UNKNOWN_LOG, LogId
 
 _WORD: Final = re.compile(r"(topic-id|leader-epoch|start)=([A-Za-z0-9_-]{1,22})")
 _LARGEST_EPOCH: Final = 2**31 - 1

@@ -5,8 +5,8 @@ Strategy. Two things are proven by each commit, by ZooKeeper itself and not by a
 - No other process has written since we read the offset node: the write names the node's version, as it was read after
   the claim and as each of our writes has raised it since. A late commit, after the next owner has written its own, is
   refused, in any state of the owner nodes (they all look alike: version 0).
-- The partition is owned: a check of the owner node in the same multi (`consumerd.offsets.guards`), on the very session
-  that claimed it.
+- The partition is owned: a check of the owner node in the same multi (`consumerd.member.offsets.guards`), on the very
+  session that claimed it.
 
 The offsets go out as multis of about a hundred operations each, all in flight at once. A refusal names one operation,
 and the multi is sent again after mending:
@@ -49,25 +49,25 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import structlog
 
-from consumerd.errors import BrokerError
-from consumerd.offsets.guards import GuardFailure, OwnedGuard, VacantGuard
-from consumerd.offsets.together import all_of, each_of
-from consumerd.partition import NO_BROKER, UNKNOWN_LOG, LogId
-from consumerd.ports import Check, Create, Delete, SetData
-from consumerd.registry.errors import RegistryError
-from consumerd.registry.paths import offset_path, offsets_path, topic_broker_path
-from consumerd.registry.v08.paths import partition_path
-from consumerd.registry.values import format_offset, parse_offset
-from consumerd.zk.errors import BadVersion, MultiFailed, NodeExists, NoNode, SessionChanged
+from consumerd.base.errors import BrokerError
+from consumerd.base.partition import NO_BROKER, UNKNOWN_LOG, LogId
+from consumerd.base.ports import Check, Create, Delete, SetData
+from consumerd.member.offsets.guards import GuardFailure, OwnedGuard, VacantGuard
+from consumerd.member.offsets.together import all_of, each_of
+from consumerd.net.zk.errors import BadVersion, MultiFailed, NodeExists, NoNode, SessionChanged
+from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.paths import offset_path, offsets_path, topic_broker_path
+from consumerd.wire.registry.v08.paths import partition_path
+from consumerd.wire.registry.values import format_offset, parse_offset
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from consumerd.errors import ZooKeeperError
-    from consumerd.offsets.guards import Guard
-    from consumerd.offsets.metadata import OffsetNotes
-    from consumerd.partition import TopicPartition
-    from consumerd.ports import NodeStat, Operation, ZooKeeper
+    from consumerd.base.errors import ZooKeeperError
+    from consumerd.base.partition import TopicPartition
+    from consumerd.base.ports import NodeStat, Operation, ZooKeeper
+    from consumerd.member.offsets.guards import Guard
+    from consumerd.member.offsets.metadata import OffsetNotes
 
     #: What is to be noted of offsets.
     Notes = Mapping[TopicPartition, OffsetNotes]
@@ -87,7 +87,7 @@ NO_NOTES: Final[Notes] = MappingProxyType({})
 
 
 class TopicCreations(Protocol):
-    """The topics' nodes in ZooKeeper; see `consumerd.cluster.TopicNodes`."""
+    """The topics' nodes in ZooKeeper; see `consumerd.net.cluster.TopicNodes`."""
 
     async def creation(self, topic: str) -> tuple[int, int | None]:
         """Return the transaction that created the node, and when (ms since 1970, None if it was written since)."""

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from consumerd.lazy import lazy_names
+from consumerd.base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from consumerd.client.channel import Channel
-    from consumerd.client.cluster import ClusterClient, topic_partitions
-    from consumerd.client.epochs import EpochEnd, epoch_ends
-    from consumerd.client.errors import (
+    from consumerd.net.client.channel import Channel
+    from consumerd.net.client.cluster import ClusterClient, topic_partitions
+    from consumerd.net.client.epochs import EpochEnd, epoch_ends
+    from consumerd.net.client.errors import (
         AuthenticationError,
         BrokerRefusedError,
         NoBrokerError,
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
         error_of,
         topic_error,
     )
-    from consumerd.client.fetching import FetchedPartition, FetchedPartitions, fetch_partitions
-    from consumerd.client.making import find_broker, make_client
-    from consumerd.client.metadata import ClusterMetadata, Node, PartitionMetadata
-    from consumerd.client.offsets import ListedOffsets, list_offsets
-    from consumerd.client.opening import ChannelOpener
-    from consumerd.client.retrying import UnansweredAttempts, passes
-    from consumerd.client.sasl import Plain, SaslAuthenticator, Scram
-    from consumerd.client.settings import ClientSettings
+    from consumerd.net.client.fetching import FetchedPartition, FetchedPartitions, fetch_partitions
+    from consumerd.net.client.making import find_broker, make_client
+    from consumerd.net.client.metadata import ClusterMetadata, Node, PartitionMetadata
+    from consumerd.net.client.offsets import ListedOffsets, list_offsets
+    from consumerd.net.client.opening import ChannelOpener
+    from consumerd.net.client.retrying import UnansweredAttempts, passes
+    from consumerd.net.client.sasl import Plain, SaslAuthenticator, Scram
+    from consumerd.net.client.settings import ClientSettings
     from consumerd.wire.v08.errors import UnsupportedApiError
     from consumerd.wire.v08.fetch_session import PartitionFetch
     from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
@@ -32,21 +32,21 @@ else:
     __getattr__ = lazy_names(
         __name__,
         {
-            "consumerd.client.channel": "Channel",
-            "consumerd.client.cluster": "ClusterClient topic_partitions",
-            "consumerd.client.epochs": "EpochEnd epoch_ends",
-            "consumerd.client.errors": (
+            "consumerd.net.client.channel": "Channel",
+            "consumerd.net.client.cluster": "ClusterClient topic_partitions",
+            "consumerd.net.client.epochs": "EpochEnd epoch_ends",
+            "consumerd.net.client.errors": (
                 "AuthenticationError BrokerRefusedError NoBrokerError RequestTooLargeError UnavailableError error_of"
                 " topic_error"
             ),
-            "consumerd.client.fetching": "FetchedPartition FetchedPartitions fetch_partitions",
-            "consumerd.client.making": "find_broker make_client",
-            "consumerd.client.metadata": "ClusterMetadata Node PartitionMetadata",
-            "consumerd.client.offsets": "ListedOffsets list_offsets",
-            "consumerd.client.opening": "ChannelOpener",
-            "consumerd.client.retrying": "UnansweredAttempts passes",
-            "consumerd.client.sasl": "Plain SaslAuthenticator Scram",
-            "consumerd.client.settings": "ClientSettings",
+            "consumerd.net.client.fetching": "FetchedPartition FetchedPartitions fetch_partitions",
+            "consumerd.net.client.making": "find_broker make_client",
+            "consumerd.net.client.metadata": "ClusterMetadata Node PartitionMetadata",
+            "consumerd.net.client.offsets": "ListedOffsets list_offsets",
+            "consumerd.net.client.opening": "ChannelOpener",
+            "consumerd.net.client.retrying": "UnansweredAttempts passes",
+            "consumerd.net.client.sasl": "Plain SaslAuthenticator Scram",
+            "consumerd.net.client.settings": "ClientSettings",
             "consumerd.wire.v08.errors": "UnsupportedApiError",
             "consumerd.wire.v08.fetch_session": "PartitionFetch",
             "consumerd.wire.v08.versions": "BrokerRelease BrokerVersions",

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from consumerd.client.errors import RequestTooLargeError
 from consumerd.net import BadFrameError, ConnectionClosedError
+from consumerd.net.client.errors import RequestTooLargeError
 from consumerd.wire.errors import WireError
 from consumerd.wire.v08.headers import read_correlation_id
 from consumerd.wire.v08.messages import decode_response, encode_request
 from consumerd.wire.v08.throttle import silence
 
 if TYPE_CHECKING:
-    from consumerd.client.settings import ClientSettings
+    from consumerd.base.ports import Clock
     from consumerd.net import BrokerConnection
-    from consumerd.ports import Clock
+    from consumerd.net.client.settings import ClientSettings
     from consumerd.wire.v08.schema import Api
     from consumerd.wire.v08.versions import BrokerVersions
 

@@ -18,7 +18,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
-from consumerd.client.errors import (
+from consumerd.base.errors import BrokerError, NotFoundError
+from consumerd.net import ConnectError, ConnectionClosedError
+from consumerd.net.client.errors import (
     BrokerRefusedError,
     NoBrokerError,
     UnavailableError,
@@ -26,10 +28,8 @@ from consumerd.client.errors import (
     error_of,
     topic_error,
 )
-from consumerd.client.metadata import MISSING_TOPIC, NO_CREATION_SINCE, ClusterMetadata, metadata_body
-from consumerd.client.retrying import log_retry, passes, retry
-from consumerd.errors import BrokerError, NotFoundError
-from consumerd.net import ConnectError, ConnectionClosedError
+from consumerd.net.client.metadata import MISSING_TOPIC, NO_CREATION_SINCE, ClusterMetadata, metadata_body
+from consumerd.net.client.retrying import log_retry, passes, retry
 from consumerd.wire.v08.apis import GROUP_COORDINATOR, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode
 
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from consumerd.client.channel import Channel
-    from consumerd.client.metadata import Node
-    from consumerd.client.opening import ChannelOpener
-    from consumerd.client.settings import ClientSettings
-    from consumerd.ports import Clock
+    from consumerd.base.ports import Clock
+    from consumerd.net.client.channel import Channel
+    from consumerd.net.client.metadata import Node
+    from consumerd.net.client.opening import ChannelOpener
+    from consumerd.net.client.settings import ClientSettings
     from consumerd.wire.v08.schema import Api
 
 _T = TypeVar("_T")

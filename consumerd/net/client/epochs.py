@@ -15,7 +15,7 @@ from consumerd.wire.v08.error_codes import ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from consumerd.client.channel import Channel
+    from consumerd.net.client.channel import Channel
     from consumerd.wire.v08.fetch_session import Place
 
 #: The value of an unknown offset or epoch.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.errors import BrokerError
+from consumerd.base.errors import BrokerError
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
 
 if TYPE_CHECKING:

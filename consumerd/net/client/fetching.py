@@ -19,7 +19,7 @@ from consumerd.wire.v08.throttle import silence
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from consumerd.client.channel import Channel
+    from consumerd.net.client.channel import Channel
     from consumerd.wire.v08.fetch_session import PartitionFetch, Place
 
 #: The last version that names topics and not their ids.

@@ -9,20 +9,20 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from consumerd.client.cluster import ClusterClient
-from consumerd.client.errors import NoBrokerError
-from consumerd.client.opening import ChannelOpener
-from consumerd.client.sasl import SaslAuthenticator
-from consumerd.client.settings import ClientSettings
 from consumerd.net import ConnectError, connect
+from consumerd.net.client.cluster import ClusterClient
+from consumerd.net.client.errors import NoBrokerError
+from consumerd.net.client.opening import ChannelOpener
+from consumerd.net.client.sasl import SaslAuthenticator
+from consumerd.net.client.settings import ClientSettings
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Awaitable, Callable, Sequence
     from random import Random
 
+    from consumerd.base.ports import Clock, SaslMechanism
     from consumerd.net import ConnectionSettings
-    from consumerd.ports import Clock, SaslMechanism
 
 
 def make_client(

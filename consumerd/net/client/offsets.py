@@ -14,7 +14,7 @@ from consumerd.wire.v08.apis import OFFSETS
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from consumerd.client.channel import Channel
+    from consumerd.net.client.channel import Channel
     from consumerd.wire.v08.fetch_session import Place
 
 #: The first version with transactions.

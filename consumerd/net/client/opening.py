@@ -16,10 +16,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from consumerd import __version__
-from consumerd.client.channel import Channel
-from consumerd.client.errors import AuthenticationError, V07BrokerError, error_of
-from consumerd.client.metadata import metadata_body
 from consumerd.net import ConnectionClosedError, RequestTimeoutError
+from consumerd.net.client.channel import Channel
+from consumerd.net.client.errors import AuthenticationError, V07BrokerError, error_of
+from consumerd.net.client.metadata import metadata_body
 from consumerd.wire.errors import WireError
 from consumerd.wire.v08.apis import API_VERSIONS, LIST_GROUPS, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode
@@ -28,9 +28,9 @@ from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions, versions_
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from consumerd.client.settings import ClientSettings
+    from consumerd.base.ports import Clock
     from consumerd.net import BrokerConnection
-    from consumerd.ports import Clock
+    from consumerd.net.client.settings import ClientSettings
     from consumerd.wire.v08.schema import Api
 
     #: Opens a connection to (host, port). Raises ConnectError.

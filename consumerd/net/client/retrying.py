@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from consumerd.client.errors import BrokerRefusedError, UnavailableError
-from consumerd.errors import BrokerError, reason_of
+from consumerd.base.errors import BrokerError, reason_of
 from consumerd.net import ConnectError, ConnectionClosedError
+from consumerd.net.client.errors import BrokerRefusedError, UnavailableError
 from consumerd.wire.v08.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from random import Random
     from types import TracebackType
 
-    from consumerd.client.settings import ClientSettings
-    from consumerd.ports import Clock
+    from consumerd.base.ports import Clock
+    from consumerd.net.client.settings import ClientSettings
 
 _T = TypeVar("_T")
 #: Errors of a broker that may have carried the request out: what it waited for did not happen in time.

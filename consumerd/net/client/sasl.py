@@ -14,9 +14,9 @@ import importlib
 import secrets
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from consumerd.client.errors import AuthenticationError, error_of
-from consumerd.errors import ConfigError
+from consumerd.base.errors import ConfigError
 from consumerd.net import ConnectError, ConnectionClosedError, RequestTimeoutError
+from consumerd.net.client.errors import AuthenticationError, error_of
 from consumerd.wire.scram import SCRAM_HASHES, ScramClient, ScramError
 from consumerd.wire.v08.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from consumerd.wire.v08.error_codes import ErrorCode
@@ -25,8 +25,8 @@ from consumerd.wire.v08.versions import BrokerRelease
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.client.channel import Channel
-    from consumerd.ports import SaslMechanism
+    from consumerd.base.ports import SaslMechanism
+    from consumerd.net.client.channel import Channel
 
 #: Limit of tokens, more than any mechanism exchanges.
 _MOST_TOKENS: Final = 10

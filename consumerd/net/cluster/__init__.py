@@ -2,23 +2,23 @@
 
 from typing import TYPE_CHECKING
 
-from consumerd.cluster.dialects import look_for_dialect, read_dialect, wait_for_dialect
-from consumerd.cluster.directory import BrokerDirectory, V08BrokerDirectory
-from consumerd.cluster.names import TreeName
-from consumerd.cluster.topic_nodes import TopicNodes
-from consumerd.lazy import lazy_names
+from consumerd.base.lazy import lazy_names
+from consumerd.net.cluster.dialects import look_for_dialect, read_dialect, wait_for_dialect
+from consumerd.net.cluster.directory import BrokerDirectory, V08BrokerDirectory
+from consumerd.net.cluster.names import TreeName
+from consumerd.net.cluster.topic_nodes import TopicNodes
 
 if TYPE_CHECKING:
-    from consumerd.cluster.groups import GroupReader, GroupView, Member
-    from consumerd.cluster.view import ClusterView
-    from consumerd.cluster.view_v08 import PartitionView, V08ClusterView, V08Topics
+    from consumerd.net.cluster.groups import GroupReader, GroupView, Member
+    from consumerd.net.cluster.view import ClusterView
+    from consumerd.net.cluster.view_v08 import PartitionView, V08ClusterView, V08Topics
 else:
     __getattr__ = lazy_names(
         __name__,
         {
-            "consumerd.cluster.groups": "GroupReader GroupView Member",
-            "consumerd.cluster.view": "ClusterView",
-            "consumerd.cluster.view_v08": "PartitionView V08ClusterView V08Topics",
+            "consumerd.net.cluster.groups": "GroupReader GroupView Member",
+            "consumerd.net.cluster.view": "ClusterView",
+            "consumerd.net.cluster.view_v08": "PartitionView V08ClusterView V08Topics",
         },
     )
 

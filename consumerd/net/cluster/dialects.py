@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from consumerd.cluster.reading import children, data, read_all, watched_children
-from consumerd.errors import ZooKeeperError, reason_of
-from consumerd.registry import (
+from consumerd.base.errors import ZooKeeperError, reason_of
+from consumerd.net.cluster.reading import children, data, read_all, watched_children
+from consumerd.wire.registry import (
     Dialect,
     RegistryError,
     agreed_dialect,
@@ -33,7 +33,7 @@ from consumerd.registry import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from consumerd.ports import Clock, ZooKeeper
+    from consumerd.base.ports import Clock, ZooKeeper
 
     #: The names of the children of a path, with a watch or without.
     _Listing = Callable[[ZooKeeper, str], Awaitable[list[str]]]

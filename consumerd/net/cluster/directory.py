@@ -1,18 +1,18 @@
 """The current addresses of the brokers, for everything that connects to them.
 
-Strategy: `consumerd.cluster.following` in each dialect. In 0.7 every connection asks for its broker's address. Clients
-of 0.8 and later learn addresses from the brokers themselves, and need only bootstrap addresses from here.
+Strategy: `consumerd.net.cluster.following` in each dialect. In 0.7 every connection asks for its broker's address.
+Clients of 0.8 and later learn addresses from the brokers themselves, and need only bootstrap addresses from here.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.cluster.following import RegisteredBrokers
-from consumerd.registry import BrokerNode, RegisteredBroker, parse_broker, parse_broker_node
+from consumerd.net.cluster.following import RegisteredBrokers
+from consumerd.wire.registry import BrokerNode, RegisteredBroker, parse_broker, parse_broker_node
 
 if TYPE_CHECKING:
-    from consumerd.ports import Clock, ZooKeeper
+    from consumerd.base.ports import Clock, ZooKeeper
 
 Address = tuple[str, int]
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from consumerd.errors import NotFoundError, ZooKeeperError
+from consumerd.base.errors import NotFoundError, ZooKeeperError
 from consumerd.net.addresses import why_unresolvable
-from consumerd.registry import broker_ids_path, consumers_path
-from consumerd.zk.errors import ConnectionLost, NoAuth, NoNode, NotConnected, SessionChanged, Throttled
+from consumerd.net.zk.errors import ConnectionLost, NoAuth, NoNode, NotConnected, SessionChanged, Throttled
+from consumerd.wire.registry import broker_ids_path, consumers_path
 
 if TYPE_CHECKING:
-    from consumerd.ports import Clock, ZooKeeper
-    from consumerd.zk import Session
+    from consumerd.base.ports import Clock, ZooKeeper
+    from consumerd.net.zk import Session
 
 log = structlog.get_logger(__name__)
 

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import structlog
 
-from consumerd.cluster.reading import data, read_all, watched_children
-from consumerd.errors import ZooKeeperError, reason_of
-from consumerd.registry import DialectError, RegistryError, broker_ids_path, broker_path, parse_broker_id
+from consumerd.base.errors import ZooKeeperError, reason_of
+from consumerd.net.cluster.reading import data, read_all, watched_children
+from consumerd.wire.registry import DialectError, RegistryError, broker_ids_path, broker_path, parse_broker_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from consumerd.ports import Clock, ZooKeeper
+    from consumerd.base.ports import Clock, ZooKeeper
 
 log = structlog.get_logger(__name__)
 

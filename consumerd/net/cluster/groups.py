@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import structlog
 
-from consumerd.cluster.reading import children, data, node, read_all
-from consumerd.errors import NotFoundError, reason_of
+from consumerd.base.errors import NotFoundError, reason_of
 from consumerd.group.assignment import Assignment, assign
-from consumerd.registry import (
+from consumerd.net.cluster.reading import children, data, node, read_all
+from consumerd.wire.registry import (
     DialectError,
     OwnerClaim,
     RegistryError,
@@ -45,8 +45,8 @@ from consumerd.registry import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from consumerd.partition import TopicPartition
-    from consumerd.ports import NodeStat, ZooKeeper
+    from consumerd.base.partition import TopicPartition
+    from consumerd.base.ports import NodeStat, ZooKeeper
 
 _T = TypeVar("_T")
 #: A live broker, as the dialect has it.

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.registry import broker_ids_path
+from consumerd.wire.registry import broker_ids_path
 
 if TYPE_CHECKING:
-    from consumerd.ports import ZooKeeper
+    from consumerd.base.ports import ZooKeeper
 
 
 class TreeName:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
-from consumerd.zk.errors import NoNode
+from consumerd.net.zk.errors import NoNode
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
 
-    from consumerd.ports import NodeStat, ZooKeeper
+    from consumerd.base.ports import NodeStat, ZooKeeper
 
 _A = TypeVar("_A")
 _T = TypeVar("_T")

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.cluster.watched import WatchedNodes
-from consumerd.errors import BrokerError, ZooKeeperError
-from consumerd.registry import topic_path
+from consumerd.base.errors import BrokerError, ZooKeeperError
+from consumerd.net.cluster.watched import WatchedNodes
+from consumerd.wire.registry import topic_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.ports import Clock, ZooKeeper
+    from consumerd.base.ports import Clock, ZooKeeper
 
 
 class TopicNodes:

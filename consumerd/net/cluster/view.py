@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from consumerd.cluster.groups import GroupReader
-from consumerd.cluster.reading import children, data, read_all
-from consumerd.errors import reason_of
-from consumerd.partition import TopicPartition
-from consumerd.registry import (
+from consumerd.base.errors import reason_of
+from consumerd.base.partition import TopicPartition
+from consumerd.net.cluster.groups import GroupReader
+from consumerd.net.cluster.reading import children, data, read_all
+from consumerd.wire.registry import (
     RegisteredBroker,
     RegistryError,
     Subscription,

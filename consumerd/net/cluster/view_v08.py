@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
-from consumerd.cluster.groups import GroupReader
-from consumerd.cluster.reading import children, data, read_all
-from consumerd.errors import reason_of
-from consumerd.partition import TopicPartition
-from consumerd.registry import (
+from consumerd.base.errors import reason_of
+from consumerd.base.partition import TopicPartition
+from consumerd.net.cluster.groups import GroupReader
+from consumerd.net.cluster.reading import children, data, read_all
+from consumerd.wire.registry import (
     NO_LEADER,
     BrokerNode,
     RegistryError,
@@ -30,7 +30,7 @@ from consumerd.registry import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from consumerd.registry import Subscription
+    from consumerd.wire.registry import Subscription
 
 log = structlog.get_logger(__name__)
 

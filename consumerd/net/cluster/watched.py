@@ -14,12 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.zk.errors import NoNode
+from consumerd.net.zk.errors import NoNode
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, KeysView
 
-    from consumerd.ports import Clock, NodeStat, ZooKeeper
+    from consumerd.base.ports import Clock, NodeStat, ZooKeeper
 
 
 class Node(NamedTuple):

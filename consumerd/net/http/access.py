@@ -17,7 +17,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from consumerd.errors import ConfigError
+from consumerd.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

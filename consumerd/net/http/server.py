@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Final
 import structlog
 from aiohttp import web
 
-from consumerd.address import format_address
-from consumerd.errors import ConfigError, reason_of
-from consumerd.http.access import AccessRefusedError
+from consumerd.base.address import format_address
+from consumerd.base.errors import ConfigError, reason_of
+from consumerd.net.http.access import AccessRefusedError
 
 if TYPE_CHECKING:
     import ssl

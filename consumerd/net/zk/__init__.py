@@ -1,9 +1,9 @@
 """The one supervised ZooKeeper session of a process (ring 1), on aiozk's protocol."""
 
-from consumerd.zk.acl import parse_acl, split_acl
-from consumerd.zk.connect_string import ConnectString, ZooKeeperHost, parse_connect_string
-from consumerd.zk.connection import ConnectionLimits
-from consumerd.zk.errors import (
+from consumerd.net.zk.acl import parse_acl, split_acl
+from consumerd.net.zk.connect_string import ConnectString, ZooKeeperHost, parse_connect_string
+from consumerd.net.zk.connection import ConnectionLimits
+from consumerd.net.zk.errors import (
     AuthFailed,
     BadReply,
     BadVersion,
@@ -22,8 +22,8 @@ from consumerd.zk.errors import (
     SessionChanged,
     UnexpectedReply,
 )
-from consumerd.zk.sasl import DigestMd5
-from consumerd.zk.session import Session
+from consumerd.net.zk.sasl import DigestMd5
+from consumerd.net.zk.session import Session
 
 __all__ = [
     "AuthFailed",

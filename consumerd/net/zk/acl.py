@@ -12,7 +12,7 @@ from typing import Any
 
 from aiozk.protocol import acl as wire
 
-from consumerd.errors import ConfigError
+from consumerd.base.errors import ConfigError
 
 AclSetting = str | Sequence[str]
 

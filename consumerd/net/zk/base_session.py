@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from aiozk import protocol
 
-from consumerd.zk.connection import NeverSent
-from consumerd.zk.errors import (
+from consumerd.net.zk.connection import NeverSent
+from consumerd.net.zk.errors import (
     BadReply,
     BadVersion,
     ConnectionLost,
@@ -36,17 +36,17 @@ from consumerd.zk.errors import (
     SessionChanged,
     error_for,
 )
-from consumerd.zk.multi import MultiRequest, encode_operations
-from consumerd.zk.requests import ExistsRequest, GetChildrenRequest, GetDataRequest, SetDataRequest
+from consumerd.net.zk.multi import MultiRequest, encode_operations
+from consumerd.net.zk.requests import ExistsRequest, GetChildrenRequest, GetDataRequest, SetDataRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from consumerd.ports import Clock, NodeStat, Operation, SessionEvent, SessionState
-    from consumerd.zk.connection import Connection
-    from consumerd.zk.lifecycle import SessionLifecycle
-    from consumerd.zk.watches import WatchTable
+    from consumerd.base.ports import Clock, NodeStat, Operation, SessionEvent, SessionState
+    from consumerd.net.zk.connection import Connection
+    from consumerd.net.zk.lifecycle import SessionLifecycle
+    from consumerd.net.zk.watches import WatchTable
 
 #: A deleted node whose watch event was lost is noticed after this many seconds.
 _REREAD_INTERVAL: Final = 1.0
@@ -91,7 +91,7 @@ async def _is_there(connection: Connection, full: str) -> bool:
 
 
 class BaseSession(ABC):
-    """The calls of `consumerd.ports.ZooKeeper`, one attempt each. `async with` starts and closes the session."""
+    """The calls of `consumerd.base.ports.ZooKeeper`, one attempt each. `async with` starts and closes the session."""
 
     def __init__(
         self, lifecycle: SessionLifecycle, watches: WatchTable, *, chroot: str, acl: list[Any], clock: Clock

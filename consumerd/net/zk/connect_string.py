@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from consumerd.address import format_address
-from consumerd.errors import ConfigError
-from consumerd.registry.errors import NameRefusedError
-from consumerd.registry.paths import check_name
+from consumerd.base.address import format_address
+from consumerd.base.errors import ConfigError
+from consumerd.wire.registry.errors import NameRefusedError
+from consumerd.wire.registry.paths import check_name
 
 DEFAULT_PORT = 2181
 

@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 import structlog
 from aiozk import protocol
 
-from consumerd.errors import reason_of
-from consumerd.zk.errors import THROTTLED, BadReply, ConnectionLost, RequestTooLarge, ServerError
+from consumerd.base.errors import reason_of
+from consumerd.net.zk.errors import THROTTLED, BadReply, ConnectionLost, RequestTooLarge, ServerError
 
 if TYPE_CHECKING:
     import ssl as tls
     from collections.abc import Callable
 
-    from consumerd.zk.connect_string import ZooKeeperHost
+    from consumerd.net.zk.connect_string import ZooKeeperHost
 
 _SIZE = struct.Struct("!i")
 _REQUEST_HEADER = struct.Struct("!ii")  # size, xid

@@ -8,7 +8,7 @@ codes (ZooKeeper's `KeeperException.Code`) are turned into these classes in one 
 
 from __future__ import annotations
 
-from consumerd.errors import ZooKeeperError
+from consumerd.base.errors import ZooKeeperError
 
 
 class NodeError(ZooKeeperError):

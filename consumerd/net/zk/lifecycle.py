@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from consumerd.errors import ZooKeeperError, reason_of
-from consumerd.ports import Clock, SessionEvent, SessionState
-from consumerd.zk.errors import NotConnected, SessionChanged
+from consumerd.base.errors import ZooKeeperError, reason_of
+from consumerd.base.ports import Clock, SessionEvent, SessionState
+from consumerd.net.zk.errors import NotConnected, SessionChanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.zk.connection import Connection
-    from consumerd.zk.watches import WatchTable
+    from consumerd.net.zk.connection import Connection
+    from consumerd.net.zk.watches import WatchTable
 
 log = structlog.get_logger(__name__)
 

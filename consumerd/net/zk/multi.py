@@ -12,8 +12,8 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from consumerd.ports import Check, Create, Delete, Operation, SetData
-from consumerd.zk.errors import BadReply
+from consumerd.base.ports import Check, Create, Delete, Operation, SetData
+from consumerd.net.zk.errors import BadReply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

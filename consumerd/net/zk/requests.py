@@ -14,7 +14,7 @@ import struct
 from dataclasses import dataclass
 from typing import ClassVar
 
-from consumerd.ports import NodeStat
+from consumerd.base.ports import NodeStat
 
 _INT = struct.Struct("!i")
 _KIND = struct.Struct("!ii")  # opcode, length of the path

@@ -15,17 +15,17 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
-from consumerd.errors import ConfigError, ConsumerdError
+from consumerd.base.errors import ConfigError, ConsumerdError
 from consumerd.net import ConnectError
+from consumerd.net.zk.errors import AUTH_CODES, UNIMPLEMENTED, AuthFailed, ConnectionLost, ServerError
+from consumerd.net.zk.requests import read_buffer
 from consumerd.wire.digest_md5 import DigestMd5Client, DigestMd5Error
-from consumerd.zk.errors import AUTH_CODES, UNIMPLEMENTED, AuthFailed, ConnectionLost, ServerError
-from consumerd.zk.requests import read_buffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.ports import SaslMechanism
-    from consumerd.zk.connection import Connection
+    from consumerd.base.ports import SaslMechanism
+    from consumerd.net.zk.connection import Connection
 
 #: Service and server name of every ZooKeeper server in DIGEST-MD5 (ZooKeeper's SaslServer is created with these).
 DIGEST_URI: Final = "zookeeper/zk-sasl-md5"

@@ -1,4 +1,4 @@
-"""The ZooKeeper session of a process: implements `consumerd.ports.ZooKeeper` on aiozk's protocol.
+"""The ZooKeeper session of a process: implements `consumerd.base.ports.ZooKeeper` on aiozk's protocol.
 
 Strategy: `SessionLifecycle` knows state, lease and events, `SessionSupervisor` keeps the connection, `WatchTable` holds
 the callbacks for changes, and `BaseSession` sends the requests; here they are put together, started and closed.
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from aiozk import protocol
 
-from consumerd.credentials import Renewed
-from consumerd.errors import ConfigError, ConsumerdError
-from consumerd.ports import Check
-from consumerd.zk.acl import AclSetting, needs_identity, parse_acl
-from consumerd.zk.base_session import BaseSession, ensure_on
-from consumerd.zk.connect_string import parse_connect_string
-from consumerd.zk.connection import Connection, ConnectionLimits
-from consumerd.zk.errors import (
+from consumerd.base.credentials import Renewed
+from consumerd.base.errors import ConfigError, ConsumerdError
+from consumerd.base.ports import Check
+from consumerd.net.zk.acl import AclSetting, needs_identity, parse_acl
+from consumerd.net.zk.base_session import BaseSession, ensure_on
+from consumerd.net.zk.connect_string import parse_connect_string
+from consumerd.net.zk.connection import Connection, ConnectionLimits
+from consumerd.net.zk.errors import (
     AUTH_CODES,
     CONNECTION_CODES,
     PASSING_CODES,
@@ -28,19 +28,19 @@ from consumerd.zk.errors import (
     ServerError,
     error_for,
 )
-from consumerd.zk.lifecycle import SessionLifecycle
-from consumerd.zk.multi import MultiRequest, encode_operations
-from consumerd.zk.requests import ExistsRequest
-from consumerd.zk.sasl import authenticate
-from consumerd.zk.supervisor import SessionSettings, SessionSupervisor
-from consumerd.zk.watches import WatchTable
+from consumerd.net.zk.lifecycle import SessionLifecycle
+from consumerd.net.zk.multi import MultiRequest, encode_operations
+from consumerd.net.zk.requests import ExistsRequest
+from consumerd.net.zk.sasl import authenticate
+from consumerd.net.zk.supervisor import SessionSettings, SessionSupervisor
+from consumerd.net.zk.watches import WatchTable
 
 if TYPE_CHECKING:
     import ssl as tls
     from collections.abc import Callable, Sequence
     from random import Random
 
-    from consumerd.ports import Clock, SaslMechanism
+    from consumerd.base.ports import Clock, SaslMechanism
 
 #: A day; the server's own limit (20 ticks by default) is far lower.
 LONGEST_TIMEOUT = 86_400

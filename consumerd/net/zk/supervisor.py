@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 from aiozk import protocol
 
-from consumerd.credentials import Renewed
-from consumerd.errors import ZooKeeperError, reason_of
+from consumerd.base.credentials import Renewed
+from consumerd.base.errors import ZooKeeperError, reason_of
+from consumerd.base.ports import SessionState
 from consumerd.net.addresses import addresses_of, connect_reason
-from consumerd.ports import SessionState
-from consumerd.zk.connection import FIRST_PAUSE, Connection, ConnectionEnded, ConnectionLimits, HandshakeClosed
-from consumerd.zk.errors import (
+from consumerd.net.zk.connection import FIRST_PAUSE, Connection, ConnectionEnded, ConnectionLimits, HandshakeClosed
+from consumerd.net.zk.errors import (
     PASSING_CODES,
     THROTTLED,
     BadReply,
@@ -40,15 +40,15 @@ from consumerd.zk.errors import (
     error_for,
     name_of,
 )
-from consumerd.zk.lifecycle import NO_PASSWORD, SessionLifecycle
+from consumerd.net.zk.lifecycle import NO_PASSWORD, SessionLifecycle
 
 if TYPE_CHECKING:
     import ssl as tls
     from collections.abc import Awaitable, Callable, Sequence
     from random import Random
 
-    from consumerd.ports import Clock
-    from consumerd.zk.connect_string import ZooKeeperHost
+    from consumerd.base.ports import Clock
+    from consumerd.net.zk.connect_string import ZooKeeperHost
 
 log = structlog.get_logger(__name__)
 

@@ -1,18 +1,19 @@
 """Groups seen and changed from outside: snapshots, findings, fixes, changed offsets. Nothing here is a member."""
 
-from consumerd.admin.changes import ChangePlanner, OffsetChange, OffsetTarget, OffsetTargetKind
-from consumerd.admin.diagnosis import diagnose, diagnose_group, diagnose_once, persistent_findings
-from consumerd.admin.diagnosis_offsets import DiagnosisInput
-from consumerd.admin.diagnosis_progress import progress_findings
-from consumerd.admin.doctor import DoctorReport, GroupDoctor
-from consumerd.admin.editing import backup_of, in_the_way, write_changes
-from consumerd.admin.errors import ChangedMeanwhileError, CheckFailedError, OffsetFileError, RefusedError
-from consumerd.admin.findings import Fix, GroupFinding, GroupFindingKind, Nudge, OffsetReset, Removal
-from consumerd.admin.lag import PartitionLag, known_lag, lag_of, read_lag, read_v08_lag, total_lag
-from consumerd.admin.logs import BrokerLogs, LogRange, LookupFailure, OffsetsQuery
-from consumerd.admin.mending import describe_step, steps_for, take_step, withheld
-from consumerd.admin.offset_file import GroupOffsets, format_json, format_text, parse_offsets, write_durably
-from consumerd.admin.offset_plans import (
+from consumerd.member.fetch.errors import BrokerAnswerError
+from consumerd.operate.admin.changes import ChangePlanner, OffsetChange, OffsetTarget, OffsetTargetKind
+from consumerd.operate.admin.diagnosis import diagnose, diagnose_group, diagnose_once, persistent_findings
+from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
+from consumerd.operate.admin.diagnosis_progress import progress_findings
+from consumerd.operate.admin.doctor import DoctorReport, GroupDoctor
+from consumerd.operate.admin.editing import backup_of, in_the_way, write_changes
+from consumerd.operate.admin.errors import ChangedMeanwhileError, CheckFailedError, OffsetFileError, RefusedError
+from consumerd.operate.admin.findings import Fix, GroupFinding, GroupFindingKind, Nudge, OffsetReset, Removal
+from consumerd.operate.admin.lag import PartitionLag, known_lag, lag_of, read_lag, read_v08_lag, total_lag
+from consumerd.operate.admin.logs import BrokerLogs, LogRange, LookupFailure, OffsetsQuery
+from consumerd.operate.admin.mending import describe_step, steps_for, take_step, withheld
+from consumerd.operate.admin.offset_file import GroupOffsets, format_json, format_text, parse_offsets, write_durably
+from consumerd.operate.admin.offset_plans import (
     OffsetPlan,
     PartitionChoice,
     dialect_of,
@@ -21,29 +22,29 @@ from consumerd.admin.offset_plans import (
     plan_v08_reset,
     plan_v08_set,
 )
-from consumerd.admin.removal import as_backup, delete_tree, read_tree, require_dead
-from consumerd.admin.snapshot import GroupSnapshot, Topics, V07GroupSnapshot, read_v07_snapshot
-from consumerd.admin.v08.broker_groups import (
+from consumerd.operate.admin.removal import as_backup, delete_tree, read_tree, require_dead
+from consumerd.operate.admin.snapshot import GroupSnapshot, Topics, V07GroupSnapshot, read_v07_snapshot
+from consumerd.operate.admin.v08.broker_groups import (
     BrokerGroups,
 )
-from consumerd.admin.v08.changes import (
+from consumerd.operate.admin.v08.changes import (
     V08ChangePlanner,
 )
-from consumerd.admin.v08.group_source import (
+from consumerd.operate.admin.v08.group_source import (
     GroupSource,
     ZooKeeperGroups,
     read_diagnosis_input,
 )
-from consumerd.admin.v08.logs import (
+from consumerd.operate.admin.v08.logs import (
     TimestampOffset,
     V08BrokerLogs,
 )
-from consumerd.admin.v08.snapshot import (
+from consumerd.operate.admin.v08.snapshot import (
     CoordinatorKind,
     V08GroupSnapshot,
     read_v08_snapshot,
 )
-from consumerd.admin.v08.topic_nodes import (
+from consumerd.operate.admin.v08.topic_nodes import (
     create_topic_nodes,
     delete_topic_node,
     plan_assignment,
@@ -51,16 +52,15 @@ from consumerd.admin.v08.topic_nodes import (
     wait_for_leaders,
     wait_until_gone,
 )
-from consumerd.admin.v08.topic_plan import (
+from consumerd.operate.admin.v08.topic_plan import (
     TopicPlan,
     assign_replicas,
 )
-from consumerd.admin.v08.topic_requests import (
+from consumerd.operate.admin.v08.topic_requests import (
     create_topic,
     delete_topic,
 )
-from consumerd.admin.verification import GroupDifference, differences, verify_group
-from consumerd.fetch.errors import BrokerAnswerError
+from consumerd.operate.admin.verification import GroupDifference, differences, verify_group
 
 __all__ = [
     "BrokerAnswerError",

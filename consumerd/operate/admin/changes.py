@@ -11,21 +11,21 @@ import asyncio
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.admin.diagnosis_offsets import inside_words
-from consumerd.admin.logs import LogRange, LookupFailure
-from consumerd.errors import BrokerError
-from consumerd.fetch.v07.boundaries import begins_message, boundary_before
-from consumerd.registry import offset_path
+from consumerd.base.errors import BrokerError
+from consumerd.member.fetch.v07.boundaries import begins_message, boundary_before
+from consumerd.operate.admin.diagnosis_offsets import inside_words
+from consumerd.operate.admin.logs import LogRange, LookupFailure
 from consumerd.wire.errors import WireError
+from consumerd.wire.registry import offset_path
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-    from consumerd.admin.logs import BrokerLogs
-    from consumerd.admin.snapshot import Topics
-    from consumerd.cluster import GroupView
-    from consumerd.partition import TopicPartition
-    from consumerd.registry import RegisteredBroker
+    from consumerd.base.partition import TopicPartition
+    from consumerd.net.cluster import GroupView
+    from consumerd.operate.admin.logs import BrokerLogs
+    from consumerd.operate.admin.snapshot import Topics
+    from consumerd.wire.registry import RegisteredBroker
 
 #: Partitions whose logs are looked into at the same time.
 AT_ONCE = 8

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.admin.diagnosis_members import foreign_findings, member_findings
-from consumerd.admin.diagnosis_offsets import inside_findings, offset_findings, outage_findings, silent_brokers
-from consumerd.admin.diagnosis_owners import owner_findings
-from consumerd.admin.diagnosis_progress import progress_findings
-from consumerd.admin.findings import TRANSIENT, GroupFindingKind
-from consumerd.admin.snapshot import V07GroupSnapshot
-from consumerd.admin.v08.diagnosis import diagnose_v08, store_findings, transaction_findings
-from consumerd.admin.v08.snapshot import V08GroupSnapshot
+from consumerd.operate.admin.diagnosis_members import foreign_findings, member_findings
+from consumerd.operate.admin.diagnosis_offsets import inside_findings, offset_findings, outage_findings, silent_brokers
+from consumerd.operate.admin.diagnosis_owners import owner_findings
+from consumerd.operate.admin.diagnosis_progress import progress_findings
+from consumerd.operate.admin.findings import TRANSIENT, GroupFindingKind
+from consumerd.operate.admin.snapshot import V07GroupSnapshot
+from consumerd.operate.admin.v08.diagnosis import diagnose_v08, store_findings, transaction_findings
+from consumerd.operate.admin.v08.snapshot import V08GroupSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from consumerd.admin.diagnosis_offsets import DiagnosisInput
-    from consumerd.admin.findings import GroupFinding
-    from consumerd.admin.logs import LogRange, LookupFailure
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
+    from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
+    from consumerd.operate.admin.findings import GroupFinding
+    from consumerd.operate.admin.logs import LogRange, LookupFailure
 
 
 def diagnose(

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from consumerd.admin.findings import GroupFinding, GroupFindingKind, Removal, capital, listed, process_of
-from consumerd.partition import TopicPartition
-from consumerd.registry import (
+from consumerd.base.partition import TopicPartition
+from consumerd.operate.admin.findings import GroupFinding, GroupFindingKind, Removal, capital, listed, process_of
+from consumerd.wire.registry import (
     Dialect,
     DialectError,
     RegistryError,
@@ -23,7 +23,7 @@ from consumerd.registry import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from consumerd.admin.snapshot import GroupSnapshot
+    from consumerd.operate.admin.snapshot import GroupSnapshot
 
 
 class _Words(NamedTuple):

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.admin.findings import GroupFinding, GroupFindingKind, Nudge, Removal, capital, listed, process_of
-from consumerd.registry import format_owner, id_path, owner_path
+from consumerd.operate.admin.findings import GroupFinding, GroupFindingKind, Nudge, Removal, capital, listed, process_of
+from consumerd.wire.registry import format_owner, id_path, owner_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from consumerd.admin.snapshot import GroupSnapshot
+    from consumerd.base.partition import TopicPartition
     from consumerd.group import Assignment
-    from consumerd.partition import TopicPartition
+    from consumerd.operate.admin.snapshot import GroupSnapshot
 
 
 class _Rule(NamedTuple):

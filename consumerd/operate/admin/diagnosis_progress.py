@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.admin.findings import GroupFinding, GroupFindingKind, process_of
-from consumerd.admin.logs import LogRange
-from consumerd.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
+from consumerd.operate.admin.findings import GroupFinding, GroupFindingKind, process_of
+from consumerd.operate.admin.logs import LogRange
+from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from consumerd.admin.diagnosis_offsets import DiagnosisInput
-    from consumerd.admin.snapshot import GroupSnapshot
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
+    from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
+    from consumerd.operate.admin.snapshot import GroupSnapshot
 
 
 def progress_findings(first: DiagnosisInput, second: DiagnosisInput) -> Iterable[GroupFinding]:

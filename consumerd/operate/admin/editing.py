@@ -10,20 +10,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.admin.errors import ChangedMeanwhileError
-from consumerd.admin.writing import write_together
-from consumerd.ports import Create, Delete, SetData
-from consumerd.registry import format_offset, offset_path, offsets_path, owner_path, owners_path
-from consumerd.zk.errors import MultiFailed
+from consumerd.base.ports import Create, Delete, SetData
+from consumerd.net.zk.errors import MultiFailed
+from consumerd.operate.admin.errors import ChangedMeanwhileError
+from consumerd.operate.admin.writing import write_together
+from consumerd.wire.registry import format_offset, offset_path, offsets_path, owner_path, owners_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from consumerd.admin.changes import OffsetChange
-    from consumerd.admin.offset_file import GroupOffsets
-    from consumerd.admin.snapshot import GroupSnapshot
-    from consumerd.partition import TopicPartition
-    from consumerd.ports import ZooKeeper
+    from consumerd.base.partition import TopicPartition
+    from consumerd.base.ports import ZooKeeper
+    from consumerd.operate.admin.changes import OffsetChange
+    from consumerd.operate.admin.offset_file import GroupOffsets
+    from consumerd.operate.admin.snapshot import GroupSnapshot
 
 #: Up to three operations each.
 CHANGES_PER_MULTI = 100

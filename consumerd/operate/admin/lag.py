@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.admin.logs import BrokerLogs, LogRange, LookupFailure
-from consumerd.admin.snapshot import V07GroupSnapshot, read_v07_snapshot
-from consumerd.admin.v08.snapshot import V08GroupSnapshot
-from consumerd.partition import NO_BROKER, TopicPartition
-from consumerd.registry import offsets_root
+from consumerd.base.partition import NO_BROKER, TopicPartition
+from consumerd.operate.admin.logs import BrokerLogs, LogRange, LookupFailure
+from consumerd.operate.admin.snapshot import V07GroupSnapshot, read_v07_snapshot
+from consumerd.operate.admin.v08.snapshot import V08GroupSnapshot
+from consumerd.wire.registry import offsets_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from consumerd.admin.snapshot import GroupSnapshot
-    from consumerd.admin.v08.group_source import GroupSource
+    from consumerd.base.ports import ZooKeeper
     from consumerd.net import Connector
-    from consumerd.ports import ZooKeeper
+    from consumerd.operate.admin.snapshot import GroupSnapshot
+    from consumerd.operate.admin.v08.group_source import GroupSource
 
 
 class PartitionLag(NamedTuple):

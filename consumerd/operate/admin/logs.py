@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.errors import BrokerError
-from consumerd.fetch.v07.boundaries import MAX_SEGMENTS
+from consumerd.base.errors import BrokerError
+from consumerd.member.fetch.v07.boundaries import MAX_SEGMENTS
 from consumerd.net import ConnectionClosedError, RequestTimeoutError
 from consumerd.wire.errors import WireError
 from consumerd.wire.v07 import EARLIEST, LATEST, OffsetsRequest, decode_offsets_response
@@ -22,9 +22,9 @@ from consumerd.wire.v07 import EARLIEST, LATEST, OffsetsRequest, decode_offsets_
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
 
+    from consumerd.base.partition import TopicPartition
     from consumerd.net import Connection, Connector
-    from consumerd.partition import TopicPartition
-    from consumerd.registry import RegisteredBroker
+    from consumerd.wire.registry import RegisteredBroker
 
 #: Requests in flight on one connection.
 PIPELINED = 100

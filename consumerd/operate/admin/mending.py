@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from consumerd.admin.errors import ChangedMeanwhileError, RefusedError
-from consumerd.admin.findings import Fix, Nudge, OffsetReset, Removal
-from consumerd.registry import NUDGE_VALUE, NUDGE_VALUE_V08, Dialect, format_offset, nudge_operations
-from consumerd.zk.errors import BadVersion, NoNode, NotEmpty
+from consumerd.net.zk.errors import BadVersion, NoNode, NotEmpty
+from consumerd.operate.admin.errors import ChangedMeanwhileError, RefusedError
+from consumerd.operate.admin.findings import Fix, Nudge, OffsetReset, Removal
+from consumerd.wire.registry import NUDGE_VALUE, NUDGE_VALUE_V08, Dialect, format_offset, nudge_operations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from consumerd.admin.findings import GroupFinding
-    from consumerd.admin.snapshot import GroupSnapshot
-    from consumerd.ports import ZooKeeper
+    from consumerd.base.ports import ZooKeeper
+    from consumerd.operate.admin.findings import GroupFinding
+    from consumerd.operate.admin.snapshot import GroupSnapshot
 
 _NUDGES: Final = {Dialect.V07: NUDGE_VALUE, Dialect.V08: NUDGE_VALUE_V08}
 

@@ -13,9 +13,9 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
-from consumerd.admin.errors import OffsetFileError
-from consumerd.partition import NO_BROKER, TopicPartition
-from consumerd.registry import MAX_OFFSET, RegistryError, check_name, offset_path
+from consumerd.base.partition import NO_BROKER, TopicPartition
+from consumerd.operate.admin.errors import OffsetFileError
+from consumerd.wire.registry import MAX_OFFSET, RegistryError, check_name, offset_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,28 +8,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.admin.changes import ChangePlanner
-from consumerd.admin.editing import in_the_way
-from consumerd.admin.errors import ArgumentError
-from consumerd.admin.logs import BrokerLogs
-from consumerd.admin.snapshot import V07GroupSnapshot, read_v07_snapshot
-from consumerd.admin.v08.changes import V08ChangePlanner
-from consumerd.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
-from consumerd.cluster import ClusterView, GroupView
-from consumerd.errors import NotFoundError
+from consumerd.base.errors import NotFoundError
+from consumerd.base.partition import NO_BROKER, TopicPartition
 from consumerd.group import partitions_of
-from consumerd.partition import NO_BROKER, TopicPartition
-from consumerd.registry import Dialect
+from consumerd.net.cluster import ClusterView, GroupView
+from consumerd.operate.admin.changes import ChangePlanner
+from consumerd.operate.admin.editing import in_the_way
+from consumerd.operate.admin.errors import ArgumentError
+from consumerd.operate.admin.logs import BrokerLogs
+from consumerd.operate.admin.snapshot import V07GroupSnapshot, read_v07_snapshot
+from consumerd.operate.admin.v08.changes import V08ChangePlanner
+from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
+from consumerd.wire.registry import Dialect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from consumerd.admin.changes import OffsetChange, OffsetTarget
-    from consumerd.admin.offset_file import GroupOffsets
-    from consumerd.admin.snapshot import GroupSnapshot
-    from consumerd.admin.v08.group_source import GroupSource
+    from consumerd.base.ports import ZooKeeper
     from consumerd.net import Connector
-    from consumerd.ports import ZooKeeper
+    from consumerd.operate.admin.changes import OffsetChange, OffsetTarget
+    from consumerd.operate.admin.offset_file import GroupOffsets
+    from consumerd.operate.admin.snapshot import GroupSnapshot
+    from consumerd.operate.admin.v08.group_source import GroupSource
 
 
 #: States of groups without members, as brokers tell them.

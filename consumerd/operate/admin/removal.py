@@ -10,16 +10,16 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.admin.errors import ChangedMeanwhileError, RefusedError
-from consumerd.admin.writing import write_together
-from consumerd.cluster.reading import children, node, read_all
-from consumerd.errors import NotFoundError
-from consumerd.ports import Delete
-from consumerd.registry import group_path, ids_path
-from consumerd.zk.errors import MultiFailed
+from consumerd.base.errors import NotFoundError
+from consumerd.base.ports import Delete
+from consumerd.net.cluster.reading import children, node, read_all
+from consumerd.net.zk.errors import MultiFailed
+from consumerd.operate.admin.errors import ChangedMeanwhileError, RefusedError
+from consumerd.operate.admin.writing import write_together
+from consumerd.wire.registry import group_path, ids_path
 
 if TYPE_CHECKING:
-    from consumerd.ports import NodeStat, ZooKeeper
+    from consumerd.base.ports import NodeStat, ZooKeeper
 
 #: ZooKeeper takes requests of up to 1 MB; a path of a partition takes about a hundred bytes.
 NODES_PER_MULTI = 2000

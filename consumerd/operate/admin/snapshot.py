@@ -11,10 +11,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from consumerd.cluster import ClusterView, GroupView
-from consumerd.errors import NotFoundError
+from consumerd.base.errors import NotFoundError
 from consumerd.group import Assignment, partitions_of
-from consumerd.registry import (
+from consumerd.net.cluster import ClusterView, GroupView
+from consumerd.net.zk.errors import NoNode
+from consumerd.wire.registry import (
     Dialect,
     RegistryError,
     StaticSubscription,
@@ -23,14 +24,13 @@ from consumerd.registry import (
     id_path,
     owner_path,
 )
-from consumerd.zk.errors import NoNode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from consumerd.partition import TopicPartition
-    from consumerd.ports import NodeStat, ZooKeeper
-    from consumerd.registry import RegisteredBroker, Subscription
+    from consumerd.base.partition import TopicPartition
+    from consumerd.base.ports import NodeStat, ZooKeeper
+    from consumerd.wire.registry import RegisteredBroker, Subscription
 
 #: Topic -> broker id -> number of partitions.
 Topics = dict[str, dict[int, int]]

@@ -8,15 +8,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.errors import NotFoundError
-from consumerd.registry import format_owner, id_path, owner_path
+from consumerd.base.errors import NotFoundError
+from consumerd.wire.registry import format_owner, id_path, owner_path
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
-    from consumerd.admin.snapshot import GroupSnapshot
+    from consumerd.base.partition import TopicPartition
     from consumerd.group import Stream
-    from consumerd.partition import TopicPartition
+    from consumerd.operate.admin.snapshot import GroupSnapshot
 
 #: Seconds between two snapshots while a group is waited for.
 _PAUSE = 0.25

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.cluster.reading import node
-from consumerd.errors import ZooKeeperError
-from consumerd.ports import Create, Delete, SetData
-from consumerd.zk.errors import ConnectionLost, MultiFailed, NodeError
+from consumerd.base.errors import ZooKeeperError
+from consumerd.base.ports import Create, Delete, SetData
+from consumerd.net.cluster.reading import node
+from consumerd.net.zk.errors import ConnectionLost, MultiFailed, NodeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from consumerd.ports import ZooKeeper
+    from consumerd.base.ports import ZooKeeper
 
 
 async def write_together(zk: ZooKeeper, operations: Sequence[Create | Delete | SetData]) -> None:

@@ -12,12 +12,12 @@ from itertools import pairwise
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.archive import ArchiveFinding, find_sources
-from consumerd.archive.opening import open_segments
-from consumerd.errors import ConfigError, CorruptDataError, NotFoundError
-from consumerd.migrate.message_source import SourceMessage, UnreadableStretch
-from consumerd.partition import TopicPartition
-from consumerd.storage.archive import (
+from consumerd.base.errors import ConfigError, CorruptDataError, NotFoundError
+from consumerd.base.partition import TopicPartition
+from consumerd.operate.migrate.message_source import SourceMessage, UnreadableStretch
+from consumerd.storage.archives import ArchiveFinding, find_sources
+from consumerd.storage.archives.opening import open_segments
+from consumerd.storage.log.archive import (
     DEFAULT_EXPANSION,
     MAX_SEGMENT_BYTES,
     Flaw,
@@ -25,14 +25,14 @@ from consumerd.storage.archive import (
     IndexedMessages,
     read_indexed,
 )
-from consumerd.storage.archive_names import DEFAULT_LAYOUT, ArchiveLayout
+from consumerd.storage.log.archive_names import DEFAULT_LAYOUT, ArchiveLayout
 from consumerd.wire.v07.walk import LAYOUTS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
-    from consumerd.archive import SegmentSource
-    from consumerd.storage.archive_items import ArchivedRun
+    from consumerd.storage.archives import SegmentSource
+    from consumerd.storage.log.archive_items import ArchivedRun
 
 
 class _Segment(NamedTuple):

@@ -8,24 +8,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.admin import BrokerLogs, LogRange
-from consumerd.cluster import ClusterView
-from consumerd.cluster.reading import data, read_all
-from consumerd.consumer.simple import SimpleConsumer
-from consumerd.errors import BrokerError, CorruptDataError, NotFoundError
+from consumerd.base.errors import BrokerError, CorruptDataError, NotFoundError
+from consumerd.base.partition import TopicPartition
 from consumerd.group import partitions_of
-from consumerd.migrate.message_source import SourceMessage, UnreadableStretch
-from consumerd.partition import TopicPartition
-from consumerd.registry import offset_path, parse_offset
+from consumerd.member.consumer.simple import SimpleConsumer
+from consumerd.net.cluster import ClusterView
+from consumerd.net.cluster.reading import data, read_all
+from consumerd.operate.admin import BrokerLogs, LogRange
+from consumerd.operate.migrate.message_source import SourceMessage, UnreadableStretch
+from consumerd.wire.registry import offset_path, parse_offset
 from consumerd.wire.v07 import BatchEnd
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from consumerd.forward import TargetLog
+    from consumerd.base.ports import ZooKeeper
+    from consumerd.handlers.forward import TargetLog
     from consumerd.net import Connector
-    from consumerd.ports import ZooKeeper
-    from consumerd.registry import RegisteredBroker
+    from consumerd.wire.registry import RegisteredBroker
 
 _FETCH_BYTES = 1 << 20
 _MOST_BYTES = 256 << 20

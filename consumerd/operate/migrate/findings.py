@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from consumerd.migrate.ranges import SourceRange
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
+    from consumerd.operate.migrate.ranges import SourceRange
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
 
 
 class SourceMessage(NamedTuple):

@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from consumerd.migrate.findings import MessageCounts
-from consumerd.migrate.sums import MessagePosition, message_number
+from consumerd.operate.migrate.findings import MessageCounts
+from consumerd.operate.migrate.sums import MessagePosition, message_number
 
 if TYPE_CHECKING:
-    from consumerd.forward import SourceIdentity
-    from consumerd.migrate.findings import ExampleMessages
-    from consumerd.migrate.ranges import SourceRange
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
+    from consumerd.handlers.forward import SourceIdentity
+    from consumerd.operate.migrate.findings import ExampleMessages
+    from consumerd.operate.migrate.ranges import SourceRange
 
 
 @dataclass(slots=True)

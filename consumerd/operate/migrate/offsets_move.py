@@ -9,20 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from consumerd.admin import BrokerLogs, LogRange, V07GroupSnapshot, read_v07_snapshot
-from consumerd.errors import BrokerError, ConsumerdError, ExitCode
-from consumerd.forward import TargetLog
-from consumerd.migrate.offsets_plan import MovePlanner
+from consumerd.base.errors import BrokerError, ConsumerdError, ExitCode
+from consumerd.handlers.forward import TargetLog
+from consumerd.operate.admin import BrokerLogs, LogRange, V07GroupSnapshot, read_v07_snapshot
+from consumerd.operate.migrate.offsets_plan import MovePlanner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from consumerd.admin import GroupSnapshot, GroupSource
-    from consumerd.client import ClusterClient
-    from consumerd.migrate.offsets_plan import MovePlan
+    from consumerd.base.partition import TopicPartition
+    from consumerd.base.ports import ZooKeeper
     from consumerd.net import Connector
-    from consumerd.partition import TopicPartition
-    from consumerd.ports import ZooKeeper
+    from consumerd.net.client import ClusterClient
+    from consumerd.operate.admin import GroupSnapshot, GroupSource
+    from consumerd.operate.migrate.offsets_plan import MovePlan
 
 
 class TranslationChoiceError(ConsumerdError):

@@ -12,17 +12,17 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from consumerd.admin import LogRange, OffsetChange, V08ChangePlanner, V08GroupSnapshot, in_the_way
-from consumerd.cluster import GroupView
-from consumerd.errors import NotFoundError
-from consumerd.migrate.offsets_translation import OffsetTranslator
-from consumerd.partition import TopicPartition
+from consumerd.base.errors import NotFoundError
+from consumerd.base.partition import TopicPartition
+from consumerd.net.cluster import GroupView
+from consumerd.operate.admin import LogRange, OffsetChange, V08ChangePlanner, V08GroupSnapshot, in_the_way
+from consumerd.operate.migrate.offsets_translation import OffsetTranslator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from consumerd.admin import GroupSnapshot, GroupSource
-    from consumerd.migrate.offsets_translation import ForwardedLog
+    from consumerd.operate.admin import GroupSnapshot, GroupSource
+    from consumerd.operate.migrate.offsets_translation import ForwardedLog
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
 """Translation of a group's offsets: from the old logs to those of the topics that were forwarded.
 
-Strategy: forwarded messages have their origin in their headers (`consumerd.forward.identity`). A message of the target
-is *handled* if its headers name a partition of the old group and an offset before the committed one. Each
+Strategy: forwarded messages have their origin in their headers (`consumerd.handlers.forward.identity`). A message of
+the target is *handled* if its headers name a partition of the old group and an offset before the committed one. Each
 partition of the target is read from its start to the first message that is not known to be handled; there the group
-resumes. So nothing is left out, even if the forwarder sent messages twice, in any order and to any partition:
-messages of other origin, or without headers, count as not handled. Handled messages behind that offset are delivered a
-second time: where several old partitions share one, up to the distance between them.
+resumes. So nothing is left out, even if the forwarder sent messages twice, in any order and to any partition: messages
+of other origin, or without headers, count as not handled. Handled messages behind that offset are delivered a second
+time: where several old partitions share one, up to the distance between them.
 
 The log has to be read, since a binary search could miss the first unhandled message where messages were repeated.
 
@@ -18,18 +18,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from consumerd.forward import read_identity
+from consumerd.handlers.forward import read_identity
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
 
-    from consumerd.forward.target_log import LogBounds
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
+    from consumerd.handlers.forward.target_log import LogBounds
     from consumerd.wire.v08.records import Record
 
 
 class ForwardedLog(Protocol):
-    """The forwarded messages: `consumerd.forward.TargetLog`."""
+    """The forwarded messages: `consumerd.handlers.forward.TargetLog`."""
 
     async def bounds(self, topic: str, partition: int) -> LogBounds: ...
 

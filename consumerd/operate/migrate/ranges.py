@@ -12,10 +12,10 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.migrate.sums import MessagePosition, RangeSums, RunningSums, source_number
+from consumerd.operate.migrate.sums import MessagePosition, RangeSums, RunningSums, source_number
 
 if TYPE_CHECKING:
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
 
 #: Messages of a range, unless said otherwise.
 RANGE_MESSAGES = 10_000

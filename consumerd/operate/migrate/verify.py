@@ -15,22 +15,28 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Protocol
 
-from consumerd.errors import NotFoundError
-from consumerd.forward import read_identity
-from consumerd.migrate.findings import ComparisonReport, ExampleMessages, MessageCounts, PartitionReport, RangeReport
-from consumerd.migrate.message_source import UnreadableStretch
-from consumerd.migrate.narrowing import SuspectRange
-from consumerd.migrate.ranges import RANGE_MESSAGES, SourceRanges
-from consumerd.migrate.sums import MessagePosition, message_number, source_number
+from consumerd.base.errors import NotFoundError
+from consumerd.handlers.forward import read_identity
+from consumerd.operate.migrate.findings import (
+    ComparisonReport,
+    ExampleMessages,
+    MessageCounts,
+    PartitionReport,
+    RangeReport,
+)
+from consumerd.operate.migrate.message_source import UnreadableStretch
+from consumerd.operate.migrate.narrowing import SuspectRange
+from consumerd.operate.migrate.ranges import RANGE_MESSAGES, SourceRanges
+from consumerd.operate.migrate.sums import MessagePosition, message_number, source_number
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from consumerd.forward import TopicNaming
-    from consumerd.forward.target_log import LogBounds
-    from consumerd.migrate.message_source import MessageSource
-    from consumerd.migrate.ranges import SourceRange
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
+    from consumerd.handlers.forward import TopicNaming
+    from consumerd.handlers.forward.target_log import LogBounds
+    from consumerd.operate.migrate.message_source import MessageSource
+    from consumerd.operate.migrate.ranges import SourceRange
     from consumerd.wire.v08.records import Record
 
 #: Ranges that are looked at closely at a time.
@@ -38,7 +44,7 @@ CLOSE_RANGES = 20
 
 
 class VerificationTarget(Protocol):
-    """The reads of the target that a comparison needs; see `consumerd.forward.TargetLog`."""
+    """The reads of the target that a comparison needs; see `consumerd.handlers.forward.TargetLog`."""
 
     async def partitions(self, topic: str) -> list[int]: ...
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import structlog
 
-from consumerd.errors import reason_of
-from consumerd.fetch.backoff import sleep_unless
+from consumerd.base.backoff import sleep_unless
+from consumerd.base.errors import reason_of
 from consumerd.producer.errors import ProducerClosedError, QueueFullError
 from consumerd.producer.v07.data import NOT_A_LIST, ProducerData, require_plain
 from consumerd.producer.v07.dispatch import AsyncProducerStats, Dispatch
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
     from types import TracebackType
 
-    from consumerd.ports import Clock
+    from consumerd.base.ports import Clock
     from consumerd.producer.v07.events import EventHandler
     from consumerd.producer.v07.producer import Producer
     from consumerd.wire.v08.records import Headers

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from consumerd.errors import reason_of
+from consumerd.base.errors import reason_of
 from consumerd.producer.errors import NotSentError, ProducerClosedError
 from consumerd.producer.v07.events import CallbackHandler, EventsFailedError
 

@@ -15,7 +15,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from consumerd.errors import BrokerError, ZooKeeperError
+from consumerd.base.errors import BrokerError, ZooKeeperError
 from consumerd.producer.encoders import encode_all
 from consumerd.producer.v07.data import ProducerData
 from consumerd.producer.v07.events import Event, EventHandler, EventsFailedError

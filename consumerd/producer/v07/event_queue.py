@@ -12,13 +12,13 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
-from consumerd.fetch.backoff import sleep_unless
+from consumerd.base.backoff import sleep_unless
 from consumerd.producer.errors import ProducerClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from consumerd.ports import Clock
+    from consumerd.base.ports import Clock
     from consumerd.producer.v07.events import Event
     from consumerd.producer.v07.settings import QueueSettings
 

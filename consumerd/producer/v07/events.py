@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from consumerd.errors import BrokerError
+from consumerd.base.errors import BrokerError
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence

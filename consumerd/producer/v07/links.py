@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Iterable, Sequence
 
+    from consumerd.base.ports import Clock
     from consumerd.net import Connection, Connector
-    from consumerd.ports import Clock
     from consumerd.producer.v07.settings import ProducerSettings
     from consumerd.wire.v07 import EncodedProduceRequest, ProduceRequest
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
     from types import TracebackType
 
+    from consumerd.base.ports import Clock
     from consumerd.net import Connector
-    from consumerd.ports import Clock
     from consumerd.producer.v07.routing import Router
     from consumerd.wire.v08.records import Headers
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from consumerd.errors import ConfigError
+from consumerd.base.errors import ConfigError
 from consumerd.producer.errors import NoPartitionError
 
 if TYPE_CHECKING:

@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from consumerd.errors import reason_of
-from consumerd.native import codec as native_codec
+from consumerd.base.errors import reason_of
+from consumerd.base.native import codec as native_codec
 from consumerd.net import ConnectError
+from consumerd.net.zk.errors import ConnectionLost, NotConnected
 from consumerd.producer.errors import NoBrokerError, UncertainError
 from consumerd.producer.v07.encoding import encode_sets
 from consumerd.producer.v07.links import BrokerLinks
 from consumerd.producer.v07.requests import entry_overhead
 from consumerd.wire.compression import Codec
 from consumerd.wire.v07 import EncodedProduceRequest, ProduceRequest, validate_topic
-from consumerd.zk.errors import ConnectionLost, NotConnected
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Sequence
 
+    from consumerd.base.ports import Clock
     from consumerd.net import Connector
-    from consumerd.ports import Clock
     from consumerd.producer.v07.data import ProducerData
     from consumerd.producer.v07.links import Address
     from consumerd.producer.v07.routing import Route, Router

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Sequence
 
+    from consumerd.base.ports import Clock
     from consumerd.net import Connection
-    from consumerd.ports import Clock
 
 #: Bytes of one fetch; more where a message is larger, up to the limit of a request (golden notes, 8).
 _FETCH_BYTES, _MAX_FETCH_BYTES = 1 << 20, 100 << 20

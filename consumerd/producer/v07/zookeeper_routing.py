@@ -18,21 +18,21 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import structlog
 
-from consumerd.cluster.reading import data, read_all, watched_children
-from consumerd.errors import reason_of
+from consumerd.base.errors import reason_of
+from consumerd.net.cluster.reading import data, read_all, watched_children
+from consumerd.net.zk.errors import ConnectionLost, NotConnected, SessionChanged
 from consumerd.producer.errors import NoBrokerError, NoPartitionError
 from consumerd.producer.partitioners import HashPartitioner, Partitioner, checked_index
 from consumerd.producer.v07.routing import ANY_PARTITION, Route, Router, check_partition
-from consumerd.registry.errors import DialectError, RegistryError
-from consumerd.registry.paths import broker_ids_path, topic_path
-from consumerd.registry.values import RegisteredBroker, parse_broker, parse_broker_id, parse_partition_count
-from consumerd.zk.errors import ConnectionLost, NotConnected, SessionChanged
+from consumerd.wire.registry.errors import DialectError, RegistryError
+from consumerd.wire.registry.paths import broker_ids_path, topic_path
+from consumerd.wire.registry.values import RegisteredBroker, parse_broker, parse_broker_id, parse_partition_count
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Awaitable, Callable, Hashable
 
-    from consumerd.ports import ZooKeeper
+    from consumerd.base.ports import ZooKeeper
 
 log = structlog.get_logger(__name__)
 

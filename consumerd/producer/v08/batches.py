@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Generator, Iterator
 
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
     from consumerd.wire.v08.records import Headers
     from consumerd.wire.v08.records.encode import Surroundings
 

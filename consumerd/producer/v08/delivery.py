@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
-from consumerd.client import BrokerRefusedError, RequestTooLargeError, UnsupportedApiError, error_of
-from consumerd.errors import BrokerError, reason_of
+from consumerd.base.errors import BrokerError, reason_of
 from consumerd.net import ConnectionClosedError
+from consumerd.net.client import BrokerRefusedError, RequestTooLargeError, UnsupportedApiError, error_of
 from consumerd.producer.errors import MessageSizeTooLargeError
 from consumerd.wire.errors import EncodeError
 from consumerd.wire.v08.apis import INIT_PRODUCER_ID, PRODUCE
@@ -35,8 +35,8 @@ from consumerd.wire.v08.records import RecordCodec
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from consumerd.client import Channel, ClusterClient
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
+    from consumerd.net.client import Channel, ClusterClient
     from consumerd.producer.v08.batches import Batch, PartitionQueue
     from consumerd.producer.v08.settings import V08ProducerSettings
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
-from consumerd.native import codec as native_codec
+from consumerd.base.native import codec as native_codec
 from consumerd.producer.v08.batches import OVERHEAD, delivered, new_delivery
 
 if TYPE_CHECKING:

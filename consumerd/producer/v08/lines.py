@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from consumerd.errors import BrokerError, ConsumerdError
+from consumerd.base.errors import BrokerError, ConsumerdError
 from consumerd.producer.errors import MessageSizeTooLargeError
 from consumerd.producer.lines import InputError
 from consumerd.producer.v08.batches import BatchRange

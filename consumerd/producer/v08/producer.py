@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from consumerd.fetch import ByteBudget
-from consumerd.partition import TopicPartition
+from consumerd.base.budget import ByteBudget
+from consumerd.base.partition import TopicPartition
 from consumerd.producer.errors import MessageSizeTooLargeError, ProducerClosedError
 from consumerd.producer.v08.batches import Batch, BatchRange, Deliveries, message_size
 from consumerd.producer.v08.filling import new_filling
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from consumerd.client import ClusterClient
-    from consumerd.ports import Clock
+    from consumerd.base.ports import Clock
+    from consumerd.net.client import ClusterClient
     from consumerd.producer.v08.batches import Delivery, PartitionQueue
     from consumerd.producer.v08.filling import Filling
     from consumerd.wire.v08.records import Headers

@@ -11,14 +11,14 @@ from __future__ import annotations
 from itertools import cycle
 from typing import TYPE_CHECKING
 
-from consumerd.errors import BrokerError
+from consumerd.base.errors import BrokerError
 from consumerd.producer.v08.murmur2 import key_partition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from random import Random
 
-    from consumerd.client import ClusterMetadata
+    from consumerd.net.client import ClusterMetadata
     from consumerd.producer.v08.batches import PartitionQueue
 
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from consumerd.client import BrokerRefusedError
-from consumerd.errors import BrokerError, reason_of
+from consumerd.base.errors import BrokerError, reason_of
+from consumerd.net.client import BrokerRefusedError
 from consumerd.producer.v08.batches import PartitionQueue
 from consumerd.producer.v08.delivery import DeliveryError, Exchange, Outcome
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from consumerd.client import ClusterClient, ClusterMetadata
-    from consumerd.partition import TopicPartition
-    from consumerd.ports import Clock
+    from consumerd.base.partition import TopicPartition
+    from consumerd.base.ports import Clock
+    from consumerd.net.client import ClusterClient, ClusterMetadata
     from consumerd.producer.v08.batches import Batch
     from consumerd.producer.v08.settings import V08ProducerSettings
 

@@ -10,10 +10,10 @@ from bisect import bisect_right
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Protocol
 
-from consumerd.native import codec as native_codec
+from consumerd.base.native import codec as native_codec
 
 if TYPE_CHECKING:
-    from consumerd.native import Codec
+    from consumerd.base.native import Codec
 
 
 class Sizes(Protocol):

@@ -1,7 +1,8 @@
 """The base of all tables of the configuration: plain values, without what validates them.
 
 Strategy: a daemon needs pydantic, a fifth of its memory, only while it reads its file. So a table is a class of our own
-whose fields say what `consumerd.config.validation` makes a pydantic model of, and its instances have valid values only.
+whose fields say what `consumerd.service.config.validation` makes a pydantic model of, and its instances have valid
+values only.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from copy import deepcopy
 from inspect import get_annotations
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple, get_args
 
-from consumerd.credentials import read_secret, read_secrets
+from consumerd.base.credentials import read_secret, read_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -8,10 +8,8 @@ import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from consumerd.consumer import ConsumerSettings
-from consumerd.consumer.settings import make_connection_settings, make_fetch_settings
-from consumerd.credentials import Renewed, find_file
-from consumerd.errors import ConfigError
+from consumerd.base.credentials import Renewed, find_file
+from consumerd.base.errors import ConfigError
 from consumerd.group import MembershipSettings
 from consumerd.handlers import FileDeadLetters, RetryPolicy, load_handler
 from consumerd.handlers.batching import BatchSettings
@@ -20,8 +18,13 @@ from consumerd.handlers.decoding.api import BYTES
 from consumerd.handlers.key_lanes import has_key, no_keys
 from consumerd.handlers.middleware import load_middleware
 from consumerd.handlers.stages import Stages
-from consumerd.offsets import OffsetSettings
-from consumerd.registry import (
+from consumerd.member.consumer import ConsumerSettings
+from consumerd.member.consumer.settings import make_connection_settings, make_fetch_settings
+from consumerd.member.offsets import OffsetSettings
+from consumerd.net.zk import DigestMd5, Session, split_acl
+from consumerd.net.zk.session import check_credential
+from consumerd.wire.errors import InvalidTopicError
+from consumerd.wire.registry import (
     FilterKind,
     FilterSubscription,
     RegistryError,
@@ -32,26 +35,23 @@ from consumerd.registry import (
     configured_consumer_id,
     make_consumer_id,
 )
-from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.v07 import validate_topic
-from consumerd.zk import DigestMd5, Session, split_acl
-from consumerd.zk.session import check_credential
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from consumerd.client.sasl_gssapi import GssapiIdentity
-    from consumerd.config.group import GroupSection
-    from consumerd.config.model import Config
-    from consumerd.config.monitoring import HealthTlsSection
-    from consumerd.config.servers import LoginSection, TlsSection, ZooKeeperSaslSection, ZooKeeperSection
-    from consumerd.config.work import HandlerSection
+    from consumerd.base.metrics.own import HandlerMetrics
+    from consumerd.base.ports import Clock, SaslMechanism
     from consumerd.handlers import DeadLetters, Handler, OnFailure
     from consumerd.handlers.retry import HandlerCounts
-    from consumerd.metrics.own import HandlerMetrics
     from consumerd.net import ConnectionSettings
-    from consumerd.ports import Clock, SaslMechanism
+    from consumerd.net.client.sasl_gssapi import GssapiIdentity
+    from consumerd.service.config.group import GroupSection
+    from consumerd.service.config.model import Config
+    from consumerd.service.config.monitoring import HealthTlsSection
+    from consumerd.service.config.servers import LoginSection, TlsSection, ZooKeeperSaslSection, ZooKeeperSection
+    from consumerd.service.config.work import HandlerSection
 
 
 def build_session(
@@ -109,7 +109,7 @@ def build_gssapi(section: LoginSection, table: str) -> GssapiIdentity:
             keytab.open("rb").close()
         except OSError as error:
             raise ConfigError(f"{table}.keytab: {error}.") from error
-    from consumerd.client.sasl_gssapi import GssapiIdentity  # noqa: PLC0415 - with the client of 0.8+ brokers
+    from consumerd.net.client.sasl_gssapi import GssapiIdentity  # noqa: PLC0415 - with the client of 0.8+ brokers
 
     return GssapiIdentity(service=section.service, principal=section.principal, keytab=keytab)
 
@@ -246,7 +246,7 @@ def build_dead_letters(config: Config, *, clock: Clock, rng: Random) -> DeadLett
         letters.check()
     if topic is None:
         return letters
-    from consumerd.config.build_dead_letters import build_letter_topic  # noqa: PLC0415 - which imports this module
+    from consumerd.service.config.build_dead_letters import build_letter_topic  # noqa: PLC0415 - which imports this module
 
     return build_letter_topic(config, topic, clock=clock, rng=rng, beside=letters)
 

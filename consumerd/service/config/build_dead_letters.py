@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from consumerd.client import BrokerRefusedError
-from consumerd.client.making import find_broker, security_protocol
-from consumerd.client.topic_configs import message_limits
-from consumerd.cluster import V08ClusterView, look_for_dialect
-from consumerd.cluster.entry import start_session
-from consumerd.config.build import build_connection_settings, build_session, build_subscription, place_beside
-from consumerd.config.build_v08 import build_bootstrap, build_client_of, names_brokers
-from consumerd.errors import BrokerError, ConfigError, NotFoundError, reason_of
+from consumerd.base.errors import BrokerError, ConfigError, NotFoundError, reason_of
 from consumerd.handlers.dead_letter_topic import TopicDeadLetters
 from consumerd.handlers.dead_letters import letter_size
 from consumerd.net import connect
+from consumerd.net.client import BrokerRefusedError
+from consumerd.net.client.making import find_broker, security_protocol
+from consumerd.net.client.topic_configs import message_limits
+from consumerd.net.cluster import V08ClusterView, look_for_dialect
+from consumerd.net.cluster.entry import start_session
 from consumerd.producer import (
     ClusterProducer,
     NoBrokerError,
@@ -28,8 +26,10 @@ from consumerd.producer import (
     V08ProducerSettings,
     ZooKeeperRouter,
 )
-from consumerd.registry import Dialect
+from consumerd.service.config.build import build_connection_settings, build_session, build_subscription, place_beside
+from consumerd.service.config.build_v08 import build_bootstrap, build_client_of, names_brokers
 from consumerd.wire.errors import InvalidTopicError
+from consumerd.wire.registry import Dialect
 from consumerd.wire.v07 import validate_topic
 from consumerd.wire.v08.error_codes import ErrorCode
 
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from random import Random
 
-    from consumerd.client import ClusterClient
-    from consumerd.config.model import Config
+    from consumerd.base.ports import Clock
     from consumerd.handlers import DeadLetters
     from consumerd.handlers.dead_letter_topic import LetterProducer
-    from consumerd.ports import Clock
-    from consumerd.zk import Session
+    from consumerd.net.client import ClusterClient
+    from consumerd.net.zk import Session
+    from consumerd.service.config.model import Config
 
 
 log = structlog.get_logger(__name__)

@@ -11,18 +11,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from consumerd.config.build import build_settings
-from consumerd.config.subscriptions import MAIN
-from consumerd.errors import ConfigError, ConsumerdError
-from consumerd.registry import RegistryError, configured_consumer_id
+from consumerd.base.errors import ConfigError, ConsumerdError
+from consumerd.service.config.build import build_settings
+from consumerd.service.config.subscriptions import MAIN
+from consumerd.wire.registry import RegistryError, configured_consumer_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from random import Random
 
-    from consumerd.config.model import Config
-    from consumerd.consumer import ConsumerSettings
-    from consumerd.ports import Clock
+    from consumerd.base.ports import Clock
+    from consumerd.member.consumer import ConsumerSettings
+    from consumerd.service.config.model import Config
 
 
 @contextmanager

@@ -5,33 +5,33 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from consumerd.address import parse_addresses
-from consumerd.client import ChannelOpener, ClientSettings, ClusterClient, Plain, SaslAuthenticator, Scram
-from consumerd.config.build import (
+from consumerd.base.address import parse_addresses
+from consumerd.base.errors import ConfigError
+from consumerd.base.partition import TopicPartition
+from consumerd.group import Spelling, V08Rules
+from consumerd.group.coordinated_tables import CoordinationSettings, all_assignors
+from consumerd.member.consumer import ClusterBackend, CoordinatedConsumer, FixedConsumer, V08Backend
+from consumerd.net import connect
+from consumerd.net.client import ChannelOpener, ClientSettings, ClusterClient, Plain, SaslAuthenticator, Scram
+from consumerd.service.config.build import (
     build_connection_settings,
     build_gssapi,
     build_offset_settings,
     renewed_password,
     renewed_tls,
 )
-from consumerd.consumer import ClusterBackend, CoordinatedConsumer, FixedConsumer, V08Backend
-from consumerd.errors import ConfigError
-from consumerd.group import Spelling, V08Rules
-from consumerd.group.coordinated_tables import CoordinationSettings, all_assignors
-from consumerd.net import connect
-from consumerd.partition import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from random import Random
 
-    from consumerd.config.group import GroupSection
-    from consumerd.config.model import Config
-    from consumerd.config.servers import KafkaSection, SaslSection
-    from consumerd.consumer import ConsumerSettings
+    from consumerd.base.ports import Clock, SaslMechanism, ZooKeeper
     from consumerd.handlers import Handler
+    from consumerd.member.consumer import ConsumerSettings
     from consumerd.net import BrokerConnection, ConnectionSettings
-    from consumerd.ports import Clock, SaslMechanism, ZooKeeper
+    from consumerd.service.config.group import GroupSection
+    from consumerd.service.config.model import Config
+    from consumerd.service.config.servers import KafkaSection, SaslSection
 
 
 def build_bootstrap(section: KafkaSection) -> list[tuple[str, int]]:

@@ -18,17 +18,17 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
-from consumerd.config.model import load, parse
+from consumerd.service.config.model import load, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from consumerd.config.model import Config
+    from consumerd.service.config.model import Config
 
 #: The program of the process that parses for a reload.
 _PARSES: Final = (
-    "import pickle, sys; from consumerd.config.model import parse; "
+    "import pickle, sys; from consumerd.service.config.model import parse; "
     "sys.stdout.buffer.write(pickle.dumps(parse(*pickle.load(sys.stdin.buffer))))"
 )
 
@@ -74,7 +74,7 @@ def _loaded(path: Path, child: int, reader: int) -> Config:
 
 
 def parse_aside(document: dict[str, Any], source: str) -> Config:
-    """As `consumerd.config.model.parse`, in another process if this one is without pydantic. Blocks."""
+    """As `consumerd.service.config.model.parse`, in another process if this one is without pydantic. Blocks."""
     if "pydantic" not in sys.modules and sys.executable:
         try:
             ended = subprocess.run(

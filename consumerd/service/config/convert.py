@@ -14,11 +14,11 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from consumerd.broker import BrokerConfig
-from consumerd.broker.config import WITHOUT_EFFECT
-from consumerd.errors import ConfigError
+from consumerd.base.errors import ConfigError
+from consumerd.net.zk import parse_connect_string
 from consumerd.producer import ProducerConfig
-from consumerd.zk import parse_connect_string
+from consumerd.storage.broker import BrokerConfig
+from consumerd.storage.broker.config import WITHOUT_EFFECT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

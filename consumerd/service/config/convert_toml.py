@@ -10,16 +10,16 @@ import random
 import tomllib
 from typing import TYPE_CHECKING, Any
 
-from consumerd.clock import SystemClock
-from consumerd.config.build import build_session, build_settings
-from consumerd.config.model import parse
-from consumerd.config.toml_text import toml_value
-from consumerd.errors import ConfigError
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ConfigError
+from consumerd.service.config.build import build_session, build_settings
+from consumerd.service.config.model import parse
+from consumerd.service.config.toml_text import toml_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from consumerd.config.convert import Conversion
+    from consumerd.service.config.convert import Conversion
 
 #: A topic that no broker has: the converted file is valid, and does no harm until the operator completes it.
 PLACEHOLDER = "CHANGE-ME"

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
-from consumerd.config.base import SecretStr, Section
-from consumerd.config.model import Config, parse
-from consumerd.config.problems import DELIMITER, PREFIX, read_document
-from consumerd.config.work import HandlerSection
 from consumerd.handlers.plugins import DECODER, MIDDLEWARE
 from consumerd.handlers.secrets import HIDDEN, shown_options, without_passwords
+from consumerd.service.config.base import SecretStr, Section
+from consumerd.service.config.model import Config, parse
+from consumerd.service.config.problems import DELIMITER, PREFIX, read_document
+from consumerd.service.config.work import HandlerSection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from consumerd.config.subscriptions import SubscriptionSection
+    from consumerd.service.config.subscriptions import SubscriptionSection
 
 #: Tables that this model does not type, and that may hold credentials.
 _UNTYPED = {("spark", "config")}

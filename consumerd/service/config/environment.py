@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
-from consumerd.config.model import Config
-from consumerd.config.problems import DELIMITER, PREFIX, UnreadableVariableError
-from consumerd.config.validation import model_of
+from consumerd.service.config.model import Config
+from consumerd.service.config.problems import DELIMITER, PREFIX, UnreadableVariableError
+from consumerd.service.config.validation import model_of
 
 if TYPE_CHECKING:
     from typing import Self

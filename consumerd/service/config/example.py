@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from consumerd.config.model import Config
-from consumerd.config.toml_text import toml_value
-from consumerd.config.validation import model_of
+from consumerd.service.config.model import Config
+from consumerd.service.config.toml_text import toml_value
+from consumerd.service.config.validation import model_of
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from consumerd.config.base import Field, Ge, Seconds, Section, WireSeconds
-from consumerd.consumer.config import ConsumerConfig
-from consumerd.consumer.settings import ConsumerSettings
-from consumerd.defaults import default_of
+from consumerd.base.defaults import default_of
 from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.group.membership_tables import MembershipSettings
-from consumerd.offsets import OffsetSettings
+from consumerd.member.consumer.config import ConsumerConfig
+from consumerd.member.consumer.settings import ConsumerSettings
+from consumerd.member.offsets import OffsetSettings
+from consumerd.service.config.base import Field, Ge, Seconds, Section, WireSeconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,8 +1,8 @@
 """The configuration: one model of all tables, read from TOML with environment overrides, unknown keys refused.
 
-Strategy: every key is a field of a table (`consumerd.config.group`, `servers`, `work`), with its unit and default in
-the description. `config.example.toml` is generated from these fields (`consumerd.config.example`), so there is one
-place to look. Defaults are those of 0.7.2 (golden notes, 8) unless the description says otherwise.
+Strategy: every key is a field of a table (`consumerd.service.config.group`, `servers`, `work`), with its unit and
+default in the description. `config.example.toml` is generated from these fields (`consumerd.service.config.example`),
+so there is one place to look. Defaults are those of 0.7.2 (golden notes, 8) unless the description says otherwise.
 `CONSUMERD_GROUP__ID=x` overrides `[group] id`, and `CONSUMERD_KAFKA__SASL__PASSWORD` a key of a table within a table.
 Passwords are never shown: neither in errors about them, nor where the configuration is printed.
 """
@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from consumerd.config.base import Field, Rule, Section
-from consumerd.config.group import CommitSection, GroupSection, RebalanceSection
-from consumerd.config.monitoring import HealthSection, MetricsSection, TelemetrySection
-from consumerd.config.problems import read_document
-from consumerd.config.servers import KafkaSection, ZooKeeperSection
-from consumerd.config.subscriptions import MAIN, SubscriptionSection, rules_of_subscriptions
-from consumerd.config.work import DaemonSection, FetchSection, HandlerSection, LogSection
-from consumerd.errors import ConfigError
+from consumerd.base.errors import ConfigError
+from consumerd.service.config.base import Field, Rule, Section
+from consumerd.service.config.group import CommitSection, GroupSection, RebalanceSection
+from consumerd.service.config.monitoring import HealthSection, MetricsSection, TelemetrySection
+from consumerd.service.config.problems import read_document
+from consumerd.service.config.servers import KafkaSection, ZooKeeperSection
+from consumerd.service.config.subscriptions import MAIN, SubscriptionSection, rules_of_subscriptions
+from consumerd.service.config.work import DaemonSection, FetchSection, HandlerSection, LogSection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +89,7 @@ def parse(document: dict[str, Any], source: str, *, environment: bool = True) ->
 
     `source` names the document in errors. Raises ConfigProblemsError with all problems.
     """
-    from consumerd.config import validation  # noqa: PLC0415 - pydantic with it
+    from consumerd.service.config import validation  # noqa: PLC0415 - pydantic with it
 
     return validation.parse(document, source, environment=environment)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
-from consumerd.address import parse_address
-from consumerd.config.base import Field, Finite, Ge, Le, Seconds, SecretStr, Section
-from consumerd.errors import ConfigError
+from consumerd.base.address import parse_address
+from consumerd.base.errors import ConfigError
+from consumerd.service.config.base import Field, Finite, Ge, Le, Seconds, SecretStr, Section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from consumerd.config.base import BrokenRulesError, Rule
-from consumerd.config.key_lines import KeyPath, key_lines
-from consumerd.errors import ConfigError, ConsumerdError, ExitCode
+from consumerd.base.errors import ConfigError, ConsumerdError, ExitCode
+from consumerd.service.config.base import BrokenRulesError, Rule
+from consumerd.service.config.key_lines import KeyPath, key_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -11,7 +11,7 @@ import re
 from codecs import BOM_UTF8
 from typing import TYPE_CHECKING
 
-from consumerd.errors import ConfigError
+from consumerd.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import create_model
 from pydantic.json_schema import GenerateJsonSchema
 
-from consumerd.config.model import Config
-from consumerd.config.validation import Table, model_of
+from consumerd.service.config.model import Config
+from consumerd.service.config.validation import Table, model_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

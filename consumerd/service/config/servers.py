@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from consumerd.client.settings import ClientSettings
-from consumerd.config.base import Field, Seconds, SecretStr, Section
-from consumerd.consumer.config import ConsumerConfig
-from consumerd.defaults import default_of
-from consumerd.zk import Session
+from consumerd.base.defaults import default_of
+from consumerd.member.consumer.config import ConsumerConfig
+from consumerd.net.client.settings import ClientSettings
+from consumerd.net.zk import Session
+from consumerd.service.config.base import Field, Seconds, SecretStr, Section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,15 +13,15 @@ import re
 from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
-from consumerd.config.base import Field, Ge, Rule, Section
-from consumerd.config.work import HandlerSection
-from consumerd.registry import FilterKind, RegistryError, TopicFilter
+from consumerd.service.config.base import Field, Ge, Rule, Section
+from consumerd.service.config.work import HandlerSection
+from consumerd.wire.registry import FilterKind, RegistryError, TopicFilter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from consumerd.config.group import GroupSection
-    from consumerd.config.model import Config
+    from consumerd.service.config.group import GroupSection
+    from consumerd.service.config.model import Config
 
 #: The name of the subscription of `[group]`, by which it is logged and shown beside others.
 MAIN: Final = "main"

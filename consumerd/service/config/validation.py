@@ -1,8 +1,8 @@
 """The validation of a configuration: pydantic models made of its tables, which read TOML with environment overrides.
 
-Strategy: each table (`consumerd.config.base`) has a model with the same keys, whose validation ends in an instance of
-the table. Only what reads a configuration, or describes its keys, imports this module, and with it pydantic; a daemon
-does so in a child process (`consumerd.config.child`).
+Strategy: each table (`consumerd.service.config.base`) has a model with the same keys, whose validation ends in an
+instance of the table. Only what reads a configuration, or describes its keys, imports this module, and with it
+pydantic; a daemon does so in a child process (`consumerd.service.config.child`).
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from pydantic import (
     model_validator,
 )
 
-from consumerd.config import base
-from consumerd.config.base import Rule, SecretStr, Section
-from consumerd.config.model import Config
-from consumerd.config.problems import (
+from consumerd.service.config import base
+from consumerd.service.config.base import Rule, SecretStr, Section
+from consumerd.service.config.model import Config
+from consumerd.service.config.problems import (
     ConfigProblemsError,
     UnreadableVariableError,
     has_variables,
@@ -50,13 +50,13 @@ from consumerd.config.problems import (
     unknown_variables,
     unreadable_variables,
 )
-from consumerd.config.subscriptions import SubscriptionSection
+from consumerd.service.config.subscriptions import SubscriptionSection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Self
 
-    from consumerd.config.base import FieldOf
+    from consumerd.service.config.base import FieldOf
 
 
 _Section = TypeVar("_Section", bound=Section)
@@ -166,7 +166,7 @@ _PYDANTIC: Final[dict[type, Callable[..., Any]]] = {
 
 
 def _type_of(annotation: Any) -> Any:
-    """The type of a key with pydantic's own for those of `consumerd.config.base`."""
+    """The type of a key with pydantic's own for those of `consumerd.service.config.base`."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation is SecretStr:
         return pydantic.SecretStr
@@ -186,14 +186,14 @@ def _root(environment: bool) -> type[_Root]:
     if not (environment and has_variables()):
         return model_of(Config)  # type: ignore[return-value]
     # 3 MiB and a twentieth of the start, which daemons without variables are spared.
-    from consumerd.config.environment import config_with_environment  # noqa: PLC0415
+    from consumerd.service.config.environment import config_with_environment  # noqa: PLC0415
 
     found: type[_Root] = config_with_environment()
     return found
 
 
 def parse(document: dict[str, Any], source: str, *, environment: bool = True) -> Config:
-    """As `consumerd.config.model.parse`."""
+    """As `consumerd.service.config.model.parse`."""
     root = model_of(Config)
     problems = unexpanded_variables(document)
     if environment:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from consumerd.config.base import Bytes, Field, Seconds, Section, WireBytes
-from consumerd.consumer.config import ConsumerConfig
-from consumerd.consumer.settings import ConsumerSettings
-from consumerd.defaults import default_of
-from consumerd.fetch.settings import LONGEST_WAIT, SHORTEST_WAIT, FetchSettings
+from consumerd.base.defaults import default_of
 from consumerd.handlers import FileDeadLetters, RetryPolicy
 from consumerd.handlers.batching import BatchSettings
+from consumerd.member.consumer.config import ConsumerConfig
+from consumerd.member.consumer.settings import ConsumerSettings
+from consumerd.member.fetch.settings import LONGEST_WAIT, SHORTEST_WAIT, FetchSettings
 from consumerd.net import ConnectionSettings
+from consumerd.service.config.base import Bytes, Field, Seconds, Section, WireBytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,19 +11,19 @@ import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
-from consumerd.address import parse_address
-from consumerd.config.monitoring import TelemetrySection
-from consumerd.daemon.broker_readings import read_broker
-from consumerd.daemon.probes import check_extras, probe_routes
-from consumerd.daemon.repeats import REPEATS
-from consumerd.daemon.telemetry import build_telemetry
-from consumerd.metrics import LATENCIES, Histogram
+from consumerd.base.address import parse_address
+from consumerd.base.metrics import LATENCIES, Histogram
+from consumerd.service.config.monitoring import TelemetrySection
+from consumerd.service.daemon.broker_readings import read_broker
+from consumerd.service.daemon.probes import check_extras, probe_routes
+from consumerd.service.daemon.repeats import REPEATS
+from consumerd.service.daemon.telemetry import build_telemetry
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from consumerd.broker import Broker, BrokerConfig
-    from consumerd.ports import Clock
+    from consumerd.base.ports import Clock
+    from consumerd.storage.broker import Broker, BrokerConfig
 
 #: Seconds between looks at how late the event loop is.
 _LOOK: Final = 1.0
@@ -83,7 +83,7 @@ async def monitored(config: BrokerConfig, clock: Clock) -> AsyncIterator[BrokerM
             await stack.enter_async_context(telemetry)
         if config.health_listen is not None:
             check_extras(metrics=config.health_metrics)
-            from consumerd.http.server import HttpServer  # noqa: PLC0415 - the extra `http`
+            from consumerd.net.http.server import HttpServer  # noqa: PLC0415 - the extra `http`
 
             host, port = parse_address(config.health_listen, "health.listen", lowest=0)
             source = (lambda: read_broker(monitor)) if config.health_metrics else None

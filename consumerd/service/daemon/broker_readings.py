@@ -1,7 +1,7 @@
-"""The numbers of a broker as readings of the catalogue (`consumerd.metrics.catalogue`).
+"""The numbers of a broker as readings of the catalogue (`consumerd.base.metrics.catalogue`).
 
-Strategy: as `consumerd.daemon.readings`: each reading is taken from its counter when it is requested, on the loop,
-without an await between.
+Strategy: as `consumerd.service.daemon.readings`: each reading is taken from its counter when it is requested, on the
+loop, without an await between.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from consumerd import __version__
-from consumerd.metrics import Metric, Reading
-from consumerd.metrics import catalogue as c
+from consumerd.base.metrics import Metric, Reading
+from consumerd.base.metrics import catalogue as c
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from consumerd.broker import Broker
-    from consumerd.daemon.broker_monitor import BrokerMonitor
+    from consumerd.service.daemon.broker_monitor import BrokerMonitor
+    from consumerd.storage.broker import Broker
 
 Labels = tuple[str, ...]
 

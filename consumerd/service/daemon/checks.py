@@ -9,21 +9,27 @@ from __future__ import annotations
 from random import SystemRandom
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from consumerd.clock import SystemClock
-from consumerd.config.build import build_handler, build_offset_settings, build_session, build_settings, place_beside
-from consumerd.config.build_subscriptions import errors_of
-from consumerd.config.build_v08 import build_client, build_coordination, fixed_partitions
-from consumerd.config.model import parse
-from consumerd.config.problems import ConfigProblemsError, UnreadableVariableError, problem_of_error
-from consumerd.daemon.endpoints import check_http
-from consumerd.daemon.telemetry import check_telemetry
-from consumerd.errors import ConfigError, ConsumerdError
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ConfigError, ConsumerdError
+from consumerd.service.config.build import (
+    build_handler,
+    build_offset_settings,
+    build_session,
+    build_settings,
+    place_beside,
+)
+from consumerd.service.config.build_subscriptions import errors_of
+from consumerd.service.config.build_v08 import build_client, build_coordination, fixed_partitions
+from consumerd.service.config.model import parse
+from consumerd.service.config.problems import ConfigProblemsError, UnreadableVariableError, problem_of_error
+from consumerd.service.daemon.endpoints import check_http
+from consumerd.service.daemon.telemetry import check_telemetry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.config.model import Config
-    from consumerd.config.problems import Problem, TomlDocument
+    from consumerd.service.config.model import Config
+    from consumerd.service.config.problems import Problem, TomlDocument
 
 
 class Checked(NamedTuple):
@@ -48,7 +54,7 @@ def check_daemon(document: TomlDocument, source: str, parse: Callable[[TomlDocum
         problems += error.problems
         from pydantic import ValidationError  # noqa: PLC0415 - not for a valid document, when a daemon reloads
 
-        from consumerd.config.validation import parse_valid_tables  # noqa: PLC0415
+        from consumerd.service.config.validation import parse_valid_tables  # noqa: PLC0415
 
         try:
             checked = parse_valid_tables(document, frozenset(each.table for each in problems if each.table is not None))

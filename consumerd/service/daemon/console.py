@@ -1,7 +1,7 @@
 """The console consumer: the daemon's member with standard output as its handler, and an end.
 
-Strategy: everything is the daemon's (`consumerd.daemon.service`); only the handler and the condition to stop differ.
-Without a group it consumes all partitions that exist at the start, as fixed ones, and commits nothing.
+Strategy: everything is the daemon's (`consumerd.service.daemon.service`); only the handler and the condition to stop
+differ. Without a group it consumes all partitions that exist at the start, as fixed ones, and commits nothing.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from dataclasses import replace
 from random import SystemRandom
 from typing import TYPE_CHECKING
 
-from consumerd.client import ClientSettings, UnsupportedApiError, topic_partitions
-from consumerd.clock import SystemClock
-from consumerd.cluster.entry import start_session
-from consumerd.config.build import build_connection_settings, build_session, build_settings, build_subscription
-from consumerd.config.build_v08 import build_client_of
-from consumerd.consumer.group_requests import INTERNAL
-from consumerd.daemon.service import run_member, run_on_brokers
-from consumerd.errors import BrokerError, ConfigError, NotFoundError
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import BrokerError, ConfigError, NotFoundError
 from consumerd.handlers.builtin.console import EnoughError
-from consumerd.registry import StaticSubscription, topic_path
-from consumerd.zk.errors import NoNode
+from consumerd.member.consumer.group_requests import INTERNAL
+from consumerd.net.client import ClientSettings, UnsupportedApiError, topic_partitions
+from consumerd.net.cluster.entry import start_session
+from consumerd.net.zk.errors import NoNode
+from consumerd.service.config.build import build_connection_settings, build_session, build_settings, build_subscription
+from consumerd.service.config.build_v08 import build_client_of
+from consumerd.service.daemon.service import run_member, run_on_brokers
+from consumerd.wire.registry import StaticSubscription, topic_path
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from consumerd.admin import OffsetTarget
-    from consumerd.client import ClusterClient
-    from consumerd.config.model import Config
+    from consumerd.base.partition import TopicPartition
     from consumerd.handlers.builtin.console import ConsoleHandler
-    from consumerd.partition import TopicPartition
-    from consumerd.zk import Session
+    from consumerd.net.client import ClusterClient
+    from consumerd.net.zk import Session
+    from consumerd.operate.admin import OffsetTarget
+    from consumerd.service.config.model import Config
 
 
 async def consume(config: Config, handler: ConsoleHandler, *, exit_at_end: bool) -> None:
@@ -58,7 +58,7 @@ async def consume_from_brokers(config: Config, handler: ConsoleHandler, *, exit_
     """Print messages as a member of a group that a broker coordinates, or of fixed partitions (`group.coordination`).
 
     Raises ConfigError for brokers that do not coordinate groups, and the errors of
-    `consumerd.daemon.service.run_on_brokers`.
+    `consumerd.service.daemon.service.run_on_brokers`.
     """
     clock, rng = SystemClock(), SystemRandom()
     settings = replace(build_settings(config, clock=clock, rng=rng), stop_at_end=exit_at_end)
@@ -118,8 +118,8 @@ async def find_starts(config: Config, target: OffsetTarget) -> dict[TopicPartiti
 
     An offset outside of the log is limited to it. Raises BrokerError for a partition that cannot be looked up.
     """
-    from consumerd.admin import LogRange, LookupFailure, OffsetTargetKind, V08BrokerLogs  # noqa: PLC0415 - for these options only
-    from consumerd.config.build_v08 import fixed_partitions  # noqa: PLC0415
+    from consumerd.operate.admin import LogRange, LookupFailure, OffsetTargetKind, V08BrokerLogs  # noqa: PLC0415 - for these options only
+    from consumerd.service.config.build_v08 import fixed_partitions  # noqa: PLC0415
 
     partitions = fixed_partitions(config.group)
     starts = {}

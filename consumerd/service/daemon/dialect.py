@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from consumerd.cluster import read_dialect, wait_for_dialect
-from consumerd.consumer import GroupRefusedError
-from consumerd.daemon.notify import READY, notify, status
-from consumerd.errors import ConfigError, ZooKeeperError, reason_of
-from consumerd.registry import Dialect, DialectError
+from consumerd.base.errors import ConfigError, ZooKeeperError, reason_of
+from consumerd.member.consumer import GroupRefusedError
+from consumerd.net.cluster import read_dialect, wait_for_dialect
+from consumerd.service.daemon.notify import READY, notify, status
+from consumerd.wire.registry import Dialect, DialectError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from consumerd.config.group import GroupSection
-    from consumerd.config.model import Config
-    from consumerd.ports import Clock, ZooKeeper
+    from consumerd.base.ports import Clock, ZooKeeper
+    from consumerd.service.config.group import GroupSection
+    from consumerd.service.config.model import Config
 
 log = structlog.get_logger(__name__)
 

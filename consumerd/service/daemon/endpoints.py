@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Literal
 
 import structlog
 
-from consumerd.address import parse_address
-from consumerd.config.build import key_password
-from consumerd.config.subscriptions import MAIN
-from consumerd.consumer.errors import NotAssignedError
-from consumerd.credentials import Renewed, find_file
-from consumerd.daemon.probes import check_extras, probe_routes
-from consumerd.daemon.readings import read
-from consumerd.daemon.status import read_status
-from consumerd.errors import ConfigError
-from consumerd.http import Access, is_loopback
-from consumerd.partition import TopicPartition
+from consumerd.base.address import parse_address
+from consumerd.base.credentials import Renewed, find_file
+from consumerd.base.errors import ConfigError
+from consumerd.base.partition import TopicPartition
+from consumerd.member.consumer.errors import NotAssignedError
+from consumerd.net.http import Access, is_loopback
+from consumerd.service.config.build import key_password
+from consumerd.service.config.subscriptions import MAIN
+from consumerd.service.daemon.probes import check_extras, probe_routes
+from consumerd.service.daemon.readings import read
+from consumerd.service.daemon.status import read_status
 
 if TYPE_CHECKING:
-    from consumerd.config.monitoring import HealthSection, HealthTlsSection
-    from consumerd.daemon.monitor import Monitor
-    from consumerd.http.server import Answer, HttpServer, Request, Route
+    from consumerd.net.http.server import Answer, HttpServer, Request, Route
+    from consumerd.service.config.monitoring import HealthSection, HealthTlsSection
+    from consumerd.service.daemon.monitor import Monitor
 
 log = structlog.get_logger(__name__)
 
@@ -83,7 +83,7 @@ def build_server(monitor: Monitor) -> HttpServer:
     section = monitor.config.health
     check_http(section)
     assert section.listen is not None
-    from consumerd.http.server import HttpServer  # noqa: PLC0415 - the extra `http`
+    from consumerd.net.http.server import HttpServer  # noqa: PLC0415 - the extra `http`
 
     host, port = parse_address(section.listen, "health.listen", lowest=0)
     routes = probe_routes(monitor, (lambda: read(monitor)) if section.metrics else None)
@@ -112,8 +112,8 @@ def _renewed_server_tls(section: HealthTlsSection | None) -> ssl.SSLContext | No
 
 
 def _status_routes(monitor: Monitor, access: Renewed[Access]) -> dict[tuple[str, str], Route]:
-    from consumerd.daemon.status_page import Choice, asset, render  # noqa: PLC0415
-    from consumerd.http.server import Answer  # noqa: PLC0415
+    from consumerd.net.http.server import Answer  # noqa: PLC0415
+    from consumerd.service.daemon.status_page import Choice, asset, render  # noqa: PLC0415
 
     async def status(request: Request) -> Answer:
         (await access.current()).check(request.headers)

@@ -1,8 +1,8 @@
 """The mirror to a cluster of 0.8 or later: the daemon's member with the handler `forward`.
 
-Strategy: as `consumerd.daemon.mirroring`, from a group of any kind. What the command line adds to the handler is what
-only it can know: how many partitions the brokers of a 0.7 source have, which spreads them evenly over the target, and
-whether source and target are one cluster.
+Strategy: as `consumerd.service.daemon.mirroring`, from a group of any kind. What the command line adds to the handler
+is what only it can know: how many partitions the brokers of a 0.7 source have, which spreads them evenly over the
+target, and whether source and target are one cluster.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from typing import TYPE_CHECKING
 import structlog
 
 from consumerd import __version__
-from consumerd.clock import SystemClock
-from consumerd.cluster import V08ClusterView, read_dialect
-from consumerd.config.build import build_offset_settings
-from consumerd.config.build_v08 import build_bootstrap, build_client
-from consumerd.daemon.endpoints import check_http
-from consumerd.daemon.forwarding import make_forward_handler, target_client
-from consumerd.daemon.mirroring import PATIENT, mirror_settings, open_session, require_topics
-from consumerd.daemon.monitor import Monitor
-from consumerd.daemon.service import Watching, run_member, run_on_brokers, start_client, start_monitor
-from consumerd.daemon.telemetry import check_telemetry
-from consumerd.forward import BrokerMajorNumbering
+from consumerd.base.clock import SystemClock
+from consumerd.base.partition import NO_BROKER
 from consumerd.handlers import retrying
-from consumerd.mirror import CircleError, SourceCounts, is_subscribed, refuse_same_cluster, resolve_address
-from consumerd.partition import NO_BROKER
-from consumerd.registry import Dialect
+from consumerd.handlers.forward import BrokerMajorNumbering
+from consumerd.handlers.mirror import CircleError, SourceCounts, is_subscribed, refuse_same_cluster, resolve_address
+from consumerd.net.cluster import V08ClusterView, read_dialect
+from consumerd.service.config.build import build_offset_settings
+from consumerd.service.config.build_v08 import build_bootstrap, build_client
+from consumerd.service.daemon.endpoints import check_http
+from consumerd.service.daemon.forwarding import make_forward_handler, target_client
+from consumerd.service.daemon.mirroring import PATIENT, mirror_settings, open_session, require_topics
+from consumerd.service.daemon.monitor import Monitor
+from consumerd.service.daemon.service import Watching, run_member, run_on_brokers, start_client, start_monitor
+from consumerd.service.daemon.telemetry import check_telemetry
+from consumerd.wire.registry import Dialect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from random import Random
 
-    from consumerd.client import ClusterMetadata
-    from consumerd.config.model import Config
-    from consumerd.config.servers import KafkaSection
-    from consumerd.forward import ForwardSettings, SourceNumbering, TopicNaming
-    from consumerd.partition import TopicPartition
-    from consumerd.ports import Clock
-    from consumerd.registry import Subscription
-    from consumerd.zk import Session
+    from consumerd.base.partition import TopicPartition
+    from consumerd.base.ports import Clock
+    from consumerd.handlers.forward import ForwardSettings, SourceNumbering, TopicNaming
+    from consumerd.net.client import ClusterMetadata
+    from consumerd.net.zk import Session
+    from consumerd.service.config.model import Config
+    from consumerd.service.config.servers import KafkaSection
+    from consumerd.wire.registry import Subscription
 
 log = structlog.get_logger(__name__)
 
@@ -76,7 +76,7 @@ class CountedNumbering:
 async def mirror_to_kafka(config: Config, target: ForwardTarget, *, exit_at_end: bool = False) -> int:
     """Mirror until a signal, a failure or, with `exit_at_end`, the end as it was when partitions were claimed.
 
-    Returns how many messages the target took. Raises as `consumerd.daemon.mirroring.mirror`.
+    Returns how many messages the target took. Raises as `consumerd.service.daemon.mirroring.mirror`.
     """
     clock, rng = SystemClock(), SystemRandom()
     settings = replace(mirror_settings(config, clock, rng), stop_at_end=exit_at_end)

@@ -1,8 +1,8 @@
 """The handler `forward` from its options, as `[handler.options]` and the mirror's command line have them.
 
-Strategy: the one place that knows both the options' names and the settings of `consumerd.forward`. Options are plain
-values, as TOML has them; each problem with them is a ValueError with one sentence, of which loading makes an error
-of the handler's.
+Strategy: the one place that knows both the options' names and the settings of `consumerd.handlers.forward`. Options are
+plain values, as TOML has them; each problem with them is a ValueError with one sentence, of which loading makes an
+error of the handler's.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ from collections.abc import Mapping
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any
 
-from consumerd.config.build_v08 import build_bootstrap, build_client_of, build_mechanism
-from consumerd.config.servers import KafkaSection
-from consumerd.errors import ConfigError
-from consumerd.forward import (
+from consumerd.base.errors import ConfigError
+from consumerd.handlers.forward import (
     BrokerMajorNumbering,
     ForwardHandler,
     ForwardPlacing,
@@ -24,16 +22,18 @@ from consumerd.forward import (
     key_extractor,
 )
 from consumerd.net import ConnectionSettings
+from consumerd.service.config.build_v08 import build_bootstrap, build_client_of, build_mechanism
+from consumerd.service.config.servers import KafkaSection
 from consumerd.wire.v08.records import RecordCodec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from random import Random
 
-    from consumerd.client import ClusterClient
-    from consumerd.forward import SourceNumbering
+    from consumerd.base.ports import Clock
     from consumerd.handlers import Secret
-    from consumerd.ports import Clock
+    from consumerd.handlers.forward import SourceNumbering
+    from consumerd.net.client import ClusterClient
 
 _CODECS = {codec.name.lower(): codec for codec in RecordCodec}
 
@@ -141,7 +141,7 @@ def kafka_section(bootstrap: Sequence[str], **keys: Any) -> KafkaSection:
         bootstrap = [bootstrap]
     from pydantic import ValidationError  # noqa: PLC0415 - no other built-in handler validates tables
 
-    from consumerd.config.validation import table_of  # noqa: PLC0415
+    from consumerd.service.config.validation import table_of  # noqa: PLC0415
 
     try:
         given = {name: value for name, value in keys.items() if value}

@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from consumerd.errors import ConsumerdError, reason_of
+from consumerd.base.errors import ConsumerdError, reason_of
 
 if TYPE_CHECKING:
-    from consumerd.admin import GroupSnapshot
-    from consumerd.ports import Clock
+    from consumerd.base.ports import Clock
+    from consumerd.operate.admin import GroupSnapshot
 
 #: Reads a group that this daemon is a member of.
 ReadGroup = Callable[[], "Awaitable[GroupSnapshot]"]

@@ -24,10 +24,10 @@ from consumerd.handlers.retry import HandlerCounts
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from consumerd.consumer.running import RunningMember
-    from consumerd.daemon.lag import LagWatch
-    from consumerd.partition import TopicPartition
-    from consumerd.ports import Clock
+    from consumerd.base.partition import TopicPartition
+    from consumerd.base.ports import Clock
+    from consumerd.member.consumer.running import RunningMember
+    from consumerd.service.daemon.lag import LagWatch
 
 log = structlog.get_logger(__name__)
 

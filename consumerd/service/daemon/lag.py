@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
-from consumerd.errors import ConsumerdError, reason_of
+from consumerd.base.errors import ConsumerdError, reason_of
 
 if TYPE_CHECKING:
-    from consumerd.consumer.owned_partition import OwnedView
-    from consumerd.consumer.running import RunningMember
-    from consumerd.partition import TopicPartition
-    from consumerd.ports import Clock
+    from consumerd.base.partition import TopicPartition
+    from consumerd.base.ports import Clock
+    from consumerd.member.consumer.owned_partition import OwnedView
+    from consumerd.member.consumer.running import RunningMember
 
 log = structlog.get_logger(__name__)
 

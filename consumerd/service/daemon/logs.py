@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, Literal
 import structlog
 from structlog.tracebacks import ExceptionDictTransformer
 
-from consumerd.daemon.recent import RECENT
-from consumerd.daemon.repeats import REPEATS
+from consumerd.service.daemon.recent import RECENT
+from consumerd.service.daemon.repeats import REPEATS
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor, WrappedLogger

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from consumerd.daemon.memory import tune_malloc
-from consumerd.errors import ConfigError, HandlerFailedError
+from consumerd.base.errors import ConfigError, HandlerFailedError
+from consumerd.service.daemon.memory import tune_malloc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from consumerd.daemon.signals import ProcessSignals
+    from consumerd.service.daemon.signals import ProcessSignals
 
 _T = TypeVar("_T")
 

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from consumerd.errors import ConsumerdError
+from consumerd.base.errors import ConsumerdError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
 
 
 class ServedMember(Protocol):
-    """As much of a member as the service looks at (`consumerd.consumer.running.RunningMember`)."""
+    """As much of a member as the service looks at (`consumerd.member.consumer.running.RunningMember`)."""
 
     #: Set when the first assignment is decided, when the handler has started, and when it has begun to leave.
     ready: asyncio.Event

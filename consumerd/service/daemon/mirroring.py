@@ -18,18 +18,10 @@ from typing import TYPE_CHECKING
 import structlog
 
 from consumerd import __version__
-from consumerd.clock import SystemClock
-from consumerd.cluster import ClusterView, read_dialect
-from consumerd.cluster.entry import start_session
-from consumerd.config.build import build_connection_settings, build_session, build_settings
-from consumerd.config.servers import ZooKeeperSection
-from consumerd.daemon.endpoints import check_http
-from consumerd.daemon.monitor import Monitor
-from consumerd.daemon.service import Watching, run_member, start_monitor
-from consumerd.daemon.telemetry import check_telemetry
-from consumerd.errors import ConfigError, NotFoundError
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ConfigError, NotFoundError
 from consumerd.handlers import RetryPolicy, retrying
-from consumerd.mirror import (
+from consumerd.handlers.mirror import (
     KeepingPartitioner,
     MirrorHandler,
     MirrorTopics,
@@ -41,19 +33,27 @@ from consumerd.mirror import (
     refuse_same_place,
 )
 from consumerd.net import connect
+from consumerd.net.cluster import ClusterView, read_dialect
+from consumerd.net.cluster.entry import start_session
 from consumerd.producer import Producer, ProducerSettings, StaticRouter, ZooKeeperRouter
-from consumerd.registry import Dialect, DialectError, StaticSubscription, make_consumer_id
+from consumerd.service.config.build import build_connection_settings, build_session, build_settings
+from consumerd.service.config.servers import ZooKeeperSection
+from consumerd.service.daemon.endpoints import check_http
+from consumerd.service.daemon.monitor import Monitor
+from consumerd.service.daemon.service import Watching, run_member, start_monitor
+from consumerd.service.daemon.telemetry import check_telemetry
+from consumerd.wire.registry import Dialect, DialectError, StaticSubscription, make_consumer_id
 
 if TYPE_CHECKING:
     from random import Random
 
-    from consumerd.config.model import Config
-    from consumerd.consumer import ConsumerSettings
+    from consumerd.base.ports import Clock
+    from consumerd.member.consumer import ConsumerSettings
     from consumerd.net import Connector
-    from consumerd.ports import Clock
+    from consumerd.net.zk import Session
     from consumerd.producer import Router
-    from consumerd.registry import Subscription
-    from consumerd.zk import Session
+    from consumerd.service.config.model import Config
+    from consumerd.wire.registry import Subscription
 
 log = structlog.get_logger(__name__)
 
@@ -75,7 +75,7 @@ async def mirror(config: Config, target: MirrorTarget, *, exit_at_end: bool = Fa
     """Mirror until a signal, a failure or, with `exit_at_end`, the end as it was when partitions were claimed.
 
     Returns how many messages the target took. Raises CircleError, NotFoundError for a chroot that does not exist, and
-    as `consumerd.daemon.service.serve`.
+    as `consumerd.service.daemon.service.serve`.
     """
     if config.group.coordination != "zookeeper":
         raise ConfigError(

@@ -3,7 +3,7 @@
 Strategy: tasks in one TaskGroup, from before the first connection is made until the members have left, so that probes
 get an answer while the daemon waits for ZooKeeper and while it drains. It only reads: no path of a message leads
 through here. A watcher that fails is a defect; it is logged, and takes neither the members nor their messages with it.
-What belongs to one subscription is in `consumerd.daemon.subscription_monitor`.
+What belongs to one subscription is in `consumerd.service.daemon.subscription_monitor`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from consumerd.clock import Interval
-from consumerd.config.build import build_handler
-from consumerd.config.build_subscriptions import errors_of
-from consumerd.daemon.repeats import REPEATS
-from consumerd.daemon.subscription_monitor import Point, SubscriptionMonitor
-from consumerd.errors import reason_of
-from consumerd.metrics import LATENCIES, Histogram, TargetCounts
-from consumerd.metrics.own import HandlerMetrics
+from consumerd.base.clock import Interval
+from consumerd.base.errors import reason_of
+from consumerd.base.metrics import LATENCIES, Histogram, TargetCounts
+from consumerd.base.metrics.own import HandlerMetrics
+from consumerd.service.config.build import build_handler
+from consumerd.service.config.build_subscriptions import errors_of
+from consumerd.service.daemon.repeats import REPEATS
+from consumerd.service.daemon.subscription_monitor import Point, SubscriptionMonitor
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from random import Random
     from typing import Self
 
-    from consumerd.config.model import Config
-    from consumerd.consumer.running import RunningMember
-    from consumerd.daemon.group_view import ReadGroup
-    from consumerd.daemon.otel import Telemetry
+    from consumerd.base.ports import Clock
     from consumerd.handlers import Handler
-    from consumerd.ports import Clock
+    from consumerd.member.consumer.running import RunningMember
+    from consumerd.service.config.model import Config
+    from consumerd.service.daemon.group_view import ReadGroup
+    from consumerd.service.daemon.otel import Telemetry
 
 log = structlog.get_logger(__name__)
 

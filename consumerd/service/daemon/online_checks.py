@@ -16,22 +16,8 @@ from functools import partial
 from random import SystemRandom
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from consumerd.client import topic_partitions
-from consumerd.client.topic_configs import message_limits
-from consumerd.clock import SystemClock
-from consumerd.cluster import ClusterView, look_for_dialect
-from consumerd.cluster.entry import start_session
-from consumerd.config.build import (
-    build_connection_settings,
-    build_offset_settings,
-    build_plugin,
-    build_session,
-    build_subscription,
-)
-from consumerd.config.build_v08 import build_client, fixed_partitions, names_brokers
-from consumerd.daemon.memory import memory_limit
-from consumerd.daemon.permission_checks import require_group, require_nodes, require_read
-from consumerd.errors import (
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import (
     BrokerError,
     ConfigError,
     ConsumerdError,
@@ -42,14 +28,28 @@ from consumerd.errors import (
 )
 from consumerd.handlers.loading import plain_handler
 from consumerd.net import connect
-from consumerd.registry import Dialect, StaticSubscription
+from consumerd.net.client import topic_partitions
+from consumerd.net.client.topic_configs import message_limits
+from consumerd.net.cluster import ClusterView, look_for_dialect
+from consumerd.net.cluster.entry import start_session
+from consumerd.service.config.build import (
+    build_connection_settings,
+    build_offset_settings,
+    build_plugin,
+    build_session,
+    build_subscription,
+)
+from consumerd.service.config.build_v08 import build_client, fixed_partitions, names_brokers
+from consumerd.service.daemon.memory import memory_limit
+from consumerd.service.daemon.permission_checks import require_group, require_nodes, require_read
+from consumerd.wire.registry import Dialect, StaticSubscription
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 
-    from consumerd.client import ClusterClient
-    from consumerd.config.model import Config
-    from consumerd.zk import Session
+    from consumerd.net.client import ClusterClient
+    from consumerd.net.zk import Session
+    from consumerd.service.config.model import Config
 
 #: Bytes that a daemon needs besides its budget, and those of a worker process.
 _PROCESS: Final = 128 << 20
@@ -219,7 +219,7 @@ class _V08Cluster(_Cluster):
         return _partitions({topic: len(numbers) for topic, numbers in found.items()})
 
     async def letters(self, config: Config, topic: str) -> str:
-        from consumerd.config.build_dead_letters import compare_limits  # noqa: PLC0415
+        from consumerd.service.config.build_dead_letters import compare_limits  # noqa: PLC0415
 
         found = await self.require([topic])
         try:
@@ -246,7 +246,7 @@ class _V08Cluster(_Cluster):
         return sorted(name for name, topic in metadata.topics.items() if not topic.internal)
 
     async def group(self, name: str) -> str:
-        from consumerd.admin import BrokerGroups  # noqa: PLC0415
+        from consumerd.operate.admin import BrokerGroups  # noqa: PLC0415
 
         try:
             snapshot = await BrokerGroups(self._client).snapshot(name)
@@ -271,7 +271,7 @@ async def _registered(config: Config, session: Session) -> _Cluster:
         return _Cluster(config, session)
     client = build_client(config, clock=SystemClock(), rng=SystemRandom())
     if not names_brokers(config):
-        from consumerd.config.build_dead_letters import registered_brokers  # noqa: PLC0415
+        from consumerd.service.config.build_dead_letters import registered_brokers  # noqa: PLC0415
 
         client.begin_with(await registered_brokers(config, session))
     return _V08Cluster(client)

@@ -27,9 +27,9 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from consumerd import __version__
-from consumerd.daemon.tracing import MemberSpans, TracedHandler
-from consumerd.errors import reason_of
-from consumerd.metrics.otlp import metrics_data
+from consumerd.base.errors import reason_of
+from consumerd.base.metrics.otlp import metrics_data
+from consumerd.service.daemon.tracing import MemberSpans, TracedHandler
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.util.types import AttributeValue
 
-    from consumerd.daemon.telemetry import Signals
+    from consumerd.base.metrics.exposition import Source
+    from consumerd.base.ports import Clock
     from consumerd.handlers import Handler
-    from consumerd.metrics.exposition import Source
-    from consumerd.ports import Clock
+    from consumerd.service.daemon.telemetry import Signals
 
 log = structlog.get_logger(__name__)
 

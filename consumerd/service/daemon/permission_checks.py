@@ -11,19 +11,19 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from consumerd.client import PartitionFetch, error_of, fetch_partitions, topic_error, topic_partitions
-from consumerd.errors import ZooKeeperError
-from consumerd.ports import Check, Create, Operation, SetData
-from consumerd.registry import ids_path, offsets_path, owners_path
+from consumerd.base.errors import ZooKeeperError
+from consumerd.base.ports import Check, Create, Operation, SetData
+from consumerd.net.client import PartitionFetch, error_of, fetch_partitions, topic_error, topic_partitions
+from consumerd.net.zk import MultiFailed, NoAuth, NoNode
+from consumerd.wire.registry import ids_path, offsets_path, owners_path
 from consumerd.wire.v08 import ErrorCode
 from consumerd.wire.v08.apis import HEARTBEAT
-from consumerd.zk import MultiFailed, NoAuth, NoNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from consumerd.client import ClusterClient
-    from consumerd.ports import ZooKeeper
+    from consumerd.base.ports import ZooKeeper
+    from consumerd.net.client import ClusterClient
 
 #: An offset that no log has, and a version that no node has.
 _NO_OFFSET: Final = 1 << 62

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from consumerd.errors import ConfigError
+from consumerd.base.errors import ConfigError
 
 if TYPE_CHECKING:
-    from consumerd.http.server import Answer, Request, Route
-    from consumerd.metrics.exposition import Source
+    from consumerd.base.metrics.exposition import Source
+    from consumerd.net.http.server import Answer, Request, Route
 
 
 class Probed(Protocol):
@@ -32,19 +32,19 @@ class Probed(Protocol):
 def check_extras(*, metrics: bool) -> None:
     """Raise ConfigError where an extra is not installed that `health.listen` or `health.metrics` needs."""
     try:
-        import consumerd.http.server  # noqa: PLC0415 - the extra `http`
+        import consumerd.net.http.server  # noqa: PLC0415 - the extra `http`
     except ImportError as error:
         raise ConfigError("health.listen needs the extra `http`: pip install 'consumerd[http]'.") from error
     if metrics:
         try:
-            import consumerd.metrics.exposition  # noqa: F401, PLC0415 - the extra `metrics`
+            import consumerd.base.metrics.exposition  # noqa: F401, PLC0415 - the extra `metrics`
         except ImportError as error:
             raise ConfigError("health.metrics needs the extra `metrics`: pip install 'consumerd[metrics]'.") from error
 
 
 def probe_routes(probed: Probed, source: Source | None) -> dict[tuple[str, str], Route]:
     """The routes; /metrics only with a `source` of readings."""
-    from consumerd.http.server import Answer  # noqa: PLC0415
+    from consumerd.net.http.server import Answer  # noqa: PLC0415
 
     def answer(reasons: list[str]) -> Answer:
         return Answer(f"{' '.join(reasons) or 'ok'}\n".encode(), status=503 if reasons else 200)
@@ -62,8 +62,8 @@ def probe_routes(probed: Probed, source: Source | None) -> dict[tuple[str, str],
 
 
 def _metrics(source: Source) -> Route:
-    from consumerd.http.server import Answer  # noqa: PLC0415
-    from consumerd.metrics.exposition import Exposition  # noqa: PLC0415
+    from consumerd.base.metrics.exposition import Exposition  # noqa: PLC0415
+    from consumerd.net.http.server import Answer  # noqa: PLC0415
 
     exposition = Exposition(source)
 

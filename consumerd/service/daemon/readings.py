@@ -1,4 +1,4 @@
-"""The numbers of a daemon as readings of the catalogue (`consumerd.metrics.catalogue`).
+"""The numbers of a daemon as readings of the catalogue (`consumerd.base.metrics.catalogue`).
 
 Strategy: nothing is kept here. Each reading is taken from its counter when it is requested, on the
 loop, without an await between: so the numbers of one scrape are consistent. Subscriptions are told apart by group and
@@ -13,19 +13,19 @@ from operator import add
 from typing import TYPE_CHECKING, Any, Final
 
 from consumerd import __version__
-from consumerd.metrics import Histogram, Metric, Reading
-from consumerd.metrics import catalogue as c
-from consumerd.partition import NO_BROKER
+from consumerd.base.metrics import Histogram, Metric, Reading
+from consumerd.base.metrics import catalogue as c
+from consumerd.base.partition import NO_BROKER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from consumerd.consumer.owned_partition import OwnedView
-    from consumerd.consumer.running import RunningMember
-    from consumerd.daemon.monitor import Monitor
-    from consumerd.daemon.subscription_monitor import SubscriptionMonitor
-    from consumerd.metrics import TargetCounts
-    from consumerd.partition import TopicPartition
+    from consumerd.base.metrics import TargetCounts
+    from consumerd.base.partition import TopicPartition
+    from consumerd.member.consumer.owned_partition import OwnedView
+    from consumerd.member.consumer.running import RunningMember
+    from consumerd.service.daemon.monitor import Monitor
+    from consumerd.service.daemon.subscription_monitor import SubscriptionMonitor
 
 Labels = tuple[str, ...]
 

@@ -1,8 +1,8 @@
 """Reloading: a new configuration for a member that runs, and the notification of the service manager.
 
 Strategy: the whole file is read and checked first, as by `consumerd check`; with a problem in it nothing changes. Then
-what can change is changed (`consumerd.config.reloading`), and what needs a restart is named in one event. The order is
-log, watching, handlers, topics: partitions of new topics flow to the new handlers only.
+what can change is changed (`consumerd.service.config.reloading`), and what needs a restart is named in one event. The
+order is log, watching, handlers, topics: partitions of new topics flow to the new handlers only.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from consumerd.config.build_subscriptions import build_members
-from consumerd.config.child import parse_aside
-from consumerd.config.problems import problem_of_error, read_document
-from consumerd.config.reloading import compare, same_handler
-from consumerd.config.subscriptions import MAIN
-from consumerd.daemon.logs import configure_logs
-from consumerd.daemon.notify import READY, RELOADING, notify, reloading_since, status
-from consumerd.errors import ConsumerdError, reason_of
+from consumerd.base.errors import ConsumerdError, reason_of
+from consumerd.service.config.build_subscriptions import build_members
+from consumerd.service.config.child import parse_aside
+from consumerd.service.config.problems import problem_of_error, read_document
+from consumerd.service.config.reloading import compare, same_handler
+from consumerd.service.config.subscriptions import MAIN
+from consumerd.service.daemon.logs import configure_logs
+from consumerd.service.daemon.notify import READY, RELOADING, notify, reloading_since, status
 
 if TYPE_CHECKING:
     from pathlib import Path
     from random import Random
 
-    from consumerd.config.model import Config
-    from consumerd.config.reloading import Comparison
-    from consumerd.config.work import HandlerSection
-    from consumerd.consumer.running import RunningMember
-    from consumerd.daemon.monitor import Monitor
-    from consumerd.daemon.subscription_monitor import SubscriptionMonitor
+    from consumerd.base.ports import Clock
     from consumerd.handlers import Handler
     from consumerd.handlers.batching import BatchSettings
-    from consumerd.ports import Clock
+    from consumerd.member.consumer.running import RunningMember
+    from consumerd.service.config.model import Config
+    from consumerd.service.config.reloading import Comparison
+    from consumerd.service.config.work import HandlerSection
+    from consumerd.service.daemon.monitor import Monitor
+    from consumerd.service.daemon.subscription_monitor import SubscriptionMonitor
 
 log = structlog.get_logger(__name__)
 
@@ -96,7 +96,7 @@ class Reloader:
         """Return the changes, or the problems. Called in a thread."""
         source = str(self._path)
         # It builds what serves each dialect, which no daemon needs before its first reload.
-        from consumerd.daemon.checks import check_daemon, check_parts  # noqa: PLC0415
+        from consumerd.service.daemon.checks import check_daemon, check_parts  # noqa: PLC0415
 
         document = read_document(self._path)
         checked = check_daemon(document, source, parse_aside)

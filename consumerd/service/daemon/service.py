@@ -3,8 +3,8 @@
 Strategy: one TaskGroup-free spine. The ZooKeeper session is started first, or a first broker asked (that it cannot be
 reached is the one failure a start reports by itself), then the member runs until it leaves. A first SIGTERM or SIGINT
 asks it to leave in order, as a failure does; either starts the deadline. A second signal, or the deadline, cancels it.
-Signals are noticed outside of the loop (`consumerd.daemon.signals`), which also ends a process whose loop is held.
-Closing the session then lets ZooKeeper drop the remaining nodes, and a coordinator misses the heartbeats; so a
+Signals are noticed outside of the loop (`consumerd.service.daemon.signals`), which also ends a process whose loop is
+held. Closing the session then lets ZooKeeper drop the remaining nodes, and a coordinator misses the heartbeats; so a
 forced stop is at worst a repetition for the next owner, never a loss. A handler that does not obey its cancellation
 leaves only the end of the process, and the session to expire: its nodes must not go while it still works.
 """
@@ -22,49 +22,49 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 import structlog
 
 from consumerd import __version__
-from consumerd.client import NoBrokerError
-from consumerd.clock import SystemClock
-from consumerd.cluster.entry import start_session
-from consumerd.config.build import (
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ConsumerdError
+from consumerd.member.consumer import GroupConsumer, V07Backend
+from consumerd.member.fetch import ByteBudget
+from consumerd.net import ConnectError, connect
+from consumerd.net.client import NoBrokerError
+from consumerd.net.cluster.entry import start_session
+from consumerd.service.config.build import (
     build_connection_settings,
     build_offset_settings,
     build_session,
 )
-from consumerd.config.build_subscriptions import build_members
-from consumerd.config.subscriptions import MAIN
-from consumerd.consumer import GroupConsumer, V07Backend
-from consumerd.daemon.dialect import find_dialect
-from consumerd.daemon.endpoints import build_server, check_http
-from consumerd.daemon.members import Members
-from consumerd.daemon.monitor import Monitor
-from consumerd.daemon.notify import READY, STOPPING, notify, status
-from consumerd.daemon.readings import read
-from consumerd.daemon.reload import Reloader
-from consumerd.daemon.signals import FORCE_SECONDS, StopForcedError, StopRequest, process_signals
-from consumerd.daemon.stalls import LoopWatch
-from consumerd.daemon.telemetry import build_telemetry, check_telemetry
-from consumerd.daemon.watchdog import Watchdog
-from consumerd.errors import ConsumerdError
-from consumerd.fetch import ByteBudget
-from consumerd.net import ConnectError, connect
-from consumerd.registry import Dialect
+from consumerd.service.config.build_subscriptions import build_members
+from consumerd.service.config.subscriptions import MAIN
+from consumerd.service.daemon.dialect import find_dialect
+from consumerd.service.daemon.endpoints import build_server, check_http
+from consumerd.service.daemon.members import Members
+from consumerd.service.daemon.monitor import Monitor
+from consumerd.service.daemon.notify import READY, STOPPING, notify, status
+from consumerd.service.daemon.readings import read
+from consumerd.service.daemon.reload import Reloader
+from consumerd.service.daemon.signals import FORCE_SECONDS, StopForcedError, StopRequest, process_signals
+from consumerd.service.daemon.stalls import LoopWatch
+from consumerd.service.daemon.telemetry import build_telemetry, check_telemetry
+from consumerd.service.daemon.watchdog import Watchdog
+from consumerd.wire.registry import Dialect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
     from pathlib import Path
     from random import Random
 
-    from consumerd.client import ClusterClient
-    from consumerd.config.model import Config
-    from consumerd.config.work import DaemonSection
-    from consumerd.consumer import ConsumerSettings, GroupBackend
-    from consumerd.daemon.group_view import ReadGroup
-    from consumerd.daemon.members import ServedMember
-    from consumerd.daemon.otel import Telemetry
-    from consumerd.daemon.signals import ProcessSignals
+    from consumerd.base.ports import Clock
     from consumerd.handlers import Handler
-    from consumerd.ports import Clock
-    from consumerd.zk import Session
+    from consumerd.member.consumer import ConsumerSettings, GroupBackend
+    from consumerd.net.client import ClusterClient
+    from consumerd.net.zk import Session
+    from consumerd.service.config.model import Config
+    from consumerd.service.config.work import DaemonSection
+    from consumerd.service.daemon.group_view import ReadGroup
+    from consumerd.service.daemon.members import ServedMember
+    from consumerd.service.daemon.otel import Telemetry
+    from consumerd.service.daemon.signals import ProcessSignals
 
 log = structlog.get_logger(__name__)
 
@@ -161,8 +161,8 @@ class Watching(NamedTuple):
 
 async def start_client(client: ClusterClient, config: Config) -> None:
     """Find a first broker within the configured time. Raises BrokerError with the remedy, NotFoundError."""
-    from consumerd.config.build_v08 import fixed_partitions  # noqa: PLC0415
-    from consumerd.consumer.fixed import require_partitions  # noqa: PLC0415
+    from consumerd.member.consumer.fixed import require_partitions  # noqa: PLC0415
+    from consumerd.service.config.build_v08 import fixed_partitions  # noqa: PLC0415
 
     section, partitions = config.kafka, fixed_partitions(config.group)
     try:
@@ -190,8 +190,8 @@ async def run_on_brokers(
 
     `session` is there where its offsets are kept in ZooKeeper. Raises as `serve`.
     """
-    from consumerd.config.build_v08 import build_client, build_consumer  # noqa: PLC0415
-    from consumerd.consumer import CoordinatedConsumer  # noqa: PLC0415
+    from consumerd.member.consumer import CoordinatedConsumer  # noqa: PLC0415
+    from consumerd.service.config.build_v08 import build_client, build_consumer  # noqa: PLC0415
 
     async with build_client(config, clock=clock, rng=rng) as client:
         if not await _unless_signalled(_done(start_client(client, config)), config):
@@ -252,7 +252,7 @@ async def run_members(
     async with AsyncExitStack() as stack:
         backend: GroupBackend
         if dialect is Dialect.V08:
-            from consumerd.config.build_v08 import build_backend, build_client  # noqa: PLC0415
+            from consumerd.service.config.build_v08 import build_backend, build_client  # noqa: PLC0415
 
             client = await stack.enter_async_context(build_client(config, clock=clock, rng=rng))
             backend = build_backend(config, client)
@@ -278,13 +278,13 @@ async def run_members(
 
 
 def _coordinated_group(client: ClusterClient, group: str) -> ReadGroup:
-    from consumerd.admin import BrokerGroups  # noqa: PLC0415
+    from consumerd.operate.admin import BrokerGroups  # noqa: PLC0415
 
     return partial(BrokerGroups(client).snapshot, group)
 
 
 def _group_in_zookeeper(session: Session, group: str, dialect: Dialect) -> ReadGroup:
-    from consumerd.admin import read_v07_snapshot, read_v08_snapshot  # noqa: PLC0415
+    from consumerd.operate.admin import read_v07_snapshot, read_v08_snapshot  # noqa: PLC0415
 
     if dialect is Dialect.V08:
         return partial(read_v08_snapshot, session, group)

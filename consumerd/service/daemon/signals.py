@@ -34,7 +34,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from consumerd.errors import ConsumerdError, ExitCode
+from consumerd.base.errors import ConsumerdError, ExitCode
 
 if TYPE_CHECKING:
     import asyncio
@@ -358,7 +358,7 @@ class ProcessSignals:
         """End the process without the loop."""
         self._left = None
         reason = self._reason or f"no end within {self._stop_timeout:g} s"
-        from consumerd.daemon.stacks import as_lines, main_thread_frames, user_place  # noqa: PLC0415 - imports asyncio
+        from consumerd.service.daemon.stacks import as_lines, main_thread_frames, user_place  # noqa: PLC0415 - imports asyncio
 
         frames = main_thread_frames(without=__file__)
         if frames and self._held():
@@ -369,7 +369,7 @@ class ProcessSignals:
         self._end_process(outcome.exit_code)
 
     def _show_stacks(self) -> None:
-        from consumerd.daemon.stacks import task_stacks, thread_stacks  # noqa: PLC0415
+        from consumerd.service.daemon.stacks import task_stacks, thread_stacks  # noqa: PLC0415
 
         for stack in thread_stacks():
             _log("info", "thread_stack", **stack)

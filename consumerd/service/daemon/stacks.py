@@ -11,7 +11,7 @@ import threading
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from consumerd.frames import current_frames, installed_package, is_of_python, is_ours
+from consumerd.base.frames import current_frames, installed_package, is_of_python, is_ours
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

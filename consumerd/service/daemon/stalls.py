@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from consumerd.daemon.stacks import main_thread_frames, user_place
+from consumerd.service.daemon.stacks import main_thread_frames, user_place
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -11,19 +11,19 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from consumerd import __version__
-from consumerd.daemon.memory import resident_bytes
-from consumerd.daemon.recent import RECENT
-from consumerd.partition import NO_BROKER, UNKNOWN_LOG
+from consumerd.base.partition import NO_BROKER, UNKNOWN_LOG
+from consumerd.service.daemon.memory import resident_bytes
+from consumerd.service.daemon.recent import RECENT
 
 if TYPE_CHECKING:
-    from consumerd.consumer.blocked import BlockedClaim
-    from consumerd.consumer.owned_partition import OwnedView
-    from consumerd.consumer.running import RunningMember
-    from consumerd.consumer.stats import SeenLogChange
-    from consumerd.daemon.group_view import GroupSeen
-    from consumerd.daemon.monitor import Monitor
-    from consumerd.daemon.subscription_monitor import SubscriptionMonitor
-    from consumerd.partition import LogId
+    from consumerd.base.partition import LogId
+    from consumerd.member.consumer.blocked import BlockedClaim
+    from consumerd.member.consumer.owned_partition import OwnedView
+    from consumerd.member.consumer.running import RunningMember
+    from consumerd.member.consumer.stats import SeenLogChange
+    from consumerd.service.daemon.group_view import GroupSeen
+    from consumerd.service.daemon.monitor import Monitor
+    from consumerd.service.daemon.subscription_monitor import SubscriptionMonitor
 
 
 async def read_status(monitor: Monitor) -> dict[str, Any]:

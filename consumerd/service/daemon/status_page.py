@@ -1,4 +1,4 @@
-"""The status page: the status document (`consumerd.daemon.status`) as HTML.
+"""The status page: the status document (`consumerd.service.daemon.status`) as HTML.
 
 Strategy: what somebody needs who was woken by it comes first: the state with its reasons and the names of their alerts,
 then warnings, then figures, then partitions, those that need somebody before the others, a page of them at a time.
@@ -78,7 +78,7 @@ ALL: Final = Choice()
 
 def asset(name: str) -> bytes:
     """The style sheet or the script."""
-    return files("consumerd.daemon").joinpath("page", name).read_bytes()
+    return files("consumerd.service.daemon").joinpath("page", name).read_bytes()
 
 
 def render(status: dict[str, Any], *, word: str | None, choice: Choice = ALL) -> bytes:

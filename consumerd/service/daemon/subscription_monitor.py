@@ -1,6 +1,7 @@
 """Watches one subscription of a daemon: its member, the health of that, its lag, throughput and counters.
 
-Strategy: it has no task and reads only; `consumerd.daemon.monitor` looks at all subscriptions of the process in turn.
+Strategy: it has no task and reads only; `consumerd.service.daemon.monitor` looks at all subscriptions of the process in
+turn.
 """
 
 from __future__ import annotations
@@ -9,19 +10,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
-from consumerd.daemon.group_view import GroupWatch
-from consumerd.daemon.health import Health
-from consumerd.daemon.lag import LagWatch
+from consumerd.base.partition import NO_BROKER
 from consumerd.handlers.retry import HandlerCounts
-from consumerd.partition import NO_BROKER
+from consumerd.service.daemon.group_view import GroupWatch
+from consumerd.service.daemon.health import Health
+from consumerd.service.daemon.lag import LagWatch
 
 if TYPE_CHECKING:
-    from consumerd.config.model import Config
-    from consumerd.consumer.running import RunningMember
-    from consumerd.daemon.group_view import ReadGroup
-    from consumerd.daemon.lag import Lag
-    from consumerd.partition import TopicPartition
-    from consumerd.ports import Clock
+    from consumerd.base.partition import TopicPartition
+    from consumerd.base.ports import Clock
+    from consumerd.member.consumer.running import RunningMember
+    from consumerd.service.config.model import Config
+    from consumerd.service.daemon.group_view import ReadGroup
+    from consumerd.service.daemon.lag import Lag
 
 log = structlog.get_logger(__name__)
 

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from consumerd.errors import ConfigError
+from consumerd.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from opentelemetry.util.types import AttributeValue
 
-    from consumerd.config.monitoring import TelemetrySection
-    from consumerd.daemon.otel import Telemetry
-    from consumerd.metrics.exposition import Source
-    from consumerd.ports import Clock
+    from consumerd.base.metrics.exposition import Source
+    from consumerd.base.ports import Clock
+    from consumerd.service.config.monitoring import TelemetrySection
+    from consumerd.service.daemon.otel import Telemetry
 
 log = structlog.get_logger(__name__)
 
@@ -99,7 +99,7 @@ def _unusable(environment: Mapping[str, str]) -> str | None:
 
 def _require_extra() -> None:
     try:
-        import consumerd.daemon.otel  # noqa: F401, PLC0415 - the extra `otel`
+        import consumerd.service.daemon.otel  # noqa: F401, PLC0415 - the extra `otel`
     except ImportError as error:
         raise ConfigError("telemetry.otlp_endpoint needs the extra `otel`: pip install 'consumerd[otel]'.") from error
 
@@ -124,6 +124,6 @@ def build_telemetry(
     elif reason := _unusable(os.environ):
         log.warning("telemetry_unavailable", reason=reason)
         return None
-    from consumerd.daemon.otel import Telemetry  # noqa: PLC0415
+    from consumerd.service.daemon.otel import Telemetry  # noqa: PLC0415
 
     return Telemetry(signals, source, clock, instance=instance, attributes=attributes)

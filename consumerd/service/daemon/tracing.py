@@ -16,7 +16,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from consumerd.errors import reason_of
+from consumerd.base.errors import reason_of
 from consumerd.handlers import Handler
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
     from opentelemetry.util.types import AttributeValue
 
-    from consumerd.consumer.stats import CommitResult, Rebalance
+    from consumerd.base.partition import TopicPartition
     from consumerd.handlers import Batch
-    from consumerd.partition import TopicPartition
+    from consumerd.member.consumer.stats import CommitResult, Rebalance
 
 #: Contexts that the span of one batch links to: as many as the SDK keeps by default.
 MOST_LINKS: Final = 128

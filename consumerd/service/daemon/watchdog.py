@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from consumerd.daemon.notify import notify
+from consumerd.service.daemon.notify import notify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Self
 
-    from consumerd.ports import Clock
+    from consumerd.base.ports import Clock
 
 log = structlog.get_logger(__name__)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING
 
-from consumerd.registry import Whitelist
 from consumerd.spark.source.options import Assign, Subscribe, SubscribePattern
+from consumerd.wire.registry import Whitelist
 
 if TYPE_CHECKING:
     from collections.abc import Collection

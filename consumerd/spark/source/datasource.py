@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
-from consumerd.errors import ConsumerdError, ExitCode
+from consumerd.base.errors import ConsumerdError, ExitCode
 from consumerd.spark.source.columns import arrow_schema, offered, requested, schema_ddl
 from consumerd.spark.source.files.ranges import FilesSplit
 from consumerd.spark.source.files.reading import read_files_split

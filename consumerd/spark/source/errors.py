@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consumerd.errors import BrokerError, ConfigError, ConsumerdError, CorruptDataError, ExitCode
+from consumerd.base.errors import BrokerError, ConfigError, ConsumerdError, CorruptDataError, ExitCode
 
 
 class ColumnError(ConfigError):

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.datasource import InputPartition
 
-    from consumerd.fetch.log_changes import LogChange
+    from consumerd.member.fetch.log_changes import LogChange
     from consumerd.spark.source.offsets import Key, LogOffset
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from consumerd.address import parse_address
-from consumerd.errors import ConfigError
+from consumerd.base.address import parse_address
+from consumerd.base.errors import ConfigError
 from consumerd.spark.source.columns import ParseMode
 from consumerd.spark.source.offsets import Offsets, Position, parse_position
 from consumerd.spark.source.option_values import Assign, Subscribe, SubscribePattern
-from consumerd.storage.archive_names import ArchiveLayout
+from consumerd.storage.log.archive_names import ArchiveLayout
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.v07 import validate_topic
 
@@ -114,7 +114,7 @@ def read_layout(name: str, value: str) -> str:
 
 def read_zookeeper(name: str, value: str) -> str:
     """A connect string."""
-    from consumerd.zk import parse_connect_string  # noqa: PLC0415 - executors have no need of it
+    from consumerd.net.zk import parse_connect_string  # noqa: PLC0415 - executors have no need of it
 
     try:
         parse_connect_string(read_text(name, value))
@@ -159,7 +159,7 @@ def read_topics(name: str, value: str) -> Subscribe:
 
 def read_pattern(name: str, value: str) -> SubscribePattern:
     """A topic filter."""
-    from consumerd.registry import RegistryError, Whitelist  # noqa: PLC0415 - executors have no need of it
+    from consumerd.wire.registry import RegistryError, Whitelist  # noqa: PLC0415 - executors have no need of it
 
     try:
         return SubscribePattern(Whitelist(read_text(name, value)).text)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from consumerd.spark.source.columns import ParseMode
-from consumerd.storage.archive_names import DEFAULT_LAYOUT
+from consumerd.storage.log.archive_names import DEFAULT_LAYOUT
 from consumerd.wire.v07 import DEFAULT_LIMITS, EARLIEST, LATEST, DecodeLimits
 
 if TYPE_CHECKING:

@@ -53,7 +53,7 @@ from consumerd.spark.source.option_values import (
     Tls,
     ZooKeeperLocation,
 )
-from consumerd.storage.archive_names import DEFAULT_LAYOUT
+from consumerd.storage.log.archive_names import DEFAULT_LAYOUT
 from consumerd.wire.scram import SCRAM_HASHES
 from consumerd.wire.v07 import LATEST
 

@@ -29,8 +29,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from consumerd.errors import NotFoundError
-from consumerd.fetch.log_changes import LogChangeKind
+from consumerd.base.errors import NotFoundError
+from consumerd.member.fetch.log_changes import LogChangeKind
 from consumerd.spark.source.discovery import committer_of, open_origin
 from consumerd.spark.source.errors import DataLossError
 from consumerd.spark.source.offsets import LogOffset, entries, positions, sorted_offsets
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.datasource import InputPartition
 
-    from consumerd.fetch.log_changes import LogChange
+    from consumerd.member.fetch.log_changes import LogChange
     from consumerd.spark.source.filters import Pruning
     from consumerd.spark.source.logs import Origin, PartitionLog
     from consumerd.spark.source.offsets import Key, Offsets, Position

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from consumerd.errors import ConfigError, NotFoundError
+from consumerd.base.errors import ConfigError, NotFoundError
 from consumerd.spark.tables.errors import TableOwnedError, TableSchemaError
 from consumerd.spark.tables.files import locate
 from consumerd.spark.tables.schema import BATCH, with_batch

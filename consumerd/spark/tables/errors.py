@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from consumerd.errors import ConfigError, ConsumerdError, CorruptDataError, ExitCode
+from consumerd.base.errors import ConfigError, ConsumerdError, CorruptDataError, ExitCode
 
 
 class TableError(ConsumerdError):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from py4j.protocol import Py4JJavaError
 
-from consumerd.durable import make_directory
+from consumerd.base.durable import make_directory
 from consumerd.spark.tables.errors import TablePathError
 
 if TYPE_CHECKING:

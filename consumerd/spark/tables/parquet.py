@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from consumerd.errors import NotFoundError
+from consumerd.base.errors import NotFoundError
 from consumerd.spark.tables.batch_stream import BatchStream
 from consumerd.spark.tables.files import locate
 from consumerd.spark.tables.layout import (

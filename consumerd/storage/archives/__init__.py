@@ -1,7 +1,7 @@
 """Archives of segment files: finding, verifying and exporting them (ring 1)."""
 
-from consumerd.archive.contiguity import ArchivePartitionReport, ArchiveReport, judge
-from consumerd.archive.errors import (
+from consumerd.storage.archives.contiguity import ArchivePartitionReport, ArchiveReport, judge
+from consumerd.storage.archives.errors import (
     CorruptSegmentError,
     DuplicateSegmentError,
     InterruptedWorkError,
@@ -12,14 +12,14 @@ from consumerd.archive.errors import (
     WorkerDiedError,
     WriteFailedError,
 )
-from consumerd.archive.export import ArchiveExport, ExportReport
-from consumerd.archive.findings import ArchiveFinding, ArchiveFindingKind, SegmentSummary
-from consumerd.archive.options import ExportCompression, ExportFormat, ExportOptions, OnCorrupt
-from consumerd.archive.outputs import MANIFEST, OutputFileSystem
-from consumerd.archive.pool import StopRequest
-from consumerd.archive.progress import NoProgress, Progress
-from consumerd.archive.sources import Packing, SegmentSource, find_sources
-from consumerd.archive.verify import VerifyOptions, verify
+from consumerd.storage.archives.export import ArchiveExport, ExportReport
+from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind, SegmentSummary
+from consumerd.storage.archives.options import ExportCompression, ExportFormat, ExportOptions, OnCorrupt
+from consumerd.storage.archives.outputs import MANIFEST, OutputFileSystem
+from consumerd.storage.archives.pool import StopRequest
+from consumerd.storage.archives.progress import NoProgress, Progress
+from consumerd.storage.archives.sources import Packing, SegmentSource, find_sources
+from consumerd.storage.archives.verify import VerifyOptions, verify
 
 __all__ = [
     "MANIFEST",

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from consumerd.archive.findings import ArchiveFinding, ArchiveFindingKind
-from consumerd.storage.archive import FlawKind
+from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind
+from consumerd.storage.log.archive import FlawKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from consumerd.archive.findings import SegmentSummary
+    from consumerd.storage.archives.findings import SegmentSummary
 
 
 @dataclass(slots=True)

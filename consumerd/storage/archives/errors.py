@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consumerd.errors import ConfigError, ConsumerdError, CorruptDataError, ExitCode, NotFoundError
+from consumerd.base.errors import ConfigError, ConsumerdError, CorruptDataError, ExitCode, NotFoundError
 from consumerd.storage import StorageError
 
 

@@ -14,26 +14,26 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from consumerd.archive.contiguity import ArchiveReport, judge
-from consumerd.archive.errors import DuplicateSegmentError, InterruptedWorkError, OutputFolderError
-from consumerd.archive.export_worker import ExportTask, SegmentExported, export_source, wanted
-from consumerd.archive.findings import ArchiveFinding
-from consumerd.archive.manifest import Manifest, ManifestEntry, load
-from consumerd.archive.opening import stamp_of
-from consumerd.archive.options import ExportFormat, ExportOptions
-from consumerd.archive.outputs import MANIFEST, PARTIAL, OutputFileSystem, OutputFolder
-from consumerd.archive.parquet import require_parquet
-from consumerd.archive.pool import run_tasks
-from consumerd.archive.progress import BytesRead
-from consumerd.archive.sources import Packing
-from consumerd.storage.archive_names import INSIDE, ArchiveLayout, MisnamedSegmentError, SegmentName
+from consumerd.storage.archives.contiguity import ArchiveReport, judge
+from consumerd.storage.archives.errors import DuplicateSegmentError, InterruptedWorkError, OutputFolderError
+from consumerd.storage.archives.export_worker import ExportTask, SegmentExported, export_source, wanted
+from consumerd.storage.archives.findings import ArchiveFinding
+from consumerd.storage.archives.manifest import Manifest, ManifestEntry, load
+from consumerd.storage.archives.opening import stamp_of
+from consumerd.storage.archives.options import ExportFormat, ExportOptions
+from consumerd.storage.archives.outputs import MANIFEST, PARTIAL, OutputFileSystem, OutputFolder
+from consumerd.storage.archives.parquet import require_parquet
+from consumerd.storage.archives.pool import run_tasks
+from consumerd.storage.archives.progress import BytesRead
+from consumerd.storage.archives.sources import Packing
+from consumerd.storage.log.archive_names import INSIDE, ArchiveLayout, MisnamedSegmentError, SegmentName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from consumerd.archive.pool import StopRequest
-    from consumerd.archive.progress import Progress
-    from consumerd.archive.sources import SegmentSource
+    from consumerd.storage.archives.pool import StopRequest
+    from consumerd.storage.archives.progress import Progress
+    from consumerd.storage.archives.sources import SegmentSource
 
 #: The manifest is written at most once in this many seconds, and not more than a twentieth of the time: what a kill
 #: costs.

@@ -10,22 +10,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.archive.errors import CorruptSegmentError, ReadFailedError
-from consumerd.archive.findings import ArchiveFinding, ArchiveFindingKind, SegmentSummary
-from consumerd.archive.ndjson import NdjsonWriter
-from consumerd.archive.opening import OpenSegment, open_segments
-from consumerd.archive.options import ExportFormat, ExportOptions, OnCorrupt
-from consumerd.archive.outputs import OutputFileSystem, PartialFile
-from consumerd.archive.parquet import ParquetRows
-from consumerd.archive.progress import ReadMeter
-from consumerd.archive.rows import RowOrigin, is_within, within
-from consumerd.storage.archive import MESSAGE_FLAWS, ArchivedRun, Flaw, FlawKind, IndexedMessages, read_indexed
-from consumerd.storage.archive_names import ArchiveLayout, MisnamedSegmentError, SegmentName
+from consumerd.storage.archives.errors import CorruptSegmentError, ReadFailedError
+from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind, SegmentSummary
+from consumerd.storage.archives.ndjson import NdjsonWriter
+from consumerd.storage.archives.opening import OpenSegment, open_segments
+from consumerd.storage.archives.options import ExportFormat, ExportOptions, OnCorrupt
+from consumerd.storage.archives.outputs import OutputFileSystem, PartialFile
+from consumerd.storage.archives.parquet import ParquetRows
+from consumerd.storage.archives.progress import ReadMeter
+from consumerd.storage.archives.rows import RowOrigin, is_within, within
+from consumerd.storage.log.archive import MESSAGE_FLAWS, ArchivedRun, Flaw, FlawKind, IndexedMessages, read_indexed
+from consumerd.storage.log.archive_names import ArchiveLayout, MisnamedSegmentError, SegmentName
 
 if TYPE_CHECKING:
-    from consumerd.archive.pool import Emit
-    from consumerd.archive.rows import RowWriter
-    from consumerd.archive.sources import SegmentSource
+    from consumerd.storage.archives.pool import Emit
+    from consumerd.storage.archives.rows import RowWriter
+    from consumerd.storage.archives.sources import SegmentSource
 
 
 @dataclass(frozen=True, slots=True)

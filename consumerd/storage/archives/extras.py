@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from consumerd.archive.errors import MissingExtraError
+from consumerd.storage.archives.errors import MissingExtraError
 
 
 def extra(module: str, purpose: str) -> Any:

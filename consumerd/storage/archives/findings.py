@@ -1,7 +1,7 @@
 """The findings in an archive, one for each problem, and the summary of a segment.
 
 Strategy: a worker looks at one segment and sums it up (`SegmentSummary`); only the view of all segments of a partition
-distinguishes a torn end of the log from a block that is lost inside it (`consumerd.archive.contiguity`).
+distinguishes a torn end of the log from a block that is lost inside it (`consumerd.storage.archives.contiguity`).
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from consumerd.storage.archive import MESSAGE_FLAWS, ArchivedRun, Flaw, FlawKind, IndexedMessages
+from consumerd.storage.log.archive import MESSAGE_FLAWS, ArchivedRun, Flaw, FlawKind, IndexedMessages
 from consumerd.wire.v07 import Codec
 
 if TYPE_CHECKING:
-    from consumerd.storage.archive_names import SegmentName
+    from consumerd.storage.log.archive_names import SegmentName
 
 #: Findings of one segment that are reported one by one; further ones are counted.
 MAX_FINDINGS = 1000
 
 
 class ArchiveFindingKind(StrEnum):
-    """The kinds of defects other than the flaws inside of a segment (`consumerd.storage.archive.FlawKind`)."""
+    """The kinds of defects other than the flaws inside of a segment (`consumerd.storage.log.archive.FlawKind`)."""
 
     #: A segment ends before the next one begins, and ends well: a file is missing, or the end of one.
     GAP = "gap"

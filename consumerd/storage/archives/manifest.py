@@ -11,14 +11,14 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from consumerd.archive.errors import OutputFolderError
-from consumerd.archive.findings import ArchiveFinding, ArchiveFindingKind, SegmentSummary
-from consumerd.archive.outputs import MANIFEST, is_output
-from consumerd.storage.archive import FlawKind
-from consumerd.storage.archive_names import SegmentName
+from consumerd.storage.archives.errors import OutputFolderError
+from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind, SegmentSummary
+from consumerd.storage.archives.outputs import MANIFEST, is_output
+from consumerd.storage.log.archive import FlawKind
+from consumerd.storage.log.archive_names import SegmentName
 
 if TYPE_CHECKING:
-    from consumerd.archive.options import ExportOptions
+    from consumerd.storage.archives.options import ExportOptions
 
 _FORMAT = "consumerd export"
 _VERSION = 1

@@ -12,14 +12,14 @@ from itertools import pairwise
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Protocol
 
-from consumerd.archive.rows import boundaries
+from consumerd.storage.archives.rows import boundaries
 from consumerd.wire.v07 import Codec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from consumerd.archive.rows import RowOrigin
-    from consumerd.storage.archive import ArchivedRun, Flaw, IndexedMessages
+    from consumerd.storage.archives.rows import RowOrigin
+    from consumerd.storage.log.archive import ArchivedRun, Flaw, IndexedMessages
 
 #: Rows put together at once: a wrapper may have millions.
 _SLICE = 4096
@@ -66,7 +66,7 @@ def _kind(codec: Codec, magic: int) -> str:
 
 
 class NdjsonWriter:
-    """See `consumerd.archive.rows.RowWriter`."""
+    """See `consumerd.storage.archives.rows.RowWriter`."""
 
     def __init__(self, sink: ByteSink, origin: RowOrigin, *, base64: bool) -> None:
         self._sink = sink

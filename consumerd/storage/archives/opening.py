@@ -11,23 +11,23 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from consumerd.archive.errors import ReadFailedError
-from consumerd.archive.extras import extra
-from consumerd.archive.findings import ArchiveFinding, ArchiveFindingKind
-from consumerd.archive.sources import Packing, is_segment, kind_of
-from consumerd.archive.zstd import ZstdDecoder
-from consumerd.errors import ConsumerdError
+from consumerd.base.errors import ConsumerdError
 from consumerd.storage import DamagedArchiveError
-from consumerd.storage.archive import FlawKind
-from consumerd.storage.archive_names import INSIDE
-from consumerd.storage.archive_packed import UnpackedStream
-from consumerd.storage.archive_tar import TarKind, read_members
+from consumerd.storage.archives.errors import ReadFailedError
+from consumerd.storage.archives.extras import extra
+from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind
+from consumerd.storage.archives.sources import Packing, is_segment, kind_of
+from consumerd.storage.archives.zstd import ZstdDecoder
+from consumerd.storage.log.archive import FlawKind
+from consumerd.storage.log.archive_names import INSIDE
+from consumerd.storage.log.archive_packed import UnpackedStream
+from consumerd.storage.log.archive_tar import TarKind, read_members
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from consumerd.archive.sources import SegmentSource
-    from consumerd.storage.archive import ByteStream
+    from consumerd.storage.archives.sources import SegmentSource
+    from consumerd.storage.log.archive import ByteStream
 
 
 class OpenSegment(NamedTuple):

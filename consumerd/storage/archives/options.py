@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from consumerd.storage.archive import DEFAULT_EXPANSION
-from consumerd.storage.archive_names import DEFAULT_LAYOUT
+from consumerd.storage.log.archive import DEFAULT_EXPANSION
+from consumerd.storage.log.archive_names import DEFAULT_LAYOUT
 
 
 class ExportFormat(StrEnum):

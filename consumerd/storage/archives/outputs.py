@@ -1,6 +1,6 @@
 """The files of an export: written under a temporary name, summed, synced, and only then renamed.
 
-    <folder>/_manifest.json                                        finished files (consumerd.archive.manifest)
+    <folder>/_manifest.json                                        finished files (consumerd.storage.archives.manifest)
     <folder>/.partial/                                             unfinished files
     <folder>/<topic>/<broker>-<partition>/<start>-<end>.ndjson     20 digits each; [start, end) in log offsets
 
@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from isal import isal_zlib
 
-from consumerd.archive.errors import OutputFolderError, WriteFailedError
-from consumerd.archive.extras import extra
-from consumerd.archive.options import ExportCompression, ExportFormat
-from consumerd.durable import make_directory, sync_directory
+from consumerd.base.durable import make_directory, sync_directory
+from consumerd.storage.archives.errors import OutputFolderError, WriteFailedError
+from consumerd.storage.archives.extras import extra
+from consumerd.storage.archives.options import ExportCompression, ExportFormat
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.v07 import validate_topic
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from consumerd.archive.options import ExportOptions
+    from consumerd.storage.archives.options import ExportOptions
 
 MANIFEST = "_manifest.json"
 PARTIAL = ".partial"

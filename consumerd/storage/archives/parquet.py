@@ -13,17 +13,17 @@ from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from consumerd.archive.extras import extra
-from consumerd.archive.rows import boundaries
+from consumerd.storage.archives.extras import extra
+from consumerd.storage.archives.rows import boundaries
 from consumerd.wire.v07 import Codec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from consumerd.archive.ndjson import ByteSink
-    from consumerd.archive.options import ExportCompression
-    from consumerd.archive.rows import RowOrigin
-    from consumerd.storage.archive import ArchivedRun, Flaw, IndexedMessages
+    from consumerd.storage.archives.ndjson import ByteSink
+    from consumerd.storage.archives.options import ExportCompression
+    from consumerd.storage.archives.rows import RowOrigin
+    from consumerd.storage.log.archive import ArchivedRun, Flaw, IndexedMessages
 
 #: A row group ends at the first of these.
 GROUP_ROWS = 1 << 17
@@ -43,7 +43,7 @@ def require_parquet() -> None:
 
 
 class ParquetRows:
-    """See `consumerd.archive.rows.RowWriter`. Memory: one row group and its columns."""
+    """See `consumerd.storage.archives.rows.RowWriter`. Memory: one row group and its columns."""
 
     def __init__(self, sink: ByteSink, origin: RowOrigin, compression: ExportCompression) -> None:
         self._arrow: Any = extra("pyarrow", "writing Parquet")

@@ -19,7 +19,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from consumerd.archive.errors import InterruptedWorkError, WorkerDiedError
+from consumerd.storage.archives.errors import InterruptedWorkError, WorkerDiedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

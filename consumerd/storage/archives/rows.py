@@ -10,12 +10,12 @@ from bisect import bisect_left
 from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
-from consumerd.storage.archive import ArchivedRun, Flaw, IndexedMessages
+from consumerd.storage.log.archive import ArchivedRun, Flaw, IndexedMessages
 from consumerd.wire.v07 import Codec
 from consumerd.wire.v07.walk import LAYOUTS
 
 if TYPE_CHECKING:
-    from consumerd.storage.archive_names import SegmentName
+    from consumerd.storage.log.archive_names import SegmentName
 
 
 class RowWriter(Protocol):

@@ -15,13 +15,13 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from consumerd.archive.errors import NoSourceError, ReadFailedError
-from consumerd.archive.extras import extra
-from consumerd.errors import reason_of
+from consumerd.base.errors import reason_of
 from consumerd.storage import DamagedArchiveError
-from consumerd.storage.archive_names import INSIDE
-from consumerd.storage.archive_tar import TarKind, list_members
-from consumerd.storage.segment import SUFFIX
+from consumerd.storage.archives.errors import NoSourceError, ReadFailedError
+from consumerd.storage.archives.extras import extra
+from consumerd.storage.log.archive_names import INSIDE
+from consumerd.storage.log.archive_tar import TarKind, list_members
+from consumerd.storage.log.segment import SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from consumerd.archive.contiguity import ArchiveReport, judge
-from consumerd.archive.errors import ReadFailedError
-from consumerd.archive.findings import ArchiveFinding, ArchiveFindingKind, SegmentSummary
-from consumerd.archive.opening import OpenSegment, open_segments
-from consumerd.archive.pool import run_tasks
-from consumerd.archive.progress import BytesRead, ReadMeter
-from consumerd.storage.archive import DEFAULT_EXPANSION, read_indexed
-from consumerd.storage.archive_names import (
+from consumerd.storage.archives.contiguity import ArchiveReport, judge
+from consumerd.storage.archives.errors import ReadFailedError
+from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind, SegmentSummary
+from consumerd.storage.archives.opening import OpenSegment, open_segments
+from consumerd.storage.archives.pool import run_tasks
+from consumerd.storage.archives.progress import BytesRead, ReadMeter
+from consumerd.storage.log.archive import DEFAULT_EXPANSION, read_indexed
+from consumerd.storage.log.archive_names import (
     DEFAULT_LAYOUT,
     INSIDE,
     ArchiveLayout,
@@ -29,9 +29,9 @@ from consumerd.storage.archive_names import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from consumerd.archive.pool import Emit, StopRequest
-    from consumerd.archive.progress import Progress
-    from consumerd.archive.sources import SegmentSource
+    from consumerd.storage.archives.pool import Emit, StopRequest
+    from consumerd.storage.archives.progress import Progress
+    from consumerd.storage.archives.sources import SegmentSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from consumerd.archive.extras import extra
 from consumerd.storage import DamagedArchiveError
+from consumerd.storage.archives.extras import extra
 
 #: A slice of a frame can hold a block of 128 KiB in each 4 bytes.
 _SLICE = 2048
@@ -18,7 +18,7 @@ _MAX_WINDOW = 1 << 27
 
 
 class ZstdDecoder:
-    """One Zstandard frame. See `consumerd.storage.archive_packed.MemberDecoder`."""
+    """One Zstandard frame. See `consumerd.storage.log.archive_packed.MemberDecoder`."""
 
     def __init__(self) -> None:
         library = extra("zstandard", "reading .zst files")

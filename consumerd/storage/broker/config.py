@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from consumerd.address import parse_address
-from consumerd.broker.policies import load_policies
-from consumerd.errors import ConfigError
-from consumerd.registry.values import MAX_PARTITIONS
+from consumerd.base.address import parse_address
+from consumerd.base.errors import ConfigError
 from consumerd.storage import LogSettings, MaxAge, MaxBytes
+from consumerd.storage.broker.policies import load_policies
+from consumerd.wire.registry.values import MAX_PARTITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from consumerd.broker.policies import PolicyFactory
     from consumerd.storage import DeletePolicy
+    from consumerd.storage.broker.policies import PolicyFactory
 
 _INT32 = (1 << 31) - 1
 _INT64 = (1 << 63) - 1

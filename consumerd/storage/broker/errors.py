@@ -6,7 +6,7 @@ The classes are distinguished in the log.
 
 from __future__ import annotations
 
-from consumerd.errors import BrokerError
+from consumerd.base.errors import BrokerError
 
 
 class RequestRefusedError(BrokerError):

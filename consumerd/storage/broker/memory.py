@@ -1,8 +1,8 @@
 """The memory of requests while they are received and handled, for all connections of a broker together.
 
 Strategy: buffers grow with what arrives, and each growth is charged here first. A connection that finds no room waits
-until another one gives memory back. Meanwhile `consumerd.broker.connections` ends the connection that has held memory
-for the longest time without progress, so that half requests of a few clients do not keep out all others.
+until another one gives memory back. Meanwhile `consumerd.storage.broker.connections` ends the connection that has held
+memory for the longest time without progress, so that half requests of a few clients do not keep out all others.
 """
 
 from __future__ import annotations

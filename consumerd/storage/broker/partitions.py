@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from consumerd.broker.stats import BrokerStats
-from consumerd.errors import reason_of
+from consumerd.base.errors import reason_of
+from consumerd.base.threads import in_thread
 from consumerd.storage import FlushFailedError, StorageError
-from consumerd.threads import in_thread
+from consumerd.storage.broker.stats import BrokerStats
 
 if TYPE_CHECKING:
     import random
 
-    from consumerd.broker.stats import ProducedCounts
-    from consumerd.ports import Clock
+    from consumerd.base.ports import Clock
     from consumerd.storage import Log, LogManager, SegmentSlice
+    from consumerd.storage.broker.stats import ProducedCounts
 
 #: Most bytes that a fetch answer can announce: its int32 length counts the error code, too.
 MAX_RANGE = (1 << 31) - 3

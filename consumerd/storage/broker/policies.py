@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from consumerd.errors import ConfigError, reason_of
+from consumerd.base.errors import ConfigError, reason_of
 from consumerd.storage import StorageError
 
 if TYPE_CHECKING:

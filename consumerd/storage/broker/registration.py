@@ -17,26 +17,34 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from consumerd.cluster.reading import read_all
-from consumerd.errors import IdTakenError, reason_of
-from consumerd.fetch.backoff import Backoff, sleep_unless
-from consumerd.ports import SessionEvent
-from consumerd.registry.errors import NameRefusedError, RegistryError
-from consumerd.registry.paths import broker_path, topic_broker_path
-from consumerd.registry.values import (
+from consumerd.base.backoff import Backoff, sleep_unless
+from consumerd.base.errors import IdTakenError, reason_of
+from consumerd.base.ports import SessionEvent
+from consumerd.net.cluster.reading import read_all
+from consumerd.net.zk.errors import (
+    ConnectionLost,
+    NodeError,
+    NodeExists,
+    NoNode,
+    NotConnected,
+    SessionChanged,
+    Throttled,
+)
+from consumerd.wire.registry.errors import NameRefusedError, RegistryError
+from consumerd.wire.registry.paths import broker_path, topic_broker_path
+from consumerd.wire.registry.values import (
     RegisteredBroker,
     format_broker,
     format_partition_count,
     make_creator_id,
     parse_broker,
 )
-from consumerd.zk.errors import ConnectionLost, NodeError, NodeExists, NoNode, NotConnected, SessionChanged, Throttled
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterable
 
-    from consumerd.ports import Clock, ZooKeeper
+    from consumerd.base.ports import Clock, ZooKeeper
 
 logger = structlog.get_logger(__name__)
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from consumerd.broker.errors import RequestRefusedError
-from consumerd.errors import reason_of
+from consumerd.base.errors import reason_of
+from consumerd.base.turns import in_turns
 from consumerd.storage import CorruptLogError, OffsetOutOfRangeError, SegmentSlice, StorageError
-from consumerd.turns import in_turns
+from consumerd.storage.broker.errors import RequestRefusedError
 from consumerd.wire.errors import InvalidTopicError, OversizeMessageError
 from consumerd.wire.v07 import (
     EARLIEST,
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterable
 
-    from consumerd.broker.config import BrokerConfig
-    from consumerd.broker.partitions import BrokerPartition, BrokerPartitions
-    from consumerd.ports import Clock
+    from consumerd.base.ports import Clock
+    from consumerd.storage.broker.config import BrokerConfig
+    from consumerd.storage.broker.partitions import BrokerPartition, BrokerPartitions
 
 logger = structlog.get_logger(__name__)
 
-#: The names of the requests in metrics (`consumerd.broker.stats.KINDS`).
+#: The names of the requests in metrics (`consumerd.storage.broker.stats.KINDS`).
 _KINDS: Final[dict[type[Request], str]] = {
     ProduceRequest: "produce",
     MultiProduceRequest: "multiproduce",

@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING, Self
 
 import structlog
 
-from consumerd.broker.connections import ClientConnections
-from consumerd.broker.errors import ListenError
-from consumerd.broker.partitions import BrokerPartitions
-from consumerd.broker.registration import BrokerRegistration
-from consumerd.broker.requests import RequestHandlers
-from consumerd.broker.stats import BrokerStats
-from consumerd.errors import ZooKeeperError, reason_of
+from consumerd.base.errors import ZooKeeperError, reason_of
+from consumerd.base.threads import in_thread
 from consumerd.storage import LogManager, OsFiles
-from consumerd.threads import in_thread
+from consumerd.storage.broker.connections import ClientConnections
+from consumerd.storage.broker.errors import ListenError
+from consumerd.storage.broker.partitions import BrokerPartitions
+from consumerd.storage.broker.registration import BrokerRegistration
+from consumerd.storage.broker.requests import RequestHandlers
+from consumerd.storage.broker.stats import BrokerStats
 
 if TYPE_CHECKING:
     import random
     from types import TracebackType
 
-    from consumerd.broker.config import BrokerConfig
-    from consumerd.broker.memory import RequestMemory
-    from consumerd.ports import Clock, ZooKeeper
+    from consumerd.base.ports import Clock, ZooKeeper
     from consumerd.storage import Files, LoadReport, Log
+    from consumerd.storage.broker.config import BrokerConfig
+    from consumerd.storage.broker.memory import RequestMemory
 
 logger = structlog.get_logger(__name__)
 

@@ -15,10 +15,10 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from consumerd.broker.errors import RequestRefusedError
-from consumerd.broker.memory import RequestMemory
-from consumerd.broker.stats import BrokerStats
 from consumerd.storage import SegmentSlice
+from consumerd.storage.broker.errors import RequestRefusedError
+from consumerd.storage.broker.memory import RequestMemory
+from consumerd.storage.broker.stats import BrokerStats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,10 +1,10 @@
 """Reading a segment front to back from a stream that cannot seek: a tar's member, an unpacked .gz file, a URL.
 
-Strategy: a window slides over the stream as in `consumerd.storage.dump`, but it yields *runs*: a row of plain
+Strategy: a window slides over the stream as in `consumerd.storage.log.dump`, but it yields *runs*: a row of plain
 messages of one magic, or the leaves of one compressed message, so that the cost per message is that of the decoder's
 hot loop. A stretch without a readable message is a `Flaw`; runs and flaws tile the segment exactly. A bad
 message whose length can be followed is one flaw, and reading continues after it; at an impossible length it ends or, if
-requested, continues where a chain of intact messages begins (`consumerd.storage.archive_resync`).
+requested, continues where a chain of intact messages begins (`consumerd.storage.log.archive_resync`).
 
 Readers that need no object per message ask for `read_indexed`: there the native codec, where it is in use, takes what
 is whole and intact, and everything else is judged as above. So both find the same messages and flaws.
@@ -17,8 +17,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from consumerd.native import codec as native_codec
-from consumerd.storage.archive_items import (
+from consumerd.base.native import codec as native_codec
+from consumerd.storage.log.archive_items import (
     DEFAULT_EXPANSION,
     FREE_EXPANSION,
     MAX_SEGMENT_BYTES,
@@ -29,8 +29,8 @@ from consumerd.storage.archive_items import (
     FlawKind,
     IndexedMessages,
 )
-from consumerd.storage.archive_resync import CHAIN_ROOM, RESYNC_WINDOW, BoundarySearch
-from consumerd.storage.errors import DamagedArchiveError
+from consumerd.storage.log.archive_resync import CHAIN_ROOM, RESYNC_WINDOW, BoundarySearch
+from consumerd.storage.log.errors import DamagedArchiveError
 from consumerd.wire.crc import crc32
 from consumerd.wire.errors import CorruptMessageError
 from consumerd.wire.v07 import DEFAULT_LIMITS, Codec, DecodeLimits, MessageSetTail, OuterMessage, read_outer
@@ -42,7 +42,7 @@ from consumerd.wire.v07.walk import LAYOUTS, walk
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from consumerd.native import Codec as NativeCodec
+    from consumerd.base.native import Codec as NativeCodec
 
 __all__ = [
     "DEFAULT_EXPANSION",

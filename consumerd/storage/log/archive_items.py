@@ -14,7 +14,7 @@ from consumerd.wire.v07.walk import LAYOUTS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from consumerd.native import NativePayloads
+    from consumerd.base.native import NativePayloads
 
 #: No segment is larger: log.file.size is an int32, and one message set of at most 2 GiB may overshoot it.
 MAX_SEGMENT_BYTES = 1 << 32

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from consumerd.errors import ConfigError
-from consumerd.storage.archive_items import MAX_SEGMENT_BYTES
-from consumerd.storage.segment import SUFFIX, parse_segment_name
+from consumerd.base.errors import ConfigError
+from consumerd.storage.log.archive_items import MAX_SEGMENT_BYTES
+from consumerd.storage.log.segment import SUFFIX, parse_segment_name
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.v07 import validate_topic
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from isal import isal_zlib
 
-from consumerd.storage.archive_items import DEFAULT_EXPANSION, FREE_EXPANSION
-from consumerd.storage.errors import DamagedArchiveError
+from consumerd.storage.log.archive_items import DEFAULT_EXPANSION, FREE_EXPANSION
+from consumerd.storage.log.errors import DamagedArchiveError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from consumerd.storage.archive_items import ByteStream
+    from consumerd.storage.log.archive_items import ByteStream
 
 #: Bytes of the packed stream read at once.
 _PACKED_WINDOW = 1 << 18

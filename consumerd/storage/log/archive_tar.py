@@ -13,12 +13,12 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from consumerd.storage.errors import DamagedArchiveError
+from consumerd.storage.log.errors import DamagedArchiveError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from consumerd.storage.archive_items import ByteStream
+    from consumerd.storage.log.archive_items import ByteStream
 
 _BLOCK = 512
 _EMPTY = bytes(_BLOCK)

@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from consumerd.errors import NotFoundError
-from consumerd.storage.errors import StorageError
-from consumerd.storage.segment import parse_segment_name
+from consumerd.base.errors import NotFoundError
+from consumerd.storage.log.errors import StorageError
+from consumerd.storage.log.segment import parse_segment_name
 from consumerd.wire.errors import CorruptMessageError
 from consumerd.wire.v07 import (
     DEFAULT_LIMITS,

@@ -6,7 +6,7 @@ Two kinds only: `CorruptLogError` when bytes or file names contradict each other
 
 from __future__ import annotations
 
-from consumerd.errors import ConsumerdError, CorruptDataError, ExitCode
+from consumerd.base.errors import ConsumerdError, CorruptDataError, ExitCode
 
 
 class StorageError(ConsumerdError):

@@ -17,14 +17,14 @@ import os
 import threading
 from typing import TYPE_CHECKING, Protocol
 
-from consumerd.storage.errors import DirectoryInUseError, StorageError
-from consumerd.storage.system import DirectoryEntry, OsSystemCalls
+from consumerd.storage.log.errors import DirectoryInUseError, StorageError
+from consumerd.storage.log.system import DirectoryEntry, OsSystemCalls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from consumerd.storage.system import SystemCalls
+    from consumerd.storage.log.system import SystemCalls
 
 
 class SegmentFile(Protocol):

@@ -1,7 +1,7 @@
 """From the files of a log's directory to its segments: found, checked against each other, recovered after a crash.
 
 Strategy: names give the start of segments and sizes their end, so that only the last one can have been cut short;
-it is walked (`consumerd.storage.recovery`) unless a clean stop noted this same end.
+it is walked (`consumerd.storage.log.recovery`) unless a clean stop noted this same end.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from consumerd.storage.errors import CorruptLogError
-from consumerd.storage.recovery import TailCut, recover
-from consumerd.storage.segment import SUFFIX, Segment, parse_segment_name, segment_name
+from consumerd.storage.log.errors import CorruptLogError
+from consumerd.storage.log.recovery import TailCut, recover
+from consumerd.storage.log.segment import SUFFIX, Segment, parse_segment_name, segment_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from consumerd.storage.files import Files
+    from consumerd.storage.log.files import Files
 
 
 def load_segments(directory: Path, files: Files, trusted_end: int | None) -> tuple[list[Segment], TailCut | None]:

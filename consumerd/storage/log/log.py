@@ -16,20 +16,20 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from consumerd.errors import reason_of
-from consumerd.storage.errors import FlushFailedError, OffsetOutOfRangeError, StorageError
-from consumerd.storage.loading import create_segment, load_segments
-from consumerd.storage.retention import SegmentFacts
-from consumerd.storage.segment import Segment, SegmentSlice
+from consumerd.base.errors import reason_of
+from consumerd.storage.log.errors import FlushFailedError, OffsetOutOfRangeError, StorageError
+from consumerd.storage.log.loading import create_segment, load_segments
+from consumerd.storage.log.retention import SegmentFacts
+from consumerd.storage.log.segment import Segment, SegmentSlice
 from consumerd.wire.v07 import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from consumerd.storage.files import Files
-    from consumerd.storage.recovery import TailCut
-    from consumerd.storage.retention import DeletePolicy
+    from consumerd.storage.log.files import Files
+    from consumerd.storage.log.recovery import TailCut
+    from consumerd.storage.log.retention import DeletePolicy
 
 _start_of = attrgetter("start")
 

@@ -16,17 +16,17 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.storage.errors import CorruptLogError
-from consumerd.storage.log import Log
-from consumerd.storage.system import DirectoryEntry
+from consumerd.storage.log.errors import CorruptLogError
+from consumerd.storage.log.log import Log
+from consumerd.storage.log.system import DirectoryEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from consumerd.storage.files import Files
-    from consumerd.storage.log import LogSettings
-    from consumerd.storage.recovery import TailCut
+    from consumerd.storage.log.files import Files
+    from consumerd.storage.log.log import LogSettings
+    from consumerd.storage.log.recovery import TailCut
 
 #: The name that 0.7.2 uses; it does not read the content, so ours has no effect on it.
 CLEAN_MARKER = ".kafka_cleanshutdown"

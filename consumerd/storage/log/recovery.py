@@ -13,7 +13,7 @@ import struct
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.storage.archive_resync import RESYNC_WINDOW, BoundarySearch
+from consumerd.storage.log.archive_resync import RESYNC_WINDOW, BoundarySearch
 from consumerd.wire.crc import crc32
 from consumerd.wire.v07.walk import ANY_LENGTH, LAYOUTS, verify
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from consumerd.storage.files import Files, SegmentFile
+    from consumerd.storage.log.files import Files, SegmentFile
 
 _WINDOW = 1 << 20
 _HEADER = struct.Struct(">iB")  # size of what follows the size itself; magic

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from consumerd.storage.files import SegmentFile
+    from consumerd.storage.log.files import SegmentFile
 
 #: Segment files are named by their start offset, 20 digits and this.
 SUFFIX = ".kafka"

@@ -3,11 +3,11 @@
 Parse leniently what peers write, format exactly as 0.7.2 and 0.8.2 do.
 """
 
-from consumerd.registry.dialect import Dialect
-from consumerd.registry.errors import DialectError, RegistryError
-from consumerd.registry.nudge import NUDGE_VALUE, NUDGE_VALUE_V08, nudge_operations
-from consumerd.registry.other_clients import OwnerClaim, claimant, other_client
-from consumerd.registry.paths import (
+from consumerd.wire.registry.dialect import Dialect
+from consumerd.wire.registry.errors import DialectError, RegistryError
+from consumerd.wire.registry.nudge import NUDGE_VALUE, NUDGE_VALUE_V08, nudge_operations
+from consumerd.wire.registry.other_clients import OwnerClaim, claimant, other_client
+from consumerd.wire.registry.paths import (
     broker_ids_path,
     broker_path,
     check_name,
@@ -25,32 +25,32 @@ from consumerd.registry.paths import (
     topic_path,
     topics_path,
 )
-from consumerd.registry.spoken import agreed_dialect, broker_dialect, member_dialect, offset_dialect
-from consumerd.registry.subscription import (
+from consumerd.wire.registry.spoken import agreed_dialect, broker_dialect, member_dialect, offset_dialect
+from consumerd.wire.registry.subscription import (
     MAX_STREAMS,
     FilterSubscription,
     StaticSubscription,
     Subscription,
     parse_subscription,
 )
-from consumerd.registry.topic_filter import MAX_FILTER_LENGTH, Blacklist, FilterKind, TopicFilter, Whitelist
-from consumerd.registry.v08.broker import (
+from consumerd.wire.registry.topic_filter import MAX_FILTER_LENGTH, Blacklist, FilterKind, TopicFilter, Whitelist
+from consumerd.wire.registry.v08.broker import (
     BrokerNode,
     Endpoint,
     parse_broker_node,
 )
-from consumerd.registry.v08.paths import (
+from consumerd.wire.registry.v08.paths import (
     delete_topic_path,
     partition_path,
     partition_state_path,
     partitions_path,
     topic_config_path,
 )
-from consumerd.registry.v08.subscription import (
+from consumerd.wire.registry.v08.subscription import (
     format_subscription_v08,
     parse_subscription_v08,
 )
-from consumerd.registry.v08.topic import (
+from consumerd.wire.registry.v08.topic import (
     INTERNAL_TOPICS,
     NO_LEADER,
     PartitionState,
@@ -59,7 +59,7 @@ from consumerd.registry.v08.topic import (
     parse_partition_state,
     parse_topic_assignment,
 )
-from consumerd.registry.values import (
+from consumerd.wire.registry.values import (
     MAX_OFFSET,
     MAX_PARTITIONS,
     RegisteredBroker,

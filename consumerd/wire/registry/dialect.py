@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from enum import Enum
 
-from consumerd.registry.text import text_of
+from consumerd.wire.registry.text import text_of
 
 
 class Dialect(Enum):

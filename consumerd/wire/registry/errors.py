@@ -5,7 +5,7 @@ Ring 0. Every function of this room that parses text of other programs raises th
 
 from __future__ import annotations
 
-from consumerd.errors import ConsumerdError, ExitCode
+from consumerd.base.errors import ConsumerdError, ExitCode
 
 #: Characters of a foreign text that an error message shows.
 _SHOWN = 80

@@ -7,8 +7,8 @@ that had given up within 0.13 s, and costs a healthy member one rebalance of und
 
 from __future__ import annotations
 
-from consumerd.ports import Create, Delete, Operation
-from consumerd.registry.paths import id_path
+from consumerd.base.ports import Create, Delete, Operation
+from consumerd.wire.registry.paths import id_path
 
 #: The dummy's value, if a member should read it. Empty data or `{"t":0}` would break every JVM peer's rebalance.
 NUDGE_VALUE = b"{ }"

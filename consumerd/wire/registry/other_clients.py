@@ -17,9 +17,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from consumerd.registry.errors import RegistryError
-from consumerd.registry.text import text_of
-from consumerd.registry.values import parse_owner
+from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.text import text_of
+from consumerd.wire.registry.values import parse_owner
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

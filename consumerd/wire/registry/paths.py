@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from consumerd.registry.errors import NameRefusedError, shown
+from consumerd.wire.registry.errors import NameRefusedError, shown
 
 if TYPE_CHECKING:
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
 
 CONSUMERS = "/consumers"
 BROKER_IDS = "/brokers/ids"

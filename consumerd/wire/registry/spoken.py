@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.partition import NO_BROKER, TopicPartition
-from consumerd.registry.dialect import Dialect
-from consumerd.registry.errors import DialectError, RegistryError
-from consumerd.registry.v08.broker import parse_broker_node
-from consumerd.registry.v08.subscription import parse_subscription_v08
-from consumerd.registry.values import parse_broker
+from consumerd.base.partition import NO_BROKER, TopicPartition
+from consumerd.wire.registry.dialect import Dialect
+from consumerd.wire.registry.errors import DialectError, RegistryError
+from consumerd.wire.registry.v08.broker import parse_broker_node
+from consumerd.wire.registry.v08.subscription import parse_subscription_v08
+from consumerd.wire.registry.values import parse_broker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

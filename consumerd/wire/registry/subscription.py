@@ -12,11 +12,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from consumerd.registry.dialect import Dialect, subscription_dialect
-from consumerd.registry.errors import DialectError, RegistryError, shown
-from consumerd.registry.paths import check_name
-from consumerd.registry.text import text_of
-from consumerd.registry.topic_filter import FilterKind, TopicFilter
+from consumerd.wire.registry.dialect import Dialect, subscription_dialect
+from consumerd.wire.registry.errors import DialectError, RegistryError, shown
+from consumerd.wire.registry.paths import check_name
+from consumerd.wire.registry.text import text_of
+from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,7 +5,7 @@ Ring 0. ZooKeeper's data is hostile: it may be absent, not UTF-8, huge, or a num
 
 from __future__ import annotations
 
-from consumerd.registry.errors import RegistryError, shown
+from consumerd.wire.registry.errors import RegistryError, shown
 
 #: Values are short; ZooKeeper itself caps a node at about 1 MB.
 MAX_TEXT = 1 << 20

@@ -1,8 +1,8 @@
 """Topic filters: the subscription of a member with a whitelist or blacklist.
 
 Ring 0. The text is normalised as 0.7.2 does (golden notes, 4) and matched against the whole name with Java's rules
-(`consumerd.registry.regex`; docs/topic-filters.md). Every member of a group must compute the same set of topics, so a
-construct whose meaning is not certain is refused instead of approximated.
+(`consumerd.wire.registry.regex`; docs/topic-filters.md). Every member of a group must compute the same set of topics,
+so a construct whose meaning is not certain is refused instead of approximated.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 
-from consumerd.registry import regex
-from consumerd.registry.errors import RegistryError
+from consumerd.wire.registry import regex
+from consumerd.wire.registry.errors import RegistryError
 
 #: Characters of a filter; room for a list of some hundreds of topics.
 MAX_FILTER_LENGTH = 16_384

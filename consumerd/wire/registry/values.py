@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from consumerd.registry.errors import DialectError, RegistryError, shown
-from consumerd.registry.paths import check_name
-from consumerd.registry.text import decimal, text_of
-from consumerd.registry.v08.json import object_of
+from consumerd.wire.registry.errors import DialectError, RegistryError, shown
+from consumerd.wire.registry.paths import check_name
+from consumerd.wire.registry.text import decimal, text_of
+from consumerd.wire.registry.v08.json import object_of
 
 MAX_OFFSET = (1 << 63) - 1
 #: Far above any real broker; a larger count is damage, and would fill the memory.

@@ -14,7 +14,7 @@ from itertools import accumulate, count, islice, pairwise, repeat
 from operator import add, attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, Unpack, cast
 
-from consumerd.native import codec as native_codec
+from consumerd.base.native import codec as native_codec
 from consumerd.wire.batch import MAX_NUMBER, PIECE, BatchEnding, DecodedBatch
 from consumerd.wire.column_buffers import BinaryBuffers, ColumnBuffers
 from consumerd.wire.v07.packed import PackedPayloads
@@ -22,7 +22,7 @@ from consumerd.wire.v07.packed import PackedPayloads
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from consumerd.native import NativePayloads
+    from consumerd.base.native import NativePayloads
 
 _Made = TypeVar("_Made")
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from consumerd.native import codec as native_codec
+from consumerd.base.native import codec as native_codec
 from consumerd.wire.batch import BatchEnd, memory_of
 from consumerd.wire.compression import Codec
 from consumerd.wire.errors import CorruptMessageError, TooLargeError
@@ -28,8 +28,8 @@ from consumerd.wire.v07.walk import LAYOUTS, layouts_up_to, walk
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from consumerd.native import Codec as NativeCodec
-    from consumerd.native import NativeLimits
+    from consumerd.base.native import Codec as NativeCodec
+    from consumerd.base.native import NativeLimits
     from consumerd.wire.v07.outer import OuterMessage
     from consumerd.wire.v07.packed import PackedPayloads
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from consumerd.native import codec as native_codec
+from consumerd.base.native import codec as native_codec
 from consumerd.wire.compression import Codec, compress
 from consumerd.wire.crc import crc32
 from consumerd.wire.errors import EncodeError

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.native import codec as native_codec
+from consumerd.base.native import codec as native_codec
 from consumerd.wire.compression import STEP, Codec
 from consumerd.wire.errors import CorruptMessageError, OversizeMessageError
 from consumerd.wire.v07.constants import PRODUCE_LIMITS, DecodeLimits

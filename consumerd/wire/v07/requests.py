@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
-from consumerd.native import codec as native_codec
+from consumerd.base.native import codec as native_codec
 from consumerd.wire.errors import EncodeError, FrameError
 from consumerd.wire.v07.constants import RequestType
 

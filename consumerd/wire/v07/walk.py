@@ -14,7 +14,7 @@ import struct
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from consumerd.native import codec as native_codec
+from consumerd.base.native import codec as native_codec
 from consumerd.wire.crc import crc32
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from consumerd.lazy import lazy_names
+from consumerd.base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from consumerd.wire.v08.apis import APIS

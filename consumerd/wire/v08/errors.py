@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consumerd.errors import BrokerError
+from consumerd.base.errors import BrokerError
 from consumerd.wire.errors import WireError
 
 

@@ -3,7 +3,7 @@
 import pytest
 from consumerd_wordcount import WordCount
 
-from consumerd.errors import HandlerLoadError
+from consumerd.base.errors import HandlerLoadError
 from consumerd.testing import Codec, HandlerFactory
 
 

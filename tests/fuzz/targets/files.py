@@ -16,14 +16,8 @@ from unittest.mock import patch
 
 import zstandard
 
-from consumerd.admin.errors import OffsetFileError
-from consumerd.admin.offset_file import format_json, parse_offsets
-from consumerd.archive.errors import OutputFolderError
-from consumerd.archive.findings import SegmentSummary
-from consumerd.archive.manifest import Manifest, ManifestEntry, load
-from consumerd.archive.options import ExportOptions
-from consumerd.archive.outputs import is_output
-from consumerd.errors import ConfigError, CorruptDataError
+from consumerd.base.errors import ConfigError, CorruptDataError
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import dead_letter_progress
 from consumerd.handlers.builtin.range_logs import last_log
 from consumerd.handlers.dead_letter_files import read_lines
@@ -31,10 +25,16 @@ from consumerd.handlers.dead_letter_progress import Receiver, ReplayProgress, Se
 from consumerd.handlers.dead_letters import Letter, encode_letter
 from consumerd.handlers.messages import KeyedMessage, Message
 from consumerd.handlers.recorded import record_messages
-from consumerd.partition import TopicPartition
+from consumerd.operate.admin.errors import OffsetFileError
+from consumerd.operate.admin.offset_file import format_json, parse_offsets
 from consumerd.storage import LogManager, LogSettings, OsFiles, StorageError
-from consumerd.storage.archive_names import ArchiveLayout, MisnamedSegmentError, SegmentName
-from consumerd.storage.manager import CLEAN_MARKER
+from consumerd.storage.archives.errors import OutputFolderError
+from consumerd.storage.archives.findings import SegmentSummary
+from consumerd.storage.archives.manifest import Manifest, ManifestEntry, load
+from consumerd.storage.archives.options import ExportOptions
+from consumerd.storage.archives.outputs import is_output
+from consumerd.storage.log.archive_names import ArchiveLayout, MisnamedSegmentError, SegmentName
+from consumerd.storage.log.manager import CLEAN_MARKER
 from consumerd.wire import crc32
 from consumerd.wire.v07 import Codec, encode_message_set, iter_outer
 from tests.fuzz.laws_archive import exercise_packed, exercise_segment, exercise_tar

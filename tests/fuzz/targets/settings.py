@@ -8,21 +8,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from consumerd.address import format_address, parse_address
-from consumerd.broker import BrokerConfig
-from consumerd.config.convert import convert
-from consumerd.config.model import parse
-from consumerd.config.problems import ConfigProblemsError, read_document
-from consumerd.config.properties import format_properties, parse_properties
-from consumerd.daemon.checks import check_daemon
-from consumerd.errors import ConfigError
-from consumerd.forward.identity import SourceMark, read_identity
+from consumerd.base.address import format_address, parse_address
+from consumerd.base.errors import ConfigError
+from consumerd.base.partition import LogId, TopicPartition
 from consumerd.handlers.builtin.http import retry_after
-from consumerd.http.access import Access, AccessRefusedError
-from consumerd.partition import LogId, TopicPartition
-from consumerd.registry import FilterKind, RegistryError, TopicFilter
-from consumerd.zk.acl import parse_acl, split_acl
-from consumerd.zk.connect_string import parse_connect_string
+from consumerd.handlers.forward.identity import SourceMark, read_identity
+from consumerd.net.http.access import Access, AccessRefusedError
+from consumerd.net.zk.acl import parse_acl, split_acl
+from consumerd.net.zk.connect_string import parse_connect_string
+from consumerd.service.config.convert import convert
+from consumerd.service.config.model import parse
+from consumerd.service.config.problems import ConfigProblemsError, read_document
+from consumerd.service.config.properties import format_properties, parse_properties
+from consumerd.service.daemon.checks import check_daemon
+from consumerd.storage.broker import BrokerConfig
+from consumerd.wire.registry import FilterKind, RegistryError, TopicFilter
 from tests.fuzz.targets.target import Target
 
 # -- configuration

@@ -8,8 +8,8 @@ import struct
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from consumerd.partition import TopicPartition
-from consumerd.registry import (
+from consumerd.base.partition import TopicPartition
+from consumerd.wire.registry import (
     RegistryError,
     broker_dialect,
     format_broker,
@@ -32,7 +32,7 @@ from consumerd.registry import (
     parse_topic_assignment,
     topic_path,
 )
-from consumerd.registry.nudge import NUDGE_VALUE, NUDGE_VALUE_V08
+from consumerd.wire.registry.nudge import NUDGE_VALUE, NUDGE_VALUE_V08
 from tests.fuzz.laws_zookeeper import exercise_handshake, exercise_replies
 from tests.fuzz.mending import changed_json
 from tests.fuzz.targets.target import Target

@@ -1,6 +1,6 @@
 """A group member of another project, in a process of its own: kafka-python, aiokafka or confluent-kafka.
 
-Strategy: it writes the record files that `consumerd.embedded.recorder` describes, so that what it was given is
+Strategy: it writes the record files that `consumerd.demo.recorder` describes, so that what it was given is
 accounted for together with what our members were. Run as: group_member.py KIND BOOTSTRAP GROUP TOPIC ASSIGNOR FILE.
 """
 
@@ -17,7 +17,7 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from consumerd.embedded.ledger import digest
+from consumerd.demo.ledger import digest
 
 SESSION_MS = 6000
 COMMON = {

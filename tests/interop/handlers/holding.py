@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from consumerd.embedded.recorder import RecordHandler
+from consumerd.demo.recorder import RecordHandler
 from consumerd.handlers.threads import in_thread
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from collections.abc import Set as AbstractSet
 
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
     from tests.support.simulator.server import Server
     from tests.support.simulator.world import World
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from consumerd.group import coordinated_events as e
 from consumerd.group.coordinated import CoordinatedMember
 from consumerd.group.coordinated_tables import CoordinationSettings
-from consumerd.registry import FilterKind, FilterSubscription, StaticSubscription, TopicFilter
+from consumerd.wire.registry import FilterKind, FilterSubscription, StaticSubscription, TopicFilter
 from tests.support.simulator.coordinated_process import CoordinatedProcess
 from tests.support.simulator.coordinator import Coordinator, Rules
 from tests.support.simulator.world import World
@@ -22,8 +22,8 @@ from tests.support.simulator.world import World
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.partition import TopicPartition
-    from consumerd.registry import Subscription
+    from consumerd.base.partition import TopicPartition
+    from consumerd.wire.registry import Subscription
 
     MachineFactory = Callable[[Subscription, CoordinationSettings], CoordinatedMember]
 

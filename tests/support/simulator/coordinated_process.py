@@ -14,10 +14,10 @@ from consumerd.wire.v08.error_codes import ErrorCode, error_info
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from consumerd.base.partition import TopicPartition
     from consumerd.group.coordinated import CoordinatedMember
     from consumerd.group.coordinated_tables import CoordinationSettings
-    from consumerd.partition import TopicPartition
-    from consumerd.registry import Subscription
+    from consumerd.wire.registry import Subscription
     from tests.support.simulator.coordinated import CoordinatedSchedule
 
 #: The fence's margin, and what a cancelled handler takes at most: less.
@@ -257,7 +257,7 @@ class CoordinatedProcess:
             self.world.after(0.0, self._lease_due)
 
     def _lease_due(self) -> None:
-        """As `consumerd.consumer.fence.Fence.watch`: called each time that it ends."""
+        """As `consumerd.member.consumer.fence.Fence.watch`: called each time that it ends."""
         if not self.alive or not self.machine.session_id:
             self._watching = self._ran_out = False
             return

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from consumerd.group import events as e
-from consumerd.registry import RegistryError, format_owner
+from consumerd.wire.registry import RegistryError, format_owner
 from tests.support.simulator.client import Client, Weather
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
     from typing import Any
 
+    from consumerd.base.partition import TopicPartition
     from consumerd.group import Topics
-    from consumerd.partition import TopicPartition
-    from consumerd.registry import Subscription
+    from consumerd.wire.registry import Subscription
     from tests.support.simulator.server import Server
     from tests.support.simulator.world import World
 

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 
 from consumerd.group import events as e
 from consumerd.group.rules import topics_to_read
-from consumerd.registry import format_owner
+from consumerd.wire.registry import format_owner
 from tests.support.simulator.client import Client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
     from collections.abc import Set as AbstractSet
 
+    from consumerd.base.partition import TopicPartition
     from consumerd.group.membership import Member
-    from consumerd.partition import TopicPartition
     from tests.support.simulator.client import Weather
     from tests.support.simulator.server import Server
     from tests.support.simulator.world import World

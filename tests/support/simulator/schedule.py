@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from consumerd.base.partition import NO_BROKER
 from consumerd.group.membership import Member
 from consumerd.group.membership_tables import MembershipSettings
 from consumerd.group.rules import V07Rules, V08Rules
-from consumerd.partition import NO_BROKER
-from consumerd.registry import FilterKind, FilterSubscription, StaticSubscription, TopicFilter, format_owner
+from consumerd.wire.registry import FilterKind, FilterSubscription, StaticSubscription, TopicFilter, format_owner
 from tests.support.simulator.client import Weather
 from tests.support.simulator.jvm import JvmMember
 from tests.support.simulator.member import Handling, SimulatedMember
@@ -24,9 +24,9 @@ from tests.support.simulator.world import World
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from consumerd.base.partition import TopicPartition
     from consumerd.group.rules import GroupRules
-    from consumerd.partition import TopicPartition
-    from consumerd.registry import Subscription
+    from consumerd.wire.registry import Subscription
 
     MemberFactory = Callable[[str, Subscription, MembershipSettings, GroupRules], Member]
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from consumerd.group import V07Rules
-from consumerd.registry import RegistryError
+from consumerd.wire.registry import RegistryError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from consumerd.base.partition import TopicPartition
     from consumerd.group import Assignment, GroupRules
-    from consumerd.partition import TopicPartition
-    from consumerd.registry import Subscription
+    from consumerd.wire.registry import Subscription
     from tests.support.simulator.world import World
 
 #: The target of a watch: "ids", "topics", ("id", consumer) or ("owner", partition).

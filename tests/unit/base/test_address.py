@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.address import format_address, parse_address, parse_addresses, split_addresses
-from consumerd.errors import ConfigError
+from consumerd.base.address import format_address, parse_address, parse_addresses, split_addresses
+from consumerd.base.errors import ConfigError
 
-SOURCE = Path(__file__).parents[2] / "consumerd"
+SOURCE = Path(__file__).parents[3] / "consumerd"
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,16 @@ def test_rejects_a_text_in_place_of_a_list() -> None:
 
 
 def test_nobody_else_parses_addresses() -> None:
-    own = {"address.py", "client/sasl.py", "zk/acl.py", "broker/config.py", "zk/connect_string.py"}
+    own = {
+        "base/address.py",
+        "net/client/sasl.py",
+        "net/zk/acl.py",
+        "storage/broker/config.py",
+        "net/zk/connect_string.py",
+    }
     found = {
         file.relative_to(SOURCE).as_posix()
         for file in SOURCE.rglob("*.py")
         if 'rpartition(":")' in file.read_text("utf-8") or 'rsplit(":"' in file.read_text("utf-8")
     }
-    assert found <= own, f"use consumerd.address: {found - own}"
+    assert found <= own, f"use consumerd.base.address: {found - own}"

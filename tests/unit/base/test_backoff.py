@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from consumerd.fetch.backoff import Backoff, sleep_unless
+from consumerd.base.backoff import Backoff, sleep_unless
 from consumerd.testing.clock import FakeClock
 
 

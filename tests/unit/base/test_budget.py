@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from consumerd.fetch import ByteBudget
+from consumerd.member.fetch import ByteBudget
 
 pytestmark = pytest.mark.asyncio
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from consumerd.clock import Interval
+from consumerd.base.clock import Interval
 from consumerd.testing import FakeClock
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.credentials import find_file, read_secret, read_secrets
-from consumerd.errors import ConfigError
+from consumerd.base.credentials import find_file, read_secret, read_secrets
+from consumerd.base.errors import ConfigError
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import consumerd
-from consumerd.errors import ConfigError, reason_of
-from consumerd.zk.errors import ServerError
+from consumerd.base.errors import ConfigError, reason_of
+from consumerd.net.zk.errors import ServerError
 
 PACKAGE = Path(consumerd.__file__).parent
 #: Errors of these classes may have no text at all.
@@ -65,4 +65,4 @@ def test_never_reports_only_the_text_of_errors_that_may_have_none() -> None:
         for path in PACKAGE.rglob("*.py")
         for line in _bare_uses(ast.parse(path.read_text(encoding="utf-8")))
     }
-    assert not found, f"say consumerd.errors.reason_of(error) there: {sorted(found)}"
+    assert not found, f"say consumerd.base.errors.reason_of(error) there: {sorted(found)}"

@@ -9,12 +9,12 @@ import threading
 from pathlib import Path
 
 import consumerd
-from consumerd.frames import current_frames
+from consumerd.base.frames import current_frames
 
 #: In each round a `threading.local` is garbage, and a collection is due one allocation later than in the round before.
 SWEEP = """
 import gc, threading
-from consumerd.daemon.stacks import main_thread_frames
+from consumerd.service.daemon.stacks import main_thread_frames
 
 class Cycle:
     def __init__(self):
@@ -73,4 +73,4 @@ def test_nothing_else_calls_the_functions_that_may_stop_the_process() -> None:
         for path in Path(folder).rglob("*.py")
         if any(call in path.read_text() for call in calls)
     }
-    assert callers == {"frames.py"}
+    assert callers == {"base/frames.py"}

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.errors import ExitCode
-from consumerd.java import MissingRuntimeError, find_java, java_version
+from consumerd.base.errors import ExitCode
+from consumerd.base.java import MissingRuntimeError, find_java, java_version
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 import consumerd
-from consumerd.lazy import lazy_names
+from consumerd.base.lazy import lazy_names
 
 ROOT = Path(consumerd.__file__).parent
 ROOMS = sorted(path.parent for path in ROOT.rglob("__init__.py") if "lazy_names(" in path.read_text("utf-8"))
@@ -43,10 +43,10 @@ def test_exports_the_names_that_type_checkers_see(room: Path) -> None:
 def test_finds_a_name_in_the_package_after_its_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
     package = SimpleNamespace()
     monkeypatch.setitem(sys.modules, "some_package", package)
-    get = lazy_names("some_package", {"consumerd.partition": "TopicPartition NO_BROKER"})
+    get = lazy_names("some_package", {"consumerd.base.partition": "TopicPartition NO_BROKER"})
     found = get("TopicPartition")
     assert vars(package) == {"TopicPartition": found}
-    assert found is import_module("consumerd.partition").TopicPartition
+    assert found is import_module("consumerd.base.partition").TopicPartition
 
 
 def test_names_an_unknown_attribute() -> None:

@@ -7,13 +7,13 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from consumerd import native
+from consumerd.base import native
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-SHOW = "from consumerd import native; print(native.codec() is not None, native.describe(), sep='|')"
+SHOW = "from consumerd.base import native; print(native.codec() is not None, native.describe(), sep='|')"
 
 
 def chosen(folder: Path | None = None, **environment: str) -> tuple[str, str]:

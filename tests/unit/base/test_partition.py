@@ -1,6 +1,6 @@
 import pytest
 
-from consumerd.partition import NO_BROKER, UNKNOWN_LOG, LogId, TopicPartition
+from consumerd.base.partition import NO_BROKER, UNKNOWN_LOG, LogId, TopicPartition
 
 
 def test_name_is_the_znode_text() -> None:

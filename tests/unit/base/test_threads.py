@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from consumerd.threads import in_thread
+from consumerd.base.threads import in_thread
 
 pytestmark = pytest.mark.asyncio
 

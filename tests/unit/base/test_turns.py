@@ -5,7 +5,7 @@ from collections.abc import Generator
 
 import pytest
 
-from consumerd.turns import in_turns
+from consumerd.base.turns import in_turns
 
 pytestmark = pytest.mark.asyncio
 

@@ -16,7 +16,7 @@ from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from consumerd.ports import ZooKeeper
+    from consumerd.base.ports import ZooKeeper
 
 
 class Done(NamedTuple):

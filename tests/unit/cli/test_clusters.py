@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from consumerd.cli.clusters import dialect_at
-from consumerd.registry import Dialect
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
+from consumerd.wire.registry import Dialect
 
 
 @pytest.mark.asyncio

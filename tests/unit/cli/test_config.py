@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
-from consumerd.config.convert import _CONSUMER, _CONSUMER_V08, _OTHERS_V08
-from consumerd.config.model import load
-from consumerd.errors import ExitCode
+from consumerd.service.config.convert import _CONSUMER, _CONSUMER_V08, _OTHERS_V08
+from consumerd.service.config.model import load
 
 if TYPE_CHECKING:
     from pathlib import Path

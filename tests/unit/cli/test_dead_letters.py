@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
-from consumerd.errors import ExitCode
 from consumerd.handlers.dead_letter_progress import locked
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import pytest
 
+from consumerd.base.errors import ExitCode
 from consumerd.cli import produce_lines
 from consumerd.cli.main import COMMANDS, cli, run
-from consumerd.errors import ExitCode
 from consumerd.wire.v07 import encode_message
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ import click
 import pytest
 import pytest_asyncio
 
+from consumerd.base.errors import ExitCode
+from consumerd.base.partition import TopicPartition
 from consumerd.cli.group_lag import CLEAR
-from consumerd.embedded import free_port
-from consumerd.errors import ExitCode
-from consumerd.partition import TopicPartition
+from consumerd.demo import free_port
 from consumerd.wire.v07 import Codec
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
+from consumerd.base.errors import ExitCode
 from consumerd.cli.group import command
 from consumerd.cli.main import run
-from consumerd.errors import ExitCode
 
 if TYPE_CHECKING:
     from pathlib import Path

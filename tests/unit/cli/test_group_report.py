@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from consumerd.admin import read_v07_snapshot
+from consumerd.base.errors import NotFoundError
 from consumerd.cli.group_report import show_report
-from consumerd.errors import NotFoundError
-from consumerd.registry import RegistryError
+from consumerd.operate.admin import read_v07_snapshot
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
+from consumerd.wire.registry import RegistryError
 
 
 @pytest.fixture

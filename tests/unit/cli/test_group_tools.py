@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.errors import ExitCode
+from consumerd.base.errors import ExitCode
 from consumerd.testing.memory_broker import MemoryBroker
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ async def test_verify_waits_for_balance(
             memory.put("/consumers/g/owners/t/0-2", b"g_b-0", session_id=B)
         await sleep(0)
 
-    monkeypatch.setattr("consumerd.admin.verification.asyncio.sleep", claimed_meanwhile)
+    monkeypatch.setattr("consumerd.operate.admin.verification.asyncio.sleep", claimed_meanwhile)
     done = await consumerd("group", "verify", "--group", "g", "--wait", "60")
     assert (done.code, looks) == (0, 2)
 
@@ -99,7 +99,7 @@ async def test_doctor_explains_findings(consumerd: Command, memory: MemoryZooKee
 async def test_doctor_applies_fixes(
     consumerd: Command, memory: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consumerd.admin.doctor.SETTLING", 0.05)
+    monkeypatch.setattr("consumerd.operate.admin.doctor.SETTLING", 0.05)
     memory.remove("/consumers/g/owners/t/0-2")
     memory.put("/consumers/g/owners/t/0-2", b"g_old-0")
     memory.put("/consumers/g/ids/g_x", b"", session_id=0xD)

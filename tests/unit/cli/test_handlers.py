@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
-from consumerd.errors import ExitCode
 from consumerd.wire.v07 import Codec, encode_message_set
 
 if TYPE_CHECKING:

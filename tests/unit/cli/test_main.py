@@ -3,9 +3,10 @@ import sys
 
 import pytest
 
-from consumerd import __version__, native
+from consumerd import __version__
+from consumerd.base import native
+from consumerd.base.errors import BrokerError, ConfigError, ConsumerdError, ExitCode
 from consumerd.cli.main import COMMANDS, explain, run
-from consumerd.errors import BrokerError, ConfigError, ConsumerdError, ExitCode
 
 
 def test_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
+from consumerd.base.errors import ConfigError
 from consumerd.cli.migrate_sides import side_address
-from consumerd.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 
+from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
 from consumerd.cli.mirror_v08 import partitions_option, target_section
-from consumerd.errors import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
+from consumerd.base.errors import ExitCode
+from consumerd.base.partition import TopicPartition
 from consumerd.cli.offsets_input import parse_duration
-from consumerd.errors import ExitCode
-from consumerd.partition import TopicPartition
 from consumerd.wire.v07 import Codec
 
 if TYPE_CHECKING:

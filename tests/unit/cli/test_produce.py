@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 
+from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
-from consumerd.errors import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

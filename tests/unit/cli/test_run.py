@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.errors import ExitCode
+from consumerd.base.errors import ExitCode
 
 #: What a daemon with the handler `null`, without HTTP, worker processes and variables in the environment, does not need
 #: before the first message. Each takes memory in every daemon and time at every start.
@@ -14,19 +14,19 @@ UNUSED = (
     "aiohttp",
     "annotated_types",
     "asyncpg",
-    "consumerd.admin",
-    "consumerd.broker",
-    "consumerd.config.environment",
-    "consumerd.consumer.connector",
-    "consumerd.consumer.simple",
-    "consumerd.daemon.checks",
-    "consumerd.daemon.status_page",
-    "consumerd.embedded",
+    "consumerd.operate.admin",
+    "consumerd.storage.broker",
+    "consumerd.service.config.environment",
+    "consumerd.member.consumer.connector",
+    "consumerd.member.consumer.simple",
+    "consumerd.service.daemon.checks",
+    "consumerd.service.daemon.status_page",
+    "consumerd.demo",
     "consumerd.handlers.dead_letter_topic",
-    "consumerd.migrate",
-    "consumerd.offsets.dual_store",
+    "consumerd.operate.migrate",
+    "consumerd.member.offsets.dual_store",
     "consumerd.producer",
-    "consumerd.registry.regex.parser",
+    "consumerd.wire.registry.regex.parser",
     "consumerd.spark",
     "consumerd.testing",
     "consumerd.wire.v08.records.encode",
@@ -54,15 +54,15 @@ UNUSED = (
 
 #: What it does not need either before it knows that it speaks 0.8.
 UNUSED_V08 = (
-    "consumerd.client.cluster",
-    "consumerd.cluster.view",
-    "consumerd.config.build_v08",
-    "consumerd.consumer.backends_v08",
-    "consumerd.consumer.coordinated",
-    "consumerd.consumer.fixed",
-    "consumerd.fetch.v08",
+    "consumerd.net.client.cluster",
+    "consumerd.net.cluster.view",
+    "consumerd.service.config.build_v08",
+    "consumerd.member.consumer.backends_v08",
+    "consumerd.member.consumer.coordinated",
+    "consumerd.member.consumer.fixed",
+    "consumerd.member.fetch.v08",
     "consumerd.group.coordinated_events",
-    "consumerd.offsets.kafka_store",
+    "consumerd.member.offsets.kafka_store",
     "consumerd.wire.v08.apis",
     "consumerd.wire.v08.codec",
     "consumerd.wire.v08.records.fetched",

@@ -6,12 +6,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from consumerd.base.defaults import default_of
 from consumerd.cli.consume import command as consume
 from consumerd.cli.mirror import command as mirror
 from consumerd.cli.produce import command as produce
 from consumerd.cli.setting_option import SettingOption
-from consumerd.consumer import ConsumerConfig, ConsumerSettings
-from consumerd.defaults import default_of
+from consumerd.member.consumer import ConsumerConfig, ConsumerSettings
 from consumerd.producer import ProducerSettings, QueueSettings, V08ProducerSettings
 
 

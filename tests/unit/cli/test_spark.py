@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
 from consumerd.cli.spark_progress import SECONDS_PER_LINE, Counter, Lines, display
 from consumerd.cli.spark_show import show_json, show_result
-from consumerd.errors import ExitCode
 
 if TYPE_CHECKING:
     from pathlib import Path

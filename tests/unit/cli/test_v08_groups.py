@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
-from consumerd.errors import ExitCode
 from consumerd.group.assignors import java_hash
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ async def test_rejects_partition_names_of_the_other_dialect(
 async def test_doctor_explains_findings(
     consumerd: Command, memory: MemoryZooKeeper, group: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consumerd.admin.doctor.SETTLING", 0.05)
+    monkeypatch.setattr("consumerd.operate.admin.doctor.SETTLING", 0.05)
     doctor = ("group", "doctor", "--group", "g", "--interval", "0")
     for number in range(1, 11):
         memory.put(

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
-from consumerd.errors import ExitCode
 
 
 @pytest.fixture

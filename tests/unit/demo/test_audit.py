@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.embedded.audit import (
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.audit import (
     AuditResult,
     Awakening,
     Caught,
@@ -18,9 +19,8 @@ from consumerd.embedded.audit import (
     parse_record,
     read_records,
 )
-from consumerd.embedded.errors import AuditError
-from consumerd.embedded.ledger import Ledger, PartitionLedger, digest
-from consumerd.partition import TopicPartition
+from consumerd.demo.errors import AuditError
+from consumerd.demo.ledger import Ledger, PartitionLedger, digest
 from consumerd.wire.compression import compress
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set
 

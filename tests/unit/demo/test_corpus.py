@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.embedded.corpus import Corpus, Measure, measure, named_corpus, standard_library
-from consumerd.embedded.errors import InputError
+from consumerd.demo.corpus import Corpus, Measure, measure, named_corpus, standard_library
+from consumerd.demo.errors import InputError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.embedded.audit import AuditResult
-from consumerd.embedded.children import Child
-from consumerd.embedded.demo import DemoResult
-from consumerd.embedded.demo import pipeline as module
-from consumerd.embedded.demo.pipeline import REPORT, Pipeline, PipelineResult, configuration, missing_package
-from consumerd.embedded.errors import ChildError, InputError
+from consumerd.demo import pipeline as module
+from consumerd.demo.audit import AuditResult
+from consumerd.demo.children import Child
+from consumerd.demo.errors import ChildError, InputError
+from consumerd.demo.pipeline import REPORT, Pipeline, PipelineResult, configuration, missing_package
+from consumerd.demo.result import DemoResult
 from consumerd.spark.spec import parse_spark
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.embedded.errors import ChildError
-from consumerd.embedded.processes import BrokerProcess, DaemonProcess, clean_environment, format_toml, parse_event
+from consumerd.demo.errors import ChildError
+from consumerd.demo.processes import BrokerProcess, DaemonProcess, clean_environment, format_toml, parse_event
 
 if TYPE_CHECKING:
     from pathlib import Path

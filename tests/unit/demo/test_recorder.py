@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.clock import SystemClock
-from consumerd.embedded.audit import audit, read_records
-from consumerd.embedded.ledger import Ledger
-from consumerd.embedded.recorder import RecordedFilesHandler, RecordHandler
+from consumerd.base.clock import SystemClock
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.audit import audit, read_records
+from consumerd.demo.ledger import Ledger
+from consumerd.demo.recorder import RecordedFilesHandler, RecordHandler
 from consumerd.handlers import Batch, HandlerContext, PartitionTakenError, load_handler
-from consumerd.partition import TopicPartition
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ async def test_gives_each_process_its_own_file(tmp_path: Path) -> None:
 
 @pytest.mark.asyncio
 async def test_daemon_loads_the_recorder(tmp_path: Path) -> None:
-    handler = load_handler("consumerd.embedded.recorder:RecordHandler", {"directory": str(tmp_path), "pause": 0.001})
+    handler = load_handler("consumerd.demo.recorder:RecordHandler", {"directory": str(tmp_path), "pause": 0.001})
     await handler.start(context())
     await handler.handle(Batch(P, decode_batch(encode_message_set([b"x"]), 0)))
     await handler.stop()

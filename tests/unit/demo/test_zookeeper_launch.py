@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.config.properties import format_properties
-from consumerd.embedded import MissingRuntimeError
-from consumerd.embedded.zookeeper_launch import write_zookeeper_config, zookeeper_command, zookeeper_jars
-from consumerd.java import JavaRuntime
+from consumerd.base.java import JavaRuntime
+from consumerd.demo import MissingRuntimeError
+from consumerd.demo.zookeeper_launch import write_zookeeper_config, zookeeper_command, zookeeper_jars
+from consumerd.service.config.properties import format_properties
 
 
 def test_escapes_properties_for_java() -> None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from consumerd.metrics import Kind
-from consumerd.metrics.catalogue import ALL_METRICS
+from consumerd.base.metrics import Kind
+from consumerd.base.metrics.catalogue import ALL_METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

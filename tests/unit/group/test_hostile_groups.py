@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from consumerd.base.partition import TopicPartition
 from consumerd.group import V07Rules
 from consumerd.group import events as e
 from consumerd.group import target_assignment as module
 from consumerd.group.target_assignment import MAX_STREAMS_OF_TOPIC, TargetAssignmentBuilder
-from consumerd.partition import TopicPartition
-from consumerd.registry import (
+from consumerd.wire.registry import (
     DialectError,
     FilterKind,
     FilterSubscription,
@@ -21,7 +21,7 @@ from consumerd.registry import (
     Subscription,
     TopicFilter,
 )
-from consumerd.registry.topic_filter import _matches
+from consumerd.wire.registry.topic_filter import _matches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
+from consumerd.base.partition import TopicPartition
 from consumerd.group import events as e
 from consumerd.group.membership import Member, _Nudges
 from consumerd.group.membership_tables import (
@@ -23,13 +24,12 @@ from consumerd.group.membership_tables import (
     Phase,
     follow,
 )
-from consumerd.partition import TopicPartition
-from consumerd.registry import FilterKind, FilterSubscription, StaticSubscription, TopicFilter
+from consumerd.wire.registry import FilterKind, FilterSubscription, StaticSubscription, TopicFilter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from consumerd.registry import Subscription
+    from consumerd.wire.registry import Subscription
 
     Actions = list[e.Action]
 

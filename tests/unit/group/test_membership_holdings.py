@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from consumerd.base.partition import TopicPartition
 from consumerd.group.membership_holdings import Holdings
 from consumerd.group.membership_tables import Hold, HoldCause
-from consumerd.partition import TopicPartition
 
 P0, P1 = (TopicPartition("t", 0, number) for number in range(2))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from consumerd.base.partition import TopicPartition
 from consumerd.group.membership_snapshots import SnapshotRequest, SnapshotSchedule, Spread
 from consumerd.group.membership_tables import MembershipSettings
-from consumerd.partition import TopicPartition
 
 P0 = TopicPartition("t", 0, 0)
 #: No settling time, and the next reconciliation is far away: both would be random.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from consumerd.base.partition import NO_BROKER, TopicPartition
+from consumerd.base.ports import Create
 from consumerd.group import Spelling, V07Rules, V08Rules
 from consumerd.group import events as e
 from consumerd.group.membership import Member
 from consumerd.group.rules import GroupRules, topics_to_read
 from consumerd.group.target_assignment import TargetAssignmentBuilder
-from consumerd.partition import NO_BROKER, TopicPartition
-from consumerd.ports import Create
-from consumerd.registry import (
+from consumerd.wire.registry import (
     DialectError,
     FilterKind,
     FilterSubscription,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch
-from consumerd.partition import TopicPartition
 from consumerd.testing import FakeClock
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 

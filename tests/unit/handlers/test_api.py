@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from consumerd import native
+from consumerd.base import native
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, Handler, HandlerContext, Identity, Message, make_handler, message_handler
 from consumerd.handlers.picked import PickedContent
-from consumerd.partition import TopicPartition
 from consumerd.wire.v07 import decode_batch, encode_message_set
 
 if TYPE_CHECKING:

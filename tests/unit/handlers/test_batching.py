@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch
 from consumerd.handlers.batching import BatchSettings, join, joinable
 from consumerd.handlers.builtin.records import encode_pieces, encode_records
-from consumerd.partition import TopicPartition
 from consumerd.wire.v07 import Codec, MessageBatch, decode_batch, encode_message_set
 from consumerd.wire.v08.records import decode_records, encode_record_batch
 

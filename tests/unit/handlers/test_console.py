@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.errors import ExitCode
+from consumerd.base.errors import ExitCode
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch
 from consumerd.handlers.builtin.console import ConsoleHandler, EnoughError, parse_form
-from consumerd.partition import TopicPartition
 from consumerd.wire.v08.records import decode_records, encode_record_batch
 
 if TYPE_CHECKING:

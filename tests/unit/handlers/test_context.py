@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.config.build import build_handler
-from consumerd.config.model import parse
+from consumerd.base.metrics.own import HandlerMetrics
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import HandlerContext
-from consumerd.metrics.own import HandlerMetrics
-from consumerd.partition import TopicPartition
+from consumerd.service.config.build import build_handler
+from consumerd.service.config.model import parse
 
 if TYPE_CHECKING:
     from consumerd.handlers import Batch

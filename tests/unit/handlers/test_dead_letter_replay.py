@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.errors import ConfigError, HandlerFailedError, HandlerLoadError
+from consumerd.base.errors import ConfigError, HandlerFailedError, HandlerLoadError
+from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.handlers import (
     Batch,
     FileDeadLetters,
@@ -30,7 +31,6 @@ from consumerd.handlers.dead_letter_replay import (
     replay,
     require_replayable,
 )
-from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

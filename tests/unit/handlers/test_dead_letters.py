@@ -13,26 +13,26 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.client import error_of
-from consumerd.client.topic_configs import message_limits
-from consumerd.config.build import place_beside
-from consumerd.config.build_dead_letters import compare_limits, require_topic
-from consumerd.config.model import parse
-from consumerd.config.work import HandlerSection
-from consumerd.errors import BrokerError, ConfigError, HandlerFailedError, NotFoundError
+from consumerd.base.errors import BrokerError, ConfigError, HandlerFailedError, NotFoundError
+from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.handlers import Batch, FileDeadLetters, KeyedMessage, Letter
 from consumerd.handlers.dead_letter_files import letter_files, read_letters
 from consumerd.handlers.dead_letter_topic import TopicDeadLetters
 from consumerd.handlers.dead_letters import decode_letter, letter_size
 from consumerd.handlers.tracebacks import MAX_TRACEBACK
-from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
+from consumerd.net.client import error_of
+from consumerd.net.client.topic_configs import message_limits
 from consumerd.producer import MessageSizeTooLargeError
+from consumerd.service.config.build import place_beside
+from consumerd.service.config.build_dead_letters import compare_limits, require_topic
+from consumerd.service.config.model import parse
+from consumerd.service.config.work import HandlerSection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
-    from consumerd.client import ClusterClient
+    from consumerd.net.client import ClusterClient
     from consumerd.producer import ProducerData, V08Producer
 
     MakeBatch = Callable[..., Batch]

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
-from consumerd.errors import HandlerLoadError
+from consumerd.base.errors import HandlerLoadError
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import DecodeError, Message
 from consumerd.handlers.decoding import load_decoder, make_decoder
-from consumerd.partition import TopicPartition
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.config.build import build_handler
-from consumerd.config.model import parse
-from consumerd.errors import HandlerFailedError, HandlerLoadError
+from consumerd.base.errors import HandlerFailedError, HandlerLoadError
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, Handler, Message, RetryPolicy, make_handler, message_handler
 from consumerd.handlers.decoding import DecodeError, load_decoder, make_decoder, stage
 from consumerd.handlers.retry import HandlerCounts
 from consumerd.handlers.stages import Stages
-from consumerd.partition import TopicPartition
+from consumerd.service.config.build import build_handler
+from consumerd.service.config.model import parse
 from consumerd.testing import FakeClock, HandlerHarness
 from consumerd.testing.records import MemoryDeadLetters
 from consumerd.wire.v08.records import decode_records, encode_record_batch

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 
-from consumerd.errors import ExitCode
+from consumerd.base.errors import ExitCode
 from consumerd.handlers import (
     Batch,
     DiskFullError,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.errors import HandlerFailedError, HandlerLoadError
+from consumerd.base.errors import HandlerFailedError, HandlerLoadError
 from consumerd.handlers import HandlerContext, load_handler
 from consumerd.handlers.builtin.exec import ProgramError
 

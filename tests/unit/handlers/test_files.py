@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.errors import ExitCode, HandlerFailedError, HandlerLoadError
+from consumerd.base.errors import ExitCode, HandlerFailedError, HandlerLoadError
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, HandlerContext, PartitionTakenError, load_handler
 from consumerd.handlers.builtin.disk import OsDisk
 from consumerd.handlers.builtin.files import FilesHandler
 from consumerd.handlers.builtin.ranges import RangeOverlapError
-from consumerd.partition import TopicPartition
 from consumerd.wire.errors import InvalidTopicError
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from consumerd.config.model import parse
 from consumerd.handlers import load_handler
 from consumerd.handlers.plugins import HANDLER
+from consumerd.service.config.model import parse
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "handlers.md"
 BUILT_IN = {point.name for point in entry_points(group=HANDLER.group) if point.value.startswith("consumerd.")}

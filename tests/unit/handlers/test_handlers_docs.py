@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from consumerd.config.build import build_plugin, build_stages
-from consumerd.config.model import parse
 from consumerd.handlers.decoding import load_decoder
 from consumerd.handlers.processes import ProcessHandler
 from consumerd.handlers.stages import Stages
+from consumerd.service.config.build import build_plugin, build_stages
+from consumerd.service.config.model import parse
 from consumerd.testing import HandlerHarness
 
 TEXT = (Path(__file__).parents[3] / "docs" / "handlers.md").read_text("utf-8")

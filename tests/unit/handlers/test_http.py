@@ -13,7 +13,8 @@ import pytest
 import structlog
 from aiohttp import web
 
-from consumerd.errors import HandlerFailedError, HandlerLoadError, ZooKeeperError
+from consumerd.base.errors import HandlerFailedError, HandlerLoadError, ZooKeeperError
+from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.handlers import (
     Batch,
     Handler,
@@ -28,7 +29,6 @@ from consumerd.handlers import (
 from consumerd.handlers.builtin.http import HttpRejectedError, HttpRequestError, idempotency_key, retry_after
 from consumerd.handlers.picked import PickedContent
 from consumerd.handlers.secrets import HIDDEN, shown_options
-from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
 from tests.support.receiver import OncePerKey, Receiver
 
 if TYPE_CHECKING:

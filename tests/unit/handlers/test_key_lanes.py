@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.config.build import build_handler
-from consumerd.config.model import parse
-from consumerd.errors import ConfigError, HandlerFailedError, HandlerLoadError
+from consumerd.base.errors import ConfigError, HandlerFailedError, HandlerLoadError
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, Handler, Message, RetryPolicy, load_handler, message_handler, retrying
 from consumerd.handlers.key_lanes import KeyLanes
-from consumerd.partition import TopicPartition
+from consumerd.service.config.build import build_handler
+from consumerd.service.config.model import parse
 from consumerd.testing import FakeClock
 from consumerd.wire.v08.records import decode_records, encode_record_batch
 

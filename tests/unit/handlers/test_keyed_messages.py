@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.clock import SystemClock
+from consumerd.base.clock import SystemClock
+from consumerd.base.partition import NO_BROKER, TopicPartition
 from consumerd.handlers import Batch, FileDeadLetters, KeyedMessage, Letter, MessageHandler, message_handler
 from consumerd.handlers.builtin import postgres
 from consumerd.handlers.builtin.records import encode_records
 from consumerd.handlers.dead_letter_replay import TopicTarget
 from consumerd.handlers.dead_letters import StoredLetter
 from consumerd.handlers.picked import PickedContent
-from consumerd.partition import NO_BROKER, TopicPartition
 from consumerd.wire.v08.records import TimestampType, decode_records, encode_record_batch
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.errors import ExitCode, HandlerLoadError
+from consumerd.base.errors import ExitCode, HandlerLoadError
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, Handler, load_handler, make_handler, plain_handler
 from consumerd.handlers.builtin.null import NullHandler
 from consumerd.handlers.builtin.print import PrintHandler
-from consumerd.partition import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

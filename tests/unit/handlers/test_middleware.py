@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.errors import HandlerFailedError, HandlerLoadError
+from consumerd.base.errors import HandlerFailedError, HandlerLoadError
 from consumerd.handlers import Batch, Handler, HandlerContext, Message, RetryPolicy, message_handler
 from consumerd.handlers.middleware import HandlerCall, load_middleware, make_middleware
 from consumerd.handlers.slow_calls import SlowCalls

@@ -14,8 +14,8 @@ import pytest
 import pytest_asyncio
 from pyarrow import parquet as pq
 
-from consumerd.archive.options import ExportCompression
-from consumerd.errors import HandlerFailedError, HandlerLoadError
+from consumerd.base.errors import HandlerFailedError, HandlerLoadError
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, Handler, HandlerContext, PartitionTakenError, load_handler
 from consumerd.handlers.builtin import parquet_rows
 from consumerd.handlers.builtin.disk import OsDisk
@@ -23,7 +23,7 @@ from consumerd.handlers.builtin.parquet import ParquetHandler
 from consumerd.handlers.builtin.parquet_rows import parquet_pieces
 from consumerd.handlers.builtin.ranges import RangeOverlapError
 from consumerd.handlers.secrets import HIDDEN, shown_options
-from consumerd.partition import TopicPartition
+from consumerd.storage.archives.options import ExportCompression
 from consumerd.wire.v08.records import decode_records, encode_record_batch
 from tests.support.object_store import PROTOCOL, FolderStore
 
@@ -349,6 +349,6 @@ def test_names_the_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_schema_is_that_of_an_export_where_columns_are_the_same() -> None:
     ours = parquet_rows.parquet_schema()
-    export = pyarrow.schema(importlib.import_module("consumerd.archive.parquet")._schema(pyarrow))
+    export = pyarrow.schema(importlib.import_module("consumerd.storage.archives.parquet")._schema(pyarrow))
     common = ("topic", "broker", "partition", "offset", "index", "next_offset")
     assert [ours.field(name) for name in common] == [export.field(name) for name in common]

@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from consumerd.errors import HandlerLoadError
+from consumerd.base.errors import HandlerLoadError
 from consumerd.handlers import load_handler
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.errors import ExitCode
+from consumerd.base.errors import ExitCode
 from consumerd.handlers.builtin.null import NullHandler
 from consumerd.handlers.builtin.print import OutputClosedError, PrintHandler
 from consumerd.handlers.builtin.records import encode_records

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.errors import HandlerFailedError, HandlerLoadError
+from consumerd.base.errors import HandlerFailedError, HandlerLoadError
 from consumerd.handlers import HandlerContext, RetryPolicy
 from consumerd.handlers.decoding import load_decoder
 from consumerd.handlers.processes import ProcessHandler
@@ -211,11 +211,11 @@ def test_rejects_handlers_that_are_not_synchronous(name: str, options: dict[str,
 
 PARENT = f"""
 import asyncio, sys
-from consumerd.clock import SystemClock
+from consumerd.base.clock import SystemClock
 from consumerd.handlers import HandlerContext
 from consumerd.handlers.processes import ProcessHandler
 from consumerd.handlers.messages import Message
-from consumerd.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
 
 async def main():
     handler = ProcessHandler("{NAME}:Writing", {{"path": sys.argv[1]}}, 1)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
+from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.handlers import Batch, HandlerContext, SinkPosition
 from consumerd.handlers.builtin.disk import OsDisk
 from consumerd.handlers.builtin.files import FilesHandler
 from consumerd.handlers.builtin.range_logs import StoredLog, last_log
 from consumerd.handlers.builtin.ranges import RangeOverlapError
-from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.wire.v08.records import decode_records, encode_record_batch
 from tests.support import object_store
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 
-from consumerd.errors import HandlerFailedError
+from consumerd.base.errors import HandlerFailedError
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import (
     Batch,
     DeadLetters,
@@ -26,7 +27,6 @@ from consumerd.handlers import (
     retrying,
 )
 from consumerd.handlers.retry import HandlerCounts
-from consumerd.partition import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping, Sequence

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.clock import SystemClock
-from consumerd.embedded import free_port
-from consumerd.errors import BrokerError, ConfigError
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import BrokerError, ConfigError
+from consumerd.demo import free_port
 from consumerd.producer import (
     CallbackHandler,
     ClusterProducer,

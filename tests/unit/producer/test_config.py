@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from consumerd.errors import ConfigError
+from consumerd.base.errors import ConfigError
 from consumerd.producer import CallbackHandler, ProducerConfig, ProducerSettings, QueueSettings, WhenFull
 from consumerd.wire.v07 import Codec
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.client import NoBrokerError as NoBrokerAnswered
-from consumerd.errors import ConfigError
+from consumerd.base.errors import ConfigError
 from consumerd.net import ConnectionSettings
+from consumerd.net.client import NoBrokerError as NoBrokerAnswered
 from consumerd.producer import (
     AsyncProducer,
     CallbackHandler,

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException
 
-from consumerd.errors import BrokerError, ConsumerdError, ExitCode, NotFoundError
-from consumerd.fetch.errors import BrokerUnknownError
+from consumerd.base.errors import BrokerError, ConsumerdError, ExitCode, NotFoundError
+from consumerd.member.fetch.errors import BrokerUnknownError
 from consumerd.spark.failures import FileFailedError, SparkFailedError, declared, declared_errors
 from consumerd.spark.tables.files import LocalFiles
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 TRACEBACK = """[PYTHON_DATA_SOURCE_ERROR] Failed to plan: Traceback (most recent call last):
   File "x.py", line 1, in <module>
-    raise ValueError("consumerd.errors.NotFoundError: quoted, not raised")
-consumerd.errors.BrokerError: the inner one
+    raise ValueError("consumerd.base.errors.NotFoundError: quoted, not raised")
+consumerd.base.errors.BrokerError: the inner one
 
 During handling of the above exception, another exception occurred:
 
@@ -28,14 +28,16 @@ Traceback (most recent call last):
 
 
 def test_rebuilds_the_last_declared_error_of_a_traceback() -> None:
-    error = declared(PySparkException(TRACEBACK.format(last="consumerd.errors.NotFoundError: no topic 'a: b'; see x.")))
+    error = declared(
+        PySparkException(TRACEBACK.format(last="consumerd.base.errors.NotFoundError: no topic 'a: b'; see x."))
+    )
     assert type(error) is NotFoundError
     assert str(error) == "no topic 'a: b'; see x."
     assert error.exit_code is ExitCode.NOT_FOUND
 
 
 def test_keeps_class_and_sentence_of_an_error_with_other_arguments() -> None:
-    error = declared(PySparkException("x: consumerd.fetch.errors.BrokerUnknownError: broker 7 is not there"))
+    error = declared(PySparkException("x: consumerd.member.fetch.errors.BrokerUnknownError: broker 7 is not there"))
     assert type(error) is BrokerUnknownError
     assert str(error) == "broker 7 is not there"
 
@@ -43,9 +45,9 @@ def test_keeps_class_and_sentence_of_an_error_with_other_arguments() -> None:
 @pytest.mark.parametrize(
     "last",
     [
-        "consumerd.errors.Nothing: x",
+        "consumerd.base.errors.Nothing: x",
         "consumerd.nothing.NotFoundError: x",
-        "consumerd.errors.ExitCode: x",
+        "consumerd.base.errors.ExitCode: x",
         "KeyError: 1",
     ],
 )

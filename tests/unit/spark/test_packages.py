@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from consumerd.errors import ConfigError
+from consumerd.base.errors import ConfigError
 from consumerd.spark import packages
 from consumerd.spark.packages import needs_of, required_packages
 from consumerd.spark.spec import PipelineSpec, parse_spark

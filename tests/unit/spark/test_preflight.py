@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from consumerd.base.errors import ConfigError, ConsumerdError, ExitCode, NotFoundError
 from consumerd.cli.main import run
-from consumerd.embedded.processes import format_toml
-from consumerd.errors import ConfigError, ConsumerdError, ExitCode, NotFoundError
+from consumerd.demo.processes import format_toml
 from consumerd.spark.failures import FileFailedError
 from consumerd.spark.preflight import check_read, check_steps
 from consumerd.spark.spec import PipelineSpec

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from consumerd.errors import ConfigError
+from consumerd.base.errors import ConfigError
 from consumerd.spark.run import DEFAULT_STEPS, STEPS, declared_steps, perform, run_pipeline
 from consumerd.spark.spec import PipelineSpec, parse_spark
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.java import JavaRuntime, MissingRuntimeError
+from consumerd.base.java import JavaRuntime, MissingRuntimeError
 from consumerd.spark import session
 from consumerd.spark.session import (
     LAUNCHER_HOME,

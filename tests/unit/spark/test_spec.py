@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.errors import ConfigError, NotFoundError
+from consumerd.base.errors import ConfigError, NotFoundError
 from consumerd.spark.spec import load_spark, parse_spark
 from consumerd.spark.spec_model import interval_seconds, parse_type, size_bytes
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from consumerd.base.errors import ConfigError, ExitCode
 from consumerd.cli.main import run
-from consumerd.errors import ConfigError, ExitCode
 from consumerd.spark.spec import load_spark
 from consumerd.spark.spec_check import check_spark
 

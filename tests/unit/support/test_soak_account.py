@@ -7,8 +7,8 @@ from zlib import crc32
 
 import pytest
 
-from consumerd.embedded.audit import AuditResult, Awakening, Caught
-from consumerd.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.audit import AuditResult, Awakening, Caught
 from tests.soak.account import Contents, RangeRecord, check_deliveries
 from tests.torture.account import Account
 from tests.torture.play import Cause

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.storage.dump import find_segments, read_segment
+from consumerd.storage.log.dump import find_segments, read_segment
 from tests.soak.full_speed import BLOCKS, PARTITIONS, TOPIC, EndlessLog, Kind, compare
 
 if TYPE_CHECKING:

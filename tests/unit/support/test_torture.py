@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.embedded.audit import AuditResult, Caught, Record
-from consumerd.embedded.ledger import digest
-from consumerd.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.audit import AuditResult, Caught, Record
+from consumerd.demo.ledger import digest
 from consumerd.testing.fault_proxy import Direction, FaultProxy
 from consumerd.wire.v07 import encode_message_set
 from consumerd.wire.v08.subscription import MemberAssignment

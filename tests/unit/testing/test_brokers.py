@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.broker import ListenError
-from consumerd.errors import ConfigError
+from consumerd.base.errors import ConfigError
+from consumerd.base.partition import TopicPartition
 from consumerd.net import ConnectError
-from consumerd.partition import TopicPartition
+from consumerd.storage.broker import ListenError
 from consumerd.testing import Codec, HarnessError
 from consumerd.wire.errors import InvalidTopicError
 

@@ -1,4 +1,4 @@
-"""Groups in memory as users of the plugin see them; tests/unit/consumer goes through all of a member's life."""
+"""Groups in memory as users of the plugin see them; tests/unit/member/consumer goes through all of a member's life."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.errors import HandlerFailedError, HandlerLoadError
+from consumerd.base.errors import HandlerFailedError, HandlerLoadError
 from consumerd.handlers import Batch, Message, RetryPolicy, message_handler
 from consumerd.testing import Codec, HarnessError
 

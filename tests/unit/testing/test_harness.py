@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.errors import HandlerFailedError, HandlerLoadError
+from consumerd.base.errors import HandlerFailedError, HandlerLoadError
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import (
     Batch,
     HandlerContext,
@@ -16,7 +17,6 @@ from consumerd.handlers import (
     RetryPolicy,
     message_handler,
 )
-from consumerd.partition import TopicPartition
 from consumerd.testing import Codec, ContractError, HarnessError
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.broker import Broker, BrokerConfig
-from consumerd.clock import SystemClock
+from consumerd.base.clock import SystemClock
 from consumerd.net import ConnectError, ConnectionClosedError, connect
+from consumerd.storage.broker import Broker, BrokerConfig
 from consumerd.testing.memory_broker import MemoryBroker
 from consumerd.wire.v07 import (
     EARLIEST,

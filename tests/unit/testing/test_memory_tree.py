@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.ports import Check, Create, Delete, Operation, SetData
+from consumerd.base.ports import Check, Create, Delete, Operation, SetData
+from consumerd.net.zk.errors import ServerError
 from consumerd.testing.memory_tree import (
     BAD_VERSION,
     INVALID_PATH,
@@ -13,7 +14,6 @@ from consumerd.testing.memory_tree import (
     Kind,
     MemoryTree,
 )
-from consumerd.zk.errors import ServerError
 
 
 class Recorded:

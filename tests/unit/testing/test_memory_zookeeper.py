@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from consumerd.ports import Clock, SessionEvent, SessionState, SetData
+from consumerd.base.ports import Clock, SessionEvent, SessionState, SetData
+from consumerd.net.zk import ConnectionLost, NoNode, NotConnected, SessionChanged
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
-from consumerd.zk import ConnectionLost, NoNode, NotConnected, SessionChanged
 
 
 class StoppedClock:

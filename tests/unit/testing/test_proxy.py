@@ -1,4 +1,4 @@
-"""The proxy for any test; what its faults do to bytes is tested with the proxy itself (tests/unit/embedded)."""
+"""The proxy for any test; what its faults do to bytes is tested with the proxy itself (tests/unit/demo)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import re
 import struct
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from consumerd.fetch.errors import BrokerAnswerError, NoBoundaryError
+from consumerd.member.fetch.errors import BrokerAnswerError, NoBoundaryError
 from consumerd.wire.v07 import (
     DEFAULT_LIMITS,
     ErrorCode,
@@ -30,8 +30,8 @@ from consumerd.wire.v07 import (
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
+    from consumerd.base.partition import TopicPartition
     from consumerd.net import Connection
-    from consumerd.partition import TopicPartition
 
 #: Segments of one partition whose start offsets are requested.
 MAX_SEGMENTS = 100_000

@@ -15,19 +15,19 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from consumerd.errors import BrokerError
-from consumerd.fetch.errors import NoBoundaryError
-from consumerd.fetch.fetcher import PartitionResponse
-from consumerd.fetch.log_changes import not_a_boundary
-from consumerd.fetch.policies import FetchServices
-from consumerd.fetch.response import FetchOutcome
-from consumerd.fetch.v07.boundaries import MAX_SEGMENTS, boundary_before
-from consumerd.fetch.v07.link import BrokerLink, open_connection
-from consumerd.fetch.v07.offset_lookups import OffsetLookups
-from consumerd.fetch.v07.pace import Pace
-from consumerd.fetch.v07.poller import IdlePoller, Idler
+from consumerd.base.errors import BrokerError
+from consumerd.base.turns import in_turns
+from consumerd.member.fetch.errors import NoBoundaryError
+from consumerd.member.fetch.fetcher import PartitionResponse
+from consumerd.member.fetch.log_changes import not_a_boundary
+from consumerd.member.fetch.policies import FetchServices
+from consumerd.member.fetch.response import FetchOutcome
+from consumerd.member.fetch.v07.boundaries import MAX_SEGMENTS, boundary_before
+from consumerd.member.fetch.v07.link import BrokerLink, open_connection
+from consumerd.member.fetch.v07.offset_lookups import OffsetLookups
+from consumerd.member.fetch.v07.pace import Pace
+from consumerd.member.fetch.v07.poller import IdlePoller, Idler
 from consumerd.net import ConnectionClosedError
-from consumerd.turns import in_turns
 from consumerd.wire.v07 import LATEST, ErrorCode, FetchRequest, decode_steps, split_fetch_response
 
 if TYPE_CHECKING:
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
     from random import Random
 
-    from consumerd.fetch.budget import ByteBudget, Reservation
-    from consumerd.fetch.lane import Lane
-    from consumerd.fetch.listener import FetchListener
-    from consumerd.fetch.log_changes import LogChange
-    from consumerd.fetch.settings import FetchSettings
-    from consumerd.fetch.v07.boundaries import LogAccess
-    from consumerd.fetch.v07.link import Directory
+    from consumerd.base.budget import ByteBudget, Reservation
+    from consumerd.base.partition import LogId, TopicPartition
+    from consumerd.base.ports import Clock
+    from consumerd.member.fetch.lane import Lane
+    from consumerd.member.fetch.listener import FetchListener
+    from consumerd.member.fetch.log_changes import LogChange
+    from consumerd.member.fetch.settings import FetchSettings
+    from consumerd.member.fetch.v07.boundaries import LogAccess
+    from consumerd.member.fetch.v07.link import Directory
     from consumerd.net import Connection, Connector
-    from consumerd.partition import LogId, TopicPartition
-    from consumerd.ports import Clock
     from consumerd.wire import WireError
     from consumerd.wire.v07 import MessageBatch
 
@@ -175,7 +175,7 @@ class _Broker:
 class V07Brokers:
     """The brokers of a cluster of 0.7; see `FetchBrokers`.
 
-    `connect` and `directory` are the ports to them (`consumerd.net.connect`, `consumerd.cluster.BrokerDirectory`),
+    `connect` and `directory` are the ports to them (`consumerd.net.connect`, `consumerd.net.cluster.BrokerDirectory`),
     `budget` the common memory budget that the lanes were made with.
     """
 

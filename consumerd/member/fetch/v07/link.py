@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from consumerd.errors import BrokerError, reason_of
-from consumerd.fetch.backoff import Backoff
-from consumerd.fetch.errors import BrokerUnknownError
+from consumerd.base.backoff import Backoff
+from consumerd.base.errors import BrokerError, reason_of
+from consumerd.member.fetch.errors import BrokerUnknownError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.fetch.policies import FetchServices
+    from consumerd.member.fetch.policies import FetchServices
     from consumerd.net import Connection, Connector
 
 log = structlog.get_logger(__name__)
 
 
 class Directory(Protocol):
-    """The addresses of brokers; see `consumerd.cluster.BrokerDirectory`."""
+    """The addresses of brokers; see `consumerd.net.cluster.BrokerDirectory`."""
 
     def subscribe(self, changed: Callable[..., None]) -> Callable[[], None]:
         """Call `changed` when a broker came, went or moved; returns the unsubscriber."""

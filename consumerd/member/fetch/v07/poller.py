@@ -29,19 +29,19 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
-from consumerd.errors import reason_of
-from consumerd.fetch.backoff import sleep_unless
-from consumerd.fetch.fetcher import PartitionResponse
+from consumerd.base.backoff import sleep_unless
+from consumerd.base.errors import reason_of
+from consumerd.member.fetch.fetcher import PartitionResponse
 from consumerd.net import ConnectionClosedError
 from consumerd.wire import WireError
 from consumerd.wire.v07 import FetchRequest, MultiFetchRequest, decode_multifetch_response
 
 if TYPE_CHECKING:
-    from consumerd.fetch.budget import ByteBudget
-    from consumerd.fetch.lane import Lane
-    from consumerd.fetch.policies import FetchServices
-    from consumerd.fetch.v07.link import BrokerLink
-    from consumerd.fetch.v07.pace import Pace
+    from consumerd.base.budget import ByteBudget
+    from consumerd.member.fetch.lane import Lane
+    from consumerd.member.fetch.policies import FetchServices
+    from consumerd.member.fetch.v07.link import BrokerLink
+    from consumerd.member.fetch.v07.pace import Pace
 
 log = structlog.get_logger(__name__)
 

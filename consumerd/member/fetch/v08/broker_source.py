@@ -16,16 +16,16 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from consumerd.errors import BrokerError
-from consumerd.fetch.v08.exchange import Exchange, Line, PartitionRequest, answer_of, cancel, fail
-from consumerd.fetch.v08.polls import Polls
+from consumerd.base.errors import BrokerError
+from consumerd.member.fetch.v08.exchange import Exchange, Line, PartitionRequest, answer_of, cancel, fail
+from consumerd.member.fetch.v08.polls import Polls
 from consumerd.wire import WireError
 
 if TYPE_CHECKING:
-    from consumerd.client import ClusterClient, FetchedPartition
-    from consumerd.fetch.listener import FetchCounters
-    from consumerd.fetch.settings import FetchSettings
-    from consumerd.ports import Clock
+    from consumerd.base.ports import Clock
+    from consumerd.member.fetch.listener import FetchCounters
+    from consumerd.member.fetch.settings import FetchSettings
+    from consumerd.net.client import ClusterClient, FetchedPartition
 
 #: Senders of busy partitions: one sends a request while the response of another is decoded.
 BUSY_SENDERS: Final = 2

@@ -16,15 +16,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from consumerd.client import PartitionFetch, UnsupportedApiError, epoch_ends, list_offsets, topic_error
-from consumerd.errors import BrokerError
-from consumerd.fetch.fetcher import PartitionResponse
-from consumerd.fetch.log_changes import find_change
-from consumerd.fetch.policies import FetchServices
-from consumerd.fetch.response import FetchOutcome
-from consumerd.fetch.v08.broker_source import BrokerSource
-from consumerd.fetch.v08.exchange import UNKNOWN, PartitionRequest
-from consumerd.partition import LogId
+from consumerd.base.errors import BrokerError
+from consumerd.base.partition import LogId
+from consumerd.member.fetch.fetcher import PartitionResponse
+from consumerd.member.fetch.log_changes import find_change
+from consumerd.member.fetch.policies import FetchServices
+from consumerd.member.fetch.response import FetchOutcome
+from consumerd.member.fetch.v08.broker_source import BrokerSource
+from consumerd.member.fetch.v08.exchange import UNKNOWN, PartitionRequest
+from consumerd.net.client import PartitionFetch, UnsupportedApiError, epoch_ends, list_offsets, topic_error
 from consumerd.wire import WireError
 from consumerd.wire.v07 import LATEST
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from consumerd.client import Channel, ClusterClient, EpochEnd, FetchedPartition, ListedOffsets
-    from consumerd.fetch.lane import Lane
-    from consumerd.fetch.listener import FetchListener
-    from consumerd.fetch.log_changes import LogChange
-    from consumerd.fetch.settings import FetchSettings
-    from consumerd.partition import TopicPartition
-    from consumerd.ports import Clock
+    from consumerd.base.partition import TopicPartition
+    from consumerd.base.ports import Clock
+    from consumerd.member.fetch.lane import Lane
+    from consumerd.member.fetch.listener import FetchListener
+    from consumerd.member.fetch.log_changes import LogChange
+    from consumerd.member.fetch.settings import FetchSettings
+    from consumerd.net.client import Channel, ClusterClient, EpochEnd, FetchedPartition, ListedOffsets
     from consumerd.wire.v08.fetch_session import Place
     from consumerd.wire.v08.records import RecordSet
 
@@ -61,7 +61,7 @@ class _Leadership(NamedTuple):
 
 
 class TopicCreations(Protocol):
-    """The topics' nodes in ZooKeeper: when each was created. See `consumerd.cluster.TopicNodes`."""
+    """The topics' nodes in ZooKeeper: when each was created. See `consumerd.net.cluster.TopicNodes`."""
 
     def subscribe(self, changed: Callable[[str], None]) -> None:
         """Call `changed` with a topic whose node may be another one than before."""

@@ -11,17 +11,17 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from consumerd.client import FetchedPartition, PartitionFetch, fetch_partitions
-from consumerd.errors import BrokerError
+from consumerd.base.errors import BrokerError
 from consumerd.net import BadFrameError
+from consumerd.net.client import FetchedPartition, PartitionFetch, fetch_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from consumerd.client import Channel, ClusterClient, ClusterMetadata, FetchedPartitions
-    from consumerd.fetch.listener import FetchCounters
-    from consumerd.fetch.settings import FetchSettings
-    from consumerd.ports import Clock
+    from consumerd.base.ports import Clock
+    from consumerd.member.fetch.listener import FetchCounters
+    from consumerd.member.fetch.settings import FetchSettings
+    from consumerd.net.client import Channel, ClusterClient, ClusterMetadata, FetchedPartitions
     from consumerd.wire.v08.fetch_session import Place, SessionRequest
 
 #: An offset that the broker did not return.

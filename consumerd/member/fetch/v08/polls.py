@@ -21,9 +21,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from consumerd.client import FetchedPartition
-from consumerd.errors import BrokerError
-from consumerd.fetch.v08.exchange import UNKNOWN, Line, answer_of, cancel, fail
+from consumerd.base.errors import BrokerError
+from consumerd.member.fetch.v08.exchange import UNKNOWN, Line, answer_of, cancel, fail
+from consumerd.net.client import FetchedPartition
 from consumerd.wire import WireError
 from consumerd.wire.v08.apis import FETCH
 from consumerd.wire.v08.fetch_session import FetchSession
@@ -31,9 +31,9 @@ from consumerd.wire.v08.fetch_session import FetchSession
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
-    from consumerd.client import Channel, ClusterMetadata, FetchedPartitions, PartitionFetch
-    from consumerd.fetch.settings import FetchSettings
-    from consumerd.fetch.v08.exchange import Exchange, PartitionRequest
+    from consumerd.member.fetch.settings import FetchSettings
+    from consumerd.member.fetch.v08.exchange import Exchange, PartitionRequest
+    from consumerd.net.client import Channel, ClusterMetadata, FetchedPartitions, PartitionFetch
     from consumerd.wire.v08.fetch_session import Place
 
 #: Seconds for which the broker may hold a poll of newcomers back, and the part of `max_wait`, whichever is longer: at

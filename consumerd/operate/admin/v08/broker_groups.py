@@ -10,17 +10,17 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from consumerd.admin.errors import RefusedError
-from consumerd.admin.v08.consumer_groups import add_members, has_patterns
-from consumerd.admin.v08.logs import V08BrokerLogs
-from consumerd.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot, epochs_of, texts_of
-from consumerd.client import UnansweredAttempts, UnsupportedApiError, error_of
-from consumerd.cluster import GroupView, Member, PartitionView
-from consumerd.errors import NotFoundError
-from consumerd.offsets import KafkaOffsetStore
-from consumerd.partition import TopicPartition
-from consumerd.registry import RegistryError, StaticSubscription
+from consumerd.base.errors import NotFoundError
+from consumerd.base.partition import TopicPartition
+from consumerd.member.offsets import KafkaOffsetStore
+from consumerd.net.client import UnansweredAttempts, UnsupportedApiError, error_of
+from consumerd.net.cluster import GroupView, Member, PartitionView
+from consumerd.operate.admin.errors import RefusedError
+from consumerd.operate.admin.v08.consumer_groups import add_members, has_patterns
+from consumerd.operate.admin.v08.logs import V08BrokerLogs
+from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot, epochs_of, texts_of
 from consumerd.wire.errors import WireError
+from consumerd.wire.registry import RegistryError, StaticSubscription
 from consumerd.wire.v08.apis import (
     CONSUMER_GROUP_DESCRIBE,
     DELETE_GROUPS,
@@ -33,10 +33,10 @@ from consumerd.wire.v08.subscription import PROTOCOL_TYPE, decode_assignment, de
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from consumerd.admin.changes import OffsetChange
-    from consumerd.client import ClusterClient
-    from consumerd.cluster import V08Topics
-    from consumerd.offsets.kafka_store import CommittedOffset
+    from consumerd.member.offsets.kafka_store import CommittedOffset
+    from consumerd.net.client import ClusterClient
+    from consumerd.net.cluster import V08Topics
+    from consumerd.operate.admin.changes import OffsetChange
 
 #: OFFSET_FETCH of everything that a group committed.
 _ALL_OFFSETS: Final = 2

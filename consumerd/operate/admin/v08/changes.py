@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from consumerd.admin.changes import OffsetChange, OffsetTarget, OffsetTargetKind
-from consumerd.admin.logs import LogRange, LookupFailure
-from consumerd.admin.v08.snapshot import CoordinatorKind
-from consumerd.registry import offset_path
+from consumerd.operate.admin.changes import OffsetChange, OffsetTarget, OffsetTargetKind
+from consumerd.operate.admin.logs import LogRange, LookupFailure
+from consumerd.operate.admin.v08.snapshot import CoordinatorKind
+from consumerd.wire.registry import offset_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from consumerd.admin.v08.logs import TimestampOffset, V08BrokerLogs
-    from consumerd.admin.v08.snapshot import V08GroupSnapshot
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
+    from consumerd.operate.admin.v08.logs import TimestampOffset, V08BrokerLogs
+    from consumerd.operate.admin.v08.snapshot import V08GroupSnapshot
 
 
 #: Members that commit to brokers do not read the offsets in ZooKeeper.

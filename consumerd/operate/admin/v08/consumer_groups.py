@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from consumerd.cluster import GroupView, Member
-from consumerd.partition import TopicPartition
-from consumerd.registry import FilterKind, RegistryError, StaticSubscription, TopicFilter
+from consumerd.base.partition import TopicPartition
+from consumerd.net.cluster import GroupView, Member
+from consumerd.wire.registry import FilterKind, RegistryError, StaticSubscription, TopicFilter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -11,26 +11,26 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from consumerd.admin.diagnosis_members import foreign_findings, member_findings
-from consumerd.admin.diagnosis_offsets import (
+from consumerd.base.partition import TopicPartition
+from consumerd.operate.admin.diagnosis_members import foreign_findings, member_findings
+from consumerd.operate.admin.diagnosis_offsets import (
     cut_off_findings,
     former_log_findings,
     former_topic_findings,
     offset_findings,
     silence,
 )
-from consumerd.admin.diagnosis_owners import owner_findings
-from consumerd.admin.findings import GroupFinding, GroupFindingKind, capital, listed
-from consumerd.admin.logs import LookupFailure
-from consumerd.admin.v08.consumer_groups import MOVING
-from consumerd.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
-from consumerd.partition import TopicPartition
+from consumerd.operate.admin.diagnosis_owners import owner_findings
+from consumerd.operate.admin.findings import GroupFinding, GroupFindingKind, capital, listed
+from consumerd.operate.admin.logs import LookupFailure
+from consumerd.operate.admin.v08.consumer_groups import MOVING
+from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from consumerd.admin.diagnosis_offsets import DiagnosisInput
-    from consumerd.admin.v08.transactions import OpenTransaction
+    from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
+    from consumerd.operate.admin.v08.transactions import OpenTransaction
 
 #: States of groups whose members have no partitions just now (`AwaitingSync` until 1.0).
 _REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance", "AwaitingSync"})

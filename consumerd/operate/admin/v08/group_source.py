@@ -8,30 +8,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from consumerd.admin.diagnosis_offsets import DiagnosisInput
-from consumerd.admin.editing import write_changes
-from consumerd.admin.v08.snapshot import CoordinatorKind, epochs_of, numbers_of, read_v08_snapshot, texts_of
-from consumerd.admin.v08.transactions import find_open_transactions
-from consumerd.cluster import V08ClusterView
-from consumerd.cluster.reading import children, read_all
-from consumerd.errors import BrokerError
-from consumerd.fetch.log_changes import find_change
-from consumerd.offsets import KafkaOffsetStore
-from consumerd.partition import LogId, TopicPartition
-from consumerd.registry import owners_root, topic_path
+from consumerd.base.errors import BrokerError
+from consumerd.base.partition import LogId, TopicPartition
+from consumerd.member.fetch.log_changes import find_change
+from consumerd.member.offsets import KafkaOffsetStore
+from consumerd.net.cluster import V08ClusterView
+from consumerd.net.cluster.reading import children, read_all
+from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
+from consumerd.operate.admin.editing import write_changes
+from consumerd.operate.admin.v08.snapshot import CoordinatorKind, epochs_of, numbers_of, read_v08_snapshot, texts_of
+from consumerd.operate.admin.v08.transactions import find_open_transactions
 from consumerd.wire.errors import WireError
+from consumerd.wire.registry import owners_root, topic_path
 from consumerd.wire.v08.schema import NO_UUID
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from consumerd.admin.changes import OffsetChange
-    from consumerd.admin.v08.logs import V08BrokerLogs
-    from consumerd.admin.v08.snapshot import V08GroupSnapshot
-    from consumerd.cluster import V08Topics
-    from consumerd.fetch.log_changes import LogChange
-    from consumerd.offsets.kafka_store import CommittedOffset
-    from consumerd.ports import ZooKeeper
+    from consumerd.base.ports import ZooKeeper
+    from consumerd.member.fetch.log_changes import LogChange
+    from consumerd.member.offsets.kafka_store import CommittedOffset
+    from consumerd.net.cluster import V08Topics
+    from consumerd.operate.admin.changes import OffsetChange
+    from consumerd.operate.admin.v08.logs import V08BrokerLogs
+    from consumerd.operate.admin.v08.snapshot import V08GroupSnapshot
 
 
 #: The topic in which brokers keep the offsets of groups.

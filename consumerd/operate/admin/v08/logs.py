@@ -11,17 +11,17 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from consumerd.admin.logs import LogRange, LookupFailure
-from consumerd.client import epoch_ends, error_of, list_offsets
-from consumerd.errors import BrokerError
+from consumerd.base.errors import BrokerError
+from consumerd.net.client import epoch_ends, error_of, list_offsets
+from consumerd.operate.admin.logs import LogRange, LookupFailure
 from consumerd.wire.errors import WireError
 from consumerd.wire.v07 import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from consumerd.client import ClusterClient, EpochEnd
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
+    from consumerd.net.client import ClusterClient, EpochEnd
 
 #: No message is of that time or later.
 _NOTHING: Final = -1

@@ -13,22 +13,22 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from consumerd.admin.snapshot import GroupSnapshot, foreign_children, named_topics
-from consumerd.cluster import V08ClusterView
+from consumerd.base.partition import TopicPartition
 from consumerd.group.assignors import Spelling, range_owners, roundrobin_owners
-from consumerd.offsets.metadata import parse_metadata
-from consumerd.partition import TopicPartition
-from consumerd.registry import INTERNAL_TOPICS, Dialect, FilterSubscription
+from consumerd.member.offsets.metadata import parse_metadata
+from consumerd.net.cluster import V08ClusterView
+from consumerd.operate.admin.snapshot import GroupSnapshot, foreign_children, named_topics
+from consumerd.wire.registry import INTERNAL_TOPICS, Dialect, FilterSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from consumerd.cluster import GroupView
+    from consumerd.base.partition import LogId
+    from consumerd.base.ports import NodeStat, ZooKeeper
     from consumerd.group import Assignment
-    from consumerd.offsets.kafka_store import CommittedOffset
-    from consumerd.partition import LogId
-    from consumerd.ports import NodeStat, ZooKeeper
-    from consumerd.registry import Subscription
+    from consumerd.member.offsets.kafka_store import CommittedOffset
+    from consumerd.net.cluster import GroupView
+    from consumerd.wire.registry import Subscription
 
 #: Topic -> numbers of its partitions.
 Numbers = dict[str, tuple[int, ...]]

@@ -9,28 +9,28 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from consumerd.admin.errors import ArgumentError, RefusedError
-from consumerd.admin.v08.topic_plan import TopicPlan, assign_replicas, check_topic_name, require_alive
-from consumerd.admin.writing import write_together
-from consumerd.cluster import V08ClusterView
-from consumerd.errors import NotFoundError
-from consumerd.ports import Create, SetData
-from consumerd.registry import (
+from consumerd.base.errors import NotFoundError
+from consumerd.base.ports import Create, SetData
+from consumerd.net.cluster import V08ClusterView
+from consumerd.net.zk.errors import ConnectionLost, MultiFailed, NodeExists
+from consumerd.operate.admin.errors import ArgumentError, RefusedError
+from consumerd.operate.admin.v08.topic_plan import TopicPlan, assign_replicas, check_topic_name, require_alive
+from consumerd.operate.admin.writing import write_together
+from consumerd.wire.registry import (
     delete_topic_path,
     format_topic_assignment,
     format_topic_config,
     topic_config_path,
     topic_path,
 )
-from consumerd.zk.errors import ConnectionLost, MultiFailed, NodeExists
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from random import Random
 
-    from consumerd.admin.v08.topic_plan import Assignment
-    from consumerd.ports import ZooKeeper
-    from consumerd.registry import BrokerNode
+    from consumerd.base.ports import ZooKeeper
+    from consumerd.operate.admin.v08.topic_plan import Assignment
+    from consumerd.wire.registry import BrokerNode
 
 #: Version of the broker node from which on every broker takes requests for it (0.10.2).
 _REQUESTS_SINCE: Final = 4

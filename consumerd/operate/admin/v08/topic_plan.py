@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from consumerd.admin.errors import ArgumentError
+from consumerd.operate.admin.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from consumerd.admin.errors import ArgumentError
-from consumerd.admin.v08.topic_plan import require_alive
-from consumerd.client import BrokerRefusedError, UnansweredAttempts, UnsupportedApiError, error_of, passes
-from consumerd.errors import BrokerError, NotFoundError
+from consumerd.base.errors import BrokerError, NotFoundError
+from consumerd.net.client import BrokerRefusedError, UnansweredAttempts, UnsupportedApiError, error_of, passes
+from consumerd.operate.admin.errors import ArgumentError
+from consumerd.operate.admin.v08.topic_plan import require_alive
 from consumerd.wire.v08.apis import CREATE_TOPICS, DELETE_TOPICS
 from consumerd.wire.v08.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from consumerd.admin.v08.topic_plan import TopicPlan
-    from consumerd.client import Channel, ClusterClient
+    from consumerd.net.client import Channel, ClusterClient
+    from consumerd.operate.admin.v08.topic_plan import TopicPlan
     from consumerd.wire.v08.schema import Api
 
 #: From this version of CREATE_TOPICS on -1 stands for the brokers' defaults.

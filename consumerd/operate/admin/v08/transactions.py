@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from consumerd.admin.logs import LogRange
-from consumerd.client import topic_error
-from consumerd.errors import BrokerError, reason_of
+from consumerd.base.errors import BrokerError, reason_of
+from consumerd.net.client import topic_error
+from consumerd.operate.admin.logs import LogRange
 from consumerd.wire.errors import WireError
 from consumerd.wire.v08.apis import DESCRIBE_PRODUCERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from consumerd.admin.logs import LookupFailure
-    from consumerd.admin.v08.logs import V08BrokerLogs
-    from consumerd.client import ClusterClient
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
+    from consumerd.net.client import ClusterClient
+    from consumerd.operate.admin.logs import LookupFailure
+    from consumerd.operate.admin.v08.logs import V08BrokerLogs
 
 
 class OpenProducer(NamedTuple):

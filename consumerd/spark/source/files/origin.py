@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from consumerd.errors import NotFoundError
-from consumerd.partition import TopicPartition
+from consumerd.base.errors import NotFoundError
+from consumerd.base.partition import TopicPartition
 from consumerd.spark.source.choice import PartitionChoice
 from consumerd.spark.source.errors import FileReadError
 from consumerd.spark.source.files.lines import ExpectedRange, read_rows

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from consumerd.errors import ConfigError, CorruptDataError, NotFoundError
-from consumerd.partition import TopicPartition
+from consumerd.base.errors import ConfigError, CorruptDataError, NotFoundError
+from consumerd.base.partition import TopicPartition
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.v07 import validate_topic
 

@@ -14,7 +14,7 @@ import re
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from consumerd.storage.archive_resync import BoundarySearch
+from consumerd.storage.log.archive_resync import BoundarySearch
 from consumerd.wire.v07 import MessageSetTail, OuterMessage, read_outer
 from consumerd.wire.v07.walk import LAYOUTS, verify
 

@@ -11,7 +11,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, Final, Self
 
-from consumerd.errors import reason_of
+from consumerd.base.errors import reason_of
 from consumerd.spark.source.errors import (
     BrokerReadError,
     BrokerTimeoutError,

@@ -1,9 +1,9 @@
 """Commit the offsets that a stream has reached to ZooKeeper, for tools that show lag. They are never read back.
 
 Strategy: the group must not be in use. At the start of a stream, and at each write, a member or owner in it is a reason
-to refuse; the write itself is the multi of `consumerd.admin.editing`, which fails if a consumer claims a partition at
-that moment. A ZooKeeper that is unavailable for a while does not end the stream: that is logged, and the next write
-retries.
+to refuse; the write itself is the multi of `consumerd.operate.admin.editing`, which fails if a consumer claims a
+partition at that moment. A ZooKeeper that is unavailable for a while does not end the stream: that is logged, and the
+next write retries.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from consumerd.admin import OffsetChange, RefusedError, read_v07_snapshot, write_changes
-from consumerd.errors import NotFoundError, ZooKeeperError
-from consumerd.partition import TopicPartition
-from consumerd.registry import RegistryError, check_name, offset_path
+from consumerd.base.errors import NotFoundError, ZooKeeperError
+from consumerd.base.partition import TopicPartition
+from consumerd.operate.admin import OffsetChange, RefusedError, read_v07_snapshot, write_changes
 from consumerd.spark.source.offsets import entries, parse_offsets
 from consumerd.spark.source.options import OptionError
 from consumerd.spark.source.v07.zookeeper import ask_zookeeper
+from consumerd.wire.registry import RegistryError, check_name, offset_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from consumerd.admin import V07GroupSnapshot
+    from consumerd.net.zk import Session
+    from consumerd.operate.admin import V07GroupSnapshot
     from consumerd.spark.source.offsets import Offsets
-    from consumerd.zk import Session
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ import weakref
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from consumerd.errors import NotFoundError
-from consumerd.partition import TopicPartition
+from consumerd.base.errors import NotFoundError
+from consumerd.base.partition import TopicPartition
 from consumerd.spark.source.choice import PartitionChoice
 from consumerd.spark.source.errors import BrokerReadError, OffsetUnavailableError
 from consumerd.spark.source.logs import WithoutEpochs
@@ -28,7 +28,7 @@ from consumerd.wire.v07 import LATEST
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from consumerd.ports import ZooKeeper
+    from consumerd.base.ports import ZooKeeper
     from consumerd.spark.source.offsets import Key
     from consumerd.spark.source.options import BrokersLocation, SourceOptions
     from consumerd.spark.source.v07.boundaries import Fetch
@@ -81,9 +81,9 @@ class BrokerOrigin(WithoutEpochs):
         return self._registered
 
     async def _read(self, zk: ZooKeeper) -> Registered:
-        from consumerd.cluster import ClusterView  # noqa: PLC0415
-        from consumerd.cluster.reading import children  # noqa: PLC0415
-        from consumerd.registry import topics_path  # noqa: PLC0415
+        from consumerd.net.cluster import ClusterView  # noqa: PLC0415
+        from consumerd.net.cluster.reading import children  # noqa: PLC0415
+        from consumerd.wire.registry import topics_path  # noqa: PLC0415
 
         view = ClusterView(zk)
         brokers = {broker: found.address for broker, found in (await view.read_brokers()).items()}

@@ -28,7 +28,7 @@ from consumerd.spark.source.columns import ParseMode, arrow_schema
 from consumerd.spark.source.errors import DataLossError, MalformedMessageError, SplitBoundaryError
 from consumerd.spark.source.request import BATCH_BYTES, BATCH_ROWS, ConstantColumns, freeze_imports, numbers
 from consumerd.spark.source.v07.segment_file import SplitStream, open_segment
-from consumerd.storage.archive import MESSAGE_FLAWS, ArchivedRun, Flaw, FlawKind, IndexedMessages, read_indexed
+from consumerd.storage.log.archive import MESSAGE_FLAWS, ArchivedRun, Flaw, FlawKind, IndexedMessages, read_indexed
 from consumerd.wire.v07 import Codec
 from consumerd.wire.v07.walk import LAYOUTS
 

@@ -1,4 +1,4 @@
-"""The bytes of a segment, for `consumerd.storage.archive.read_runs`: from a file, a `.gz` file, a URL or a broker.
+"""The bytes of a segment, for `consumerd.storage.log.archive.read_runs`: from a file, a `.gz` file, a URL or a broker.
 
 Strategy: a reader is open for the time of one split and returns bytes by their offsets, including those after the
 split's end: they distinguish a segment that ends within a message from a split that does.
@@ -18,12 +18,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
-from consumerd.errors import ConsumerdError
+from consumerd.base.errors import ConsumerdError
 from consumerd.spark.source.errors import FileReadError
 from consumerd.spark.source.request import DEFAULT_FETCH_SIZE, DEFAULT_TIMEOUT
 from consumerd.spark.source.v07.client import BrokerLog
 from consumerd.spark.source.v07.split import BrokerRange, FileRange
-from consumerd.storage.archive_packed import UnpackedStream
+from consumerd.storage.log.archive_packed import UnpackedStream
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
-from consumerd.clock import SystemClock
-from consumerd.errors import NotFoundError
-from consumerd.zk import Session, parse_connect_string
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import NotFoundError
+from consumerd.net.zk import Session, parse_connect_string
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

@@ -1,8 +1,9 @@
 """A blocking interface to the asyncio client of 0.8+ brokers, for tasks and planners without an event loop.
 
-Strategy: `consumerd.client` runs on a loop in a thread of its own, created with the first request and ended by `close`.
-The caller waits for one request at a time; an interrupt of the caller cancels it. The loop is in that thread and not in
-the caller's, because a caller may be inside a loop (a notebook), and because a generator may be closed anywhere.
+Strategy: `consumerd.net.client` runs on a loop in a thread of its own, created with the first request and ended by
+`close`. The caller waits for one request at a time; an interrupt of the caller cancels it. The loop is in that thread
+and not in the caller's, because a caller may be inside a loop (a notebook), and because a generator may be closed
+anywhere.
 
 Leaders move and brokers restart, so retriable failures are retried until `timeout` seconds after the start of the
 request. Then the last reason is the error, as one of `consumerd.spark.source.errors`.
@@ -22,7 +23,20 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
-from consumerd.client import (
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import BrokerError
+from consumerd.base.partition import LogId
+from consumerd.net import (
+    BadFrameError,
+    ConnectError,
+    ConnectionClosedError,
+    ConnectionSettings,
+    RequestTimeoutError,
+    TlsError,
+    UnexpectedTlsError,
+    connect,
+)
+from consumerd.net.client import (
     AuthenticationError,
     BrokerRefusedError,
     ChannelOpener,
@@ -40,20 +54,7 @@ from consumerd.client import (
     fetch_partitions,
     list_offsets,
 )
-from consumerd.client.fetching import LAST_WITH_NAMES
-from consumerd.clock import SystemClock
-from consumerd.errors import BrokerError
-from consumerd.net import (
-    BadFrameError,
-    ConnectError,
-    ConnectionClosedError,
-    ConnectionSettings,
-    RequestTimeoutError,
-    TlsError,
-    UnexpectedTlsError,
-    connect,
-)
-from consumerd.partition import LogId
+from consumerd.net.client.fetching import LAST_WITH_NAMES
 from consumerd.spark.source.errors import (
     BrokerReadError,
     BrokerRejectedError,
@@ -71,8 +72,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
     from types import TracebackType
 
-    from consumerd.client import BrokerRelease, Channel, EpochEnd
-    from consumerd.ports import SaslMechanism
+    from consumerd.base.ports import SaslMechanism
+    from consumerd.net.client import BrokerRelease, Channel, EpochEnd
     from consumerd.spark.source.option_values import BootstrapLocation, Login, Tls
 
     Address = tuple[str, int]

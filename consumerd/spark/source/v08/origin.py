@@ -18,10 +18,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from consumerd.credentials import read_secret
-from consumerd.errors import ConfigError
-from consumerd.fetch.log_changes import find_change
-from consumerd.partition import LogId
+from consumerd.base.credentials import read_secret
+from consumerd.base.errors import ConfigError
+from consumerd.base.partition import LogId
+from consumerd.member.fetch.log_changes import find_change
 from consumerd.spark.source.choice import PartitionChoice
 from consumerd.spark.source.offsets import LogOffset
 from consumerd.spark.source.options import OptionError, SubscribePattern
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql.datasource import InputPartition
 
-    from consumerd.client import EpochEnd
-    from consumerd.fetch.log_changes import LogChange
+    from consumerd.member.fetch.log_changes import LogChange
+    from consumerd.net.client import EpochEnd
     from consumerd.spark.source.offsets import Key
     from consumerd.spark.source.options import BootstrapLocation, SourceOptions
     from consumerd.spark.source.v08.client import Address, TopicMetadata

@@ -5,19 +5,19 @@ Imported with the first filter: it takes 1 MiB, and most members name their topi
 
 from typing import TYPE_CHECKING
 
-from consumerd.lazy import lazy_names
+from consumerd.base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from consumerd.registry.regex.matcher import MAX_STEPS, matches
-    from consumerd.registry.regex.parser import parse
-    from consumerd.registry.regex.program import MAX_INSTRUCTIONS, Program, size
+    from consumerd.wire.registry.regex.matcher import MAX_STEPS, matches
+    from consumerd.wire.registry.regex.parser import parse
+    from consumerd.wire.registry.regex.program import MAX_INSTRUCTIONS, Program, size
 else:
     __getattr__ = lazy_names(
         __name__,
         {
-            "consumerd.registry.regex.matcher": "MAX_STEPS matches",
-            "consumerd.registry.regex.parser": "parse",
-            "consumerd.registry.regex.program": "MAX_INSTRUCTIONS Program size",
+            "consumerd.wire.registry.regex.matcher": "MAX_STEPS matches",
+            "consumerd.wire.registry.regex.parser": "parse",
+            "consumerd.wire.registry.regex.program": "MAX_INSTRUCTIONS Program size",
         },
     )
 

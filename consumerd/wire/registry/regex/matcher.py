@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import cast
 
-from consumerd.registry.errors import RegistryError
-from consumerd.registry.regex.charset import TERMINATORS, WORD, CharSet
-from consumerd.registry.regex.program import Lookbehind, Opcode, Program
+from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.regex.charset import TERMINATORS, WORD, CharSet
+from consumerd.wire.registry.regex.program import Lookbehind, Opcode, Program
 
 #: Steps of about a tenth of a second, during which nothing else runs; lists of hundreds of topics take a few thousand.
 MAX_STEPS = 100_000

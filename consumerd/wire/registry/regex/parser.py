@@ -10,10 +10,10 @@ from __future__ import annotations
 import string
 from typing import NamedTuple
 
-from consumerd.registry.errors import RegistryError, shown
-from consumerd.registry.regex import program as build
-from consumerd.registry.regex.charset import ANY, DIGIT, DOT, POSIX, SPACE, WORD, CharSet
-from consumerd.registry.regex.program import Opcode, Program, ProgramFragment
+from consumerd.wire.registry.errors import RegistryError, shown
+from consumerd.wire.registry.regex import program as build
+from consumerd.wire.registry.regex.charset import ANY, DIGIT, DOT, POSIX, SPACE, WORD, CharSet
+from consumerd.wire.registry.regex.program import Opcode, Program, ProgramFragment
 
 #: Groups within groups; keeps the parser and the matcher off Python's recursion limit.
 MAX_DEPTH = 30

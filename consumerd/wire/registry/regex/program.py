@@ -10,12 +10,12 @@ from __future__ import annotations
 from enum import IntEnum, auto
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from consumerd.registry.errors import RegistryError
+from consumerd.wire.registry.errors import RegistryError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from consumerd.registry.regex.charset import CharSet
+    from consumerd.wire.registry.regex.charset import CharSet
 
 #: Instructions of one program, those inside its lookarounds and atomic groups included.
 MAX_INSTRUCTIONS = 20_000

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from consumerd.registry.errors import DialectError, RegistryError, shown
-from consumerd.registry.text import text_of
-from consumerd.registry.v08.json import object_of, shown_value, whole
+from consumerd.wire.registry.errors import DialectError, RegistryError, shown
+from consumerd.wire.registry.text import text_of
+from consumerd.wire.registry.v08.json import object_of, shown_value, whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from consumerd.registry.errors import RegistryError, shown
-from consumerd.registry.text import text_of
+from consumerd.wire.registry.errors import RegistryError, shown
+from consumerd.wire.registry.text import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,12 +1,12 @@
 """The paths of Kafka 0.8 and later in ZooKeeper, as far as they differ from 0.7.
 
-Ring 0. Brokers, members, owners and offsets have the paths of 0.7 (`consumerd.registry.paths`); the names of owner
+Ring 0. Brokers, members, owners and offsets have the paths of 0.7 (`consumerd.wire.registry.paths`); the names of owner
 and offset nodes are those of `TopicPartition.numbered`. Functions raise RegistryError for a name that no node can have.
 """
 
 from __future__ import annotations
 
-from consumerd.registry.paths import check_name, topic_path
+from consumerd.wire.registry.paths import check_name, topic_path
 
 TOPIC_CONFIGS = "/config/topics"
 DELETE_TOPICS = "/admin/delete_topics"

@@ -8,12 +8,17 @@ is static. Consumers of 1.0 and 1.1 escape a filter's backslashes twice; all pee
 
 from __future__ import annotations
 
-from consumerd.registry.dialect import Dialect, subscription_dialect
-from consumerd.registry.errors import DialectError, RegistryError, shown
-from consumerd.registry.subscription import FilterSubscription, StaticSubscription, Subscription, parse_subscription
-from consumerd.registry.text import text_of
-from consumerd.registry.topic_filter import FilterKind, TopicFilter
-from consumerd.registry.v08.json import member_of, object_of, quoted
+from consumerd.wire.registry.dialect import Dialect, subscription_dialect
+from consumerd.wire.registry.errors import DialectError, RegistryError, shown
+from consumerd.wire.registry.subscription import (
+    FilterSubscription,
+    StaticSubscription,
+    Subscription,
+    parse_subscription,
+)
+from consumerd.wire.registry.text import text_of
+from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
+from consumerd.wire.registry.v08.json import member_of, object_of, quoted
 
 _WHITELIST, _BLACKLIST, _STATIC = "white_list", "black_list", "static"
 _KINDS = {_WHITELIST: FilterKind.WHITELIST, _BLACKLIST: FilterKind.BLACKLIST}

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.registry.text import decimal
-from consumerd.registry.v08.json import broker_list, member_of, object_of, quoted, whole
-from consumerd.registry.values import MAX_PARTITIONS
+from consumerd.wire.registry.text import decimal
+from consumerd.wire.registry.v08.json import broker_list, member_of, object_of, quoted, whole
+from consumerd.wire.registry.values import MAX_PARTITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

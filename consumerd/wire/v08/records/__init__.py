@@ -6,7 +6,7 @@ what a produce request has.
 
 from typing import TYPE_CHECKING
 
-from consumerd.lazy import lazy_names
+from consumerd.base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from consumerd.wire.batch import BatchEnd

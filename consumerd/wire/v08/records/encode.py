@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.native import codec as native_codec
+from consumerd.base.native import codec as native_codec
 from consumerd.wire.crc import crc32
 from consumerd.wire.errors import EncodeError
 from consumerd.wire.v08.records import record_batch

@@ -19,8 +19,8 @@ from itertools import islice
 from operator import ge
 from typing import TYPE_CHECKING, cast
 
-from consumerd.native import codec as native_codec
-from consumerd.partition import LogId
+from consumerd.base.native import codec as native_codec
+from consumerd.base.partition import LogId
 from consumerd.wire.batch import BatchEnd, memory_of
 from consumerd.wire.errors import CorruptMessageError, DecompressionError
 from consumerd.wire.v07.constants import DEFAULT_LIMITS, DecodeLimits
@@ -32,8 +32,8 @@ from consumerd.wire.v08.records.record_set import RecordRun, RecordSet, Timestam
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from consumerd.native import Codec as NativeCodec
-    from consumerd.native import NativeLimits, NativeRecords
+    from consumerd.base.native import Codec as NativeCodec
+    from consumerd.base.native import NativeLimits, NativeRecords
     from consumerd.wire.v08.records.record_batch import BatchHeader
     from consumerd.wire.v08.records.record_set import Headers
 

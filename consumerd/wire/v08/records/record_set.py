@@ -18,14 +18,14 @@ from itertools import chain, islice, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypeVar, Unpack, cast
 
-from consumerd.native import codec as native_codec
+from consumerd.base.native import codec as native_codec
 from consumerd.wire.batch import MAX_NUMBER, PIECE, BatchEnding, DecodedBatch
 from consumerd.wire.column_buffers import BinaryBuffers, ColumnBuffers, HeaderBuffers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from consumerd.native import NativeBinary, NativeRecords
+    from consumerd.base.native import NativeBinary, NativeRecords
 
 _Made = TypeVar("_Made")
 #: Names and values in the order in which the producer wrote them; names may repeat, values may be null.

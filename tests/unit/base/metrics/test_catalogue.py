@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from consumerd.metrics import Kind
-from consumerd.metrics.catalogue import ALL_METRICS
+from consumerd.base.metrics import Kind
+from consumerd.base.metrics.catalogue import ALL_METRICS
 
 
 def test_names_follow_the_conventions() -> None:

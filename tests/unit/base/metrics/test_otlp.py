@@ -6,8 +6,8 @@ from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metr
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from consumerd.metrics import Histogram, Kind, Metric, Reading
-from consumerd.metrics.otlp import metrics_data
+from consumerd.base.metrics import Histogram, Kind, Metric, Reading
+from consumerd.base.metrics.otlp import metrics_data
 
 HANDLED = Metric("consumerd_handled_total", Kind.COUNTER, "Handled.", ("topic", "partition"), "{message}")
 LAG = Metric("consumerd_lag_bytes", Kind.GAUGE, "Lag.", ("topic",), "By")

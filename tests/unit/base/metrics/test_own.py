@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from consumerd.metrics import own
-from consumerd.metrics.catalogue import Kind
-from consumerd.metrics.exposition import Exposition
-from consumerd.metrics.own import HandlerMetrics
+from consumerd.base.metrics import own
+from consumerd.base.metrics.catalogue import Kind
+from consumerd.base.metrics.exposition import Exposition
+from consumerd.base.metrics.own import HandlerMetrics
 
 
 def rendered(metrics: HandlerMetrics) -> list[str]:

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from consumerd.client import BrokerRefusedError, ChannelOpener, ClientSettings, ClusterClient
-from consumerd.clock import SystemClock
-from consumerd.errors import HandlerFailedError
-from consumerd.forward import ForwardPlacing, ForwardSettings
-from consumerd.forward.feed import PartitionFeed
-from consumerd.forward.handler import ForwardHandler
-from consumerd.forward.mapping import BrokerMajorNumbering, TopicNaming
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import HandlerFailedError
+from consumerd.base.metrics import TargetCounts
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, HandlerContext
-from consumerd.metrics import TargetCounts
+from consumerd.handlers.forward import ForwardPlacing, ForwardSettings
+from consumerd.handlers.forward.feed import PartitionFeed
+from consumerd.handlers.forward.handler import ForwardHandler
+from consumerd.handlers.forward.mapping import BrokerMajorNumbering, TopicNaming
 from consumerd.net import connect
-from consumerd.partition import TopicPartition
+from consumerd.net.client import BrokerRefusedError, ChannelOpener, ClientSettings, ClusterClient
 from consumerd.wire.v07 import decode_batch, encode_message_set
 from consumerd.wire.v08 import apis
 from consumerd.wire.v08.error_codes import ErrorCode

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.client import AuthenticationError, NoBrokerError, error_of
-from consumerd.forward.errors import is_hopeless, is_too_large
+from consumerd.handlers.forward.errors import is_hopeless, is_too_large
+from consumerd.net.client import AuthenticationError, NoBrokerError, error_of
 from consumerd.producer import MessageSizeTooLargeError
 from consumerd.producer.v08.delivery import DeliveryError
 

@@ -10,15 +10,22 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.client import BrokerRefusedError, ClientSettings, error_of
-from consumerd.errors import HandlerFailedError
-from consumerd.forward import ForwardPlacing, ForwardResume, ForwardSettings, SourceIdentity, SourceMark, read_identity
-from consumerd.forward.errors import OtherLogError
-from consumerd.forward.feed import PartitionFeed
+from consumerd.base.errors import HandlerFailedError
+from consumerd.base.metrics import TargetCounts
+from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.handlers import Batch, KeyedMessage
+from consumerd.handlers.forward import (
+    ForwardPlacing,
+    ForwardResume,
+    ForwardSettings,
+    SourceIdentity,
+    SourceMark,
+    read_identity,
+)
+from consumerd.handlers.forward.errors import OtherLogError
+from consumerd.handlers.forward.feed import PartitionFeed
 from consumerd.handlers.picked import PickedContent
-from consumerd.metrics import TargetCounts
-from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
+from consumerd.net.client import BrokerRefusedError, ClientSettings, error_of
 from consumerd.producer.v08.batches import message_size
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.crc import crc32

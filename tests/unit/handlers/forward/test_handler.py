@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.client import AuthenticationError, NoBrokerError
-from consumerd.errors import HandlerFailedError
-from consumerd.forward import ForwardHandler, ForwardResume, ForwardSettings, SourceIdentity
-from consumerd.forward import handler as tested
-from consumerd.forward.mapping import BrokerMajorNumbering, TopicNaming
-from consumerd.forward.target_log import LogBounds
+from consumerd.base.errors import HandlerFailedError
+from consumerd.base.partition import LogId, TopicPartition
 from consumerd.handlers import Batch, HandlerContext, SinkPosition
-from consumerd.partition import LogId, TopicPartition
+from consumerd.handlers.forward import ForwardHandler, ForwardResume, ForwardSettings, SourceIdentity
+from consumerd.handlers.forward import handler as tested
+from consumerd.handlers.forward.mapping import BrokerMajorNumbering, TopicNaming
+from consumerd.handlers.forward.target_log import LogBounds
+from consumerd.net.client import AuthenticationError, NoBrokerError
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v07 import decode_batch, encode_message_set
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.forward import SourceMark, read_identity
-from consumerd.partition import LogId, TopicPartition
+from consumerd.base.partition import LogId, TopicPartition
+from consumerd.handlers.forward import SourceMark, read_identity
 
 NUMBERS = st.integers(0, 2**63 - 1)
 

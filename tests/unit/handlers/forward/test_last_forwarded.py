@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.forward.handler import last_forwarded
-from consumerd.forward.identity import SourceIdentity, SourceMark
-from consumerd.forward.target_log import LogBounds
-from consumerd.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
+from consumerd.handlers.forward.handler import last_forwarded
+from consumerd.handlers.forward.identity import SourceIdentity, SourceMark
+from consumerd.handlers.forward.target_log import LogBounds
 from consumerd.wire.crc import crc32
 from consumerd.wire.v08.records import decode_records, encode_record_batch
 

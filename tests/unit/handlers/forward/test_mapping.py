@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.forward import BrokerMajorNumbering, TopicNaming
-from consumerd.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
+from consumerd.handlers.forward import BrokerMajorNumbering, TopicNaming
 
 
 @pytest.mark.asyncio

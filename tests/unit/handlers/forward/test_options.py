@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from consumerd.config.model import parse
-from consumerd.errors import HandlerLoadError
-from consumerd.forward import ForwardHandler, ForwardSettings
+from consumerd.base.errors import HandlerLoadError
 from consumerd.handlers import load_handler, plain_handler
+from consumerd.handlers.forward import ForwardHandler, ForwardSettings
+from consumerd.service.config.model import parse
 
-DOCUMENT = (Path(__file__).parents[3] / "docs" / "handlers.md").read_text("utf-8")
+DOCUMENT = (Path(__file__).parents[4] / "docs" / "handlers.md").read_text("utf-8")
 GOOD: dict[str, Any] = {"bootstrap": ["127.0.0.1:9092"]}
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from consumerd.client import BrokerRefusedError, BrokerRelease, BrokerVersions, ClientSettings, ClusterClient
-from consumerd.errors import BrokerError, CorruptDataError
-from consumerd.forward.target_log import LogBounds, TargetLog
+from consumerd.base.errors import BrokerError, CorruptDataError
+from consumerd.handlers.forward.target_log import LogBounds, TargetLog
+from consumerd.net.client import BrokerRefusedError, BrokerRelease, BrokerVersions, ClientSettings, ClusterClient
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08.apis import APIS, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.client import BrokerRefusedError, BrokerRelease, BrokerVersions, ClientSettings, ClusterClient
-from consumerd.errors import BrokerError
-from consumerd.forward.errors import NoHeadersError, NoTopicError
-from consumerd.forward.topics import ForwardTopics
+from consumerd.base.errors import BrokerError
+from consumerd.handlers.forward.errors import NoHeadersError, NoTopicError
+from consumerd.handlers.forward.topics import ForwardTopics
+from consumerd.net.client import BrokerRefusedError, BrokerRelease, BrokerVersions, ClientSettings, ClusterClient
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08.apis import APIS, CREATE_TOPICS, METADATA, PRODUCE
 from consumerd.wire.v08.error_codes import ErrorCode

@@ -2,10 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.errors import ConfigError, ExitCode
-from consumerd.mirror import CircleError, find_reverse_mirrors, mirror_host, refuse_same_cluster, refuse_same_place
-from consumerd.registry import FilterKind, FilterSubscription, StaticSubscription, TopicFilter, make_consumer_id
+from consumerd.base.errors import ConfigError, ExitCode
+from consumerd.handlers.mirror import (
+    CircleError,
+    find_reverse_mirrors,
+    mirror_host,
+    refuse_same_cluster,
+    refuse_same_place,
+)
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
+from consumerd.wire.registry import FilterKind, FilterSubscription, StaticSubscription, TopicFilter, make_consumer_id
 
 
 @pytest.mark.parametrize(

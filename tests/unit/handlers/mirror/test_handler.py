@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.errors import HandlerFailedError
+from consumerd.base.errors import HandlerFailedError
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, RetryPolicy, retrying
-from consumerd.mirror import KeepingPartitioner, MirrorHandler, SourceCounts
+from consumerd.handlers.mirror import KeepingPartitioner, MirrorHandler, SourceCounts
 from consumerd.net import ConnectionClosedError
-from consumerd.partition import TopicPartition
 from consumerd.producer import NotArrivedError, Producer, ProducerSettings, UncertainError, ZooKeeperRouter
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_broker import MemoryBroker

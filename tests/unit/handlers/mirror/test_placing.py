@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from consumerd.errors import BrokerError, ConfigError
-from consumerd.mirror import KeepingPartitioner, PlacedRouter, SourceCounts, SourcePartition
+from consumerd.base.errors import BrokerError, ConfigError
+from consumerd.base.partition import TopicPartition
+from consumerd.handlers.mirror import KeepingPartitioner, PlacedRouter, SourceCounts, SourcePartition
 from consumerd.net import ConnectError, ConnectionClosedError
-from consumerd.partition import TopicPartition
-from consumerd.registry import RegistryError
 from consumerd.testing.memory_broker import MemoryBroker
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
+from consumerd.wire.registry import RegistryError
 from consumerd.wire.v07 import ErrorCode, FetchRequest, FetchResponse, Request
 
 PLACE = KeepingPartitioner()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 
-from consumerd.mirror import MirrorTopics
+from consumerd.handlers.mirror import MirrorTopics
 from consumerd.net import ConnectError, ConnectionClosedError
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_broker import MemoryBroker

@@ -13,34 +13,34 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest_asyncio
 
-from consumerd.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
-from consumerd.consumer import ConsumerSettings
-from consumerd.consumer.coordinated import CoordinatedConsumer
-from consumerd.consumer.fixed import FixedConsumer
-from consumerd.errors import BrokerError
-from consumerd.fetch.listener import FetchCounters
+from consumerd.base.errors import BrokerError
+from consumerd.base.partition import UNKNOWN_LOG, LogId
 from consumerd.group import MembershipSettings
 from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.handlers import Batch, Handler, HandlerContext
+from consumerd.member.consumer import ConsumerSettings
+from consumerd.member.consumer.coordinated import CoordinatedConsumer
+from consumerd.member.consumer.fixed import FixedConsumer
+from consumerd.member.fetch.listener import FetchCounters
+from consumerd.member.offsets import CommitResult
+from consumerd.member.offsets.store import NO_NOTES
 from consumerd.net import ConnectionClosedError
-from consumerd.offsets import CommitResult
-from consumerd.offsets.store import NO_NOTES
-from consumerd.partition import UNKNOWN_LOG, LogId
-from consumerd.registry import StaticSubscription, offset_path, owner_path
+from consumerd.net.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.group import FETCH, MemoryGroup
 from consumerd.testing.journal import Journal
+from consumerd.wire.registry import StaticSubscription, offset_path, owner_path
 from consumerd.wire.v07 import EARLIEST, LATEST, decode_batch, encode_message_set
 from consumerd.wire.v08.apis import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
 
-    from consumerd.consumer.backends_v08 import ClusterBackend
-    from consumerd.consumer.running import RunningMember
-    from consumerd.fetch import FetchSettings, Lane
-    from consumerd.offsets.store import Notes as CommitNotes
-    from consumerd.partition import TopicPartition
+    from consumerd.base.partition import TopicPartition
+    from consumerd.member.consumer.backends_v08 import ClusterBackend
+    from consumerd.member.consumer.running import RunningMember
+    from consumerd.member.fetch import FetchSettings, Lane
+    from consumerd.member.offsets.store import Notes as CommitNotes
     from consumerd.testing import Member
     from consumerd.wire.v08.schema import Api
 

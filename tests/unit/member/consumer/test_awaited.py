@@ -3,8 +3,8 @@
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.consumer.awaited import AwaitedTopics
-from consumerd.registry import FilterKind, FilterSubscription, StaticSubscription, Subscription, TopicFilter
+from consumerd.member.consumer.awaited import AwaitedTopics
+from consumerd.wire.registry import FilterKind, FilterSubscription, StaticSubscription, Subscription, TopicFilter
 
 Snapshots = list[dict[str, dict[int, range]]]
 #: Takes more steps for a long name than are allowed: no topic is found to match.

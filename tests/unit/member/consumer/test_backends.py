@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from consumerd.client.metadata import ClusterMetadata
-from consumerd.consumer.backends import V07Backend
-from consumerd.consumer.backends_v08 import ClusterBackend, V08Backend
-from consumerd.offsets import (
+from consumerd.member.consumer.backends import V07Backend
+from consumerd.member.consumer.backends_v08 import ClusterBackend, V08Backend
+from consumerd.member.offsets import (
     ClaimedStore,
     DualOffsetStore,
     KafkaOffsetStore,
@@ -21,14 +20,15 @@ from consumerd.offsets import (
     UnclaimedZooKeeperOffsetStore,
     ZooKeeperOffsetStore,
 )
+from consumerd.net.client.metadata import ClusterMetadata
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
 if TYPE_CHECKING:
-    from consumerd.client import ClusterClient
-    from consumerd.consumer.backends import FetchOwner
-    from consumerd.offsets import Storage
-    from consumerd.offsets.guards import Ownership
+    from consumerd.member.consumer.backends import FetchOwner
+    from consumerd.member.offsets import Storage
+    from consumerd.member.offsets.guards import Ownership
+    from consumerd.net.client import ClusterClient
 
 pytestmark = pytest.mark.asyncio
 

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.cluster.watched import Node
-from consumerd.config.model import parse
-from consumerd.consumer.blocked import BlockedClaims, Holder, holder_of
-from consumerd.daemon.monitor import Monitor
-from consumerd.daemon.readings import read
-from consumerd.daemon.status import read_status
-from consumerd.daemon.status_page import render
-from consumerd.metrics import catalogue
-from consumerd.partition import TopicPartition
-from consumerd.ports import NodeStat
-from consumerd.registry import owner_path
+from consumerd.base.metrics import catalogue
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import NodeStat
+from consumerd.member.consumer.blocked import BlockedClaims, Holder, holder_of
+from consumerd.net.cluster.watched import Node
+from consumerd.service.config.model import parse
+from consumerd.service.daemon.monitor import Monitor
+from consumerd.service.daemon.readings import read
+from consumerd.service.daemon.status import read_status
+from consumerd.service.daemon.status_page import render
 from consumerd.testing.clock import FakeClock
+from consumerd.wire.registry import owner_path
 
 A, B, C = (TopicPartition("t", 0, number) for number in range(3))
 OTHER = Holder("g_other", 0x1F)

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.config.model import parse
-from consumerd.consumer.partitions import OwnedPartitions
-from consumerd.daemon.monitor import Monitor
-from consumerd.daemon.status import read_status
-from consumerd.daemon.status_page import render
-from consumerd.fetch.log_changes import LogChange, LogChangeKind
-from consumerd.partition import LogId, TopicPartition
+from consumerd.base.partition import LogId, TopicPartition
+from consumerd.member.consumer.partitions import OwnedPartitions
+from consumerd.member.fetch.log_changes import LogChange, LogChangeKind
+from consumerd.service.config.model import parse
+from consumerd.service.daemon.monitor import Monitor
+from consumerd.service.daemon.status import read_status
+from consumerd.service.daemon.status_page import render
 from consumerd.testing.clock import FakeClock
 
 

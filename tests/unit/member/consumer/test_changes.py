@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.errors import ConfigError, HandlerFailedError
+from consumerd.base.errors import ConfigError, HandlerFailedError
+from consumerd.base.partition import TopicPartition
 from consumerd.group import MembershipSettings
 from consumerd.handlers.batching import BatchSettings
-from consumerd.partition import TopicPartition
-from consumerd.registry import StaticSubscription
+from consumerd.wire.registry import StaticSubscription
 
 pytestmark = pytest.mark.asyncio
 

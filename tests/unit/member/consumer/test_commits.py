@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.consumer.commits import Commits
-from consumerd.consumer.owned_partition import OwnedPartition
-from consumerd.consumer.stats import ConsumerStats
-from consumerd.errors import BrokerError
-from consumerd.fetch import FetchCounters
-from consumerd.offsets import CommitResult, OffsetsUnavailableError
-from consumerd.offsets.store import NO_NOTES
-from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
+from consumerd.base.errors import BrokerError
+from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
+from consumerd.member.consumer.commits import Commits
+from consumerd.member.consumer.owned_partition import OwnedPartition
+from consumerd.member.consumer.stats import ConsumerStats
+from consumerd.member.fetch import FetchCounters
+from consumerd.member.offsets import CommitResult, OffsetsUnavailableError
+from consumerd.member.offsets.store import NO_NOTES
 from consumerd.testing.clock import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from consumerd.consumer.fence import Fence
-    from consumerd.consumer.work import PartitionWork
-    from consumerd.offsets.store import Notes
+    from consumerd.member.consumer.fence import Fence
+    from consumerd.member.consumer.work import PartitionWork
+    from consumerd.member.offsets.store import Notes
 
 pytestmark = pytest.mark.asyncio
 SESSION = 7

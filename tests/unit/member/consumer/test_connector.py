@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd import ConnectorStateError, ConsumerConfig, ConsumerConnector
-from consumerd.client import NoBrokerError
-from consumerd.consumer.streams import FRESH
-from consumerd.errors import IdTakenError, ZooKeeperError
+from consumerd.base.errors import IdTakenError, ZooKeeperError
+from consumerd.member.consumer.streams import FRESH
+from consumerd.net.client import NoBrokerError
 from tests.simulation.daemon import ProcessClock
 from tests.simulation.kafka_world import KafkaWorld
 from tests.simulation.process import ProcessLoop

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd import DigestMd5, Scram
-from consumerd.client import NoBrokerError
-from consumerd.clock import SystemClock
-from consumerd.consumer import ConnectorStateError, ConsumerConfig, ConsumerConnector, GroupRefusedError
-from consumerd.consumer.composition import AssignedStreams
-from consumerd.consumer.stats import ConsumerStats
-from consumerd.embedded import free_port
-from consumerd.errors import ConfigError
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ConfigError
+from consumerd.base.partition import TopicPartition
+from consumerd.demo import free_port
+from consumerd.member.consumer import ConnectorStateError, ConsumerConfig, ConsumerConnector, GroupRefusedError
+from consumerd.member.consumer.composition import AssignedStreams
+from consumerd.member.consumer.stats import ConsumerStats
+from consumerd.member.offsets import OffsetSettings
 from consumerd.net import ConnectError, ConnectionSettings
-from consumerd.offsets import OffsetSettings
-from consumerd.partition import TopicPartition
-from consumerd.registry import FilterSubscription, StaticSubscription, Whitelist
+from consumerd.net.client import NoBrokerError
 from consumerd.testing.clock import FakeClock
+from consumerd.wire.registry import FilterSubscription, StaticSubscription, Whitelist
 
 if TYPE_CHECKING:
-    from consumerd.consumer.settings import ConsumerSettings
+    from consumerd.member.consumer.settings import ConsumerSettings
 
 KAFKA: dict[str, Any] = {"bootstrap": ["kafka1:9092"]}
 TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from consumerd.consumer import GroupRefusedError
-from consumerd.errors import BrokerError, ExitCode, HandlerFailedError, IdTakenError, ZooKeeperError
-from consumerd.fetch import BadMessagePolicy, CorruptPartitionError, OffsetBeyondError, ResetPolicy
+from consumerd.base.errors import BrokerError, ExitCode, HandlerFailedError, IdTakenError, ZooKeeperError
+from consumerd.base.partition import TopicPartition
+from consumerd.base.turns import in_turns
 from consumerd.group import MembershipSettings, events
 from consumerd.handlers import Batch, PartitionTakenError
-from consumerd.partition import TopicPartition
-from consumerd.registry import FilterKind, FilterSubscription, RegistryError, StaticSubscription, TopicFilter
-from consumerd.turns import in_turns
+from consumerd.member.consumer import GroupRefusedError
+from consumerd.member.fetch import BadMessagePolicy, CorruptPartitionError, OffsetBeyondError, ResetPolicy
+from consumerd.net.zk.errors import AuthFailed
+from consumerd.wire.registry import FilterKind, FilterSubscription, RegistryError, StaticSubscription, TopicFilter
 from consumerd.wire.v07 import (
     Codec,
     ErrorCode,
@@ -24,7 +25,6 @@ from consumerd.wire.v07 import (
     Request,
     encode_message_set,
 )
-from consumerd.zk.errors import AuthFailed
 
 pytestmark = pytest.mark.asyncio
 
@@ -218,7 +218,7 @@ async def test_retries_start_after_invalid_response(group: Any, answer: bytes, m
         return answer if asked == 1 else None
 
     group.broker.on_request = nonsense
-    monkeypatch.setattr("consumerd.consumer.starts.RETRY_PAUSE", 0.01)
+    monkeypatch.setattr("consumerd.member.consumer.starts.RETRY_PAUSE", 0.01)
     member = await group.member()
     await group.until(lambda: member.handler.seen == [b"one"])
     assert asked == 2
@@ -467,7 +467,7 @@ async def test_computes_assignment_in_turns_and_repeats_failed_snapshot(
         prepared.append(steps)
         return await in_turns(steps)
 
-    monkeypatch.setattr("consumerd.consumer.consumer.in_turns", counting)
+    monkeypatch.setattr("consumerd.member.consumer.consumer.in_turns", counting)
     group.topic("t", 1)
     member = await group.member()
     await group.until(lambda: member.consumer.owned.get(TP) is not None)
@@ -516,7 +516,7 @@ async def test_rejects_group_of_other_dialect(group: Any, path: str, text: bytes
 @pytest.mark.parametrize("registered", [False, True])
 async def test_waits_for_id_node_that_may_end(group: Any, monkeypatch: pytest.MonkeyPatch, registered: bool) -> None:
     """An id that was not configured, or under which this member was registered before, is not a live twin's."""
-    monkeypatch.setattr("consumerd.consumer.coordination.GroupCoordination.patience", 0.0)
+    monkeypatch.setattr("consumerd.member.consumer.coordination.GroupCoordination.patience", 0.0)
     group.topic("t", 1)
     async with group.zookeeper.session() as other:
         if registered:
@@ -579,7 +579,7 @@ async def test_gets_no_events_after_its_end(group: Any, end: str) -> None:
 
 
 async def test_fails_if_id_is_held_by_live_session(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("consumerd.consumer.taken_id.PATIENCE", 0.1)
+    monkeypatch.setattr("consumerd.member.consumer.taken_id.PATIENCE", 0.1)
     group.topic("t", 1)
     group.broker.append("t", 0, b"one")
     a = await group.member("pod")
@@ -622,7 +622,7 @@ async def test_stop_at_end_handles_recreated_log(group: Any, policy: str) -> Non
 
 async def test_stop_at_end_ends_when_all_was_handled_before(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing else happens once the broker has told the end."""
-    monkeypatch.setattr("consumerd.consumer.starts.RETRY_PAUSE", 0.01)
+    monkeypatch.setattr("consumerd.member.consumer.starts.RETRY_PAUSE", 0.01)
     group.topic("t", 1)
     group.zookeeper.put(OFFSET, b"%d" % group.broker.append("t", 0, b"one"))
     group.broker.away = True

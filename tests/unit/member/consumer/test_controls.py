@@ -6,13 +6,13 @@ from typing import Any, cast
 
 import pytest
 
-from consumerd.consumer.controls import PartitionControls
-from consumerd.consumer.errors import NotAssignedError
-from consumerd.errors import BrokerError
-from consumerd.offsets import ZooKeeperOffsetStore
-from consumerd.partition import TopicPartition
-from consumerd.registry.paths import offset_path, owner_path
+from consumerd.base.errors import BrokerError
+from consumerd.base.partition import TopicPartition
+from consumerd.member.consumer.controls import PartitionControls
+from consumerd.member.consumer.errors import NotAssignedError
+from consumerd.member.offsets import ZooKeeperOffsetStore
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
+from consumerd.wire.registry.paths import offset_path, owner_path
 from consumerd.wire.v07 import EARLIEST, LATEST
 
 pytestmark = pytest.mark.asyncio

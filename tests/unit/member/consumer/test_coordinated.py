@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.errors import BrokerError, IdTakenError
-from consumerd.partition import TopicPartition
-from consumerd.registry import StaticSubscription
+from consumerd.base.errors import BrokerError, IdTakenError
+from consumerd.base.partition import TopicPartition
+from consumerd.wire.registry import StaticSubscription
 from consumerd.wire.v08.apis import HEARTBEAT, JOIN_GROUP
 
 pytestmark = pytest.mark.asyncio

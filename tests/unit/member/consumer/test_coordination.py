@@ -10,19 +10,19 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from consumerd.consumer import coordination
-from consumerd.consumer.backends import V07Backend
-from consumerd.consumer.backends_v08 import V08Backend
-from consumerd.consumer.coordination import LOOK_AGAIN, NODES_PER_MULTI, GroupCoordination
-from consumerd.consumer.settings import ConsumerSettings
+from consumerd.base.partition import TopicPartition
 from consumerd.group import V08Rules
 from consumerd.group import events as e
+from consumerd.member.consumer import coordination
+from consumerd.member.consumer.backends import V07Backend
+from consumerd.member.consumer.backends_v08 import V08Backend
+from consumerd.member.consumer.coordination import LOOK_AGAIN, NODES_PER_MULTI, GroupCoordination
+from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.net import Connection
-from consumerd.partition import TopicPartition
-from consumerd.registry import StaticSubscription
+from consumerd.net.zk import NoAuth, NoNode, NotConnected
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
-from consumerd.zk import NoAuth, NoNode, NotConnected
+from consumerd.wire.registry import StaticSubscription
 
 TP = TopicPartition("t", 0, 3)
 CLAIMED = e.Claimed(5, frozenset({TP}), frozenset())

@@ -7,10 +7,10 @@ from typing import cast
 
 import pytest
 
-from consumerd.consumer.deliveries import Delivery, StreamSink
-from consumerd.consumer.sinks import HandedBackError
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch
-from consumerd.partition import TopicPartition
+from consumerd.member.consumer.deliveries import Delivery, StreamSink
+from consumerd.member.consumer.sinks import HandedBackError
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 
 TP = TopicPartition("t", 0, 1)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.consumer.errors import (
+from consumerd.base.errors import ConsumerdError, ExitCode
+from consumerd.base.partition import TopicPartition
+from consumerd.member.consumer.errors import (
     ConsumerTimeoutError,
     FixedGroupError,
     GroupRefusedError,
     ListenerFailedError,
     NotAssignedError,
 )
-from consumerd.errors import ConsumerdError, ExitCode
-from consumerd.partition import TopicPartition
 
 TP = TopicPartition("t", 0, 1)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.consumer.fence import FIXED_SESSION, Fence, FixedLease, GroupLease
+from consumerd.member.consumer.fence import FIXED_SESSION, Fence, FixedLease, GroupLease
 from consumerd.testing import FakeClock
 
 if TYPE_CHECKING:

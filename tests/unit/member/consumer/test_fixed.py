@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from consumerd.client.metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
-from consumerd.consumer.errors import FixedGroupError
-from consumerd.consumer.fixed import require_partitions
-from consumerd.errors import NotFoundError
-from consumerd.partition import TopicPartition
+from consumerd.base.errors import NotFoundError
+from consumerd.base.partition import TopicPartition
+from consumerd.member.consumer.errors import FixedGroupError
+from consumerd.member.consumer.fixed import require_partitions
+from consumerd.net.client.metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
 
 if TYPE_CHECKING:
-    from consumerd.client import ClusterClient
+    from consumerd.net.client import ClusterClient
 
 pytestmark = pytest.mark.asyncio
 T0, T1 = TopicPartition.numbered("t", 0), TopicPartition.numbered("t", 1)

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.client import AuthenticationError, UnsupportedApiError, error_of
-from consumerd.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
-from consumerd.consumer.group_requests import GroupRequests
-from consumerd.errors import BrokerError
+from consumerd.base.errors import BrokerError
 from consumerd.group import coordinated_events as e
 from consumerd.group.coordinated_tables import CoordinationSettings
+from consumerd.member.consumer.group_requests import GroupRequests
 from consumerd.net import ConnectionClosedError
+from consumerd.net.client import AuthenticationError, UnsupportedApiError, error_of
+from consumerd.net.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
 from consumerd.wire.v08.apis import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from consumerd.client import ClusterClient
+    from consumerd.net.client import ClusterClient
     from consumerd.wire.v08.schema import Api
 
 pytestmark = pytest.mark.asyncio

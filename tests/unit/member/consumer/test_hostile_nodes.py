@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 
-from consumerd.cluster.groups import GroupView, _named
-from consumerd.cluster.watched import WatchedNodes
-from consumerd.consumer import snapshot as module
-from consumerd.consumer.snapshot import V07SnapshotReader, _beyond, _MemberTexts
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import NodeStat
 from consumerd.group import V07Rules
 from consumerd.group.events import TakeSnapshot
-from consumerd.partition import TopicPartition
-from consumerd.ports import NodeStat
+from consumerd.member.consumer import snapshot as module
+from consumerd.member.consumer.snapshot import V07SnapshotReader, _beyond, _MemberTexts
+from consumerd.net.cluster.groups import GroupView, _named
+from consumerd.net.cluster.watched import WatchedNodes
+from consumerd.net.zk import ConnectionLost, NoAuth, NoNode, NotConnected, SessionChanged
 from consumerd.testing.clock import FakeClock
-from consumerd.zk import ConnectionLost, NoAuth, NoNode, NotConnected, SessionChanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,9 +12,9 @@ import pytest_asyncio
 from structlog.testing import capture_logs
 
 from consumerd import ConsumerConfig, ConsumerConnector, ListenerFailedError, RebalanceListener, TopicPartition
-from consumerd.consumer.listeners import SETTLE, Announcer
-from consumerd.registry import owner_path
+from consumerd.member.consumer.listeners import SETTLE, Announcer
 from consumerd.testing.clock import FakeClock
+from consumerd.wire.registry import owner_path
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from consumerd.consumer.member_run import MemberRun
-from consumerd.errors import ConsumerdError, ZooKeeperError
+from consumerd.base.errors import ConsumerdError, ZooKeeperError
+from consumerd.member.consumer.member_run import MemberRun
 
 if TYPE_CHECKING:
-    from consumerd.consumer.consumer import GroupConsumer
-    from consumerd.zk import Session as ZooKeeperSession
+    from consumerd.member.consumer.consumer import GroupConsumer
+    from consumerd.net.zk import Session as ZooKeeperSession
 
 pytestmark = pytest.mark.asyncio
 

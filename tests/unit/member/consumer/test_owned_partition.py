@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from consumerd.consumer.owned_partition import OwnedPartition, OwnedView
-from consumerd.consumer.work import BatchInHand
-from consumerd.fetch import ByteBudget, Lane
-from consumerd.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
+from consumerd.member.consumer.owned_partition import OwnedPartition, OwnedView
+from consumerd.member.consumer.work import BatchInHand
+from consumerd.member.fetch import ByteBudget, Lane
 from consumerd.wire.v07 import decode_batch, encode_message_set
 
 if TYPE_CHECKING:
-    from consumerd.consumer.work import PartitionWork
+    from consumerd.member.consumer.work import PartitionWork
 
 TP = TopicPartition("t", 0, 1)
 

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.consumer import partitions
-from consumerd.errors import BrokerError
+from consumerd.base.errors import BrokerError
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import Create, SetData
 from consumerd.group import MembershipSettings
 from consumerd.handlers import Handler, PartitionTakenError
-from consumerd.offsets import CommitResult, OffsetsUnavailableError
-from consumerd.partition import TopicPartition
-from consumerd.ports import Create, SetData
+from consumerd.member.consumer import partitions
+from consumerd.member.offsets import CommitResult, OffsetsUnavailableError
+from consumerd.net.zk.errors import ConnectionLost, NoAuth
 from consumerd.wire.errors import EncodeError
-from consumerd.zk.errors import ConnectionLost, NoAuth
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from consumerd.base.ports import Operation
     from consumerd.handlers import Batch
-    from consumerd.ports import Operation
 
 pytestmark = pytest.mark.asyncio
 

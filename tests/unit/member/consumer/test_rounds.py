@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from consumerd.consumer.rounds import Rounds
+from consumerd.member.consumer.rounds import Rounds
 
 pytestmark = pytest.mark.asyncio
 

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.consumer.errors import ConsumerTimeoutError
-from consumerd.consumer.fence import Fence
-from consumerd.consumer.running import RunningMember
-from consumerd.consumer.settings import ConsumerSettings
-from consumerd.consumer.stats import Rebalance
-from consumerd.errors import BrokerError, ConsumerdError, HandlerFailedError
-from consumerd.fetch import ByteBudget, FetchCounters
+from consumerd.base.errors import BrokerError, ConsumerdError, HandlerFailedError
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, Handler, HandlerContext
 from consumerd.handlers.batching import BatchSettings
-from consumerd.partition import TopicPartition
-from consumerd.registry import StaticSubscription
+from consumerd.member.consumer.errors import ConsumerTimeoutError
+from consumerd.member.consumer.fence import Fence
+from consumerd.member.consumer.running import RunningMember
+from consumerd.member.consumer.settings import ConsumerSettings
+from consumerd.member.consumer.stats import Rebalance
+from consumerd.member.fetch import ByteBudget, FetchCounters
 from consumerd.testing.clock import FakeClock
+from consumerd.wire.registry import StaticSubscription
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from consumerd.consumer.partitions import OwnedPartitions
+    from consumerd.member.consumer.partitions import OwnedPartitions
 
 pytestmark = pytest.mark.asyncio
 T0, T1 = (TopicPartition("t", 0, number) for number in range(2))

@@ -22,10 +22,10 @@ from consumerd import (
     UnknownRefusalError,
     WrongPartitionError,
 )
-from consumerd.broker import Broker, BrokerConfig
-from consumerd.clock import SystemClock
-from consumerd.consumer.simple import InvalidMessageError, refusal
+from consumerd.base.clock import SystemClock
+from consumerd.member.consumer.simple import InvalidMessageError, refusal
 from consumerd.net import ConnectError, ConnectionClosedError, RequestTimeoutError, connect
+from consumerd.storage.broker import Broker, BrokerConfig
 from consumerd.testing.fault_proxy import FaultProxy
 from consumerd.wire.errors import EncodeError, FrameError
 from consumerd.wire.v07 import (

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from consumerd.consumer.sinks import PlainHandler
-from consumerd.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
+from consumerd.member.consumer.sinks import PlainHandler
 
 if TYPE_CHECKING:
     from consumerd.handlers import Batch, Handler, HandlerContext

@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.client import UnsupportedApiError, error_of, topic_error
-from consumerd.consumer.fence import Fence
-from consumerd.consumer.settings import ConsumerSettings
-from consumerd.consumer.sinks import PlainHandler
-from consumerd.consumer.starts import REFUSED_PAUSE, RETRY_PAUSE, Start, StartFinder
-from consumerd.errors import BrokerError
-from consumerd.fetch.listener import FetchCounters
+from consumerd.base.errors import BrokerError
+from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.handlers import Batch, Handler, SinkPosition
-from consumerd.offsets import CommitResult, OffsetsUnavailableError, Trace
-from consumerd.offsets.store import NO_NOTES
-from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
-from consumerd.registry import StaticSubscription
+from consumerd.member.consumer.fence import Fence
+from consumerd.member.consumer.settings import ConsumerSettings
+from consumerd.member.consumer.sinks import PlainHandler
+from consumerd.member.consumer.starts import REFUSED_PAUSE, RETRY_PAUSE, Start, StartFinder
+from consumerd.member.fetch.listener import FetchCounters
+from consumerd.member.offsets import CommitResult, OffsetsUnavailableError, Trace
+from consumerd.member.offsets.store import NO_NOTES
+from consumerd.net.client import UnsupportedApiError, error_of, topic_error
 from consumerd.testing.clock import FakeClock
+from consumerd.wire.registry import StaticSubscription
 from consumerd.wire.v07 import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from consumerd.fetch import Lane
-    from consumerd.offsets.store import Notes
+    from consumerd.member.fetch import Lane
+    from consumerd.member.offsets.store import Notes
 
 pytestmark = pytest.mark.asyncio
 TP = TopicPartition("t", 0, 1)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from consumerd.consumer.stats import REMEMBERED, CommitResult, ConsumerStats, Rebalance
-from consumerd.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
+from consumerd.member.consumer.stats import REMEMBERED, CommitResult, ConsumerStats, Rebalance
 
 T0, T1, U0 = (TopicPartition("t", 0, 0), TopicPartition("t", 0, 1), TopicPartition("u", 0, 0))
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from consumerd import ConsumerTimeoutError, MessageStream, TopicPartition
-from consumerd.consumer.deliveries import Delivery
-from consumerd.consumer.streams import FRESH, TOGETHER
 from consumerd.handlers import Batch
+from consumerd.member.consumer.deliveries import Delivery
+from consumerd.member.consumer.streams import FRESH, TOGETHER
 from consumerd.wire.v07 import decode_batch, encode_message_set
 
 pytestmark = pytest.mark.asyncio

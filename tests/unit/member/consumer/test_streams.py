@@ -22,8 +22,8 @@ from consumerd import (
     TopicPartition,
     Whitelist,
 )
-from consumerd.errors import ConfigError
-from consumerd.fetch import CorruptPartitionError, OffsetRefusedError
+from consumerd.base.errors import ConfigError
+from consumerd.member.fetch import CorruptPartitionError, OffsetRefusedError
 from consumerd.wire.v07 import Codec, OffsetsRequest
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.consumer.turnstile import Turnstile
+from consumerd.member.consumer.turnstile import Turnstile
 
 if TYPE_CHECKING:
     from collections.abc import Callable

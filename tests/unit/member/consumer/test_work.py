@@ -10,26 +10,26 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from consumerd.clock import SystemClock
-from consumerd.consumer.fence import Fence
-from consumerd.consumer.settings import ConsumerSettings
-from consumerd.consumer.stats import ConsumerStats
-from consumerd.consumer.work import BatchInHand, PartitionWork
-from consumerd.errors import HandlerFailedError
-from consumerd.fetch import ByteBudget, Lane
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import HandlerFailedError
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, Handler, Message, message_handler
 from consumerd.handlers.batching import BatchSettings
 from consumerd.handlers.rate import RateLimiter
-from consumerd.partition import TopicPartition
-from consumerd.registry import StaticSubscription
+from consumerd.member.consumer.fence import Fence
+from consumerd.member.consumer.settings import ConsumerSettings
+from consumerd.member.consumer.stats import ConsumerStats
+from consumerd.member.consumer.work import BatchInHand, PartitionWork
+from consumerd.member.fetch import ByteBudget, Lane
 from consumerd.testing.clock import FakeClock
+from consumerd.wire.registry import StaticSubscription
 from consumerd.wire.v07 import BatchEnd, MessageBatch, decode_batch, encode_message_set
 from consumerd.wire.v07.batch import MessageRun
 from consumerd.wire.v08.records import RecordSet, decode_records, encode_record_batch
 from consumerd.wire.v08.records import encode_message_set as encode_keyed_set
 
 if TYPE_CHECKING:
-    from consumerd.ports import Clock
+    from consumerd.base.ports import Clock
 
 TP = TopicPartition("t", 0, 1)
 SESSION = 7

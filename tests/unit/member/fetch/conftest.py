@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from consumerd.clock import SystemClock
-from consumerd.fetch import ByteBudget, FetchPool, FetchSettings, Lane, V07Brokers
+from consumerd.base.clock import SystemClock
+from consumerd.base.partition import TopicPartition
+from consumerd.member.fetch import ByteBudget, FetchPool, FetchSettings, Lane, V07Brokers
 from consumerd.net import ConnectionSettings, connect
-from consumerd.partition import TopicPartition
 from consumerd.wire.v07 import (
     EARLIEST,
     LATEST,

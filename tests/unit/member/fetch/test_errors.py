@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.fetch.errors import (
+from consumerd.base.partition import UNKNOWN_LOG, TopicPartition
+from consumerd.member.fetch.errors import (
     BrokerUnknownError,
     CorruptPartitionError,
     LogChangedError,
@@ -14,8 +15,7 @@ from consumerd.fetch.errors import (
     OffsetBeyondError,
     OffsetRefusedError,
 )
-from consumerd.fetch.log_changes import LogChange, LogChangeKind
-from consumerd.partition import UNKNOWN_LOG, TopicPartition
+from consumerd.member.fetch.log_changes import LogChange, LogChangeKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable

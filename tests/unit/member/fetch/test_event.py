@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from consumerd.fetch.event import Event
+from consumerd.member.fetch.event import Event
 
 pytestmark = pytest.mark.asyncio
 

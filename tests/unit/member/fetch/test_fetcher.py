@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.errors import BrokerError
-from consumerd.fetch import BadMessagePolicy, FetchCounters, FetchSettings, Lane
-from consumerd.fetch.fetcher import Fetcher, PartitionResponse
-from consumerd.fetch.log_changes import LogChange, LogChangeKind
+from consumerd.base.errors import BrokerError
+from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
+from consumerd.member.fetch import BadMessagePolicy, FetchCounters, FetchSettings, Lane
+from consumerd.member.fetch.fetcher import Fetcher, PartitionResponse
+from consumerd.member.fetch.log_changes import LogChange, LogChangeKind
 from consumerd.net import BadFrameError
-from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.wire.v07 import decode_batch, encode_message, encode_message_set
 from tests.support.fetching import FetchingInMemory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from consumerd.fetch.response import FetchOutcome
+    from consumerd.member.fetch.response import FetchOutcome
 
 pytestmark = pytest.mark.asyncio
 

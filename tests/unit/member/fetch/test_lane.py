@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from consumerd.fetch import ByteBudget, Lane, LaneClosedError
-from consumerd.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
+from consumerd.member.fetch import ByteBudget, Lane, LaneClosedError
 from consumerd.wire.v07 import MessageBatch, decode_batch, encode_message_set
 
 pytestmark = pytest.mark.asyncio

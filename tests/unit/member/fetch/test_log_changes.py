@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.client import EpochEnd
-from consumerd.fetch.log_changes import LogChange, LogChangeKind, find_change, not_a_boundary
-from consumerd.partition import UNKNOWN_LOG, LogId
+from consumerd.base.partition import UNKNOWN_LOG, LogId
+from consumerd.member.fetch.log_changes import LogChange, LogChangeKind, find_change, not_a_boundary
+from consumerd.net.client import EpochEnd
 
 OLD, NEW = b"o" * 16, b"n" * 16
 TRUNCATED, REPLACED = LogChangeKind.TRUNCATED, LogChangeKind.REPLACED

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.errors import BrokerError
-from consumerd.fetch import (
+from consumerd.base.errors import BrokerError
+from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
+from consumerd.member.fetch import (
     BadMessagePolicy,
     CorruptPartitionError,
     FetchSettings,
@@ -19,10 +20,9 @@ from consumerd.fetch import (
     MessageTooLargeError,
     ResetPolicy,
 )
-from consumerd.fetch.log_changes import LogChange, LogChangeKind
-from consumerd.fetch.policies import FetchingOverError, FetchPolicies
-from consumerd.fetch.response import FetchDecision, FetchOutcome
-from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
+from consumerd.member.fetch.log_changes import LogChange, LogChangeKind
+from consumerd.member.fetch.policies import FetchingOverError, FetchPolicies
+from consumerd.member.fetch.response import FetchDecision, FetchOutcome
 from consumerd.wire.batch import memory_of
 from consumerd.wire.v07 import EARLIEST, LATEST, Codec, OffsetsRequest, encode_message, encode_message_set
 from tests.support.fetching import FetchingInMemory

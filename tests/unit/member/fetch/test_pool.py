@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 
-from consumerd.fetch import FetchPool, FetchSettings
-from consumerd.fetch.fetcher import PartitionResponse
-from consumerd.partition import LogId, TopicPartition
+from consumerd.base.partition import LogId, TopicPartition
+from consumerd.member.fetch import FetchPool, FetchSettings
+from consumerd.member.fetch.fetcher import PartitionResponse
 from consumerd.wire.v07 import LATEST, decode_batch, encode_message
 from tests.support.fetching import FetchingInMemory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from consumerd.fetch.lane import Lane
+    from consumerd.member.fetch.lane import Lane
 
 pytestmark = pytest.mark.asyncio
 

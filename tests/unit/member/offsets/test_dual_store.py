@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.errors import BrokerError
-from consumerd.offsets import (
+from consumerd.base.errors import BrokerError
+from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
+from consumerd.base.ports import Check, Create, Delete
+from consumerd.member.offsets import (
     ClaimedStore,
     CommitResult,
     DualOffsetStore,
@@ -23,18 +25,16 @@ from consumerd.offsets import (
     ZooKeeperOffsetStore,
     make_store,
 )
-from consumerd.offsets.guards import GuardFailure, OwnedGuard, VacantGuard
-from consumerd.offsets.store import NO_NOTES
-from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
-from consumerd.ports import Check, Create, Delete
-from consumerd.registry.paths import offset_path, owner_path, owners_path
+from consumerd.member.offsets.guards import GuardFailure, OwnedGuard, VacantGuard
+from consumerd.member.offsets.store import NO_NOTES
+from consumerd.net.zk.errors import NoAuth, NodeExists, NoNode, NotConnected, SessionChanged
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
-from consumerd.zk.errors import NoAuth, NodeExists, NoNode, NotConnected, SessionChanged
+from consumerd.wire.registry.paths import offset_path, owner_path, owners_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from consumerd.offsets.store import Notes
+    from consumerd.member.offsets.store import Notes
 
 pytestmark = pytest.mark.asyncio
 GROUP = "g"
@@ -201,7 +201,7 @@ async def test_reports_forbidden_zookeeper_write() -> None:
                 return getattr(zk, name)
 
             async def multi(self, operations: object, *, session_id: int) -> None:
-                from consumerd.zk.errors import MultiFailed
+                from consumerd.net.zk.errors import MultiFailed
 
                 raise MultiFailed(0, NoAuth("/consumers/g/owners/t/0"))
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from consumerd.client import BrokerRefusedError, error_of
-from consumerd.errors import BrokerError
+from consumerd.base.errors import BrokerError
+from consumerd.base.partition import LogId, TopicPartition
+from consumerd.member.offsets import CommitResult, KafkaOffsetStore, OffsetsUnavailableError
+from consumerd.member.offsets.kafka_store import CommittedOffset
+from consumerd.member.offsets.metadata import OffsetNotes
 from consumerd.net import ConnectionClosedError
-from consumerd.offsets import CommitResult, KafkaOffsetStore, OffsetsUnavailableError
-from consumerd.offsets.kafka_store import CommittedOffset
-from consumerd.offsets.metadata import OffsetNotes
-from consumerd.partition import LogId, TopicPartition
+from consumerd.net.client import BrokerRefusedError, error_of
 from consumerd.wire.v08.apis import OFFSET_COMMIT, OFFSET_FETCH
 from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.messages import encode_request
@@ -23,7 +23,7 @@ from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.client import ClusterClient
+    from consumerd.net.client import ClusterClient
     from consumerd.wire.v08.schema import Api
 
 pytestmark = pytest.mark.asyncio

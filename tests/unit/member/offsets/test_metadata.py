@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.offsets.metadata import OffsetNotes, format_metadata, parse_metadata
-from consumerd.partition import LogId
+from consumerd.base.partition import LogId
+from consumerd.member.offsets.metadata import OffsetNotes, format_metadata, parse_metadata
 
 ID = bytes(range(16))
 IDS = st.binary(min_size=16, max_size=16)

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from consumerd.client import ClusterMetadata, PartitionMetadata
-from consumerd.client.metadata import TopicMetadata
-from consumerd.offsets import KafkaOffsetStore, ZooKeeperOffsetStore
-from consumerd.offsets.kafka_store import CommittedOffset
-from consumerd.partition import TopicPartition
-from consumerd.registry import partition_path, topic_broker_path
-from consumerd.registry.paths import offset_path
+from consumerd.base.partition import TopicPartition
+from consumerd.member.offsets import KafkaOffsetStore, ZooKeeperOffsetStore
+from consumerd.member.offsets.kafka_store import CommittedOffset
+from consumerd.net.client import ClusterMetadata, PartitionMetadata
+from consumerd.net.client.metadata import TopicMetadata
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
+from consumerd.wire.registry import partition_path, topic_broker_path
+from consumerd.wire.registry.paths import offset_path
 
 if TYPE_CHECKING:
-    from consumerd.client import ClusterClient
+    from consumerd.net.client import ClusterClient
 
 pytestmark = pytest.mark.asyncio
 

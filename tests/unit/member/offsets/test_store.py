@@ -10,16 +10,13 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from consumerd.errors import BrokerError
-from consumerd.offsets import CommitResult, UnclaimedZooKeeperOffsetStore, ZooKeeperOffsetStore
-from consumerd.offsets.metadata import OffsetNotes
-from consumerd.offsets.store import LATE_COMMIT_MS
-from consumerd.partition import LogId, TopicPartition
-from consumerd.ports import Create, Delete, SetData
-from consumerd.registry.errors import RegistryError
-from consumerd.registry.paths import offset_path, offsets_path, owner_path
-from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
-from consumerd.zk.errors import (
+from consumerd.base.errors import BrokerError
+from consumerd.base.partition import LogId, TopicPartition
+from consumerd.base.ports import Create, Delete, SetData
+from consumerd.member.offsets import CommitResult, UnclaimedZooKeeperOffsetStore, ZooKeeperOffsetStore
+from consumerd.member.offsets.metadata import OffsetNotes
+from consumerd.member.offsets.store import LATE_COMMIT_MS
+from consumerd.net.zk.errors import (
     BadVersion,
     ConnectionLost,
     MultiFailed,
@@ -29,12 +26,15 @@ from consumerd.zk.errors import (
     NotEmpty,
     SessionChanged,
 )
+from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
+from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.paths import offset_path, offsets_path, owner_path
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from consumerd.errors import ZooKeeperError
-    from consumerd.ports import NodeStat, Operation
+    from consumerd.base.errors import ZooKeeperError
+    from consumerd.base.ports import NodeStat, Operation
 
 pytestmark = pytest.mark.asyncio
 

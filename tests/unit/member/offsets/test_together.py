@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from consumerd.offsets.together import all_of, each_of
+from consumerd.member.offsets.together import all_of, each_of
 
 pytestmark = pytest.mark.asyncio
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from consumerd.client import BrokerRelease, BrokerVersions, Channel, ClientSettings, RequestTooLargeError
 from consumerd.net import BadFrameError
+from consumerd.net.client import BrokerRelease, BrokerVersions, Channel, ClientSettings, RequestTooLargeError
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08 import ResponseHeader, ResponseMessage, encode_response
 from consumerd.wire.v08.apis import APIS, FETCH, HEARTBEAT, LIST_GROUPS

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from consumerd.client import (
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import BrokerError, NotFoundError
+from consumerd.net.client import (
     BrokerRefusedError,
     BrokerRelease,
     BrokerVersions,
@@ -17,8 +19,6 @@ from consumerd.client import (
     UnavailableError,
     topic_partitions,
 )
-from consumerd.clock import SystemClock
-from consumerd.errors import BrokerError, NotFoundError
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08.apis import APIS, GROUP_COORDINATOR, HEARTBEAT, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from consumerd.client import (
+from consumerd.base.errors import BrokerError
+from consumerd.net import ConnectError, ConnectionClosedError, RequestTimeoutError
+from consumerd.net.client import (
     AuthenticationError,
     BrokerRefusedError,
     BrokerRelease,
@@ -21,8 +23,6 @@ from consumerd.client import (
     NoBrokerError,
     UnavailableError,
 )
-from consumerd.errors import BrokerError
-from consumerd.net import ConnectError, ConnectionClosedError, RequestTimeoutError
 from consumerd.testing import FakeClock
 from consumerd.wire.v08.apis import API_VERSIONS, APIS, GROUP_COORDINATOR, HEARTBEAT, LIST_GROUPS, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode

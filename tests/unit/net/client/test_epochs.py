@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from consumerd.client import BrokerRelease, BrokerVersions, EpochEnd, UnsupportedApiError, epoch_ends
+from consumerd.net.client import BrokerRelease, BrokerVersions, EpochEnd, UnsupportedApiError, epoch_ends
 from consumerd.wire.errors import FrameError
 from consumerd.wire.v08 import ResponseHeader, ResponseMessage, decode_request, encode_response
 from consumerd.wire.v08.apis import OFFSET_FOR_LEADER_EPOCH, OFFSETS

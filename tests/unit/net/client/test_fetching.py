@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from consumerd.client import BrokerRelease, BrokerVersions, FetchedPartition, PartitionFetch, fetch_partitions
 from consumerd.net import BadFrameError
+from consumerd.net.client import BrokerRelease, BrokerVersions, FetchedPartition, PartitionFetch, fetch_partitions
 from consumerd.wire.v08 import ResponseHeader, ResponseMessage, decode_request, encode_response
 from consumerd.wire.v08.apis import FETCH
 from consumerd.wire.v08.fetch_session import FetchSession

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from consumerd.client import AuthenticationError, BrokerRelease, NoBrokerError, Plain, find_broker, make_client
-from consumerd.client.making import security_protocol
 from consumerd.net import ConnectError, ConnectionSettings
+from consumerd.net.client import AuthenticationError, BrokerRelease, NoBrokerError, Plain, find_broker, make_client
+from consumerd.net.client.making import security_protocol
 from consumerd.testing.clock import FakeClock
-from tests.unit.client.test_opening import Broker
+from tests.unit.net.client.test_opening import Broker
 
 pytestmark = pytest.mark.asyncio
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from consumerd.client import BrokerRelease, BrokerVersions, ListedOffsets, list_offsets
+from consumerd.net.client import BrokerRelease, BrokerVersions, ListedOffsets, list_offsets
 from consumerd.wire.errors import FrameError
 from consumerd.wire.v07 import LATEST
 from consumerd.wire.v08 import ResponseHeader, ResponseMessage, decode_request, encode_response

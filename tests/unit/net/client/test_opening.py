@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.client import (
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import BrokerError
+from consumerd.net import ConnectionClosedError, RequestTimeoutError
+from consumerd.net.client import (
     AuthenticationError,
     BrokerRefusedError,
     BrokerRelease,
@@ -17,10 +20,7 @@ from consumerd.client import (
     ClientSettings,
     ClusterClient,
 )
-from consumerd.client.errors import V07BrokerError
-from consumerd.clock import SystemClock
-from consumerd.errors import BrokerError
-from consumerd.net import ConnectionClosedError, RequestTimeoutError
+from consumerd.net.client.errors import V07BrokerError
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v07 import FetchRequest
 from consumerd.wire.v07 import decode_request as decode_request_v07

@@ -7,11 +7,11 @@ import random
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.client import AuthenticationError, ClientSettings, NoBrokerError, RequestTooLargeError, error_of
-from consumerd.client.retrying import retry
-from consumerd.errors import BrokerError
+from consumerd.base.errors import BrokerError
+from consumerd.member.offsets import OffsetsHeldError, OffsetsUnavailableError
 from consumerd.net import ConnectError, ConnectionClosedError
-from consumerd.offsets import OffsetsHeldError, OffsetsUnavailableError
+from consumerd.net.client import AuthenticationError, ClientSettings, NoBrokerError, RequestTooLargeError, error_of
+from consumerd.net.client.retrying import retry
 from consumerd.testing import FakeClock
 from consumerd.wire.v08.error_codes import ErrorCode
 

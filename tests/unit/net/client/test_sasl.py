@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from consumerd.client import AuthenticationError, BrokerRelease, BrokerVersions, Plain, SaslAuthenticator, Scram
-from consumerd.errors import ConfigError
+from consumerd.base.errors import ConfigError
 from consumerd.net import ConnectError, ConnectionClosedError, RequestTimeoutError
+from consumerd.net.client import AuthenticationError, BrokerRelease, BrokerVersions, Plain, SaslAuthenticator, Scram
 from consumerd.wire.v08.apis import APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 
 pytestmark = pytest.mark.asyncio

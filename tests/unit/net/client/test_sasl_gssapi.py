@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from consumerd.client import AuthenticationError
-from consumerd.client.sasl_gssapi import GssapiIdentity, choose_no_layer
-from consumerd.errors import ConfigError
+from consumerd.base.errors import ConfigError
 from consumerd.net import ConnectError
+from consumerd.net.client import AuthenticationError
+from consumerd.net.client.sasl_gssapi import GssapiIdentity, choose_no_layer
 
 
 @pytest.mark.parametrize("offer", [b"\1\0\0\0", b"\7\0\1\0", b"\3\xff\xff\xff"])

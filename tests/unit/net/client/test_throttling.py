@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from consumerd.client import BrokerRelease, BrokerVersions, Channel, ClientSettings
+from consumerd.net.client import BrokerRelease, BrokerVersions, Channel, ClientSettings
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08 import ResponseHeader, ResponseMessage, encode_response
 from consumerd.wire.v08.apis import HEARTBEAT

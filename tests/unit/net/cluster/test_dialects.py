@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.clock import SystemClock
-from consumerd.cluster import look_for_dialect, read_dialect, wait_for_dialect
-from consumerd.registry import Dialect, DialectError
+from consumerd.base.clock import SystemClock
+from consumerd.net.cluster import look_for_dialect, read_dialect, wait_for_dialect
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
+from consumerd.wire.registry import Dialect, DialectError
 
 if TYPE_CHECKING:
     from consumerd.testing.memory_zookeeper import MemorySession

@@ -8,11 +8,11 @@ from unittest.mock import patch
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.clock import SystemClock
-from consumerd.cluster import BrokerDirectory, V08BrokerDirectory
-from consumerd.registry import DialectError, RegisteredBroker
+from consumerd.base.clock import SystemClock
+from consumerd.net.cluster import BrokerDirectory, V08BrokerDirectory
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
+from consumerd.wire.registry import DialectError, RegisteredBroker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -150,7 +150,7 @@ async def test_skips_unreadable_broker_with_one_warning() -> None:
     zookeeper.put("/brokers/ids/x", b"h:1")
     zookeeper.put("/brokers/ids/1", b"h:9092")
     async with zookeeper.session() as zk:
-        with patch("consumerd.cluster.following.log") as log:
+        with patch("consumerd.net.cluster.following.log") as log:
             async with following(zk) as (directory, changes):
                 assert list(await changes.next()) == [1]
                 zookeeper.put("/brokers/ids/1", b"h:9093")

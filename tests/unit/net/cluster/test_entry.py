@@ -10,9 +10,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from consumerd import ConsumerConfig, ConsumerConnector, ProducerConfig, open_producer
-from consumerd.cluster.entry import start_session
-from consumerd.errors import NotFoundError, ZooKeeperError
-from consumerd.zk import NotConnected, Session
+from consumerd.base.errors import NotFoundError, ZooKeeperError
+from consumerd.net.cluster.entry import start_session
+from consumerd.net.zk import NotConnected, Session
 from tests.simulation.daemon import ProcessClock
 from tests.simulation.kernel import Kernel
 from tests.simulation.network import Line, Network

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from consumerd.cluster import TreeName
+from consumerd.net.cluster import TreeName
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
 pytestmark = pytest.mark.asyncio

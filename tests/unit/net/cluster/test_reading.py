@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from consumerd.cluster.reading import children, data, node, read_all, watched_children
+from consumerd.net.cluster.reading import children, data, node, read_all, watched_children
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.cluster import TopicNodes
-from consumerd.errors import BrokerError
-from consumerd.registry import topic_path
+from consumerd.base.errors import BrokerError
+from consumerd.net.cluster import TopicNodes
 from consumerd.testing.clock import FakeClock
+from consumerd.wire.registry import topic_path
 
 if TYPE_CHECKING:
     from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper

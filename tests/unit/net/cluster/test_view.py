@@ -6,10 +6,10 @@ from unittest.mock import patch
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.cluster import ClusterView
-from consumerd.errors import NotFoundError
-from consumerd.partition import TopicPartition
-from consumerd.registry import DialectError, RegisteredBroker, StaticSubscription
+from consumerd.base.errors import NotFoundError
+from consumerd.base.partition import TopicPartition
+from consumerd.net.cluster import ClusterView
+from consumerd.wire.registry import DialectError, RegisteredBroker, StaticSubscription
 
 if TYPE_CHECKING:
     from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper

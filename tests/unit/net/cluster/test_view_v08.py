@@ -8,11 +8,11 @@ from unittest.mock import patch
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.cluster import PartitionView, V08ClusterView
-from consumerd.errors import NotFoundError
+from consumerd.base.errors import NotFoundError
+from consumerd.base.partition import TopicPartition
 from consumerd.group.assignors import range_owners
-from consumerd.partition import TopicPartition
-from consumerd.registry import DialectError, FilterSubscription, StaticSubscription
+from consumerd.net.cluster import PartitionView, V08ClusterView
+from consumerd.wire.registry import DialectError, FilterSubscription, StaticSubscription
 
 if TYPE_CHECKING:
     from pathlib import Path

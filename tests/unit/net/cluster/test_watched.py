@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.cluster.watched import WatchedNodes
+from consumerd.net.cluster.watched import WatchedNodes
+from consumerd.net.zk.errors import NotConnected
 from consumerd.testing.clock import FakeClock
-from consumerd.zk.errors import NotConnected
 
 if TYPE_CHECKING:
     from collections.abc import Callable

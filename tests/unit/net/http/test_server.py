@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 
-from consumerd.errors import ConfigError
-from consumerd.http import AccessRefusedError
-from consumerd.http.server import LONGEST_BODY, Answer, HttpServer, Request
+from consumerd.base.errors import ConfigError
+from consumerd.net.http import AccessRefusedError
+from consumerd.net.http.server import LONGEST_BODY, Answer, HttpServer, Request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.errors import ConfigError
-from consumerd.zk.acl import needs_identity, parse_acl, split_acl
+from consumerd.base.errors import ConfigError
+from consumerd.net.zk.acl import needs_identity, parse_acl, split_acl
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

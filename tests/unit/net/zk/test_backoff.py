@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from consumerd.zk.supervisor import Backoff
+from consumerd.net.zk.supervisor import Backoff
 
 
 class Top(random.Random):

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from aiozk import protocol
 
-from consumerd.ports import Check, NodeStat, Operation, SessionEvent, SessionState, SetData
-from consumerd.zk import base_session
-from consumerd.zk.acl import parse_acl
-from consumerd.zk.base_session import BaseSession, ensure_on
-from consumerd.zk.connection import NeverSent
-from consumerd.zk.errors import (
+from consumerd.base.ports import Check, NodeStat, Operation, SessionEvent, SessionState, SetData
+from consumerd.net.zk import base_session
+from consumerd.net.zk.acl import parse_acl
+from consumerd.net.zk.base_session import BaseSession, ensure_on
+from consumerd.net.zk.connection import NeverSent
+from consumerd.net.zk.errors import (
     BadReply,
     BadVersion,
     ConnectionLost,
@@ -27,15 +27,15 @@ from consumerd.zk.errors import (
     ServerError,
     SessionChanged,
 )
-from consumerd.zk.lifecycle import NO_PASSWORD, SessionLifecycle
-from consumerd.zk.multi import MultiRequest
-from consumerd.zk.requests import ExistsRequest, GetChildrenRequest, GetDataRequest, SetDataRequest
-from consumerd.zk.watches import WatchTable
+from consumerd.net.zk.lifecycle import NO_PASSWORD, SessionLifecycle
+from consumerd.net.zk.multi import MultiRequest
+from consumerd.net.zk.requests import ExistsRequest, GetChildrenRequest, GetDataRequest, SetDataRequest
+from consumerd.net.zk.watches import WatchTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.zk.connection import Connection
+    from consumerd.net.zk.connection import Connection
 
 pytestmark = pytest.mark.asyncio
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.errors import ConfigError
-from consumerd.zk import ConnectString, ZooKeeperHost, parse_connect_string
+from consumerd.base.errors import ConfigError
+from consumerd.net.zk import ConnectString, ZooKeeperHost, parse_connect_string
 
 
 @pytest.mark.parametrize(

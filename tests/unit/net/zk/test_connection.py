@@ -14,11 +14,11 @@ import pytest
 import trustme
 from aiozk import protocol
 
-from consumerd.ports import NodeStat
-from consumerd.zk.connect_string import ZooKeeperHost
-from consumerd.zk.connection import Connection, ConnectionEnded, ConnectionLimits, HandshakeClosed, NeverSent
-from consumerd.zk.errors import BadReply, ConnectionLost, RequestTooLarge, ServerError
-from consumerd.zk.requests import GetDataRequest, SetDataRequest
+from consumerd.base.ports import NodeStat
+from consumerd.net.zk.connect_string import ZooKeeperHost
+from consumerd.net.zk.connection import Connection, ConnectionEnded, ConnectionLimits, HandshakeClosed, NeverSent
+from consumerd.net.zk.errors import BadReply, ConnectionLost, RequestTooLarge, ServerError
+from consumerd.net.zk.requests import GetDataRequest, SetDataRequest
 from tests.simulation.kernel import Kernel
 from tests.simulation.network import Network
 from tests.simulation.process import ProcessLoop

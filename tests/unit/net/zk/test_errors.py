@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.errors import ExitCode, ZooKeeperError
-from consumerd.zk import errors
+from consumerd.base.errors import ExitCode, ZooKeeperError
+from consumerd.net.zk import errors
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.ports import SessionEvent, SessionState
-from consumerd.zk.connect_string import ZooKeeperHost
-from consumerd.zk.errors import AuthFailed, NotConnected, SessionChanged
-from consumerd.zk.lifecycle import NO_PASSWORD, SessionLifecycle
-from consumerd.zk.watches import WatchTable
+from consumerd.base.ports import SessionEvent, SessionState
+from consumerd.net.zk.connect_string import ZooKeeperHost
+from consumerd.net.zk.errors import AuthFailed, NotConnected, SessionChanged
+from consumerd.net.zk.lifecycle import NO_PASSWORD, SessionLifecycle
+from consumerd.net.zk.watches import WatchTable
 
 if TYPE_CHECKING:
-    from consumerd.zk.connection import Connection
+    from consumerd.net.zk.connection import Connection
 
 pytestmark = pytest.mark.asyncio
 

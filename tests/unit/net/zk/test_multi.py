@@ -7,10 +7,10 @@ import struct
 import pytest
 from aiozk import protocol
 
-from consumerd.ports import Check, Create, Delete, Operation, SetData
-from consumerd.zk.acl import parse_acl
-from consumerd.zk.errors import BadReply
-from consumerd.zk.multi import MultiRequest, encode_operations, first_failure
+from consumerd.base.ports import Check, Create, Delete, Operation, SetData
+from consumerd.net.zk.acl import parse_acl
+from consumerd.net.zk.errors import BadReply
+from consumerd.net.zk.multi import MultiRequest, encode_operations, first_failure
 
 END = bytes.fromhex("ffffffff 01 ffffffff")
 

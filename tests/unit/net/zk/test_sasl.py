@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from consumerd.errors import ConfigError, ConsumerdError
+from consumerd.base.errors import ConfigError, ConsumerdError
 from consumerd.net import ConnectError
-from consumerd.zk.connect_string import ZooKeeperHost
-from consumerd.zk.connection import Connection, ConnectionLimits
-from consumerd.zk.errors import AuthFailed, ConnectionLost, ServerError
-from consumerd.zk.sasl import DigestMd5, SaslRequest, authenticate
+from consumerd.net.zk.connect_string import ZooKeeperHost
+from consumerd.net.zk.connection import Connection, ConnectionLimits
+from consumerd.net.zk.errors import AuthFailed, ConnectionLost, ServerError
+from consumerd.net.zk.sasl import DigestMd5, SaslRequest, authenticate
 
 if TYPE_CHECKING:
-    from consumerd.ports import SaslMechanism
+    from consumerd.base.ports import SaslMechanism
 
 pytestmark = pytest.mark.asyncio
 CHALLENGE = b'realm="zk-sasl-md5",nonce="n0nce",qop="auth",charset=utf-8,algorithm=md5-sess'

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from consumerd.clock import SystemClock
-from consumerd.errors import ConfigError
-from consumerd.ports import SessionState
-from consumerd.zk import AuthFailed, DigestMd5, NoAuth, NotConnected, Session
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ConfigError
+from consumerd.base.ports import SessionState
+from consumerd.net.zk import AuthFailed, DigestMd5, NoAuth, NotConnected, Session
 from tests.support.scripted_zookeeper import AUTH, CREATE, EXISTS, MULTI, SYNC, Server, good, granted, replied, until
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.clock import SystemClock
-from consumerd.ports import SessionEvent, SessionState
-from consumerd.zk import AuthFailed, ConnectionLimits, ConnectionLost, NotConnected
+from consumerd.base.clock import SystemClock
+from consumerd.base.ports import SessionEvent, SessionState
+from consumerd.net.zk import AuthFailed, ConnectionLimits, ConnectionLost, NotConnected
 from tests.support.scripted_zookeeper import EXISTS, SYNC, Peer, Server, framed, good, granted, replied, until
 
 if TYPE_CHECKING:
-    from consumerd.zk.connection import Connection
+    from consumerd.net.zk.connection import Connection
 
 pytestmark = pytest.mark.asyncio
 
@@ -141,8 +141,8 @@ async def test_silent_address_of_a_name_leaves_time_for_the_next(monkeypatch: py
             port = silent.port if connection._address == "silent" else server.port
             await asyncio.get_running_loop().create_connection(lambda: connection, "127.0.0.1", port)
 
-        monkeypatch.setattr(sys.modules["consumerd.zk.supervisor"], "addresses_of", resolve)
-        monkeypatch.setattr(sys.modules["consumerd.zk.connection"].Connection, "connect", connect)
+        monkeypatch.setattr(sys.modules["consumerd.net.zk.supervisor"], "addresses_of", resolve)
+        monkeypatch.setattr(sys.modules["consumerd.net.zk.connection"].Connection, "connect", connect)
         for seed in range(8):  # in any order
             session, events = server.session(rng=random.Random(seed), connect_timeout=1.0)
             async with session:
@@ -158,7 +158,7 @@ async def test_tries_again_while_the_name_of_the_server_is_unknown(monkeypatch: 
             raise answers.pop(0)
         return ["127.0.0.1"]
 
-    monkeypatch.setattr(sys.modules["consumerd.zk.supervisor"], "addresses_of", resolve)
+    monkeypatch.setattr(sys.modules["consumerd.net.zk.supervisor"], "addresses_of", resolve)
     async with Server(good) as server:
         session, events = server.session()
         with capture_logs() as logs:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.ports import SessionEvent, SessionState
-from consumerd.zk import AuthFailed, NotConnected, Session, UnexpectedReply
+from consumerd.base.ports import SessionEvent, SessionState
+from consumerd.net.zk import AuthFailed, NotConnected, Session, UnexpectedReply
 from tests.simulation.daemon import ProcessClock
 from tests.simulation.kernel import Kernel
 from tests.simulation.network import Line, Network, Transport

@@ -3,7 +3,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
-from consumerd.zk.watches import WatchTable
+from consumerd.net.zk.watches import WatchTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from consumerd.admin import ChangePlanner, OffsetChange, OffsetTarget, OffsetTargetKind
-from consumerd.cluster import ClusterView
-from consumerd.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
+from consumerd.net.cluster import ClusterView
+from consumerd.operate.admin import ChangePlanner, OffsetChange, OffsetTarget, OffsetTargetKind
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.v07 import Codec
 

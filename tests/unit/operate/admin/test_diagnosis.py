@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.admin import (
+from consumerd.base.partition import TopicPartition
+from consumerd.net.zk.errors import NotEmpty
+from consumerd.operate.admin import (
     DiagnosisInput,
     GroupDifference,
     GroupFinding,
@@ -24,13 +26,11 @@ from consumerd.admin import (
     take_step,
     withheld,
 )
-from consumerd.admin.errors import ChangedMeanwhileError
-from consumerd.partition import TopicPartition
+from consumerd.operate.admin.errors import ChangedMeanwhileError
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
-from consumerd.zk.errors import NotEmpty
 
 if TYPE_CHECKING:
-    from consumerd.admin import V07GroupSnapshot
+    from consumerd.operate.admin import V07GroupSnapshot
 
 pytestmark = pytest.mark.asyncio
 

@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.admin import (
+from consumerd.base.errors import NotFoundError
+from consumerd.base.partition import TopicPartition
+from consumerd.net.zk.errors import ConnectionLost
+from consumerd.operate.admin import (
     ChangedMeanwhileError,
     OffsetChange,
     RefusedError,
@@ -21,14 +24,11 @@ from consumerd.admin import (
     require_dead,
     write_changes,
 )
-from consumerd.admin.findings import Nudge
-from consumerd.admin.mending import take_step
-from consumerd.admin.v08.topic_nodes import create_topic_nodes, delete_topic_node
-from consumerd.admin.v08.topic_plan import TopicPlan
-from consumerd.errors import NotFoundError
-from consumerd.partition import TopicPartition
+from consumerd.operate.admin.findings import Nudge
+from consumerd.operate.admin.mending import take_step
+from consumerd.operate.admin.v08.topic_nodes import create_topic_nodes, delete_topic_node
+from consumerd.operate.admin.v08.topic_plan import TopicPlan
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
-from consumerd.zk.errors import ConnectionLost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.admin import LogRange, LookupFailure, OffsetsQuery
-from consumerd.embedded import free_port
-from consumerd.errors import BrokerError
-from consumerd.fetch.v07.boundaries import SearchReach, begins_message, boundary_before
-from consumerd.partition import TopicPartition
-from consumerd.registry import RegisteredBroker as Registered
+from consumerd.base.errors import BrokerError
+from consumerd.base.partition import TopicPartition
+from consumerd.demo import free_port
+from consumerd.member.fetch.v07.boundaries import SearchReach, begins_message, boundary_before
+from consumerd.operate.admin import LogRange, LookupFailure, OffsetsQuery
+from consumerd.wire.registry import RegisteredBroker as Registered
 from consumerd.wire.v07 import LATEST, Codec, encode_message_set
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ async def test_asks_a_hanging_broker_once(cluster: Cluster) -> None:
         await reader.read()
         writer.close()
 
-    from consumerd.admin import BrokerLogs
     from consumerd.net import Connection, ConnectionSettings, connect
+    from consumerd.operate.admin import BrokerLogs
 
     async def impatient(host: str, port: int) -> Connection:
         return await connect(host, port, settings=ConnectionSettings(request_timeout=0.05))

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.admin import OffsetFileError, format_json, format_text, parse_offsets, write_durably
-from consumerd.partition import TopicPartition
-from consumerd.registry import MAX_OFFSET
+from consumerd.base.partition import TopicPartition
+from consumerd.operate.admin import OffsetFileError, format_json, format_text, parse_offsets, write_durably
+from consumerd.wire.registry import MAX_OFFSET
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from consumerd.admin import GroupOffsets
+    from consumerd.operate.admin import GroupOffsets
 
 TEXT = "/consumers/g/offsets/t/0-0:12\n/consumers/g/offsets/t/0-10:0\n/consumers/g/offsets/t/0-2:7\n"
 OFFSETS = {"g": {TopicPartition("t", 0, 0): 12, TopicPartition("t", 0, 2): 7, TopicPartition("t", 0, 10): 0}}

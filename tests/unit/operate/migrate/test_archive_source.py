@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.errors import ConfigError, NotFoundError
-from consumerd.migrate import ArchiveSource, SourceMessage, UnreadableStretch
-from consumerd.partition import TopicPartition
+from consumerd.base.errors import ConfigError, NotFoundError
+from consumerd.base.partition import TopicPartition
+from consumerd.operate.migrate import ArchiveSource, SourceMessage, UnreadableStretch
 from consumerd.storage import segment_name
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 

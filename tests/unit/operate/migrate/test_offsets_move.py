@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from consumerd.admin import V07GroupSnapshot, V08GroupSnapshot
-from consumerd.cluster import GroupView
-from consumerd.migrate.offsets_move import MoveRequest, OffsetsSide, TranslationChoiceError, plan_move
-from consumerd.partition import TopicPartition
-from tests.unit.migrate.test_offsets_plan import OLD, Target
+from consumerd.base.partition import TopicPartition
+from consumerd.net.cluster import GroupView
+from consumerd.operate.admin import V07GroupSnapshot, V08GroupSnapshot
+from consumerd.operate.migrate.offsets_move import MoveRequest, OffsetsSide, TranslationChoiceError, plan_move
+from tests.unit.operate.migrate.test_offsets_plan import OLD, Target
 
 
 class Cluster(Target):

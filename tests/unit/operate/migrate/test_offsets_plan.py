@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.admin import CoordinatorKind, LogRange, LookupFailure, V07GroupSnapshot, V08GroupSnapshot
+from consumerd.base.errors import ExitCode, NotFoundError
+from consumerd.base.partition import TopicPartition
 from consumerd.cli.main import run
-from consumerd.cluster import GroupView, Member, PartitionView
-from consumerd.errors import ExitCode, NotFoundError
-from consumerd.migrate.offsets_plan import MovePlanner
-from consumerd.partition import TopicPartition
-from consumerd.registry import StaticSubscription
-from tests.unit.migrate.test_offsets_translation import Log
+from consumerd.net.cluster import GroupView, Member, PartitionView
+from consumerd.operate.admin import CoordinatorKind, LogRange, LookupFailure, V07GroupSnapshot, V08GroupSnapshot
+from consumerd.operate.migrate.offsets_plan import MovePlanner
+from consumerd.wire.registry import StaticSubscription
+from tests.unit.operate.migrate.test_offsets_translation import Log
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from consumerd.admin import GroupSnapshot, OffsetChange
+    from consumerd.operate.admin import GroupSnapshot, OffsetChange
 
 OLD = [TopicPartition("t", 0, 0), TopicPartition("t", 1, 0)]
 NEW = TopicPartition.numbered("new", 0)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from consumerd.forward.identity import SourceMark
-from consumerd.forward.target_log import LogBounds
-from consumerd.migrate.offsets_translation import OffsetTranslator, PartitionOffset, TopicTranslation
-from consumerd.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
+from consumerd.handlers.forward.identity import SourceMark
+from consumerd.handlers.forward.target_log import LogBounds
+from consumerd.operate.migrate.offsets_translation import OffsetTranslator, PartitionOffset, TopicTranslation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

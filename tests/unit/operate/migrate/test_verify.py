@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.errors import NotFoundError
-from consumerd.forward import SourceMark, TopicNaming
-from consumerd.forward.target_log import LogBounds
-from consumerd.migrate import Comparison, ComparisonReport, MessageCounts, SourceMessage, UnreadableStretch
-from consumerd.partition import TopicPartition
+from consumerd.base.errors import NotFoundError
+from consumerd.base.partition import TopicPartition
+from consumerd.handlers.forward import SourceMark, TopicNaming
+from consumerd.handlers.forward.target_log import LogBounds
+from consumerd.operate.migrate import Comparison, ComparisonReport, MessageCounts, SourceMessage, UnreadableStretch
 from consumerd.wire.v08.records import Record, TimestampType
 
 if TYPE_CHECKING:

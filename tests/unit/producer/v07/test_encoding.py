@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from consumerd.errors import ExitCode
+from consumerd.base.errors import ExitCode
 from consumerd.producer import MessageSizeTooLargeError
 from consumerd.producer.v07.encoding import HEADER, encode_sets
 from consumerd.producer.v07.requests import entry_overhead, frames

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.clock import SystemClock
+from consumerd.base.clock import SystemClock
 from consumerd.producer import ProducerSettings, UncertainError
 from consumerd.producer.v07.links import BrokerLinks
 from consumerd.wire.v07 import ProduceRequest

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from consumerd.errors import ConfigError
+from consumerd.base.errors import ConfigError
 from consumerd.producer import ANY_PARTITION, NoPartitionError, StaticRouter
 
 BROKERS = [("a", 1), ("b", 2), ("c", 3)]

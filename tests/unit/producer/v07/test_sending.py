@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd import native
-from consumerd.clock import SystemClock
+from consumerd.base import native
+from consumerd.base.clock import SystemClock
 from consumerd.producer import MessageSizeTooLargeError, Producer, ProducerData, ProducerSettings, StaticRouter
 from consumerd.wire.v07 import Codec, decode_request
 from tests.support.codecs import installed_native_codec

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
+from consumerd.net.zk.errors import ConnectionLost, NotConnected
 from consumerd.producer.errors import NoBrokerError, NoPartitionError
 from consumerd.producer.v07.zookeeper_routing import ZooKeeperRouter
-from consumerd.registry.errors import DialectError
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
-from consumerd.zk.errors import ConnectionLost, NotConnected
+from consumerd.wire.registry.errors import DialectError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from consumerd.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
 from consumerd.producer.v08.batches import Batch, BatchRange, Deliveries, PartitionQueue, message_size
 from consumerd.wire.errors import EncodeError
 from consumerd.wire.v08.records import RecordCodec, decode_records

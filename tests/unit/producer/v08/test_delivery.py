@@ -13,12 +13,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.client import BrokerRefusedError, ClusterMetadata, RequestTooLargeError, UnsupportedApiError, error_of
-from consumerd.client.metadata import Node, PartitionMetadata, TopicMetadata
-from consumerd.clock import SystemClock
-from consumerd.errors import BrokerError
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import BrokerError
+from consumerd.base.partition import TopicPartition
 from consumerd.net import ConnectionClosedError
-from consumerd.partition import TopicPartition
+from consumerd.net.client import (
+    BrokerRefusedError,
+    ClusterMetadata,
+    RequestTooLargeError,
+    UnsupportedApiError,
+    error_of,
+)
+from consumerd.net.client.metadata import Node, PartitionMetadata, TopicMetadata
 from consumerd.producer.errors import MessageSizeTooLargeError
 from consumerd.producer.v08.batches import Batch, PartitionQueue
 from consumerd.producer.v08.delivery import DeliveryError, Exchange, Outcome, is_too_large

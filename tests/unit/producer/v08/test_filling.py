@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from consumerd import native
+from consumerd.base import native
 from consumerd.producer.v08.batches import OVERHEAD
 from consumerd.producer.v08.filling import PureFilling, new_filling
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ExitCode
 from consumerd.cli.main import explain
-from consumerd.client import BrokerRefusedError, ClusterMetadata
-from consumerd.client.metadata import Node, PartitionMetadata, TopicMetadata
-from consumerd.clock import SystemClock
-from consumerd.errors import ExitCode
+from consumerd.net.client import BrokerRefusedError, ClusterMetadata
+from consumerd.net.client.metadata import Node, PartitionMetadata, TopicMetadata
 from consumerd.producer.lines import LineReader
 from consumerd.producer.v08.lines import LinePlan, LineSender
 from consumerd.producer.v08.murmur2 import key_partition

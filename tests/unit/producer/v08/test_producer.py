@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.client import ClusterClient, ClusterMetadata
-from consumerd.client.metadata import Node, PartitionMetadata, TopicMetadata
-from consumerd.clock import SystemClock
-from consumerd.errors import BrokerError
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import BrokerError
+from consumerd.net.client import ClusterClient, ClusterMetadata
+from consumerd.net.client.metadata import Node, PartitionMetadata, TopicMetadata
 from consumerd.producer.errors import MessageSizeTooLargeError, ProducerClosedError
 from consumerd.producer.v08.batches import OVERHEAD, Delivery, message_size
 from consumerd.producer.v08.murmur2 import key_partition

@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
-from consumerd.client import ClusterMetadata
-from consumerd.client.metadata import Node, PartitionMetadata, TopicMetadata
-from consumerd.errors import BrokerError
-from consumerd.partition import TopicPartition
+from consumerd.base.errors import BrokerError
+from consumerd.base.partition import TopicPartition
+from consumerd.net.client import ClusterMetadata
+from consumerd.net.client.metadata import Node, PartitionMetadata, TopicMetadata
 from consumerd.producer.v08.batches import PartitionQueue
 from consumerd.producer.v08.murmur2 import key_partition
 from consumerd.producer.v08.routing import Route

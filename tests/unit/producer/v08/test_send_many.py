@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from consumerd.errors import BrokerError
+from consumerd.base.errors import BrokerError
 from consumerd.producer.errors import MessageSizeTooLargeError, ProducerClosedError
 from consumerd.producer.v08.batches import OVERHEAD, BatchRange, Deliveries
 from consumerd.producer.v08.murmur2 import key_partition

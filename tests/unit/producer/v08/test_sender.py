@@ -14,10 +14,10 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from consumerd.client import ClusterClient, ClusterMetadata
-from consumerd.client.metadata import Node, PartitionMetadata, TopicMetadata
-from consumerd.clock import SystemClock
-from consumerd.errors import BrokerError
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import BrokerError
+from consumerd.net.client import ClusterClient, ClusterMetadata
+from consumerd.net.client.metadata import Node, PartitionMetadata, TopicMetadata
 from consumerd.producer.errors import ProducerClosedError
 from consumerd.producer.v08.batches import OVERHEAD
 from consumerd.producer.v08.producer import V08Producer

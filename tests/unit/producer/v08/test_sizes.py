@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd import native
+from consumerd.base import native
 from consumerd.producer.v08.sizes import NativeSizes, sizes_of
 
 if TYPE_CHECKING:
-    from consumerd.native import Codec
+    from consumerd.base.native import Codec
 
 LISTS: list[list[Any]] = [
     [b""],

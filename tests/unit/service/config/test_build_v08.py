@@ -13,10 +13,16 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from consumerd.client import NoBrokerError
-from consumerd.clock import SystemClock
-from consumerd.config.build import build_handler, build_settings
-from consumerd.config.build_v08 import (
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ConfigError
+from consumerd.base.partition import TopicPartition
+from consumerd.group import Spelling, V08Rules
+from consumerd.group.coordinated_tables import CoordinationSettings
+from consumerd.member.consumer import CoordinatedConsumer, FixedConsumer
+from consumerd.member.fetch import FetchSettings
+from consumerd.net.client import NoBrokerError
+from consumerd.service.config.build import build_handler, build_settings
+from consumerd.service.config.build_v08 import (
     build_backend,
     build_bootstrap,
     build_client,
@@ -26,14 +32,8 @@ from consumerd.config.build_v08 import (
     fixed_partitions,
     names_brokers,
 )
-from consumerd.config.model import Config, parse
-from consumerd.config.servers import KafkaSection
-from consumerd.consumer import CoordinatedConsumer, FixedConsumer
-from consumerd.errors import ConfigError
-from consumerd.fetch import FetchSettings
-from consumerd.group import Spelling, V08Rules
-from consumerd.group.coordinated_tables import CoordinationSettings
-from consumerd.partition import TopicPartition
+from consumerd.service.config.model import Config, parse
+from consumerd.service.config.servers import KafkaSection
 
 CLOCK, RNG = SystemClock(), random.Random(1)
 

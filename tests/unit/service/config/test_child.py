@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.config.model import parse
-from consumerd.config.problems import ConfigProblemsError, read_document
+from consumerd.service.config.model import parse
+from consumerd.service.config.problems import ConfigProblemsError, read_document
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,8 +44,8 @@ WAYS = {"start": "child.begin_loading(path)()", "reload": "child.parse_aside(rea
 PROGRAM = """\
 import os, pickle, signal, sys
 from pathlib import Path
-from consumerd.config import child
-from consumerd.config.problems import ConfigProblemsError, read_document
+from consumerd.service.config import child
+from consumerd.service.config.problems import ConfigProblemsError, read_document
 
 path = Path(sys.argv[1])
 {trouble}

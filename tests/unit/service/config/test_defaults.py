@@ -10,25 +10,25 @@ from typing import Any
 
 import pytest
 
-from consumerd.client import ClientSettings
-from consumerd.clock import SystemClock
-from consumerd.config import group, model, servers, work
-from consumerd.config.base import Section
-from consumerd.config.build import build_connection_settings, build_offset_settings, build_settings
-from consumerd.config.build_v08 import build_coordination
-from consumerd.config.model import parse
-from consumerd.consumer import ConsumerConfig, ConsumerSettings
-from consumerd.consumer import config as consumer_config
-from consumerd.defaults import default_of
-from consumerd.fetch import FetchSettings
+from consumerd.base.clock import SystemClock
+from consumerd.base.defaults import default_of
 from consumerd.group import MembershipSettings
 from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.handlers import FileDeadLetters, RetryPolicy
+from consumerd.member.consumer import ConsumerConfig, ConsumerSettings
+from consumerd.member.consumer import config as consumer_config
+from consumerd.member.fetch import FetchSettings
+from consumerd.member.offsets import OffsetSettings
 from consumerd.net import ConnectionSettings
-from consumerd.offsets import OffsetSettings
+from consumerd.net.client import ClientSettings
+from consumerd.net.zk import Session
 from consumerd.producer import ProducerConfig
-from consumerd.registry import StaticSubscription
-from consumerd.zk import Session
+from consumerd.service.config import group, model, servers, work
+from consumerd.service.config.base import Section
+from consumerd.service.config.build import build_connection_settings, build_offset_settings, build_settings
+from consumerd.service.config.build_v08 import build_coordination
+from consumerd.service.config.model import parse
+from consumerd.wire.registry import StaticSubscription
 
 SETTINGS = (
     ConsumerSettings,

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.config.key_lines import KeyPath, key_lines
-from consumerd.config.toml_text import toml_key, toml_value
+from consumerd.service.config.key_lines import KeyPath, key_lines
+from consumerd.service.config.toml_text import toml_key, toml_value
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def paths(value: Any, path: KeyPath = ()) -> set[KeyPath]:

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.config.build import build_offset_settings
-from consumerd.config.effective import effective_values
-from consumerd.config.example import example_toml
-from consumerd.config.model import load, parse
-from consumerd.config.problems import ConfigProblemsError
-from consumerd.errors import ConfigError
-from consumerd.offsets import OffsetSettings
+from consumerd.base.errors import ConfigError
+from consumerd.member.offsets import OffsetSettings
+from consumerd.service.config.build import build_offset_settings
+from consumerd.service.config.effective import effective_values
+from consumerd.service.config.example import example_toml
+from consumerd.service.config.model import load, parse
+from consumerd.service.config.problems import ConfigProblemsError
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def write(tmp_path: Path, text: str) -> Path:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.config.properties import format_properties, parse_properties, read_properties
-from consumerd.errors import ConfigError
+from consumerd.base.errors import ConfigError
+from consumerd.service.config.properties import format_properties, parse_properties, read_properties
 
 if TYPE_CHECKING:
     from pathlib import Path

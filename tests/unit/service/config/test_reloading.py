@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from consumerd.config.model import Config, parse
-from consumerd.config.reloading import RELOADS, Reload, compare, same_handler
-from consumerd.config.validation import model_of
+from consumerd.service.config.model import Config, parse
+from consumerd.service.config.reloading import RELOADS, Reload, compare, same_handler
+from consumerd.service.config.validation import model_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -33,7 +33,7 @@ def test_every_key_of_the_model_is_classified() -> None:
 
 
 def test_the_table_of_operations_says_the_same() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "operations.md").read_text("utf-8")
+    page = (Path(__file__).parents[4] / "docs" / "operations.md").read_text("utf-8")
     section = page.partition("### Reloading the configuration\n")[2].partition("\n### ")[0]
     rows = dict(re.findall(r"^\| ([a-z ]+) \| (.+) \|$", section, re.MULTILINE))
     assert [*rows][1:] == [how.value for how in Reload]

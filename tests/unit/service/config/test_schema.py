@@ -10,13 +10,13 @@ import pytest
 from jsonschema import Draft7Validator
 
 from consumerd.cli.main import run
-from consumerd.config.model import Config, SparkTable
-from consumerd.config.schema import config_schema
-from consumerd.config.validation import Table, model_of
+from consumerd.service.config.model import Config, SparkTable
+from consumerd.service.config.schema import config_schema
+from consumerd.service.config.validation import Table, model_of
 from consumerd.spark.spec_example import whole_example
 from consumerd.spark.spec_model import SparkSection
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 @pytest.fixture(scope="module")

@@ -16,21 +16,21 @@ import trustme
 from click.testing import CliRunner
 from cryptography.hazmat.primitives import serialization
 
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ConsumerdError
 from consumerd.cli.main import cli
-from consumerd.clock import SystemClock
-from consumerd.config.base import SecretStr, Section, is_secret
-from consumerd.config.build import build_handler, build_session, build_tls, key_password
-from consumerd.config.build_v08 import build_mechanism
-from consumerd.config.model import Config, parse
-from consumerd.config.monitoring import HealthTlsSection
-from consumerd.config.problems import read_document
-from consumerd.config.reloading import compare
-from consumerd.config.servers import TlsSection
-from consumerd.config.toml_text import toml_value
-from consumerd.daemon.checks import check_daemon
-from consumerd.daemon.endpoints import build_access, build_server_tls
-from consumerd.errors import ConsumerdError
 from consumerd.handlers import Handler, Secret, load_handler
+from consumerd.service.config.base import SecretStr, Section, is_secret
+from consumerd.service.config.build import build_handler, build_session, build_tls, key_password
+from consumerd.service.config.build_v08 import build_mechanism
+from consumerd.service.config.model import Config, parse
+from consumerd.service.config.monitoring import HealthTlsSection
+from consumerd.service.config.problems import read_document
+from consumerd.service.config.reloading import compare
+from consumerd.service.config.servers import TlsSection
+from consumerd.service.config.toml_text import toml_value
+from consumerd.service.daemon.checks import check_daemon
+from consumerd.service.daemon.endpoints import build_access, build_server_tls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -270,7 +270,7 @@ def test_is_secret_sees_through_other_types() -> None:
 
 
 def test_operations_names_every_secret() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "operations.md").read_text("utf-8")
+    page = (Path(__file__).parents[4] / "docs" / "operations.md").read_text("utf-8")
     section = page.partition("### Secrets\n")[2].partition("\n## ")[0]
     assert SECRETS
     for table, key in SECRETS:

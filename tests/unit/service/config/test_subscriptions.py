@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.config.build_subscriptions import build_members, errors_of
-from consumerd.config.effective import effective_values
-from consumerd.config.model import Config, load, parse
-from consumerd.config.problems import ConfigProblemsError, read_document
-from consumerd.daemon.checks import check_daemon
-from consumerd.errors import ConfigError, HandlerLoadError
-from consumerd.registry import FilterSubscription, StaticSubscription
+from consumerd.base.errors import ConfigError, HandlerLoadError
+from consumerd.service.config.build_subscriptions import build_members, errors_of
+from consumerd.service.config.effective import effective_values
+from consumerd.service.config.model import Config, load, parse
+from consumerd.service.config.problems import ConfigProblemsError, read_document
+from consumerd.service.daemon.checks import check_daemon
 from consumerd.testing.clock import FakeClock
+from consumerd.wire.registry import FilterSubscription, StaticSubscription
 
 if TYPE_CHECKING:
     from pathlib import Path

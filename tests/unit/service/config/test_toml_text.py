@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.config.toml_text import toml_key, toml_value
+from consumerd.service.config.toml_text import toml_key, toml_value
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.broker import Broker, BrokerConfig
-from consumerd.clock import SystemClock
-from consumerd.daemon.broker_monitor import BrokerMonitor
-from consumerd.daemon.broker_readings import read_broker
-from consumerd.metrics import Histogram, Kind
-from consumerd.metrics.catalogue import BROKER_METRICS, PROCESS_METRICS
-from consumerd.metrics.exposition import Exposition
+from consumerd.base.clock import SystemClock
+from consumerd.base.metrics import Histogram, Kind
+from consumerd.base.metrics.catalogue import BROKER_METRICS, PROCESS_METRICS
+from consumerd.base.metrics.exposition import Exposition
+from consumerd.service.daemon.broker_monitor import BrokerMonitor
+from consumerd.service.daemon.broker_readings import read_broker
+from consumerd.storage.broker import Broker, BrokerConfig
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.v07 import (
     FetchRequest,

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.clock import SystemClock
-from consumerd.config.model import Config, parse
-from consumerd.consumer import GroupRefusedError
-from consumerd.daemon.dialect import find_dialect
-from consumerd.registry import Dialect
+from consumerd.base.clock import SystemClock
+from consumerd.member.consumer import GroupRefusedError
+from consumerd.service.config.model import Config, parse
+from consumerd.service.daemon.dialect import find_dialect
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
+from consumerd.wire.registry import Dialect
 
 if TYPE_CHECKING:
     from pathlib import Path

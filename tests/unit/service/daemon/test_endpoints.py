@@ -11,11 +11,11 @@ import aiohttp
 import pytest
 import trustme
 
-from consumerd.config.model import parse
-from consumerd.config.monitoring import HealthSection, HealthTlsSection
-from consumerd.daemon.endpoints import build_server, check_http
-from consumerd.daemon.monitor import Monitor
-from consumerd.errors import ConfigError
+from consumerd.base.errors import ConfigError
+from consumerd.service.config.model import parse
+from consumerd.service.config.monitoring import HealthSection, HealthTlsSection
+from consumerd.service.daemon.endpoints import build_server, check_http
+from consumerd.service.daemon.monitor import Monitor
 from consumerd.testing.clock import FakeClock
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ def monitor(**health: Any) -> Monitor:
 @pytest.mark.parametrize(
     ("module", "sentence"),
     [
-        ("consumerd.http.server", r"health\.listen needs the extra `http`: pip install 'consumerd\[http\]'\."),
-        ("consumerd.metrics.exposition", r"health\.metrics needs the extra `metrics`: pip install"),
+        ("consumerd.net.http.server", r"health\.listen needs the extra `http`: pip install 'consumerd\[http\]'\."),
+        ("consumerd.base.metrics.exposition", r"health\.metrics needs the extra `metrics`: pip install"),
     ],
 )
 def test_names_the_extra_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, module: str, sentence: str) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.consumer.owned_partition import OwnedView
-from consumerd.consumer.work import BatchInHand
-from consumerd.daemon.health import STUCK_AFTER, UNREACHABLE_AFTER, Health
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers.retry import HandlerCounts
-from consumerd.partition import TopicPartition
+from consumerd.member.consumer.owned_partition import OwnedView
+from consumerd.member.consumer.work import BatchInHand
+from consumerd.service.daemon.health import STUCK_AFTER, UNREACHABLE_AFTER, Health
 from consumerd.testing.clock import FakeClock
 
 A, B = TopicPartition("t", 0, 0), TopicPartition("t", 0, 1)

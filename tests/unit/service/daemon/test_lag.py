@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from consumerd.consumer.owned_partition import OwnedView
-from consumerd.daemon import lag
-from consumerd.daemon.lag import Lag, LagWatch, _EndTimes
-from consumerd.errors import BrokerError
-from consumerd.partition import TopicPartition
+from consumerd.base.errors import BrokerError
+from consumerd.base.partition import TopicPartition
+from consumerd.member.consumer.owned_partition import OwnedView
+from consumerd.service.daemon import lag
+from consumerd.service.daemon.lag import Lag, LagWatch, _EndTimes
 from consumerd.testing.clock import FakeClock
 
 if TYPE_CHECKING:

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.errors import ExitCode
+from consumerd.base.errors import ExitCode
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a zeroed mutex can be locked on Linux, not everywhere")
 
 #: Locks a mutex of the C library twice. No signal interrupts that, and `PyDLL` keeps the GIL.
 KEEPING = """
 import asyncio, ctypes, faulthandler, os, signal, sys, time
-from consumerd.daemon import signals
-from consumerd.daemon.signals import StopForcedError, process_signals
+from consumerd.service.daemon import signals
+from consumerd.service.daemon.signals import StopForcedError, process_signals
 
 mutex = ctypes.create_string_buffer(256)
 lock = ctypes.PyDLL(None).pthread_mutex_lock

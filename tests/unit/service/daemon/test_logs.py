@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 import structlog
 
-from consumerd.daemon.logs import configure_logs
+from consumerd.service.daemon.logs import configure_logs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from consumerd.daemon.members import Members
-from consumerd.errors import ConsumerdError, HandlerFailedError, HandlerLoadError
+from consumerd.base.errors import ConsumerdError, HandlerFailedError, HandlerLoadError
+from consumerd.service.daemon.members import Members
 
 pytestmark = pytest.mark.asyncio
 

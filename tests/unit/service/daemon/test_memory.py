@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the r
 SCRIPT = """
 import resource, sys, threading
 import psutil
-from consumerd.daemon.memory import tune_malloc
+from consumerd.service.daemon.memory import tune_malloc
 
 changed = tune_malloc(int(sys.argv[1])) if sys.argv[1] else False
 count = int(sys.argv[2])
@@ -84,7 +84,7 @@ def test_threads_share_one_heap() -> None:
 
 
 def test_without_fixed_thresholds_each_response_costs_page_faults() -> None:
-    """If this fails, the C library has learned it, and `consumerd.daemon.memory` is not needed any more."""
+    """If this fails, the C library has learned it, and `consumerd.service.daemon.memory` is not needed any more."""
     changed, faults, *_ = measured()
     assert changed == "False"
     assert faults > 10_000

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from consumerd.config.model import Config, parse
-from consumerd.daemon.monitor import Monitor
+from consumerd.service.config.model import Config, parse
+from consumerd.service.daemon.monitor import Monitor
 from consumerd.testing import FakeClock
 
 pytestmark = pytest.mark.asyncio

@@ -1,7 +1,7 @@
 import socket
 from pathlib import Path
 
-from consumerd.daemon.notify import READY, notify, status
+from consumerd.service.daemon.notify import READY, notify, status
 
 
 def test_sends_nothing_without_a_service_manager() -> None:

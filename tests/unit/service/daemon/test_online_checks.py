@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import BrokerError, ConfigError, ExitCode
 from consumerd.cli.main import run
-from consumerd.client import make_client
-from consumerd.clock import SystemClock
-from consumerd.config import build_dead_letters
-from consumerd.config.model import parse
-from consumerd.daemon import online_checks
-from consumerd.daemon.memory import memory_limit
-from consumerd.daemon.online_checks import Finding, look_online
-from consumerd.daemon.permission_checks import require_nodes
-from consumerd.embedded import free_port
-from consumerd.errors import BrokerError, ConfigError, ExitCode
+from consumerd.demo import free_port
 from consumerd.net import ConnectionSettings
+from consumerd.net.client import make_client
+from consumerd.net.zk import MultiFailed, NoAuth
+from consumerd.service.config import build_dead_letters
+from consumerd.service.config.model import parse
+from consumerd.service.daemon import online_checks
+from consumerd.service.daemon.memory import memory_limit
+from consumerd.service.daemon.online_checks import Finding, look_online
+from consumerd.service.daemon.permission_checks import require_nodes
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.wire.v08 import apis
-from consumerd.zk import MultiFailed, NoAuth
 from tests.faults.hostile_kafka import TOPIC, HostileKafka
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ async def test_requires_read_on_topics_and_group() -> None:
 
 @pytest.mark.asyncio
 async def test_compares_the_budget_and_worker_processes_with_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    handler = {"name": "tests.unit.daemon.test_online_checks:count", "processes": 3}
+    handler = {"name": "tests.unit.service.daemon.test_online_checks:count", "processes": 3}
     tables = {"group": {"id": "g", "topics": {"t": 1}}, "fetch": {"budget": 100 << 20}, "handler": handler}
     config = parse(tables, "test.toml", environment=False)
     monkeypatch.setattr(online_checks, "memory_limit", lambda: (512 << 20, "the limit"))

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.config.model import parse
-from consumerd.daemon.health import UNREACHABLE_AFTER
-from consumerd.daemon.monitor import Monitor
-from consumerd.daemon.readings import read
-from consumerd.daemon.status import read_status
-from consumerd.daemon.status_page import render
-from consumerd.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
+from consumerd.service.config.model import parse
+from consumerd.service.daemon.health import UNREACHABLE_AFTER
+from consumerd.service.daemon.monitor import Monitor
+from consumerd.service.daemon.readings import read
+from consumerd.service.daemon.status import read_status
+from consumerd.service.daemon.status_page import render
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.group import MemoryGroup
 

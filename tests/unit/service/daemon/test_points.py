@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from consumerd.config.model import parse
-from consumerd.consumer.owned_partition import OwnedView
-from consumerd.daemon.monitor import Monitor
-from consumerd.errors import BrokerError
-from consumerd.partition import TopicPartition
+from consumerd.base.errors import BrokerError
+from consumerd.base.partition import TopicPartition
+from consumerd.member.consumer.owned_partition import OwnedView
+from consumerd.service.config.model import parse
+from consumerd.service.daemon.monitor import Monitor
 from consumerd.testing.clock import FakeClock
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from consumerd.consumer.running import RunningMember
+    from consumerd.member.consumer.running import RunningMember
 
 pytestmark = pytest.mark.asyncio
 

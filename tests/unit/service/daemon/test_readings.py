@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from consumerd.config.model import parse
-from consumerd.consumer.owned_partition import OwnedView
-from consumerd.consumer.stats import ConsumerStats
-from consumerd.consumer.work import BatchInHand
-from consumerd.daemon.monitor import Monitor
-from consumerd.daemon.readings import read
-from consumerd.errors import BrokerError
-from consumerd.fetch.listener import FetchCounters
-from consumerd.metrics import Histogram
-from consumerd.partition import TopicPartition
+from consumerd.base.errors import BrokerError
+from consumerd.base.metrics import Histogram
+from consumerd.base.partition import TopicPartition
+from consumerd.member.consumer.owned_partition import OwnedView
+from consumerd.member.consumer.stats import ConsumerStats
+from consumerd.member.consumer.work import BatchInHand
+from consumerd.member.fetch.listener import FetchCounters
+from consumerd.service.config.model import parse
+from consumerd.service.daemon.monitor import Monitor
+from consumerd.service.daemon.readings import read
 from consumerd.testing.clock import FakeClock
 
 if TYPE_CHECKING:
-    from consumerd.consumer.running import RunningMember
+    from consumerd.member.consumer.running import RunningMember
 
 pytestmark = pytest.mark.asyncio
 

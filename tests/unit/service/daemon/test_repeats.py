@@ -14,7 +14,7 @@ import structlog
 from structlog.testing import capture_logs
 
 import consumerd
-from consumerd.daemon.repeats import PASS, REPEATED, SECONDS, RepeatLimit
+from consumerd.service.daemon.repeats import PASS, REPEATED, SECONDS, RepeatLimit
 
 
 class Clock:
@@ -102,7 +102,7 @@ def test_each_named_event_is_one_that_is_logged(event: str) -> None:
 def test_the_log_of_a_process_is_limited_and_its_end_tells_the_rest() -> None:
     program = """
 import structlog
-from consumerd.daemon.logs import configure_logs
+from consumerd.service.daemon.logs import configure_logs
 configure_logs("info", "json")
 for number in range(500):
     structlog.get_logger().error("messages_skipped", reason="KeyError: 'id'")

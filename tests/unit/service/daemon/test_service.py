@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from consumerd.config.model import parse
-from consumerd.config.work import DaemonSection
-from consumerd.daemon.service import _Service, serve
-from consumerd.daemon.signals import StopForcedError
-from consumerd.errors import ConsumerdError, HandlerFailedError, ZooKeeperError
+from consumerd.base.errors import ConsumerdError, HandlerFailedError, ZooKeeperError
+from consumerd.service.config.model import parse
+from consumerd.service.config.work import DaemonSection
+from consumerd.service.daemon.service import _Service, serve
+from consumerd.service.daemon.signals import StopForcedError
 
 pytestmark = pytest.mark.asyncio
 
@@ -119,8 +119,8 @@ async def test_raises_unexpected_errors() -> None:
 async def test_reports_readiness_while_it_waits_for_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """A coordinator waits for its slowest member: for minutes, where a service manager would give up on us."""
     told: list[tuple[str, ...]] = []
-    monkeypatch.setattr("consumerd.daemon.service.notify", lambda *assignments: told.append(assignments))
-    monkeypatch.setattr("consumerd.daemon.service.STARTED_AFTER", 0.01)
+    monkeypatch.setattr("consumerd.service.daemon.service.notify", lambda *assignments: told.append(assignments))
+    monkeypatch.setattr("consumerd.service.daemon.service.STARTED_AFTER", 0.01)
     member = Member()
     let_in = asyncio.Event()
     run = member.run

@@ -15,14 +15,14 @@ import pytest
 import structlog
 
 import consumerd
-from consumerd.daemon import stalls
-from consumerd.daemon.stacks import Place, user_place
-from consumerd.frames import is_of_python, is_ours
+from consumerd.base.frames import is_of_python, is_ours
+from consumerd.service.daemon import stalls
+from consumerd.service.daemon.stacks import Place, user_place
 
 WATCHED = """
 import asyncio, re, time
-from consumerd.daemon.logs import configure_logs
-from consumerd.daemon import stalls
+from consumerd.service.daemon.logs import configure_logs
+from consumerd.service.daemon import stalls
 
 configure_logs("info", "json")
 told, log = [], stalls.log

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from consumerd.daemon.recent import RecentLines
-from consumerd.daemon.status_page import _REASONS, ALERTS, NOT_READY_ALERT, Choice, asset, render
+from consumerd.service.daemon.recent import RecentLines
+from consumerd.service.daemon.status_page import _REASONS, ALERTS, NOT_READY_ALERT, Choice, asset, render
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 HOSTILE = "\"><script>alert(1)</script><img src=x onerror=y> '&amp;"
 VOID = {"meta", "link", "input"}

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.clock import SystemClock
-from consumerd.config.model import parse
-from consumerd.config.monitoring import TelemetrySection
-from consumerd.consumer.stats import Rebalance
-from consumerd.daemon.otel import Telemetry
-from consumerd.daemon.telemetry import Place, Signals, build_telemetry, check_telemetry, find_signals
-from consumerd.embedded.ports import free_port
-from consumerd.errors import ConfigError
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ConfigError
+from consumerd.base.metrics import Kind, Metric, Reading
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.ports import free_port
 from consumerd.handlers import Batch
 from consumerd.handlers.builtin.null import NullHandler
-from consumerd.metrics import Kind, Metric, Reading
-from consumerd.partition import TopicPartition
+from consumerd.member.consumer.stats import Rebalance
+from consumerd.service.config.model import parse
+from consumerd.service.config.monitoring import TelemetrySection
+from consumerd.service.daemon.otel import Telemetry
+from consumerd.service.daemon.telemetry import Place, Signals, build_telemetry, check_telemetry, find_signals
 from consumerd.wire.v07 import decode_batch, encode_message_set
 from tests.support.collector import Collector, attributes, running_collector
 
@@ -99,7 +99,7 @@ def test_rejects_an_endpoint_that_is_not_a_url(url: str) -> None:
 
 
 def test_names_the_extra_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "consumerd.daemon.otel", None)  # as the import of a missing package fails
+    monkeypatch.setitem(sys.modules, "consumerd.service.daemon.otel", None)  # as the import of a missing package fails
     with pytest.raises(ConfigError, match=r"needs the extra `otel`: pip install 'consumerd\[otel\]'\."):
         check_telemetry(TelemetrySection(otlp_endpoint=BASE))
     check_telemetry(TelemetrySection())

@@ -10,10 +10,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from consumerd.consumer.stats import ConsumerStats, Rebalance
-from consumerd.daemon.tracing import MOST_LINKS, MemberSpans, TracedHandler, links
+from consumerd.base.partition import NO_BROKER, TopicPartition
 from consumerd.handlers import Batch, Handler
-from consumerd.partition import NO_BROKER, TopicPartition
+from consumerd.member.consumer.stats import ConsumerStats, Rebalance
+from consumerd.service.daemon.tracing import MOST_LINKS, MemberSpans, TracedHandler, links
 from consumerd.wire.v07 import decode_batch, encode_message_set
 from consumerd.wire.v08.records import decode_records, encode_record_batch
 

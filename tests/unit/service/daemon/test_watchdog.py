@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.daemon.watchdog import Watchdog, watchdog_interval
+from consumerd.service.daemon.watchdog import Watchdog, watchdog_interval
 from consumerd.testing.clock import FakeClock
 
 if TYPE_CHECKING:

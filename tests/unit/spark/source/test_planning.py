@@ -22,8 +22,7 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from consumerd.archive.errors import NoSourceError
-from consumerd.errors import ConsumerdError, NotFoundError
+from consumerd.base.errors import ConsumerdError, NotFoundError
 from consumerd.spark.source.columns import ParseMode
 from consumerd.spark.source.errors import DataLossError, FileReadError
 from consumerd.spark.source.filters import Pruning
@@ -33,7 +32,8 @@ from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v07.archive_origin import OverlapError
 from consumerd.spark.source.v07.reading import read_split
 from consumerd.spark.source.v07.split import FileRange, V07Split
-from consumerd.storage.archive_names import MisnamedSegmentError
+from consumerd.storage.archives.errors import NoSourceError
+from consumerd.storage.log.archive_names import MisnamedSegmentError
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set
 
 if TYPE_CHECKING:

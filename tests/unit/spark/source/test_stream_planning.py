@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from consumerd.errors import NotFoundError
+from consumerd.base.errors import NotFoundError
 from consumerd.spark.source.datasource import BatchReader, ConsumerdDataSource
 from consumerd.spark.source.errors import DataLossError
 from consumerd.spark.source.options import read_options
@@ -214,9 +214,7 @@ def test_pickled_readers_have_no_planner(tmp_path: Path) -> None:
     )
     lines = found.stdout.decode().splitlines()
     assert lines[:2] == ["10", "10"]
-    assert lines[2].split() == [
-        f"consumerd.{name}" for name in ("address", "errors", "native", "partition", "spark", "storage", "wire")
-    ]
+    assert lines[2].split() == [f"consumerd.{name}" for name in ("base", "spark", "storage", "wire")]
     assert lines[3] == "[]"
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.archive import (
+from consumerd.storage.archives import (
     ArchiveExport,
     ExportOptions,
     ExportReport,

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from consumerd.archive import ArchiveFindingKind, SegmentSummary, judge
-from consumerd.archive.findings import MAX_FINDINGS
-from consumerd.storage.archive import ArchivedRun, Flaw, FlawKind
+from consumerd.storage.archives import ArchiveFindingKind, SegmentSummary, judge
+from consumerd.storage.archives.findings import MAX_FINDINGS
+from consumerd.storage.log.archive import ArchivedRun, Flaw, FlawKind
 from consumerd.wire.v07 import Codec
 
 

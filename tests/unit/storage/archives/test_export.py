@@ -14,8 +14,8 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from consumerd import native
-from consumerd.archive import (
+from consumerd.base import native
+from consumerd.storage.archives import (
     MANIFEST,
     ArchiveExport,
     CorruptSegmentError,

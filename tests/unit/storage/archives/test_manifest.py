@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from consumerd.archive import (
+from consumerd.storage.archives import (
     ArchiveFinding,
     ArchiveFindingKind,
     ExportFormat,
@@ -13,9 +13,9 @@ from consumerd.archive import (
     OutputFolderError,
     SegmentSummary,
 )
-from consumerd.archive.manifest import Manifest, ManifestEntry, load
-from consumerd.storage.archive import FlawKind
-from consumerd.storage.archive_names import SegmentName
+from consumerd.storage.archives.manifest import Manifest, ManifestEntry, load
+from consumerd.storage.log.archive import FlawKind
+from consumerd.storage.log.archive_names import SegmentName
 
 OPTIONS = ExportOptions(broker=2)
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from consumerd.archive import InterruptedWorkError, StopRequest, WorkerDiedError
-from consumerd.archive.pool import run_tasks
-from consumerd.errors import NotFoundError
+from consumerd.base.errors import NotFoundError
+from consumerd.storage.archives import InterruptedWorkError, StopRequest, WorkerDiedError
+from consumerd.storage.archives.pool import run_tasks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 WORK = """
 import os, signal, time
-from consumerd.errors import NotFoundError
+from consumerd.base.errors import NotFoundError
 
 def echo(task, emit):
     for number in range(3):

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet
 import pytest
 
-from consumerd.archive import parquet
-from consumerd.archive.ndjson import NdjsonWriter
-from consumerd.archive.options import ExportCompression
-from consumerd.archive.parquet import ParquetRows
-from consumerd.archive.rows import RowOrigin, within
-from consumerd.storage.archive import ArchivedRun, Flaw, FlawKind
-from consumerd.storage.archive_names import SegmentName
+from consumerd.storage.archives import parquet
+from consumerd.storage.archives.ndjson import NdjsonWriter
+from consumerd.storage.archives.options import ExportCompression
+from consumerd.storage.archives.parquet import ParquetRows
+from consumerd.storage.archives.rows import RowOrigin, within
+from consumerd.storage.log.archive import ArchivedRun, Flaw, FlawKind
+from consumerd.storage.log.archive_names import SegmentName
 from consumerd.wire.v07 import Codec
 
 if TYPE_CHECKING:
-    from consumerd.archive.rows import RowWriter
+    from consumerd.storage.archives.rows import RowWriter
 
 PLAIN = ArchivedRun(100, 142, 1, Codec.NONE, [b"hello", b"", b"\xff\x00q"])
 OLD = ArchivedRun(142, 152, 0, Codec.NONE, [b"x"])

@@ -11,15 +11,15 @@ import fsspec
 import pytest
 import zstandard
 
-from consumerd.archive import MissingExtraError, NoSourceError, Packing, ReadFailedError, find_sources
-from consumerd.archive.opening import OpenSegment, open_segments
 from consumerd.storage import DamagedArchiveError
+from consumerd.storage.archives import MissingExtraError, NoSourceError, Packing, ReadFailedError, find_sources
+from consumerd.storage.archives.opening import OpenSegment, open_segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from consumerd.archive import ArchiveFinding, SegmentSource
+    from consumerd.storage.archives import ArchiveFinding, SegmentSource
 
 NAME = "events-0/00000000000000000000.kafka"
 DATA = b"segment" * 100

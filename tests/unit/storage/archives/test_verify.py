@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.archive import ArchiveReport, NoProgress, StopRequest, VerifyOptions, find_sources, verify
-from consumerd.errors import ConfigError
+from consumerd.base.errors import ConfigError
+from consumerd.storage.archives import ArchiveReport, NoProgress, StopRequest, VerifyOptions, find_sources, verify
 from consumerd.wire.v07 import encode_message
 
 if TYPE_CHECKING:

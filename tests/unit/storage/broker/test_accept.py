@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.broker import Broker, BrokerConfig
-from consumerd.clock import SystemClock
+from consumerd.base.clock import SystemClock
+from consumerd.storage.broker import Broker, BrokerConfig
 
 if TYPE_CHECKING:
     from pathlib import Path

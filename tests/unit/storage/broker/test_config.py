@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.broker import BrokerConfig
-from consumerd.broker.config import WITHOUT_EFFECT
-from consumerd.errors import ConfigError, ExitCode
+from consumerd.base.errors import ConfigError, ExitCode
 from consumerd.storage import MaxAge, MaxBytes
+from consumerd.storage.broker import BrokerConfig
+from consumerd.storage.broker.config import WITHOUT_EFFECT
 
 BASE = {"log.dir": "/data", "enable.zookeeper": "false"}
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from consumerd.broker import Broker, BrokerConfig
-from consumerd.broker import connections as connections_module
-from consumerd.broker.sockets import ClientStream
-from consumerd.clock import SystemClock
+from consumerd.base.clock import SystemClock
 from consumerd.storage import OsSegmentFile
+from consumerd.storage.broker import Broker, BrokerConfig
+from consumerd.storage.broker import connections as connections_module
+from consumerd.storage.broker.sockets import ClientStream
 from consumerd.wire.v07 import (
     Codec,
     FetchRequest,

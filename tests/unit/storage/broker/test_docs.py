@@ -6,9 +6,9 @@ import re
 from dataclasses import MISSING, fields
 from pathlib import Path
 
-from consumerd.broker.config import _PROPERTIES, WITHOUT_EFFECT, BrokerConfig
+from consumerd.storage.broker.config import _PROPERTIES, WITHOUT_EFFECT, BrokerConfig
 
-PAGE = Path(__file__).parents[3] / "docs" / "broker.md"
+PAGE = Path(__file__).parents[4] / "docs" / "broker.md"
 #: The words that the page uses where a default is not a number.
 WORDS = {
     "hostname": "the address listened on",

@@ -1,6 +1,6 @@
 """The memory that all requests together may use."""
 
-from consumerd.broker.memory import UNCHARGED_BYTES, RequestMemory
+from consumerd.storage.broker.memory import UNCHARGED_BYTES, RequestMemory
 
 
 def test_grants_a_single_client_whatever_it_needs() -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from consumerd.broker.partitions import MAX_RANGE, BrokerPartition, BrokerPartitions
-from consumerd.broker.stats import BrokerStats, ProducedCounts
-from consumerd.clock import SystemClock
+from consumerd.base.clock import SystemClock
 from consumerd.storage import FlushFailedError, Log, LogManager, LogSettings, OsFiles, OsSegmentFile, StorageError
+from consumerd.storage.broker.partitions import MAX_RANGE, BrokerPartition, BrokerPartitions
+from consumerd.storage.broker.stats import BrokerStats, ProducedCounts
 
 
 @pytest.fixture

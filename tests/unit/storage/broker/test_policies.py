@@ -10,12 +10,12 @@ from types import ModuleType
 
 import pytest
 
-from consumerd.broker import Broker, BrokerConfig, policies
-from consumerd.broker import server as server_module
-from consumerd.broker.policies import load_policies
-from consumerd.clock import SystemClock
-from consumerd.errors import ConfigError
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ConfigError
 from consumerd.storage import MaxAge, SegmentFacts, StorageError
+from consumerd.storage.broker import Broker, BrokerConfig, policies
+from consumerd.storage.broker import server as server_module
+from consumerd.storage.broker.policies import load_policies
 from consumerd.wire.v07 import ProduceRequest, encode_message
 
 

@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.broker import registration as registration_module
-from consumerd.broker.registration import BrokerRegistration
-from consumerd.clock import SystemClock
-from consumerd.cluster.reading import READS_AT_ONCE
-from consumerd.errors import ExitCode, IdTakenError
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ExitCode, IdTakenError
+from consumerd.net.cluster.reading import READS_AT_ONCE
+from consumerd.net.zk.errors import NoAuth, NotConnected
+from consumerd.storage.broker import registration as registration_module
+from consumerd.storage.broker.registration import BrokerRegistration
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
-from consumerd.zk.errors import NoAuth, NotConnected
 
 pytestmark = pytest.mark.asyncio
 

@@ -13,14 +13,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.broker import Broker, BrokerConfig, ListenError
-from consumerd.broker import connections as connections_module
-from consumerd.broker import server as server_module
-from consumerd.broker.connections import ClientConnections
-from consumerd.broker.partitions import BrokerPartitions
-from consumerd.broker.registration import BrokerRegistration
-from consumerd.broker.requests import RequestHandlers
-from consumerd.clock import SystemClock
+from consumerd.base.clock import SystemClock
 from consumerd.storage import (
     CLEAN_MARKER,
     CorruptLogError,
@@ -29,6 +22,13 @@ from consumerd.storage import (
     OsSegmentFile,
     StorageError,
 )
+from consumerd.storage.broker import Broker, BrokerConfig, ListenError
+from consumerd.storage.broker import connections as connections_module
+from consumerd.storage.broker import server as server_module
+from consumerd.storage.broker.connections import ClientConnections
+from consumerd.storage.broker.partitions import BrokerPartitions
+from consumerd.storage.broker.registration import BrokerRegistration
+from consumerd.storage.broker.requests import RequestHandlers
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.v07 import (
     FetchRequest,

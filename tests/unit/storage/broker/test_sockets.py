@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from consumerd.broker import RequestRefusedError
-from consumerd.broker.sockets import ClientStream
 from consumerd.storage import OsFiles, OsSegmentFile, Segment, SegmentSlice
+from consumerd.storage.broker import RequestRefusedError
+from consumerd.storage.broker.sockets import ClientStream
 
 
 @pytest.fixture

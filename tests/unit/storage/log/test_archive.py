@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd import native
+from consumerd.base import native
 from consumerd.storage import DamagedArchiveError
-from consumerd.storage import archive as reading
-from consumerd.storage.archive import ArchivedRun, Flaw, FlawKind, IndexedMessages, read_indexed, read_runs
+from consumerd.storage.log import archive as reading
+from consumerd.storage.log.archive import ArchivedRun, Flaw, FlawKind, IndexedMessages, read_indexed, read_runs
 from consumerd.wire.v07 import Codec, DecodeLimits, Message, decode_batch, encode_message, encode_message_set
 
 if TYPE_CHECKING:

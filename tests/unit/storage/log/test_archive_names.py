@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.errors import ConfigError
-from consumerd.storage.archive_names import ArchiveLayout, MisnamedSegmentError, SegmentName, segment_start
+from consumerd.base.errors import ConfigError
+from consumerd.storage.log.archive_names import ArchiveLayout, MisnamedSegmentError, SegmentName, segment_start
 
 FILE = "00000000000000000042.kafka"
 

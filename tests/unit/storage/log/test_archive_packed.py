@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.storage import DamagedArchiveError
-from consumerd.storage import archive_packed as packed
-from consumerd.storage.archive_packed import GzipDecoder, UnpackedStream
+from consumerd.storage.log import archive_packed as packed
+from consumerd.storage.log.archive_packed import GzipDecoder, UnpackedStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.storage.archive_items import ByteStream
+    from consumerd.storage.log.archive_items import ByteStream
 
 PLAIN = random.Random(1).randbytes(300_000) + b"a" * 300_000
 

@@ -2,8 +2,8 @@ import struct
 
 import pytest
 
-from consumerd.storage import archive_resync
-from consumerd.storage.archive_resync import BoundarySearch
+from consumerd.storage.log import archive_resync
+from consumerd.storage.log.archive_resync import BoundarySearch
 from consumerd.wire.v07 import encode_message
 
 HELLO = encode_message(b"hello")

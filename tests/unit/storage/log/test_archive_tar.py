@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.storage import DamagedArchiveError
-from consumerd.storage.archive_tar import TarKind, TarMember, list_members, read_members
+from consumerd.storage.log.archive_tar import TarKind, TarMember, list_members, read_members
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.errors import NotFoundError
+from consumerd.base.errors import NotFoundError
 from consumerd.storage import StorageError
-from consumerd.storage.dump import LogEntry, find_segments, read_entries, read_segment
+from consumerd.storage.log.dump import LogEntry, find_segments, read_entries, read_segment
 from consumerd.wire.v07 import Codec, DecodeLimits, encode_message, encode_message_set
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from consumerd.storage import DirectoryEntry, DirectoryInUseError, OsFiles, OsSystemCalls, StorageError
-from consumerd.storage import files as files_module
-from consumerd.storage import system as system_module
+from consumerd.storage.log import files as files_module
+from consumerd.storage.log import system as system_module
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.storage import CorruptLogError, OsFiles, segment_name
-from consumerd.storage.loading import load_segments
-from tests.unit.storage.test_files import Counted
+from consumerd.storage.log.loading import load_segments
+from tests.unit.storage.log.test_files import Counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

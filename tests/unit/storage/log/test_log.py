@@ -20,7 +20,7 @@ from consumerd.storage import (
     SegmentFacts,
     StorageError,
 )
-from tests.unit.storage.test_files import Counted
+from tests.unit.storage.log.test_files import Counted
 
 Message = Callable[..., bytes]
 

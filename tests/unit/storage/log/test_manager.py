@@ -19,7 +19,7 @@ from consumerd.storage import (
     TailCut,
     TailDamage,
 )
-from tests.unit.storage.test_files import Counted
+from tests.unit.storage.log.test_files import Counted
 
 Message = Callable[..., bytes]
 SEGMENT = f"{0:020d}.kafka"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from consumerd.storage import OsFiles, OsSegmentFile, TailDamage, recover, walk
-from consumerd.storage import recovery as recovery_module
+from consumerd.storage.log import recovery as recovery_module
 from tests.support.forgetful_disk import ForgetfulDisk, PowerLostError
 
 Message = Callable[..., bytes]

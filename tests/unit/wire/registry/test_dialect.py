@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from consumerd.registry.dialect import Dialect, subscription_dialect
+from consumerd.wire.registry.dialect import Dialect, subscription_dialect
 
 OLD_MEMBERS = ['{ "t": 1 }', '{"t":1}', "*1*t.*", "!2!t", '{"version":1,"subscription":1}', "{broken", "[" * 100_000]
 NEW_MEMBER = '{"version":1,"subscription":{"og.t1":1},"pattern":"static","timestamp":"1795263220954"}'

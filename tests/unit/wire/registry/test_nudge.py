@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.registry import NUDGE_VALUE, ids_path, nudge_operations, parse_subscription
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
+from consumerd.wire.registry import NUDGE_VALUE, ids_path, nudge_operations, parse_subscription
 
 
 def test_nudge_value_is_a_member_without_streams() -> None:

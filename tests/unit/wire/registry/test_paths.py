@@ -5,8 +5,9 @@ from contextlib import suppress
 
 import pytest
 
-from consumerd.partition import TopicPartition
-from consumerd.registry import (
+from consumerd.base.partition import TopicPartition
+from consumerd.wire import InvalidTopicError
+from consumerd.wire.registry import (
     RegistryError,
     broker_ids_path,
     broker_path,
@@ -21,7 +22,6 @@ from consumerd.registry import (
     topic_path,
     topics_path,
 )
-from consumerd.wire import InvalidTopicError
 from consumerd.wire.v07 import validate_new_topic
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.registry import RegistryError
-from consumerd.registry.regex import MAX_INSTRUCTIONS, matches, parse
+from consumerd.wire.registry import RegistryError
+from consumerd.wire.registry.regex import MAX_INSTRUCTIONS, matches, parse
 
 NAMES = [
     "",

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.registry import (
+from consumerd.wire.registry import (
     Dialect,
     DialectError,
     agreed_dialect,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.registry import (
+from consumerd.wire.registry import (
     MAX_STREAMS,
     DialectError,
     FilterKind,

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.registry import MAX_FILTER_LENGTH, FilterKind, RegistryError, TopicFilter
-from consumerd.registry.topic_filter import normalise
+from consumerd.wire.registry import MAX_FILTER_LENGTH, FilterKind, RegistryError, TopicFilter
+from consumerd.wire.registry.topic_filter import normalise
 
 
 def allowed(pattern: str, *topics: str, kind: FilterKind = FilterKind.WHITELIST) -> list[str]:

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from consumerd.ports import Create, Delete
-from consumerd.registry import (
+from consumerd.base.ports import Create, Delete
+from consumerd.wire.registry import (
     NUDGE_VALUE_V08,
     DialectError,
     Endpoint,

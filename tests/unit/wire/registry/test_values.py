@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.errors import ExitCode
-from consumerd.registry import (
+from consumerd.base.errors import ExitCode
+from consumerd.wire.registry import (
     MAX_OFFSET,
     MAX_PARTITIONS,
     DialectError,

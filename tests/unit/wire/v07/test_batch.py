@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from consumerd import native
+from consumerd.base import native
 from consumerd.wire import compress
 from consumerd.wire.v07 import (
     Codec,
@@ -21,7 +21,7 @@ from consumerd.wire.v07.batch import MessageRun
 from consumerd.wire.v07.packed import pack_steps
 
 if TYPE_CHECKING:
-    from consumerd.native import NativePayloads
+    from consumerd.base.native import NativePayloads
 
 pytestmark = pytest.mark.usefixtures("either_codec")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from consumerd import native
+from consumerd.base import native
 from consumerd.wire.v07 import (
     BatchEnd,
     Codec,

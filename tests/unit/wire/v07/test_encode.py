@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd import native
+from consumerd.base import native
 from consumerd.wire import EncodeError
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set
 from consumerd.wire.v07 import encode as encode_module

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd import native
+from consumerd.base import native
 from consumerd.wire import EncodeError, FrameError
 from consumerd.wire.v07 import (
     EARLIEST,

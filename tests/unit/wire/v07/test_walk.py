@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd import native
+from consumerd.base import native
 from consumerd.wire.crc import crc32
 from consumerd.wire.v07 import encode_message, encode_message_set
 from consumerd.wire.v07 import walk as walk_module

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.fetch.errors import BrokerAnswerError, NoBoundaryError
-from consumerd.fetch.v07 import boundaries
-from consumerd.fetch.v07.boundaries import FIRST_LOOK, STRIDE, SearchReach, begins_message, boundary_before
-from consumerd.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
+from consumerd.member.fetch.errors import BrokerAnswerError, NoBoundaryError
+from consumerd.member.fetch.v07 import boundaries
+from consumerd.member.fetch.v07.boundaries import FIRST_LOOK, STRIDE, SearchReach, begins_message, boundary_before
 from consumerd.wire.v07 import ErrorCode, FetchRequest, FetchResponse, decode_request, encode_message
 
 if TYPE_CHECKING:

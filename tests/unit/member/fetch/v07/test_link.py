@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.fetch import BrokerUnknownError, FetchSettings
-from consumerd.fetch.v07.link import BrokerLink
+from consumerd.base.partition import TopicPartition
+from consumerd.member.fetch import BrokerUnknownError, FetchSettings
+from consumerd.member.fetch.v07.link import BrokerLink
 from consumerd.net import ConnectError
-from consumerd.partition import TopicPartition
 from tests.support.fetching import FetchingInMemory
 
 if TYPE_CHECKING:

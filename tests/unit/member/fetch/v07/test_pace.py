@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from consumerd.fetch.v07.pace import IDLE_GAP, Pace
+from consumerd.member.fetch.v07.pace import IDLE_GAP, Pace
 
 
 def interval(pace: Pace, now: float, *, smallest: float = 0.01, longest: float = 1.0) -> float:

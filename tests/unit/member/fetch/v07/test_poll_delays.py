@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.fetch import ByteBudget, FetchPool, FetchSettings, Lane, V07Brokers
-from consumerd.fetch.v07.pace import IDLE_GAP
-from consumerd.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
+from consumerd.member.fetch import ByteBudget, FetchPool, FetchSettings, Lane, V07Brokers
+from consumerd.member.fetch.v07.pace import IDLE_GAP
 from consumerd.wire.v07 import (
     ErrorCode,
     FetchRequest,

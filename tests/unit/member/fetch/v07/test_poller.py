@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from consumerd.fetch import ByteBudget, FetchSettings, Lane
-from consumerd.fetch.policies import FetchServices
-from consumerd.fetch.v07.pace import Pace
-from consumerd.fetch.v07.poller import IdlePoller, Idler
-from consumerd.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
+from consumerd.member.fetch import ByteBudget, FetchSettings, Lane
+from consumerd.member.fetch.policies import FetchServices
+from consumerd.member.fetch.v07.pace import Pace
+from consumerd.member.fetch.v07.poller import IdlePoller, Idler
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v07 import FetchRequest, MultiFetchRequest
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from consumerd.fetch import (
+from consumerd.base.partition import TopicPartition
+from consumerd.member.fetch import (
     BrokerUnknownError,
     CorruptPartitionError,
     LogChangePolicy,
     ResetPolicy,
 )
-from consumerd.fetch.log_changes import LogChangeKind
+from consumerd.member.fetch.log_changes import LogChangeKind
 from consumerd.net import ConnectionClosedError
-from consumerd.partition import TopicPartition
 from consumerd.wire import compress
 from consumerd.wire.v07 import (
     EARLIEST,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from consumerd.errors import BrokerError
-from consumerd.partition import TopicPartition
+from consumerd.base.errors import BrokerError
+from consumerd.base.partition import TopicPartition
 from consumerd.wire import compress
 from consumerd.wire.v07 import (
     Codec,

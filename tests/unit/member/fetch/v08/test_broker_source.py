@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 
-from consumerd.client import ClientSettings, ClusterMetadata, FetchedPartition, Node, PartitionFetch
-from consumerd.clock import SystemClock
-from consumerd.fetch import FetchSettings
-from consumerd.fetch.listener import FetchCounters
-from consumerd.fetch.v08.broker_source import BUSY_BYTES, BUSY_SENDERS, BrokerSource
-from consumerd.fetch.v08.exchange import PartitionRequest
+from consumerd.base.clock import SystemClock
+from consumerd.member.fetch import FetchSettings
+from consumerd.member.fetch.listener import FetchCounters
+from consumerd.member.fetch.v08.broker_source import BUSY_BYTES, BUSY_SENDERS, BrokerSource
+from consumerd.member.fetch.v08.exchange import PartitionRequest
 from consumerd.net import BadFrameError, ConnectionClosedError, ConnectionSettings
+from consumerd.net.client import ClientSettings, ClusterMetadata, FetchedPartition, Node, PartitionFetch
 from consumerd.testing.clock import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
 
-    from consumerd.errors import BrokerError
-    from consumerd.ports import Clock
+    from consumerd.base.errors import BrokerError
+    from consumerd.base.ports import Clock
 
 pytestmark = pytest.mark.asyncio
 MIB = 1 << 20

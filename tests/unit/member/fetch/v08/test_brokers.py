@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from consumerd.client import FetchedPartition, Node, PartitionFetch
-from consumerd.errors import BrokerError
-from consumerd.fetch import ByteBudget, FetchSettings, Lane
-from consumerd.fetch.fetcher import PartitionResponse
-from consumerd.fetch.response import FetchOutcome
-from consumerd.fetch.v08.brokers import V08Brokers, V08Source, _Leadership
-from consumerd.partition import UNKNOWN_LOG, TopicPartition
+from consumerd.base.errors import BrokerError
+from consumerd.base.partition import UNKNOWN_LOG, TopicPartition
+from consumerd.member.fetch import ByteBudget, FetchSettings, Lane
+from consumerd.member.fetch.fetcher import PartitionResponse
+from consumerd.member.fetch.response import FetchOutcome
+from consumerd.member.fetch.v08.brokers import V08Brokers, V08Source, _Leadership
+from consumerd.net.client import FetchedPartition, Node, PartitionFetch
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08.apis import OFFSET_FOR_LEADER_EPOCH
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from consumerd.fetch.v08.exchange import PartitionRequest
+    from consumerd.member.fetch.v08.exchange import PartitionRequest
 
 GONE = BrokerError("gone")
 T0, U0 = (TopicPartition.numbered(topic, 0) for topic in "tu")

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 
-from consumerd.client import ClientSettings, ClusterMetadata, Node, PartitionMetadata
-from consumerd.client.metadata import TopicMetadata
-from consumerd.clock import SystemClock
-from consumerd.errors import BrokerError
-from consumerd.fetch import ByteBudget, FetchPool, FetchSettings, Lane, LogChangedError, LogChangePolicy
-from consumerd.fetch.log_changes import LogChangeKind
-from consumerd.fetch.v08.brokers import V08Brokers
-from consumerd.partition import UNKNOWN_LOG, LogId, TopicPartition
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import BrokerError
+from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
+from consumerd.member.fetch import ByteBudget, FetchPool, FetchSettings, Lane, LogChangedError, LogChangePolicy
+from consumerd.member.fetch.log_changes import LogChangeKind
+from consumerd.member.fetch.v08.brokers import V08Brokers
+from consumerd.net.client import ClientSettings, ClusterMetadata, Node, PartitionMetadata
+from consumerd.net.client.metadata import TopicMetadata
 from consumerd.wire.v07 import EARLIEST
 from consumerd.wire.v08.apis import FETCH, OFFSET_FOR_LEADER_EPOCH, OFFSETS
 from consumerd.wire.v08.errors import UnsupportedApiError

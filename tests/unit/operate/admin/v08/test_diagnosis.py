@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.admin import (
+from consumerd.base.partition import TopicPartition
+from consumerd.group.assignors import roundrobin_owners
+from consumerd.net.cluster import GroupView, Member, PartitionView
+from consumerd.operate.admin import (
     ChangedMeanwhileError,
     CoordinatorKind,
     DiagnosisInput,
@@ -31,17 +34,14 @@ from consumerd.admin import (
     steps_for,
     take_step,
 )
-from consumerd.admin.v08.transactions import OpenProducer, OpenTransaction
-from consumerd.cluster import GroupView, Member, PartitionView
-from consumerd.group.assignors import roundrobin_owners
-from consumerd.partition import TopicPartition
-from consumerd.registry import NUDGE_VALUE_V08, Dialect, StaticSubscription, parse_subscription_v08
+from consumerd.operate.admin.v08.transactions import OpenProducer, OpenTransaction
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
+from consumerd.wire.registry import NUDGE_VALUE_V08, Dialect, StaticSubscription, parse_subscription_v08
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from consumerd.ports import Operation
+    from consumerd.base.ports import Operation
 
 pytestmark = pytest.mark.asyncio
 

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.admin import (
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import BrokerError, ConfigError, NotFoundError
+from consumerd.base.partition import TopicPartition
+from consumerd.net import ConnectionClosedError, RequestTimeoutError
+from consumerd.net.client import BrokerRefusedError, BrokerVersions, ClientSettings, ClusterClient, UnsupportedApiError
+from consumerd.net.cluster import GroupView
+from consumerd.operate.admin import (
     BrokerGroups,
     CoordinatorKind,
     DiagnosisInput,
@@ -32,13 +38,7 @@ from consumerd.admin import (
     in_the_way,
     read_diagnosis_input,
 )
-from consumerd.admin.v08.transactions import OpenProducer, find_open_transactions
-from consumerd.client import BrokerRefusedError, BrokerVersions, ClientSettings, ClusterClient, UnsupportedApiError
-from consumerd.clock import SystemClock
-from consumerd.cluster import GroupView
-from consumerd.errors import BrokerError, ConfigError, NotFoundError
-from consumerd.net import ConnectionClosedError, RequestTimeoutError
-from consumerd.partition import TopicPartition
+from consumerd.operate.admin.v08.transactions import OpenProducer, find_open_transactions
 from consumerd.wire.v08 import APIS
 from consumerd.wire.v08.apis import DESCRIBE_PRODUCERS
 from consumerd.wire.v08.subscription import MemberAssignment, MemberMetadata

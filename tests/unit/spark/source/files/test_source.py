@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from consumerd.errors import NotFoundError
+from consumerd.base.errors import NotFoundError
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch
 from consumerd.handlers.builtin.files import FilesHandler
-from consumerd.partition import TopicPartition
 from consumerd.spark.source.columns import COLUMNS, CORRUPT, HEADERS, ParseMode
 from consumerd.spark.source.errors import DataLossError, MalformedMessageError
 from consumerd.spark.source.files.ranges import (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.errors import NotFoundError
+from consumerd.base.errors import NotFoundError
 from consumerd.spark.source.columns import ParseMode
 from consumerd.spark.source.discovery import open_origin
 from consumerd.spark.source.errors import BrokerReadError, DataLossError

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from google_crc32c import value as crc32c
 
-from consumerd.partition import LogId
+from consumerd.base.partition import LogId
 from consumerd.wire.v08.records import (
     BatchEnd,
     DecodeLimits,
