@@ -81,7 +81,8 @@ class NotSentError(BrokerError):
     """An asynchronous producer dropped messages that it had accepted: `count` of them since the last report."""
 
     def __init__(self, count: int, cause: str) -> None:
-        super().__init__(f"{count} queued messages were not sent or not confirmed; first error: {cause}")
+        messages = "1 queued message was" if count == 1 else f"{count} queued messages were"
+        super().__init__(f"{messages} not sent or not confirmed; first error: {cause}")
         self.count = count
 
 

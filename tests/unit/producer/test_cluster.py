@@ -198,7 +198,7 @@ async def test_failed_last_flush_is_logged_beside_the_error_of_the_block() -> No
     with capture_logs() as logs:
         await ours.__aexit__(ValueError, error, None)
     assert logs[-1]["event"] == "producer_close_failed"
-    assert "1 queued messages were not sent" in logs[-1]["reason"]
+    assert "1 queued message was not sent" in logs[-1]["reason"]
 
 
 @pytest.mark.parametrize(

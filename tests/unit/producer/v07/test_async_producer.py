@@ -609,7 +609,7 @@ async def test_flush_does_not_wait_for_a_task_that_was_cancelled_before_it_took_
         task.cancel()
         with pytest.raises(ProducerClosedError, match="stopped before all of its messages were sent"):
             await flushing
-        with pytest.raises(NotSentError, match="1 queued messages"):
+        with pytest.raises(NotSentError, match="1 queued message was not sent"):
             await producer.close()
 
 
@@ -746,7 +746,7 @@ async def test_topic_of_a_callback_that_is_invalid_fails_only_its_message(world:
     producer = world.queued(callbacks=told)
     await producer.start()
     await producer.send("t", [b"a", b"bad", b"c"])
-    with pytest.raises(NotSentError, match="1 queued messages") as caught:
+    with pytest.raises(NotSentError, match="1 queued message was not sent") as caught:
         await producer.close()
     assert isinstance(caught.value.__cause__, InvalidTopicError)
     assert [event.message for event in told.lost] == [b"bad"]
