@@ -29,7 +29,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
-from tenacity import AsyncRetrying, RetryError, retry_if_exception
 
 from consumerd.base.errors import HandlerFailedError
 from consumerd.handlers.api import Handler, RejectedError, RetryLaterError
@@ -40,8 +39,6 @@ from consumerd.handlers.tracebacks import brief, short_traceback
 if TYPE_CHECKING:
     import random
     from collections.abc import Awaitable, Callable
-
-    from tenacity import RetryCallState
 
     from consumerd.base.partition import TopicPartition
     from consumerd.base.ports import Clock
@@ -188,86 +185,69 @@ class _Retrying(Handler):
         """The answer of a method that takes no batch. Raises HandlerFailedError with the words `failed`."""
         failures = _Failures()
 
-        async def ask() -> _T:
+        async def attempt() -> _T:
             try:
                 return await self._space.needed_by(lambda: _answer(call()))
             except Exception as error:
                 failures.count, failures.last = failures.count + 1, error
                 raise
 
-        def note(state: RetryCallState) -> None:
-            log.warning(
-                "handler_failed",
-                handler=self._name,
-                method=method,
-                attempt=failures.count,
-                of=self._policy.max_attempts,
-                pause=round(state.upcoming_sleep, 3),
-                **_told(failures.last),
-                **fields,
-            )
-
         try:
-            return await self._attempts(failures, note)(ask)
-        except RetryError as error:
+            return await self._attempts(
+                attempt, failures, lambda pause: self._log(failures, pause, method=method, **fields)
+            )
+        except HandlerFailedError:
+            raise
+        except Exception as error:
             raise HandlerFailedError(
-                f"handler {self._name!r} {failed}: {method}() failed {_times(failures)} ({brief(failures.last)})."
+                f"handler {self._name!r} {failed}: {method}() failed {_times(failures)} ({brief(error)})."
             ) from error
 
     async def handle(self, batch: Batch) -> None:
         while failures := await self._exhausted(batch):
             end = batch.handled + 1 if batch.counted else len(batch)
             await self._give_up(batch, end, failures)
+            failures.last = Exception()  # its traceback has the batch, and the failures themselves
             if end >= len(batch):
                 break
             batch.mark(end)
         batch.mark(len(batch))
 
     async def _exhausted(self, batch: Batch) -> _Failures | None:
-        """Try the rest of `batch`; None once all is handled, else the failures of the unit at its front.
-
-        The first attempt is made without tenacity, which takes 80 us for each batch: it only learns of a failure.
-        """
+        """Try the rest of `batch`; None once all is handled, else the failures of the unit at its front."""
         failures = _Failures()
-        try:
-            await self._try([batch], failures)
-        except HandlerFailedError:
-            raise
-        except Exception as error:
-            first = [error]
-        else:
-            return None
-        # Tenacity's objects refer to each other, so they live until the garbage collector comes. They must not keep the
-        # batch for so long: its memory is returned to the budget when it is handled.
-        held = [batch]
 
         async def attempt() -> None:
-            if first:
-                raise first.pop()
-            await self._try(held, failures)
+            await self._space.needed_by(lambda: self._try_rest(batch, failures))
+
+        def note(pause: float) -> None:
+            self._counts.retries[batch.partition.topic] += 1
+            self._log(failures, pause, partition=str(batch.partition), offset=batch.prefix(batch.handled))
 
         try:
-            await self._attempts(failures, lambda state: self._log(held[0], failures, state))(attempt)
-        except RetryError:
+            await self._attempts(attempt, failures, note)
+        except HandlerFailedError:
+            raise
+        except Exception:
             return failures
-        finally:
-            held.clear()
-        failures.last = Exception()  # whose traceback has the batch
+        failures.last = Exception()  # its traceback has the batch, whose memory must be free once it is handled
         return None
 
-    def _attempts(self, failures: _Failures, note: Callable[[RetryCallState], None]) -> AsyncRetrying:
-        return AsyncRetrying(
-            sleep=self._clock.sleep,
-            stop=lambda _: failures.count >= self._policy.max_attempts or isinstance(failures.last, RejectedError),
-            wait=lambda _: self._pause(failures),
-            retry=retry_if_exception(lambda e: isinstance(e, Exception) and not isinstance(e, HandlerFailedError)),
-            before_sleep=note,
-        )
-
-    async def _try(self, held: list[Batch], failures: _Failures) -> None:
-        """One attempt at the rest of the batch; while its disk is full, as many as it takes."""
-        [batch] = held
-        await self._space.needed_by(lambda: self._try_rest(batch, failures))
+    async def _attempts(
+        self, attempt: Callable[[], Awaitable[_T]], failures: _Failures, note: Callable[[float], None]
+    ) -> _T:
+        """Return what `attempt()` does, or raise its last error; `note` is called with each pause."""
+        while True:
+            try:
+                return await attempt()
+            except HandlerFailedError:
+                raise
+            except Exception:
+                if failures.count >= self._policy.max_attempts or isinstance(failures.last, RejectedError):
+                    raise
+            pause = self._pause(failures)
+            note(pause)
+            await self._clock.sleep(pause)
 
     async def _try_rest(self, batch: Batch, failures: _Failures) -> None:
         """One attempt at the rest of `batch`. Progress makes the failure that of another message: the first one."""
@@ -316,17 +296,15 @@ class _Retrying(Handler):
         pause = self._rng.uniform(0.0, min(bound, self._policy.max_backoff))
         return max(pause, failures.last.seconds) if isinstance(failures.last, RetryLaterError) else pause
 
-    def _log(self, batch: Batch, failures: _Failures, state: RetryCallState) -> None:
-        self._counts.retries[batch.partition.topic] += 1
+    def _log(self, failures: _Failures, pause: float, **fields: object) -> None:
         log.warning(
             "handler_failed",
             handler=self._name,
-            partition=str(batch.partition),
-            offset=batch.prefix(batch.handled),
             attempt=failures.count,
             of=self._policy.max_attempts,
-            pause=round(state.upcoming_sleep, 3),
+            pause=round(pause, 3),
             **_told(failures.last),
+            **fields,
         )
 
     def _log_late(self, batch: Batch, error: Exception) -> None:

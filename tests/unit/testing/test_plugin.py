@@ -63,7 +63,7 @@ def test_unused_plugin_starts_nothing(project: Callable[..., pytest.RunResult]) 
             assert pytestconfig.pluginmanager.hasplugin("consumerd")
             ours = {name for name in sys.modules if name.partition(".")[0] == "consumerd"}
             assert ours == {"consumerd", "consumerd.testing", "consumerd.testing.plugin"}
-            heavy = {"aiozk", "isal", "pydantic", "pyspark", "snappy", "structlog", "tenacity", "uvloop"}
+            heavy = {"aiozk", "isal", "pydantic", "pyspark", "snappy", "structlog", "uvloop"}
             assert not heavy & set(sys.modules)
             assert threading.active_count() == 1
         """,

@@ -24,7 +24,6 @@ HEAVY = {
     "aiozk",
     "structlog",
     "uvloop",
-    "tenacity",
     "fsspec",
 }
 ROOMS = {
