@@ -7,8 +7,7 @@ closed or unlocked by others until it is done. So a cancellation is held back un
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import structlog
 
@@ -28,14 +27,30 @@ async def in_thread(
 ) -> Result:
     """Run `work` in a thread. If cancelled, raise CancelledError after `work` has ended, with or without an error."""
     task = asyncio.ensure_future(asyncio.to_thread(work, *arguments, **options))
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        while not task.done():
-            with contextlib.suppress(asyncio.CancelledError):  # raised below, once for all
-                await asyncio.wait({task})
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.warning(
-                "failed_while_cancelled", work=getattr(work, "__qualname__", repr(work)), reason=reason_of(error)
-            )
-        raise
+    cancelled = await until_done(task)
+    if cancelled is None:
+        return task.result()
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.warning(
+            "failed_while_cancelled", work=getattr(work, "__qualname__", repr(work)), reason=reason_of(error)
+        )
+    raise cancelled
+
+
+async def until_done(
+    task: asyncio.Future[Any], interrupt: Callable[[], None] | None = None
+) -> asyncio.CancelledError | None:
+    """Return when `task` is done, however often the caller is cancelled, with a cancellation that it has to raise.
+
+    `interrupt()` is called at the first one: it should make the task end soon.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            # `wait` neither cancels the task with us nor raises its error.
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            if interrupt is not None and cancelled is None:
+                interrupt()
+            cancelled = error
+    return cancelled

@@ -14,6 +14,8 @@ from contextvars import copy_context
 from functools import cache
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from consumerd.base.threads import until_done
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -38,16 +40,8 @@ async def in_thread(work: Callable[[], Result], *, interrupt: Callable[[], None]
     is dropped.
     """
     running = asyncio.get_running_loop().run_in_executor(_threads(), copy_context().run, work)
-    cancelled: asyncio.CancelledError | None = None
-    while not running.done():
-        try:
-            # `wait` neither cancels the thread's future with us nor raises its error.
-            await asyncio.wait([running])
-        except asyncio.CancelledError as error:
-            if interrupt is not None and cancelled is None:
-                interrupt()
-            cancelled = error
-    if cancelled is not None:
-        running.exception()
-        raise cancelled
-    return running.result()
+    cancelled = await until_done(running, interrupt)
+    if cancelled is None:
+        return running.result()
+    running.exception()
+    raise cancelled

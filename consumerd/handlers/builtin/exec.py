@@ -17,11 +17,12 @@ import os
 import shutil
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from consumerd.base.errors import HandlerFailedError
+from consumerd.base.threads import until_done
 from consumerd.handlers.api import Handler
 from consumerd.handlers.builtin.records import encode_records
 from consumerd.handlers.pieces import in_pieces
@@ -142,7 +143,7 @@ class ExecHandler(Handler):
             )
         )
         # It runs before this returns: a cancellation in between must not leave it, and what it started, behind.
-        cancelled = await _wait_to_the_end(starting)
+        cancelled = await until_done(starting)
         try:
             self._process = starting.result()
         except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
@@ -201,22 +202,11 @@ async def _kill(process: asyncio.subprocess.Process) -> None:
     """Kill the process and all of its group, and return when it has ended, also when cancelled meanwhile."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    cancelled = await _wait_to_the_end(asyncio.ensure_future(process.wait()))
+    cancelled = await until_done(asyncio.ensure_future(process.wait()))
     if process.stdin is not None:
         process.stdin.close()
     if cancelled is not None:
         raise cancelled
-
-
-async def _wait_to_the_end(task: asyncio.Future[Any]) -> asyncio.CancelledError | None:
-    """Return when `task` is done, with a cancellation that came meanwhile: for the caller to raise."""
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    return cancelled
 
 
 def _outcome(code: int) -> str:
