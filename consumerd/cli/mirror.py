@@ -156,18 +156,14 @@ def command(**options: Any) -> None:
     from consumerd.service.daemon.signals import process_signals  # noqa: PLC0415 - only for the command that runs
 
     with process_signals() as signals:  # before all that takes time
-        from consumerd.service.daemon.forward_mirror import mirror_to_kafka  # noqa: PLC0415
         from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415
         from consumerd.service.daemon.loop import run_on_loop  # noqa: PLC0415
-        from consumerd.service.daemon.mirroring import MirrorTarget, mirror  # noqa: PLC0415
+        from consumerd.service.daemon.mirroring import mirror  # noqa: PLC0415
 
         target = _kafka_target(options) if options["to_servers"] else _target(options)
         config = _config(options)
         configure_logs(config.log.level, config.log.format)
-        if isinstance(target, MirrorTarget):
-            run = mirror(config, target, exit_at_end=options["exit_at_end"])
-        else:
-            run = mirror_to_kafka(config, target, exit_at_end=options["exit_at_end"])
+        run = mirror(config, target, exit_at_end=options["exit_at_end"])
         sent = run_on_loop(run, config.daemon.loop, signals=signals, budget=config.fetch.budget)
     if sys.stderr.isatty():
         click.echo(f"{sent:,} messages mirrored", err=True)

@@ -13,10 +13,13 @@ import structlog
 
 from consumerd.base.errors import NotFoundError, ZooKeeperError
 from consumerd.net.addresses import why_unresolvable
+from consumerd.net.cluster.reading import children
 from consumerd.net.zk.errors import ConnectionLost, NoAuth, NoNode, NotConnected, SessionChanged, Throttled
-from consumerd.wire.registry import broker_ids_path, consumers_path
+from consumerd.wire.registry import broker_ids_path, consumers_path, topic_path
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from consumerd.base.ports import Clock, ZooKeeper
     from consumerd.net.zk import Session
 
@@ -76,6 +79,13 @@ async def start_session(
                 raise
         await clock.sleep(min(_POLL, max(left, 0.0)))
     session.create_chroot = True
+
+
+async def require_topics(zk: ZooKeeper, topics: Iterable[str]) -> None:
+    """Raise NotFoundError for a topic that no broker has registered, of either dialect."""
+    for topic in topics:
+        if not await children(zk, topic_path(topic)):
+            raise NotFoundError(f"no broker has registered the topic {topic!r}; see `consumerd topics list`.")
 
 
 async def _missing(session: Session) -> str | None:

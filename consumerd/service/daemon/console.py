@@ -16,12 +16,11 @@ from consumerd.base.errors import BrokerError, ConfigError, NotFoundError
 from consumerd.handlers.builtin.console import EnoughError
 from consumerd.member.consumer.group_requests import INTERNAL
 from consumerd.net.client import ClientSettings, UnsupportedApiError, topic_partitions
-from consumerd.net.cluster.entry import start_session
-from consumerd.net.zk.errors import NoNode
+from consumerd.net.cluster.entry import require_topics, start_session
 from consumerd.service.config.build import build_connection_settings, build_session, build_settings, build_subscription
 from consumerd.service.config.build_v08 import build_client_of
 from consumerd.service.daemon.service import run_member, run_on_brokers
-from consumerd.wire.registry import StaticSubscription, topic_path
+from consumerd.wire.registry import StaticSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from consumerd.base.partition import TopicPartition
     from consumerd.handlers.builtin.console import ConsoleHandler
     from consumerd.net.client import ClusterClient
-    from consumerd.net.zk import Session
     from consumerd.operate.admin import OffsetTarget
     from consumerd.service.config.model import Config
 
@@ -46,8 +44,7 @@ async def consume(config: Config, handler: ConsoleHandler, *, exit_at_end: bool)
     try:
         await start_session(session, config.zookeeper.connection_timeout, clock, where="--zookeeper")
         if exit_at_end:
-            for topic in config.group.topics:
-                await _require_topic(session, topic)
+            await require_topics(session, config.group.topics)
         with suppress(EnoughError):
             await run_member(config, settings, handler, session, clock=clock, rng=rng)
     finally:
@@ -146,12 +143,3 @@ def _client(config: Config) -> ClusterClient:
     settings = ClientSettings(retry_timeout=config.kafka.connection_timeout)
     connection = build_connection_settings(config)
     return build_client_of(config.kafka, connection, clock=SystemClock(), rng=SystemRandom(), settings=settings)
-
-
-async def _require_topic(session: Session, topic: str) -> None:
-    try:
-        brokers = await session.children(topic_path(topic))
-    except NoNode:
-        brokers = []
-    if not brokers:
-        raise NotFoundError(f"no broker has registered the topic {topic!r}; see `consumerd topics list`.")

@@ -7,28 +7,19 @@ target, and whether source and target are one cluster.
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
-from random import SystemRandom
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
 
-from consumerd import __version__
-from consumerd.base.clock import SystemClock
 from consumerd.base.partition import NO_BROKER
-from consumerd.handlers import retrying
 from consumerd.handlers.forward import BrokerMajorNumbering
 from consumerd.handlers.mirror import CircleError, SourceCounts, is_subscribed, refuse_same_cluster, resolve_address
 from consumerd.net.cluster import V08ClusterView, read_dialect
-from consumerd.service.config.build import build_offset_settings
+from consumerd.net.cluster.entry import require_topics
 from consumerd.service.config.build_v08 import build_bootstrap, build_client
-from consumerd.service.daemon.endpoints import check_http
 from consumerd.service.daemon.forwarding import make_forward_handler, target_client
-from consumerd.service.daemon.mirroring import PATIENT, mirror_settings, open_session, require_topics
-from consumerd.service.daemon.monitor import Monitor
-from consumerd.service.daemon.service import Watching, run_member, run_on_brokers, start_client, start_monitor
-from consumerd.service.daemon.telemetry import check_telemetry
+from consumerd.service.daemon.service import start_client
 from consumerd.wire.registry import Dialect
 
 if TYPE_CHECKING:
@@ -37,11 +28,12 @@ if TYPE_CHECKING:
 
     from consumerd.base.partition import TopicPartition
     from consumerd.base.ports import Clock
-    from consumerd.handlers.forward import ForwardSettings, SourceNumbering, TopicNaming
+    from consumerd.handlers.forward import ForwardHandler, ForwardSettings, SourceNumbering, TopicNaming
     from consumerd.net.client import ClusterMetadata
     from consumerd.net.zk import Session
     from consumerd.service.config.model import Config
     from consumerd.service.config.servers import KafkaSection
+    from consumerd.service.daemon.mirroring import Starting
     from consumerd.wire.registry import Subscription
 
 log = structlog.get_logger(__name__)
@@ -58,6 +50,28 @@ class ForwardTarget:
     naming: TopicNaming
     settings: ForwardSettings
 
+    def check(self, config: Config) -> None:
+        """As `CopyTarget.check`."""
+        build_bootstrap(self.section)
+
+    async def build_handler(self, starting: Starting) -> ForwardHandler:
+        """As `CopyTarget.build_handler`."""
+        config, settings, _, _, session, clock, rng = starting
+        numbering, v08 = _BY_BROKER, True
+        if session is not None and config.group.coordination == "zookeeper":
+            v08 = await read_dialect(session, settings.group) is Dialect.V08
+            numbering = CountedNumbering(SourceCounts(session))
+        if session is not None and not v08:
+            await refuse_same_cluster(session, None, build_bootstrap(self.section))
+            if settings.stop_at_end:
+                await require_topics(session, config.group.topics)
+        else:
+            addresses, known = await _source(config, session, clock, rng)
+            await _refuse_circle(addresses, known, self, settings.subscription, clock, rng)
+        return make_forward_handler(
+            self.section, self.naming, numbering, self.settings, request_timeout=_REQUEST_TIMEOUT
+        )
+
 
 class CountedNumbering:
     """broker * partitions of the topic on that broker + partition, from the source's ZooKeeper."""
@@ -71,49 +85,6 @@ class CountedNumbering:
             return partition.partition
         source = await self._counts.source(partition)
         return source.broker * source.partitions + source.partition
-
-
-async def mirror_to_kafka(config: Config, target: ForwardTarget, *, exit_at_end: bool = False) -> int:
-    """Mirror until a signal, a failure or, with `exit_at_end`, the end as it was when partitions were claimed.
-
-    Returns how many messages the target took. Raises as `consumerd.service.daemon.mirroring.mirror`.
-    """
-    clock, rng = SystemClock(), SystemRandom()
-    settings = replace(mirror_settings(config, clock, rng), stop_at_end=exit_at_end)
-    build_bootstrap(target.section)
-    check_http(config.health)
-    check_telemetry(config.telemetry)
-    monitor = Monitor(config, clock)
-    async with AsyncExitStack() as stack:
-        await start_monitor(monitor, stack, settings.consumer_id)
-        session, numbering, dialect = None, _BY_BROKER, None
-        in_zookeeper = config.group.coordination == "zookeeper"
-        if in_zookeeper or build_offset_settings(config).in_zookeeper:
-            session = await open_session(stack, config.zookeeper, clock, rng)
-        if session is not None and in_zookeeper:
-            dialect = await read_dialect(session, settings.group)
-            numbering = CountedNumbering(SourceCounts(session))
-        if dialect is not Dialect.V08 and session is not None and in_zookeeper:
-            await refuse_same_cluster(session, None, build_bootstrap(target.section))
-            if exit_at_end:
-                await require_topics(session, settings.subscription)
-        else:
-            addresses, known = await _source(config, session, clock, rng)
-            await _refuse_circle(addresses, known, target, settings.subscription, clock, rng)
-        inner = make_forward_handler(
-            target.section, target.naming, numbering, target.settings, request_timeout=_REQUEST_TIMEOUT
-        )
-        monitor.target_counts = inner.counts
-        handler = retrying(inner, PATIENT, clock=clock, rng=rng, name="mirror", counts=monitor.main.handler_counts)
-        handler = monitor.traced(handler)
-        log.info("starting", version=__version__, group=settings.group, consumer=settings.consumer_id)
-        if in_zookeeper:
-            assert session is not None
-            await run_member(config, settings, handler, session, clock=clock, rng=rng, watching=Watching(monitor))
-        else:
-            await run_on_brokers(config, settings, handler, session, clock=clock, rng=rng, watching=Watching(monitor))
-    log.info("stopped", group=settings.group, consumer=settings.consumer_id)
-    return inner.sent
 
 
 _BY_BROKER: SourceNumbering = BrokerMajorNumbering()

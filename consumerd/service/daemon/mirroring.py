@@ -13,13 +13,13 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import SystemRandom
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import structlog
 
 from consumerd import __version__
 from consumerd.base.clock import SystemClock
-from consumerd.base.errors import ConfigError, NotFoundError
+from consumerd.base.errors import ConfigError
 from consumerd.handlers import RetryPolicy, retrying
 from consumerd.handlers.mirror import (
     KeepingPartitioner,
@@ -33,27 +33,32 @@ from consumerd.handlers.mirror import (
     refuse_same_place,
 )
 from consumerd.net import connect
-from consumerd.net.cluster import ClusterView, read_dialect
-from consumerd.net.cluster.entry import start_session
+from consumerd.net.cluster import read_dialect
+from consumerd.net.cluster.entry import require_topics, start_session
 from consumerd.producer import Producer, ProducerSettings, StaticRouter, ZooKeeperRouter
-from consumerd.service.config.build import build_connection_settings, build_session, build_settings
+from consumerd.service.config.build import (
+    build_connection_settings,
+    build_offset_settings,
+    build_session,
+    build_settings,
+)
 from consumerd.service.config.servers import ZooKeeperSection
 from consumerd.service.daemon.endpoints import check_http
 from consumerd.service.daemon.monitor import Monitor
-from consumerd.service.daemon.service import Watching, run_member, start_monitor
+from consumerd.service.daemon.service import Watching, run_member, run_on_brokers, start_monitor
 from consumerd.service.daemon.telemetry import check_telemetry
-from consumerd.wire.registry import Dialect, DialectError, StaticSubscription, make_consumer_id
+from consumerd.wire.registry import Dialect, DialectError, make_consumer_id
 
 if TYPE_CHECKING:
     from random import Random
 
     from consumerd.base.ports import Clock
+    from consumerd.handlers.forward import ForwardHandler
     from consumerd.member.consumer import ConsumerSettings
     from consumerd.net import Connector
     from consumerd.net.zk import Session
     from consumerd.producer import Router
     from consumerd.service.config.model import Config
-    from consumerd.wire.registry import Subscription
 
 log = structlog.get_logger(__name__)
 
@@ -61,48 +66,65 @@ log = structlog.get_logger(__name__)
 PATIENT = RetryPolicy(max_attempts=sys.maxsize, max_backoff=5.0)
 
 
+class Starting(NamedTuple):
+    """A mirror that starts: what a target makes its handler of, and closes with `stack`."""
+
+    config: Config
+    settings: ConsumerSettings
+    monitor: Monitor
+    stack: AsyncExitStack
+    #: With the source's ZooKeeper, where the group is or keeps its offsets.
+    session: Session | None
+    clock: Clock
+    rng: Random
+
+
+class CopyTarget(Protocol):
+    """The cluster that a mirror copies to."""
+
+    def check(self, config: Config) -> None:
+        """Raise ConfigError and CircleError for what is wrong whatever the servers answer."""
+        ...
+
+    async def build_handler(self, starting: Starting) -> MirrorHandler | ForwardHandler:
+        """The handler that copies to it. Raises CircleError, NotFoundError, ConsumerdError."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class MirrorTarget:
-    """Exactly one of `zookeeper` and `brokers`. With `placed` each source partition has one partition there."""
+    """A cluster of 0.7: `zookeeper` or `brokers`. With `placed` each source partition has one partition there."""
 
     zookeeper: str | None = None
     brokers: tuple[tuple[str, int], ...] = ()
     placed: bool = True
     settings: ProducerSettings = field(default_factory=ProducerSettings)
 
+    def check(self, config: Config) -> None:
+        """As `CopyTarget.check`."""
+        if config.group.coordination != "zookeeper":
+            raise ConfigError(
+                f"group.coordination must be 'zookeeper' for a mirror to Kafka 0.7, not {config.group.coordination!r}."
+            )
+        if self.zookeeper is not None:
+            refuse_same_place(config.zookeeper.connect, self.zookeeper)
 
-async def mirror(config: Config, target: MirrorTarget, *, exit_at_end: bool = False) -> int:
-    """Mirror until a signal, a failure or, with `exit_at_end`, the end as it was when partitions were claimed.
-
-    Returns how many messages the target took. Raises CircleError, NotFoundError for a chroot that does not exist, and
-    as `consumerd.service.daemon.service.serve`.
-    """
-    if config.group.coordination != "zookeeper":
-        raise ConfigError(
-            f"group.coordination must be 'zookeeper' for a mirror to Kafka 0.7, not {config.group.coordination!r}."
-        )
-    if target.zookeeper is not None:
-        refuse_same_place(config.zookeeper.connect, target.zookeeper)
-    clock, rng = SystemClock(), SystemRandom()
-    settings = replace(mirror_settings(config, clock, rng), stop_at_end=exit_at_end)
-    check_http(config.health)
-    check_telemetry(config.telemetry)
-    monitor = Monitor(config, clock)
-    async with AsyncExitStack() as stack:
-        await start_monitor(monitor, stack, settings.consumer_id)
-        source = await open_session(stack, config.zookeeper, clock, rng)
+    async def build_handler(self, starting: Starting) -> MirrorHandler:
+        """As `CopyTarget.build_handler`."""
+        config, settings, monitor, stack, source, clock, rng = starting
+        assert source is not None
         other = None
-        if target.zookeeper is not None:
+        if self.zookeeper is not None:
             section = ZooKeeperSection(
-                connect=target.zookeeper,
+                connect=self.zookeeper,
                 session_timeout=config.zookeeper.session_timeout,
                 connection_timeout=config.zookeeper.connection_timeout,
             )
             other = await open_session(stack, section, clock, rng)
-        await _require_v07(source, other, settings.group, target)
-        if exit_at_end:
-            await require_topics(source, settings.subscription)
-        await refuse_same_cluster(source, other, target.brokers)
+        await _require_v07(source, other, settings.group, self)
+        if settings.stop_at_end:
+            await require_topics(source, config.group.topics)
+        await refuse_same_cluster(source, other, self.brokers)
         if other is not None:
             reverse = await find_reverse_mirrors(source, other, settings.subscription)
             monitor.reverse_mirrors = len(reverse)
@@ -115,18 +137,43 @@ async def mirror(config: Config, target: MirrorTarget, *, exit_at_end: bool = Fa
                 )
         connector = partial(connect, settings=build_connection_settings(config))
         producer = Producer(
-            _router(target, other, connector, rng), connect=connector, clock=clock, rng=rng, settings=target.settings
+            _router(self, other, connector, rng), connect=connector, clock=clock, rng=rng, settings=self.settings
         )
-        inner = MirrorHandler(
+        return MirrorHandler(
             producer,
-            SourceCounts(source) if target.placed else None,
+            SourceCounts(source) if self.placed else None,
             None if other is None else MirrorTopics(other, connect=connector, clock=clock),
         )
+
+
+async def mirror(config: Config, target: CopyTarget, *, exit_at_end: bool = False) -> int:
+    """Mirror until a signal, a failure or, with `exit_at_end`, the end as it was when partitions were claimed.
+
+    Returns how many messages the target took. Raises CircleError, NotFoundError for a chroot that does not exist, and
+    as `consumerd.service.daemon.service.serve`.
+    """
+    target.check(config)
+    clock, rng = SystemClock(), SystemRandom()
+    settings = replace(mirror_settings(config, clock, rng), stop_at_end=exit_at_end)
+    check_http(config.health)
+    check_telemetry(config.telemetry)
+    monitor = Monitor(config, clock)
+    async with AsyncExitStack() as stack:
+        await start_monitor(monitor, stack, settings.consumer_id)
+        session = None
+        in_zookeeper = config.group.coordination == "zookeeper"
+        if in_zookeeper or build_offset_settings(config).in_zookeeper:
+            session = await open_session(stack, config.zookeeper, clock, rng)
+        inner = await target.build_handler(Starting(config, settings, monitor, stack, session, clock, rng))
         monitor.target_counts = inner.counts
         handler = retrying(inner, PATIENT, clock=clock, rng=rng, name="mirror", counts=monitor.main.handler_counts)
         handler = monitor.traced(handler)
         log.info("starting", version=__version__, group=settings.group, consumer=settings.consumer_id)
-        await run_member(config, settings, handler, source, clock=clock, rng=rng, watching=Watching(monitor))
+        if in_zookeeper:
+            assert session is not None
+            await run_member(config, settings, handler, session, clock=clock, rng=rng, watching=Watching(monitor))
+        else:
+            await run_on_brokers(config, settings, handler, session, clock=clock, rng=rng, watching=Watching(monitor))
     log.info("stopped", group=settings.group, consumer=settings.consumer_id)
     return inner.sent
 
@@ -143,15 +190,6 @@ async def _require_v07(source: Session, other: Session | None, group: str, targe
             f"the target's brokers (ZooKeeper at {target.zookeeper}) run Kafka 0.8 or later: use --to-bootstrap-server "
             "with one of their addresses."
         )
-
-
-async def require_topics(source: Session, subscription: Subscription) -> None:
-    """Named topics have to be there when only what there is is mirrored: else a misspelt one would pass for done."""
-    if isinstance(subscription, StaticSubscription):
-        found = await ClusterView(source).read_topics(subscription.streams)
-        for topic in subscription.streams:
-            if not found.get(topic):
-                raise NotFoundError(f"no broker has registered the topic {topic!r}; see `consumerd topics list`.")
 
 
 def mirror_settings(config: Config, clock: Clock, rng: Random) -> ConsumerSettings:
