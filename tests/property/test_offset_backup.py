@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from consumerd.base.partition import TopicPartition
 from consumerd.net.cluster import ClusterView
-from consumerd.operate.admin import BrokerLogs, ChangePlanner, backup_of, format_json, parse_offsets, write_changes
+from consumerd.operate.admin import BrokerLogs, V07ChangePlanner, backup_of, format_json, parse_offsets, write_changes
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.registry import MAX_OFFSET, offset_path
 
@@ -46,7 +46,7 @@ def test_backups_restore_in_reverse_order(
 
             async def change(to: dict[TopicPartition, int | None]) -> str:
                 view = await ClusterView(zk).read_group("g")
-                changes = await ChangePlanner(view, {}, {}, BrokerLogs({}, nobody)).set_to(to)
+                changes = await V07ChangePlanner(view, {}, {}, BrokerLogs({}, nobody)).set_to(to)
                 await write_changes(zk, changes, force=force)
                 return format_json(backup_of(changes))
 

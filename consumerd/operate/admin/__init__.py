@@ -1,7 +1,7 @@
 """Groups seen and changed from outside: snapshots, findings, fixes, changed offsets. Nothing here is a member."""
 
 from consumerd.member.fetch.errors import BrokerAnswerError
-from consumerd.operate.admin.changes import ChangePlanner, OffsetChange, OffsetTarget, OffsetTargetKind
+from consumerd.operate.admin.changes import OffsetChange, OffsetTarget, OffsetTargetKind, V07ChangePlanner
 from consumerd.operate.admin.diagnosis import diagnose, diagnose_group, diagnose_once, persistent_findings
 from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
 from consumerd.operate.admin.diagnosis_progress import progress_findings
@@ -66,7 +66,6 @@ __all__ = [
     "BrokerAnswerError",
     "BrokerGroups",
     "BrokerLogs",
-    "ChangePlanner",
     "ChangedMeanwhileError",
     "CheckFailedError",
     "CoordinatorKind",
@@ -97,6 +96,7 @@ __all__ = [
     "TimestampOffset",
     "TopicPlan",
     "Topics",
+    "V07ChangePlanner",
     "V07GroupSnapshot",
     "V08BrokerLogs",
     "V08ChangePlanner",

@@ -8,6 +8,7 @@ where the broker cannot be asked, the offset is trusted. An offset that stays, o
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -79,16 +80,11 @@ class OffsetCheck(NamedTuple):
     note: str | None = None
 
 
-class ChangePlanner:
-    """Plans changes of one group's offsets; `topics` and `brokers` are the registered ones, `logs` queries brokers."""
+class ChangePlanner(ABC):
+    """Plans changes of one group's offsets, of either dialect."""
 
-    def __init__(
-        self, view: GroupView, topics: Topics, brokers: Mapping[int, RegisteredBroker], logs: BrokerLogs
-    ) -> None:
+    def __init__(self, view: GroupView) -> None:
         self._view = view
-        self._topics = topics
-        self._brokers = brokers
-        self._logs = logs
         self._turn = asyncio.Semaphore(AT_ONCE)
 
     async def set_to(self, wanted: Mapping[TopicPartition, int | None]) -> list[OffsetChange]:
@@ -97,6 +93,8 @@ class ChangePlanner:
 
         async def one(partition: TopicPartition) -> OffsetChange:
             after = wanted[partition]
+            if (refusal := self._refusal(partition, delete=after is None)) is not None:
+                return self._unknown(partition, refusal)
             change = self._change(partition, after)
             if after is None or not change.moves:
                 return change
@@ -110,19 +108,17 @@ class ChangePlanner:
         if target.kind is OffsetTargetKind.OFFSET:
             return await self.set_to(dict.fromkeys(wanted, target.value))
         ranges = await self._ranges(wanted)
-        answering = [partition for partition, known in ranges.items() if isinstance(known, LogRange)]
-        by_time = await self._logs.before(answering, target.value) if target.kind is OffsetTargetKind.TIME else {}
+        answering = {partition: known for partition, known in ranges.items() if isinstance(known, LogRange)}
+        by_time = await self._at_time(answering, target.value) if target.kind is OffsetTargetKind.TIME else {}
 
         async def one(partition: TopicPartition) -> OffsetChange:
             known = ranges[partition]
+            if (refusal := self._refusal(partition)) is not None:
+                return self._unknown(partition, refusal)
             if isinstance(known, LookupFailure):
                 return self._unknown(partition, known.reason)
             if target.kind is OffsetTargetKind.TIME:
-                found = by_time[partition]
-                if isinstance(found, LookupFailure):
-                    return self._unknown(partition, found.reason)
-                note = "all messages in the log are younger" if found == known.earliest else None
-                return self._change(partition, found)._replace(note=note)
+                return by_time[partition]
             is_committed = self._view.offsets.get(partition) is not None
             if target.kind is OffsetTargetKind.SHIFT or (target.kind is OffsetTargetKind.CURRENT and is_committed):
                 return await self._shifted(partition, target.value, known)
@@ -139,22 +135,95 @@ class ChangePlanner:
         after = wanted
         if known.earliest < wanted < known.end:
             try:
-                after = await boundary_before(self._logs, partition, wanted)
+                after = await self._boundary(partition, wanted)
             except (BrokerError, WireError) as error:
                 return self._unknown(partition, str(error))
             if after != wanted:
                 note = f"a message starts there, {wanted - after} bytes before {wanted}"
         return self._change(partition, after)._replace(note=note)
 
+    @abstractmethod
+    async def _ranges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogRange | LookupFailure]:
+        """The range of each partition's log."""
+
+    @abstractmethod
+    async def _at_time(
+        self, ranges: Mapping[TopicPartition, LogRange], time_ms: int
+    ) -> dict[TopicPartition, OffsetChange]:
+        """Change each partition to the offset to start at for all messages since `time_ms` (since 1970)."""
+
+    def _refusal(self, partition: TopicPartition, *, delete: bool = False) -> str | None:
+        """The reason why the partition's offset cannot be changed here, or deleted."""
+        return None
+
+    async def _boundary(self, partition: TopicPartition, offset: int) -> int:
+        """The start of the message at `offset`. Raises BrokerError, WireError."""
+        return offset
+
+    async def _check(self, partition: TopicPartition, offset: int, known: LogRange | LookupFailure) -> OffsetCheck:
+        """The problems of `offset` as a new one."""
+        if isinstance(known, LookupFailure):
+            return OffsetCheck(note=f"not checked: {known.reason}")
+        if not known.earliest <= offset <= known.end:
+            return OffsetCheck(problem=f"the broker has {known.earliest} to {known.end}")
+        return OffsetCheck()
+
+    def _change(self, partition: TopicPartition, after: int | None) -> OffsetChange:
+        group = self._view.group
+        stat = self._view.stats.get(offset_path(group, partition))
+        version = None if stat is None else stat.version
+        return OffsetChange(group, partition, self._view.offsets.get(partition), after, version)
+
+    def _unknown(self, partition: TopicPartition, reason: str) -> OffsetChange:
+        return self._change(partition, None)._replace(problem=reason, unknown=True)
+
+    async def _each(
+        self, partitions: Iterable[TopicPartition], plan: Callable[[TopicPartition], Awaitable[OffsetChange]]
+    ) -> list[OffsetChange]:
+        async def in_turn(partition: TopicPartition) -> OffsetChange:
+            async with self._turn:
+                return await plan(partition)
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(in_turn(partition)) for partition in partitions]
+        return [task.result() for task in tasks]
+
+
+class V07ChangePlanner(ChangePlanner):
+    """Of a group of 0.7. `topics` and `brokers` are the registered ones, `logs` queries brokers."""
+
+    def __init__(
+        self, view: GroupView, topics: Topics, brokers: Mapping[int, RegisteredBroker], logs: BrokerLogs
+    ) -> None:
+        super().__init__(view)
+        self._topics = topics
+        self._brokers = brokers
+        self._logs = logs
+
+    async def _at_time(
+        self, ranges: Mapping[TopicPartition, LogRange], time_ms: int
+    ) -> dict[TopicPartition, OffsetChange]:
+        changes = {}
+        for partition, found in (await self._logs.before(ranges, time_ms)).items():
+            if isinstance(found, LookupFailure):
+                changes[partition] = self._unknown(partition, found.reason)
+                continue
+            note = "all messages in the log are younger" if found == ranges[partition].earliest else None
+            changes[partition] = self._change(partition, found)._replace(note=note)
+        return changes
+
+    async def _boundary(self, partition: TopicPartition, offset: int) -> int:
+        return await boundary_before(self._logs, partition, offset)
+
     async def _check(self, partition: TopicPartition, offset: int, known: LogRange | LookupFailure) -> OffsetCheck:
         if isinstance(known, LookupFailure):
             if partition.broker in self._brokers and not self._is_registered(partition):
                 return OffsetCheck(problem=known.reason)
-            return OffsetCheck(note=f"not checked: {known.reason}")
-        if not known.earliest <= offset <= known.end:
-            return OffsetCheck(problem=f"the broker has {known.earliest} to {known.end}")
-        if offset in known:
-            return OffsetCheck()
+        elif known.earliest <= offset <= known.end and offset not in known:
+            return await self._check_boundary(partition, offset)
+        return await super()._check(partition, offset, known)
+
+    async def _check_boundary(self, partition: TopicPartition, offset: int) -> OffsetCheck:
         try:
             if await begins_message(self._logs, partition, offset):
                 return OffsetCheck()
@@ -178,23 +247,3 @@ class ChangePlanner:
         if partition.broker not in self._brokers:
             return LookupFailure(f"broker {partition.broker} is not registered")
         return LookupFailure(f"broker {partition.broker} has no such partition")
-
-    def _change(self, partition: TopicPartition, after: int | None) -> OffsetChange:
-        group = self._view.group
-        stat = self._view.stats.get(offset_path(group, partition))
-        version = None if stat is None else stat.version
-        return OffsetChange(group, partition, self._view.offsets.get(partition), after, version)
-
-    def _unknown(self, partition: TopicPartition, reason: str) -> OffsetChange:
-        return self._change(partition, None)._replace(problem=reason, unknown=True)
-
-    async def _each(
-        self, partitions: Iterable[TopicPartition], plan: Callable[[TopicPartition], Awaitable[OffsetChange]]
-    ) -> list[OffsetChange]:
-        async def in_turn(partition: TopicPartition) -> OffsetChange:
-            async with self._turn:
-                return await plan(partition)
-
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(in_turn(partition)) for partition in partitions]
-        return [task.result() for task in tasks]

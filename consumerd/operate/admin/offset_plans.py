@@ -12,7 +12,7 @@ from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import NO_BROKER, TopicPartition
 from consumerd.group import partitions_of
 from consumerd.net.cluster import ClusterView, GroupView
-from consumerd.operate.admin.changes import ChangePlanner
+from consumerd.operate.admin.changes import V07ChangePlanner
 from consumerd.operate.admin.editing import in_the_way
 from consumerd.operate.admin.errors import ArgumentError
 from consumerd.operate.admin.logs import BrokerLogs
@@ -127,9 +127,9 @@ def dialect_of(wanted: GroupOffsets) -> Dialect | None:
 
 async def _planner(
     zk: ZooKeeper, snapshot: V07GroupSnapshot, partitions: Iterable[TopicPartition], connect: Connector
-) -> ChangePlanner:
+) -> V07ChangePlanner:
     topics = await ClusterView(zk).read_topics({partition.topic for partition in partitions})
-    return ChangePlanner(snapshot.view, topics, snapshot.brokers, BrokerLogs(snapshot.brokers, connect))
+    return V07ChangePlanner(snapshot.view, topics, snapshot.brokers, BrokerLogs(snapshot.brokers, connect))
 
 
 async def _snapshot(zk: ZooKeeper, group: str, *, must_exist: bool = False) -> V07GroupSnapshot:

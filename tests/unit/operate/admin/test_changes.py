@@ -7,7 +7,7 @@ import pytest_asyncio
 
 from consumerd.base.partition import TopicPartition
 from consumerd.net.cluster import ClusterView
-from consumerd.operate.admin import ChangePlanner, OffsetChange, OffsetTarget, OffsetTargetKind
+from consumerd.operate.admin import OffsetChange, OffsetTarget, OffsetTargetKind, V07ChangePlanner
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.v07 import Codec
 
@@ -31,17 +31,17 @@ def zookeeper() -> MemoryZooKeeper:
 
 
 @pytest_asyncio.fixture
-async def planner(cluster: Cluster, zookeeper: MemoryZooKeeper) -> AsyncIterator[ChangePlanner]:
+async def planner(cluster: Cluster, zookeeper: MemoryZooKeeper) -> AsyncIterator[V07ChangePlanner]:
     """Broker 0 with t/0-0 of messages at 0, 30, 60, 90 and a wrapper of five from 120 on; nothing in t/0-1."""
     await cluster.start(0)
     ends = await cluster.fill(T0, ([b"x" * 20] * 4, Codec.NONE), ([b"y" * 40] * 5, Codec.GZIP))
     assert ends[:5] == [0, 30, 60, 90, 120]
     async with zookeeper.session() as zk:
         view = await ClusterView(zk).read_group("g")
-    yield ChangePlanner(view, TOPICS, cluster.brokers, cluster.logs)
+    yield V07ChangePlanner(view, TOPICS, cluster.brokers, cluster.logs)
 
 
-async def test_plans_set(planner: ChangePlanner, cluster: Cluster) -> None:
+async def test_plans_set(planner: V07ChangePlanner, cluster: Cluster) -> None:
     end = cluster.boundaries[T0][-1]
     changes = await planner.set_to({T0: 60, T1: 0, GONE: 7})
     assert changes == [
@@ -62,16 +62,16 @@ async def test_plans_set(planner: ChangePlanner, cluster: Cluster) -> None:
     assert missing.problem == "broker 0 has no such partition"
 
 
-async def test_ignores_offsets_that_stay(planner: ChangePlanner) -> None:
+async def test_ignores_offsets_that_stay(planner: V07ChangePlanner) -> None:
     changes = await planner.set_to({T0: 30, T1: None, GONE: 5})
     assert [(change.moves, change.problem, change.note) for change in changes] == [(False, None, None)] * 3
 
 
-async def test_deletes_without_a_broker(planner: ChangePlanner) -> None:
+async def test_deletes_without_a_broker(planner: V07ChangePlanner) -> None:
     assert await planner.set_to({GONE: None}) == [OffsetChange("g", GONE, 5, None, 0)]
 
 
-async def test_plans_reset_to_the_ends(planner: ChangePlanner, cluster: Cluster) -> None:
+async def test_plans_reset_to_the_ends(planner: V07ChangePlanner, cluster: Cluster) -> None:
     end = cluster.boundaries[T0][-1]
     assert [change.after for change in await planner.reset([T0, T1], OffsetTarget(OffsetTargetKind.LATEST))] == [end, 0]
     assert [change.after for change in await planner.reset([T0, T1], OffsetTarget(OffsetTargetKind.EARLIEST))] == [0, 0]
@@ -91,19 +91,19 @@ async def test_plans_reset_to_the_ends(planner: ChangePlanner, cluster: Cluster)
         (95, 120, "a message starts there, 5 bytes before 125"),
     ],
 )
-async def test_shift_ends_at_a_boundary(planner: ChangePlanner, by: int, after: int, note: str | None) -> None:
+async def test_shift_ends_at_a_boundary(planner: V07ChangePlanner, by: int, after: int, note: str | None) -> None:
     (change,) = await planner.reset([T0], OffsetTarget(OffsetTargetKind.SHIFT, by))
     assert (change.after, change.note, change.problem) == (after, note, None)
 
 
-async def test_shift_needs_a_committed_offset(planner: ChangePlanner, cluster: Cluster) -> None:
+async def test_shift_needs_a_committed_offset(planner: V07ChangePlanner, cluster: Cluster) -> None:
     (change,) = await planner.reset([T1], OffsetTarget(OffsetTargetKind.SHIFT, 5))
     assert (change.unknown, change.problem) == (True, "no committed offset to shift")
     (change,) = await planner.reset([T0], OffsetTarget(OffsetTargetKind.SHIFT, 1 << 40))
     assert change.after == cluster.boundaries[T0][-1]
 
 
-async def test_plans_reset_by_time(planner: ChangePlanner, cluster: Cluster) -> None:
+async def test_plans_reset_by_time(planner: V07ChangePlanner, cluster: Cluster) -> None:
     (before,) = await planner.reset([T0], OffsetTarget(OffsetTargetKind.TIME, 1000))
     assert (before.after, before.note) == (0, "all messages in the log are younger")
     (after,) = await planner.reset([T0], OffsetTarget(OffsetTargetKind.TIME, 1 << 50))
@@ -114,6 +114,6 @@ async def test_plans_to_overwrite_an_unreadable_offset(cluster: Cluster, zookeep
     zookeeper.put("/consumers/g/offsets/t/9-0", b"?")
     async with zookeeper.session() as zk:
         view = await ClusterView(zk).read_group("g")
-    planner = ChangePlanner(view, {}, {}, cluster.logs)
+    planner = V07ChangePlanner(view, {}, {}, cluster.logs)
     (change,) = await planner.set_to({GONE: None})
     assert (change.before, change.moves) == (None, True)
