@@ -1,5 +1,7 @@
 """The 0.7 log on disk: segments, flushes, recovery (ring 1). Executors import this room and `consumerd.wire` alone."""
 
+from consumerd.base.files import FileEntry as DirectoryEntry
+from consumerd.base.files import OsSystemCalls, SystemCalls
 from consumerd.storage.log.errors import (
     CorruptLogError,
     DamagedArchiveError,
@@ -8,13 +10,16 @@ from consumerd.storage.log.errors import (
     OffsetOutOfRangeError,
     StorageError,
 )
-from consumerd.storage.log.files import Files, OsFiles, OsSegmentFile, SegmentFile
+from consumerd.storage.log.files import OsFiles, OsSegmentFile
 from consumerd.storage.log.log import Log, LogSettings
 from consumerd.storage.log.manager import CLEAN_MARKER, DamagedLog, LoadReport, LogManager, LogTruncation
 from consumerd.storage.log.recovery import IntactExtent, TailCut, TailDamage, recover, walk
 from consumerd.storage.log.retention import DeletePolicy, MaxAge, MaxBytes, SegmentFacts
 from consumerd.storage.log.segment import Segment, SegmentSlice, parse_segment_name, segment_name
-from consumerd.storage.log.system import DirectoryEntry, OsSystemCalls, SystemCalls
+
+#: Former names.
+Files = OsFiles
+SegmentFile = OsSegmentFile
 
 __all__ = [
     "CLEAN_MARKER",

@@ -291,7 +291,7 @@ class Careless:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._disk, name)
 
-    def open(self, path: Path, flags: int) -> int:
+    def open(self, path: Any, flags: int) -> int:
         fd = self._disk.open(path, flags)
         if flags & os.O_DIRECTORY:
             self._directories.add(fd)

@@ -11,7 +11,6 @@ an object that does the same. Every call is a step: a thread of a simulated proc
 
 from __future__ import annotations
 
-import errno
 import os
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PosixPath
@@ -217,7 +216,7 @@ class _SimulatedPath(PosixPath):
         # No step: it changes nothing, so a crash before it is one before the call that follows.
         descriptor = self.disk.forgetful.open(self, os.O_RDONLY)
         try:
-            inode, size = self.disk.forgetful.identity(descriptor), self.disk.forgetful.status(descriptor).st_size
+            inode, size = self.disk.forgetful.status(descriptor).st_ino, self.disk.forgetful.status(descriptor).st_size
             return SimpleNamespace(st_dev=0, st_ino=inode, st_size=size)
         finally:
             self.disk.forgetful.close(descriptor)
@@ -259,8 +258,6 @@ class _SimulatedPath(PosixPath):
 
     def unlink(self, missing_ok: bool = False) -> None:
         self.disk.step("unlink")
-        if self.disk.forgetful.is_directory(self):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         try:
             self.disk.forgetful.remove(self)
         except FileNotFoundError:
@@ -269,6 +266,4 @@ class _SimulatedPath(PosixPath):
 
     def rmdir(self) -> None:
         self.disk.step("rmdir")
-        if self.disk.forgetful.entries(self):
-            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
-        self.disk.forgetful.remove(self)
+        self.disk.forgetful.remove_directory(self)

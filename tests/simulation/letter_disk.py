@@ -79,7 +79,7 @@ class _AppendingCalls:
 
     def fstat(self, descriptor: int) -> _Status:
         forgetful = self._disk.forgetful
-        return _Status(forgetful.status(descriptor).st_size, forgetful.identity(descriptor))
+        return _Status(forgetful.status(descriptor).st_size, forgetful.status(descriptor).st_ino)
 
     def stat(self, path: Path) -> _Status:
         """As `Path.stat`."""
@@ -119,7 +119,7 @@ class _Locks:
 
     def flock(self, descriptor: int, operation: int) -> None:
         self._disk.step("flock")
-        file, work = self._disk.forgetful.identity(descriptor), current_work()
+        file, work = self._disk.forgetful.status(descriptor).st_ino, current_work()
         if operation == self.LOCK_UN:
             self._held.pop(file, None)
             return

@@ -4,7 +4,7 @@ Strategy: every file and directory has two states, what a process sees and what 
 makes the second equal to the first. A loss of power picks, by chance, something in between, name by name and block by
 block, as pessimistic as POSIX allows: names are lost unless their directory was synced, blocks are lost, hold zeros or
 random bytes (spec 003, 5.5 "Guarantees"). A killed process loses nothing, but a kill syncs nothing either. A fuse stops
-the machine before any call that changes something: this tests the order of syncs in `consumerd.storage.OsFiles`. Any of
+the machine before any call that changes something: this tests the order of syncs in `consumerd.base.files`. Any of
 these calls can fail instead, and the next ones succeed. After a failed sync the kernel takes the blocks of the file
 for written: no later sync makes them certain, unless they are written again.
 
@@ -16,15 +16,18 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.storage import DirectoryEntry
+from consumerd.base.files import FileEntry
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
-    from pathlib import Path
+
+    from consumerd.base.files import StrPath
 
 
 class PowerLostError(BaseException):
@@ -34,6 +37,9 @@ class PowerLostError(BaseException):
 class _Status(NamedTuple):
     st_size: int
     st_mtime_ns: int
+    st_ino: int
+    st_mode: int
+    st_dev: int = 1
 
 
 @dataclass(slots=True, eq=False)
@@ -43,6 +49,7 @@ class _File:
     modified_ns: int = 0
     #: Where bytes begin and end that a failed sync has left uncertain for good.
     lost: tuple[int, int] = (0, 0)
+    locked_by: int | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -53,7 +60,7 @@ class _Directory:
 
 
 class ForgetfulDisk:
-    """Implements `consumerd.storage.SystemCalls`; paths are absolute. Not safe to use from several threads."""
+    """Implements `consumerd.base.files.SystemCalls`; paths are absolute. Not safe to use from several threads."""
 
     def __init__(self, rng: random.Random, *, block: int = 16) -> None:
         self._rng = rng
@@ -91,9 +98,9 @@ class ForgetfulDisk:
         self._unlock(self._root)
 
     def _unlock(self, directory: _Directory) -> None:
-        directory.locked_by = None
-        for node in directory.names.values():
-            if isinstance(node, _Directory):
+        for node in (directory, *directory.names.values()):
+            node.locked_by = None
+            if isinstance(node, _Directory) and node is not directory:
                 self._unlock(node)
 
     def _forget(self, directory: _Directory) -> None:
@@ -161,10 +168,10 @@ class ForgetfulDisk:
 
     # -- finding things
 
-    def _find(self, path: Path) -> _File | _Directory:
+    def _find(self, path: StrPath) -> _File | _Directory:
         self._check()
         node: _File | _Directory = self._root
-        for name in path.parts[1:]:
+        for name in Path(path).parts[1:]:
             if not isinstance(node, _Directory):
                 raise _refusal(NotADirectoryError, errno.ENOTDIR)
             if name not in node.names:
@@ -172,30 +179,39 @@ class ForgetfulDisk:
             node = node.names[name]
         return node
 
-    def _directory(self, path: Path) -> _Directory:
+    def _directory(self, path: StrPath) -> _Directory:
         node = self._find(path)
         if not isinstance(node, _Directory):
             raise _refusal(NotADirectoryError, errno.ENOTDIR)
         return node
 
-    def _file(self, fd: int) -> _File:
+    def _place(self, path: StrPath) -> tuple[_Directory, str]:
+        """The directory that a name is in, and the name."""
+        return self._directory(Path(path).parent), Path(path).name
+
+    def _node(self, fd: int) -> _File | _Directory:
         self._check()
-        node = self._open.get(fd)
+        if fd not in self._open:
+            raise _refusal(OSError, errno.EBADF)
+        return self._open[fd]
+
+    def _file(self, fd: int) -> _File:
+        node = self._node(fd)
         if not isinstance(node, _File):
             raise _refusal(OSError, errno.EBADF)
         return node
 
     # -- the calls
 
-    def open(self, path: Path, flags: int) -> int:
-        parent = self._directory(path.parent)
-        node: _File | _Directory | None = parent.names.get(path.name) if path != path.parent else parent
+    def open(self, path: StrPath, flags: int) -> int:
+        parent, name = self._place(path)
+        node: _File | _Directory | None = parent.names.get(name) if name else parent
         if flags & os.O_CREAT:
             if node is not None and flags & os.O_EXCL:
                 raise _refusal(FileExistsError, errno.EEXIST)
             self._change("open")
             if node is None:
-                node = parent.names[path.name] = _File(modified_ns=self.now_ns)
+                node = parent.names[name] = _File(modified_ns=self.now_ns)
             if flags & os.O_TRUNC and isinstance(node, _File):
                 node.data.clear()
                 node.lost = 0, 0
@@ -209,19 +225,14 @@ class ForgetfulDisk:
 
     def close(self, fd: int) -> None:
         node = self._open.pop(fd, None)  # what was open before a restart is closed already
-        if isinstance(node, _Directory) and node.locked_by == fd:
+        if node is not None and node.locked_by == fd:
             node.locked_by = None
 
-    def status(self, fd: int) -> _Status:
-        self._check()
-        if isinstance(self._open.get(fd), _Directory):
-            return _Status(0, 0)
-        file = self._file(fd)
-        return _Status(len(file.data), file.modified_ns)
-
-    def identity(self, fd: int) -> int:
-        """A number that tells files apart."""
-        return id(self._open[fd])
+    def status(self, file: int | StrPath) -> _Status:
+        node = self._node(file) if isinstance(file, int) else self._find(file)
+        if isinstance(node, _Directory):
+            return _Status(0, 0, id(node), stat.S_IFDIR | 0o755)
+        return _Status(len(node.data), node.modified_ns, id(node), stat.S_IFREG | 0o644)
 
     def read(self, fd: int, length: int, position: int) -> bytes:
         return bytes(self._file(fd).data[position : position + length])
@@ -237,6 +248,9 @@ class ForgetfulDisk:
         file.data[position : position + len(data)] = data
         file.modified_ns = self.now_ns
         return len(data)
+
+    def append(self, fd: int, data: bytes | memoryview) -> int:
+        return self.write(fd, data, len(self._file(fd).data))
 
     def truncate(self, fd: int, size: int) -> None:
         file = self._file(fd)
@@ -267,51 +281,61 @@ class ForgetfulDisk:
     def sync_data(self, fd: int) -> None:
         self.sync(fd)
 
-    def make_directory(self, path: Path) -> None:
-        parent = self._directory(path.parent)
-        if path.name in parent.names:
+    def make_directory(self, path: StrPath) -> None:
+        parent, name = self._place(path)
+        if name in parent.names:
             raise _refusal(FileExistsError, errno.EEXIST)
         self._change("mkdir")
-        parent.names[path.name] = _Directory()
+        parent.names[name] = _Directory()
 
-    def is_directory(self, path: Path) -> bool:
+    def is_directory(self, path: StrPath) -> bool:
         try:
             return isinstance(self._find(path), _Directory)
         except (FileNotFoundError, NotADirectoryError):
             return False
 
-    def entries(self, directory: Path) -> list[DirectoryEntry]:
+    def entries(self, directory: StrPath) -> list[FileEntry]:
         names = self._directory(directory).names
-        return [DirectoryEntry(name, isinstance(node, _Directory)) for name, node in names.items()]
+        return [
+            FileEntry(name, True) if isinstance(node, _Directory) else FileEntry(name, False, len(node.data))
+            for name, node in names.items()
+        ]
 
-    def remove(self, path: Path) -> None:
-        parent = self._directory(path.parent)
-        if path.name not in parent.names:
-            raise _refusal(FileNotFoundError, errno.ENOENT)
+    def remove(self, path: StrPath) -> None:
+        parent, name = self._place(path)
+        if isinstance(self._find(path), _Directory):
+            raise _refusal(IsADirectoryError, errno.EISDIR)
         self._change("remove")
-        del parent.names[path.name]
+        del parent.names[name]
 
-    def link(self, source: Path, target: Path) -> None:
-        there = self._directory(target.parent)
-        if target.name in there.names:
+    def remove_directory(self, path: StrPath) -> None:
+        parent, name = self._place(path)
+        if self._directory(path).names:
+            raise _refusal(OSError, errno.ENOTEMPTY)
+        self._change("remove")
+        del parent.names[name]
+
+    def link(self, source: StrPath, target: StrPath) -> None:
+        there, name = self._place(target)
+        if name in there.names:
             raise _refusal(FileExistsError, errno.EEXIST)
         self._change("link")
-        there.names[target.name] = self._find(source)
+        there.names[name] = self._find(source)
 
-    def replace(self, source: Path, target: Path) -> None:
-        here, there = self._directory(source.parent), self._directory(target.parent)
-        if source.name not in here.names:
-            raise _refusal(FileNotFoundError, errno.ENOENT)
+    def replace(self, source: StrPath, target: StrPath) -> None:
+        (here, old), (there, new) = self._place(source), self._place(target)
+        self._find(source)
         self._change("rename")
-        there.names[target.name] = here.names.pop(source.name)
+        there.names[new] = here.names.pop(old)
 
     def lock(self, fd: int) -> None:
-        self._check()
-        node = self._open[fd]
-        assert isinstance(node, _Directory)
+        node = self._node(fd)
         if node.locked_by is not None:
             raise _refusal(BlockingIOError, errno.EWOULDBLOCK)
         node.locked_by = fd
+
+    def unlock(self, fd: int) -> None:
+        self._node(fd).locked_by = None
 
     def cached(self, fd: int, position: int) -> bool:
         self._check()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from consumerd.base.ports import Clock, ZooKeeper
-    from consumerd.storage import Files, LoadReport, Log
+    from consumerd.storage import LoadReport, Log
     from consumerd.storage.broker.config import BrokerConfig
     from consumerd.storage.broker.memory import RequestMemory
 
@@ -57,7 +57,7 @@ class Broker:
         clock: Clock,
         rng: random.Random,
         zookeeper: ZooKeeper | None = None,
-        files: Files | None = None,
+        files: OsFiles | None = None,
     ) -> None:
         self.config = config
         self._clock = clock

@@ -1,9 +1,8 @@
-"""The port between the log and its files, and its implementation on the operating system.
+"""The files of the log: `consumerd.base.files` with errors that name what the log was doing, and segment files.
 
 Strategy: the log needs a handful of operations on a directory and on an open file, and each defines what survives a
-loss of power when it returns; those are the port. `OsFiles` makes them of the system's calls in an order that keeps the
-promise. All calls block; the broker decides which of them run on the loop (a small `write_at` into the page cache) and
-which in a thread (everything that syncs or creates).
+loss of power when it returns. All calls block; the broker decides which of them run on the loop (a small `write_at`
+into the page cache) and which in a thread (everything that syncs or creates).
 
 **Invariant**: a name is durable before anything that relies on it is: a directory before its entries, a segment
 before its bytes count as flushed.
@@ -15,103 +14,26 @@ import contextlib
 import errno
 import os
 import threading
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from consumerd.base.files import SystemFiles, read_all, write_all
 from consumerd.storage.log.errors import DirectoryInUseError, StorageError
-from consumerd.storage.log.system import DirectoryEntry, OsSystemCalls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
-    from consumerd.storage.log.system import SystemCalls
-
-
-class SegmentFile(Protocol):
-    """One open segment file. Positions are bytes from the start of the file."""
-
-    def fileno(self) -> int:
-        """The descriptor that `os.sendfile` reads from."""
-        ...
-
-    def size(self) -> int: ...
-
-    def modified_ms(self) -> int:
-        """Modification time in milliseconds since the Unix epoch, rounded down (golden notes, 3: offsets by time)."""
-        ...
-
-    def read_at(self, position: int, length: int) -> bytes:
-        """Read up to `length` bytes; fewer only at the end of the file."""
-        ...
-
-    def cached(self, position: int, length: int) -> bool:
-        """Whether this range, as far as its ends tell, can be read without waiting for the disk."""
-        ...
-
-    def write_at(self, position: int, data: bytes) -> None:
-        """Write all of `data`, or cut the file back to `position` and raise StorageError."""
-        ...
-
-    def truncate(self, size: int) -> None:
-        """Cut the file and make the cut durable."""
-        ...
-
-    def sync(self) -> None:
-        """Make everything written so far durable."""
-        ...
-
-    def rest(self, *, at_once: bool = False) -> None:
-        """Close the file until it is used again, unless it was used since the last call; `at_once`: in any case.
-
-        Only while nothing else uses it, and only when all written bytes are synced.
-        """
-        ...
-
-    def close(self) -> None: ...
-
-
-class Files(Protocol):
-    """The directory operations of the log. All raise StorageError."""
-
-    def entries(self, directory: Path) -> list[DirectoryEntry]:
-        """Return the entries of a directory, sorted by name."""
-        ...
-
-    def make_directory(self, directory: Path) -> None:
-        """Create it and its missing parents, durably. An existing one is made durable."""
-        ...
-
-    def sync_directory(self, directory: Path) -> None:
-        """Make the names in it durable: those that a killed process created may not have been synced."""
-        ...
-
-    def open(self, path: Path, *, create: bool) -> SegmentFile:
-        """Open for reading and writing; `create` makes a new file durably and refuses one that exists."""
-        ...
-
-    def remove(self, path: Path) -> None:
-        """Remove a file, durably. A missing one is fine."""
-        ...
-
-    def read(self, path: Path) -> bytes | None:
-        """Read a whole small file; None if there is none."""
-        ...
-
-    def write(self, path: Path, pieces: Iterable[bytes]) -> None:
-        """Replace a file by these bytes, durably and atomically."""
-        ...
-
-    def lock(self, directory: Path) -> contextlib.AbstractContextManager[None]:
-        """Lock a directory for this process until the context ends. Raises DirectoryInUseError."""
-        ...
-
+    from consumerd.base.files import StrPath, SystemCalls
 
 #: Held while a file is opened again: two threads that use it would each open it. One for all: it is held shortly.
 _opening = threading.Lock()
 
 
 class OsSegmentFile:
-    """A segment file of the operating system. `rest` closes its descriptor, any use opens it again."""
+    """One open segment file. `rest` closes its descriptor, any use opens it again.
+
+    Positions are bytes from the start of the file. All calls raise StorageError.
+    """
 
     __slots__ = ("_closed", "_descriptor", "_path", "_system", "_used")
 
@@ -136,6 +58,7 @@ class OsSegmentFile:
         return descriptor
 
     def fileno(self) -> int:
+        """The descriptor that `os.sendfile` reads from."""
         with _refusals("open", self._path):
             return self._fd
 
@@ -144,27 +67,22 @@ class OsSegmentFile:
             return self._system.status(self._fd).st_size
 
     def modified_ms(self) -> int:
-        """As the port's. Over a descriptor of its own, closed at once: retention asks this of all segments together."""
+        """Modification time in milliseconds since the Unix epoch, rounded down (golden notes, 3: offsets by time).
+
+        Without a descriptor: retention asks this of all segments together.
+        """
         with _refusals("read the time of", self._path):
             if self._closed:
                 raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-            descriptor = self._system.open(self._path, os.O_RDONLY)
-            try:
-                return self._system.status(descriptor).st_mtime_ns // 1_000_000
-            finally:
-                self._system.close(descriptor)
+            return self._system.status(self._path).st_mtime_ns // 1_000_000
 
     def read_at(self, position: int, length: int) -> bytes:
+        """Read up to `length` bytes; fewer only at the end of the file."""
         with _refusals("read", self._path):
-            data = self._system.read(self._fd, length, position)
-            while data and len(data) < length:  # Linux moves at most 2 GiB per call, and signals may cut it shorter
-                more = self._system.read(self._fd, length - len(data), position + len(data))
-                if not more:
-                    break
-                data += more
-            return data
+            return read_all(self._system, self._fd, length, position)
 
     def cached(self, position: int, length: int) -> bool:
+        """Whether this range, as far as its ends tell, can be read without waiting for the disk."""
         try:
             fd = self.fileno()
         except StorageError:
@@ -173,9 +91,10 @@ class OsSegmentFile:
         return self._system.cached(fd, position + length - 1) and self._system.cached(fd, position)
 
     def write_at(self, position: int, data: bytes) -> None:
+        """Write all of `data`, or cut the file back to `position` and raise StorageError."""
         try:  # not `_refusals`, which takes longer than the rest for small sets
             try:
-                _write(self._system, self._fd, data, position)
+                write_all(self._system, self._fd, data, position)
             except OSError:
                 # Half a set must not stay: the next append would bury it in the middle of the file.
                 self._system.truncate(self._fd, position)
@@ -184,15 +103,21 @@ class OsSegmentFile:
             raise _refused("append to", self._path, error) from error
 
     def truncate(self, size: int) -> None:
+        """Cut the file and make the cut durable."""
         with _refusals("truncate", self._path):
             self._system.truncate(self._fd, size)
             self._system.sync(self._fd)
 
     def sync(self) -> None:
+        """Make everything written so far durable."""
         with _refusals("sync", self._path):
             self._system.sync_data(self._fd)
 
     def rest(self, *, at_once: bool = False) -> None:
+        """Close the file until it is used again, unless it was used since the last call; `at_once`: in any case.
+
+        Only while nothing else uses it, and only when all written bytes are synced.
+        """
         used, self._used = self._used and not at_once, False
         if not used:
             self._let_go()
@@ -208,118 +133,43 @@ class OsSegmentFile:
                 self._system.close(descriptor)
 
 
-_READ = 1 << 20
-
-
-class OsFiles:
-    """The operating system's file system behind the `Files` port."""
-
-    def __init__(self, system: SystemCalls | None = None) -> None:
-        self._system = system or OsSystemCalls()
-
-    def entries(self, directory: Path) -> list[DirectoryEntry]:
-        with _refusals("list", directory):
-            return sorted(self._system.entries(directory))
-
-    def make_directory(self, directory: Path) -> None:
-        with _refusals("create", directory):
-            missing = []
-            while not self._system.is_directory(directory):
-                missing.append(directory)
-                directory = directory.parent
-            # A process that was killed here before us may have left the last one it made without a sync.
-            with contextlib.suppress(PermissionError):  # a directory that we cannot list was not made by us
-                self._sync_directory(directory.parent)
-            for path in reversed(missing):
-                try:
-                    self._system.make_directory(path)
-                except FileExistsError:
-                    if not self._system.is_directory(path):  # else another one was faster
-                        raise
-                self._sync_directory(path.parent)
-
-    def sync_directory(self, directory: Path) -> None:
-        with _refusals("sync", directory):
-            self._sync_directory(directory)
-
-    def _sync_directory(self, directory: Path) -> None:
-        with self._opened(directory, os.O_RDONLY | os.O_DIRECTORY) as fd:
-            self._system.sync(fd)
-
-    @contextlib.contextmanager
-    def _opened(self, path: Path, flags: int) -> Iterator[int]:
-        fd = self._system.open(path, flags)
-        try:
-            yield fd
-        finally:
-            self._system.close(fd)
+class OsFiles(SystemFiles):
+    """The directory operations of the log. All raise StorageError."""
 
     def open(self, path: Path, *, create: bool) -> OsSegmentFile:
-        with _refusals("create" if create else "open", path):
-            fd = self._system.open(path, os.O_RDWR | ((os.O_CREAT | os.O_EXCL) if create else 0))
+        """Open for reading and writing; `create` makes a new file durably and refuses one that exists."""
+        with self._errors("create" if create else "open", path):
+            fd = self.system.open(path, os.O_RDWR | ((os.O_CREAT | os.O_EXCL) if create else 0))
             try:
                 if create:
-                    self._sync_directory(path.parent)
+                    self._sync_parent(path)
             except OSError:
-                self._system.close(fd)
+                self.system.close(fd)
                 with contextlib.suppress(OSError):  # or the next attempt finds a file of unknown content
-                    self._system.remove(path)
+                    self.system.remove(path)
                 raise
-            return OsSegmentFile(path, fd, self._system)
+            return OsSegmentFile(path, fd, self.system)
 
-    def remove(self, path: Path) -> None:
-        with _refusals("remove", path):
-            with contextlib.suppress(FileNotFoundError):
-                self._system.remove(path)
-            self._sync_directory(path.parent)
+    def remove(self, path: StrPath) -> None:
+        """Remove a file, durably. A missing one is fine."""
+        super().remove(path)
+        with self._errors("remove", path):
+            self._sync_parent(path)
 
-    def read(self, path: Path) -> bytes | None:
-        with _refusals("read", path):
-            data = b""
-            try:
-                with self._opened(path, os.O_RDONLY) as fd:
-                    while more := self._system.read(fd, _READ, len(data)):
-                        data += more
-            except FileNotFoundError:
-                return None
-            return data
+    def replace(self, path: StrPath, data: bytes | Iterable[bytes], *, partial: StrPath | None = None) -> None:
+        """As `SystemFiles.replace`, with one name: what a crash leaves is overwritten by the next attempt."""
+        super().replace(path, data, partial=partial or Path(f"{path}.tmp"))
 
-    def write(self, path: Path, pieces: Iterable[bytes]) -> None:
-        partial = path.with_name(path.name + ".tmp")
-        with _refusals("write", path):
-            with self._opened(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as fd:
-                position = 0
-                for piece in pieces:
-                    position = _write(self._system, fd, piece, position)
-                self._system.sync(fd)
-            self._system.replace(partial, path)
-            self._sync_directory(path.parent)
+    def write(self, path: StrPath, pieces: Iterable[bytes]) -> None:
+        """The former name of `replace`."""
+        self.replace(path, pieces)
 
-    @contextlib.contextmanager
-    def lock(self, directory: Path) -> Iterator[None]:
-        # The directory itself is locked: no file is left behind, and a dead process never leaves a stale lock.
-        with _refusals("lock", directory):
-            fd = self._system.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            try:
-                self._system.lock(fd)
-            except OSError as error:
-                if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN):
-                    raise StorageError(f"cannot lock {directory}: {error.strerror}") from error
-                raise DirectoryInUseError(
-                    f"the log directory {directory} is in use by another broker process; stop it or choose another one"
-                ) from error
-            yield
-        finally:
-            self._system.close(fd)
-
-
-def _write(system: SystemCalls, fd: int, data: bytes, position: int) -> int:
-    """Write all of `data`; returns the position after it."""
-    written = system.write(fd, data, position)
-    while written < len(data):
-        written += system.write(fd, memoryview(data)[written:], position + written)
-    return position + written
+    def _refuse(self, verb: str, path: StrPath, error: OSError) -> None:
+        if isinstance(error, BlockingIOError):
+            raise DirectoryInUseError(
+                f"the log directory {path} is in use by another broker process; stop it or choose another one"
+            ) from error
+        raise _refused(verb, path, error) from error
 
 
 @contextlib.contextmanager
@@ -331,5 +181,5 @@ def _refusals(verb: str, path: Path) -> Iterator[None]:
         raise _refused(verb, path, error) from error
 
 
-def _refused(verb: str, path: Path, error: OSError) -> StorageError:
+def _refused(verb: str, path: StrPath, error: OSError) -> StorageError:
     return StorageError(f"cannot {verb} {path}: {error.strerror or error}")

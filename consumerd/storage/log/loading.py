@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from consumerd.storage.log.files import Files
+    from consumerd.storage.log.files import OsFiles
 
 
-def load_segments(directory: Path, files: Files, trusted_end: int | None) -> tuple[list[Segment], TailCut | None]:
+def load_segments(directory: Path, files: OsFiles, trusted_end: int | None) -> tuple[list[Segment], TailCut | None]:
     """Load the segments in `directory`, the last one recovered; return also the cut. Creates a first segment if empty.
 
     `trusted_end`: the end offset that a clean stop noted. Raises as `Log.open`, with all files closed.
@@ -44,13 +44,13 @@ def load_segments(directory: Path, files: Files, trusted_end: int | None) -> tup
     return segments, cut
 
 
-def create_segment(directory: Path, files: Files, start: int) -> Segment:
+def create_segment(directory: Path, files: OsFiles, start: int) -> Segment:
     """Create a new, empty segment. Raises StorageError."""
     path = directory / segment_name(start)
     return Segment(path, files.open(path, create=True), start, 0)
 
 
-def _segment_paths(directory: Path, files: Files) -> list[tuple[int, Path]]:
+def _segment_paths(directory: Path, files: OsFiles) -> list[tuple[int, Path]]:
     found = []
     for entry in files.entries(directory):
         if entry.is_directory or not entry.name.endswith(SUFFIX):
@@ -73,7 +73,7 @@ def _check_contiguous(segments: Sequence[Segment]) -> None:
             )
 
 
-def _mend(directory: Path, files: Files, last: Segment) -> TailCut | None:
+def _mend(directory: Path, files: OsFiles, last: Segment) -> TailCut | None:
     """Recover from a crash: cut the last segment where it stops being intact, sync all the rest."""
     files.sync_directory(directory)  # a killed process may have made names that were never synced
     cut = None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from consumerd.storage.log.files import Files
+    from consumerd.storage.log.files import OsFiles
     from consumerd.storage.log.recovery import TailCut
     from consumerd.storage.log.retention import DeletePolicy
 
@@ -54,7 +54,7 @@ class LogSettings:
 class Log:
     """One partition's log. Appends and rolls come from one writer at a time; reads and flushes from any thread."""
 
-    def __init__(self, directory: Path, files: Files, settings: LogSettings, segments: Sequence[Segment], now: float):
+    def __init__(self, directory: Path, files: OsFiles, settings: LogSettings, segments: Sequence[Segment], now: float):
         self.directory = directory
         self.settings = settings
         self._files = files
@@ -67,7 +67,7 @@ class Log:
 
     @classmethod
     def open(
-        cls, directory: Path, files: Files, settings: LogSettings, *, now: float, trusted_end: int | None = None
+        cls, directory: Path, files: OsFiles, settings: LogSettings, *, now: float, trusted_end: int | None = None
     ) -> tuple[Log, TailCut | None]:
         """Load the segments in `directory`, recovering the last one; an empty directory gets its first segment.
 

@@ -16,22 +16,22 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from consumerd.base.files import FileEntry
 from consumerd.storage.log.errors import CorruptLogError
 from consumerd.storage.log.log import Log
-from consumerd.storage.log.system import DirectoryEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from consumerd.storage.log.files import Files
+    from consumerd.storage.log.files import OsFiles
     from consumerd.storage.log.log import LogSettings
     from consumerd.storage.log.recovery import TailCut
 
 #: The name that 0.7.2 uses; it does not read the content, so ours has no effect on it.
 CLEAN_MARKER = ".kafka_cleanshutdown"
 #: Entries that file systems create in the root of a volume, which log.dir may be.
-_FOREIGN = frozenset({DirectoryEntry("lost+found", is_directory=True)})
+_FOREIGN = frozenset({FileEntry("lost+found", is_directory=True)})
 
 
 class LogTruncation(NamedTuple):
@@ -68,7 +68,7 @@ class LogManager:
     `settings` gives the settings of a topic's logs. Times are monotonic seconds.
     """
 
-    def __init__(self, directory: Path, files: Files, settings: Callable[[str], LogSettings]) -> None:
+    def __init__(self, directory: Path, files: OsFiles, settings: Callable[[str], LogSettings]) -> None:
         self.directory = directory
         self._files = files
         self._settings = settings
@@ -187,7 +187,7 @@ class LogManager:
                 log.flush(now)
             ends = {log.name: log.end_offset for log in self}
             note = json.dumps({"version": 1, "ends": ends}, sort_keys=True).encode()
-            self._files.write(self.directory / CLEAN_MARKER, [note])
+            self._files.replace(self.directory / CLEAN_MARKER, note)
         finally:
             self.abandon()
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from consumerd.storage.log.files import Files, SegmentFile
+    from consumerd.storage.log.files import OsFiles, OsSegmentFile
 
 _WINDOW = 1 << 20
 _HEADER = struct.Struct(">iB")  # size of what follows the size itself; magic
@@ -55,7 +55,7 @@ class TailCut(NamedTuple):
     aside: Path | None
 
 
-def walk(file: SegmentFile, size: int, start: int = 0) -> IntactExtent:
+def walk(file: OsSegmentFile, size: int, start: int = 0) -> IntactExtent:
     """Check every message of `file` from `start` up to `size`. Reads the whole range; raises StorageError."""
     position = start
     need = _WINDOW
@@ -103,7 +103,7 @@ def _walk_window(window: bytes, left: int) -> tuple[int, TailDamage | None, int]
     return at, None, 0
 
 
-def recover(files: Files, path: Path, file: SegmentFile) -> TailCut | None:
+def recover(files: OsFiles, path: Path, file: OsSegmentFile) -> TailCut | None:
     """Cut `file` after its last message that can be trusted, durably; None if there was nothing to cut.
 
     Raises StorageError.
@@ -115,12 +115,12 @@ def recover(files: Files, path: Path, file: SegmentFile) -> TailCut | None:
     aside = None
     if damage is TailDamage.UNKNOWN_MAGIC or _intact_after(file, position, size):
         aside = _free_name(files, path, position)
-        files.write(aside, _pieces(file, position, size))
+        files.replace(aside, _pieces(file, position, size))
     file.truncate(position)
     return TailCut(damage, size - position, aside)
 
 
-def _free_name(files: Files, path: Path, position: int) -> Path:
+def _free_name(files: OsFiles, path: Path, position: int) -> Path:
     """Return a file name beside the segment that no earlier cut at the same place has."""
     taken = {entry.name for entry in files.entries(path.parent)}
     name = base = f"{path.name}.cut-{position}"
@@ -131,12 +131,12 @@ def _free_name(files: Files, path: Path, position: int) -> Path:
     return path.with_name(name)
 
 
-def _pieces(file: SegmentFile, position: int, size: int) -> Iterator[bytes]:
+def _pieces(file: OsSegmentFile, position: int, size: int) -> Iterator[bytes]:
     for start in range(position, size, _WINDOW):
         yield file.read_at(start, min(_WINDOW, size - start))
 
 
-def _intact_after(file: SegmentFile, position: int, size: int) -> bool:
+def _intact_after(file: OsSegmentFile, position: int, size: int) -> bool:
     """Whether intact messages follow the damage at `position`: then this is not a torn tail.
 
     They are searched where the damaged message's length points to, and anywhere in the next few megabytes.
@@ -147,7 +147,7 @@ def _intact_after(file: SegmentFile, position: int, size: int) -> bool:
     return BoundarySearch(ANY_LENGTH).find(data, 1, len(data), at_end=position + len(data) == size) is not None
 
 
-def _intact_next(file: SegmentFile, position: int, size: int) -> bool:
+def _intact_next(file: OsSegmentFile, position: int, size: int) -> bool:
     """Whether the message after the damaged one at `position` is intact."""
     header = file.read_at(position, _HEADER.size)
     if len(header) < _HEADER.size:

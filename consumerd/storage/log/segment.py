@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from consumerd.storage.log.files import SegmentFile
+    from consumerd.storage.log.files import OsSegmentFile
 
 #: Segment files are named by their start offset, 20 digits and this.
 SUFFIX = ".kafka"
@@ -37,7 +37,7 @@ class Segment:
 
     __slots__ = ("_doomed", "_lock", "_readers", "file", "first_append", "flushed", "path", "size", "start")
 
-    def __init__(self, path: Path, file: SegmentFile, start: int, size: int) -> None:
+    def __init__(self, path: Path, file: OsSegmentFile, start: int, size: int) -> None:
         self.path = path
         self.file = file
         self.start = start

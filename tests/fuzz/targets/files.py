@@ -65,7 +65,7 @@ def _check_recovery(data: bytes) -> None:
     files = OsFiles(disk)
     folder = _LOGS / "events-0"
     files.make_directory(folder)
-    files.write(folder / _SEGMENT, [data])
+    files.replace(folder / _SEGMENT, [data])
     ends = []
     for _ in range(2):
         manager = LogManager(_LOGS, files, lambda topic: LogSettings())
@@ -89,8 +89,8 @@ def _check_marker(data: bytes) -> None:
     folder = _LOGS / "events-0"
     files.make_directory(folder)
     messages = encode_message_set([b"one"])
-    files.write(folder / _SEGMENT, [messages])
-    files.write(_LOGS / CLEAN_MARKER, [data])
+    files.replace(folder / _SEGMENT, [messages])
+    files.replace(_LOGS / CLEAN_MARKER, [data])
     manager = LogManager(_LOGS, files, lambda topic: LogSettings())
     with suppress(StorageError):
         manager.open(0.0)

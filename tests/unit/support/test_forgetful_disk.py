@@ -71,10 +71,10 @@ def test_replaces_a_file_atomically() -> None:
         seen = set()
         for seed in range(30):
             disk = ForgetfulDisk(random.Random(seed))
-            OsFiles(disk).write(ROOT / "m", [b"old"])
+            OsFiles(disk).replace(ROOT / "m", [b"old"])
             disk.lose_power_after(fuse)
             try:
-                OsFiles(disk).write(ROOT / "m", [b"new", b" one"])
+                OsFiles(disk).replace(ROOT / "m", [b"new", b" one"])
                 disk.lose_power_after(None)
             except PowerLostError:
                 with pytest.raises(PowerLostError):

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from consumerd.base import files as system_module
+from consumerd.base.files import StrPath
 from consumerd.storage import DirectoryEntry, DirectoryInUseError, OsFiles, OsSystemCalls, StorageError
 from consumerd.storage.log import files as files_module
-from consumerd.storage.log import system as system_module
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def test_others_may_read_new_files_but_not_write_them(files: OsFiles, tmp_path: 
     former = os.umask(0)
     try:
         files.open(tmp_path / "f", create=True).close()
-        files.write(tmp_path / "m", [b"x"])
+        files.replace(tmp_path / "m", [b"x"])
     finally:
         os.umask(former)
     assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("f", "m")] == [0o644, 0o644]
@@ -103,7 +104,7 @@ def test_removes_a_file_whose_directory_could_not_be_synced(tmp_path: Path) -> N
 
 def test_opens_a_directory_whose_parent_is_unreadable(tmp_path: Path) -> None:
     class Locked(OsSystemCalls):
-        def open(self, path: Path, flags: int) -> int:
+        def open(self, path: StrPath, flags: int) -> int:
             if path == tmp_path:
                 raise PermissionError(errno.EACCES, "Permission denied")
             return super().open(path, flags)
@@ -154,8 +155,8 @@ def test_counts_as_cached_where_the_system_cannot_tell(tmp_path: Path, monkeypat
 
 def test_replaces_small_files_atomically(files: OsFiles, tmp_path: Path) -> None:
     assert files.read(tmp_path / "m") is None
-    files.write(tmp_path / "m", [b"1"])
-    files.write(tmp_path / "m", (piece for piece in (b"2", b"", b"3")))
+    files.replace(tmp_path / "m", [b"1"])
+    files.replace(tmp_path / "m", (piece for piece in (b"2", b"", b"3")))
     assert files.read(tmp_path / "m") == b"23"
     assert files.entries(tmp_path) == [DirectoryEntry("m", False)]
 
@@ -175,11 +176,11 @@ class Counted(OsSystemCalls):
     """Reads and writes three bytes at a time, keeps count of descriptors and reads, and notes what is synced."""
 
     def __init__(self) -> None:
-        self.paths: dict[int, Path] = {}
-        self.synced: list[Path] = []
+        self.paths: dict[int, StrPath] = {}
+        self.synced: list[StrPath] = []
         self.reads = 0
 
-    def open(self, path: Path, flags: int) -> int:
+    def open(self, path: StrPath, flags: int) -> int:
         fd = super().open(path, flags)
         self.paths[fd] = path
         return fd
@@ -211,7 +212,7 @@ def test_completes_reads_and_writes_that_the_system_cuts_short(tmp_path: Path) -
     file.write_at(10, b"abcdefgh")
     assert file.read_at(1, 11) == b"123456789ab"
     assert file.read_at(15, 100) == b"fgh"
-    files.write(tmp_path / "m", [b"0123456789", b"abcd", b""])
+    files.replace(tmp_path / "m", [b"0123456789", b"abcd", b""])
     assert files.read(tmp_path / "m") == b"0123456789abcd"
     file.close()
     assert system.paths == {}
@@ -256,7 +257,7 @@ def test_syncs_what_must_last_and_keeps_no_descriptor(tmp_path: Path) -> None:
     system = Counted()
     files = OsFiles(system)
 
-    def synced() -> list[Path]:
+    def synced() -> list[StrPath]:
         paths, system.synced = system.synced, []
         assert not set(system.paths) or list(system.paths.values()) == [tmp_path / "a" / "f"]
         return paths
@@ -277,7 +278,7 @@ def test_syncs_what_must_last_and_keeps_no_descriptor(tmp_path: Path) -> None:
     file.close()
     files.open(tmp_path / "a" / "f", create=False).close()
     assert synced() == []
-    files.write(tmp_path / "m", [b"x"])
+    files.replace(tmp_path / "m", [b"x"])
     assert synced() == [tmp_path / "m.tmp", tmp_path]
     files.remove(tmp_path / "m")
     assert synced() == [tmp_path]
@@ -330,7 +331,7 @@ def test_threads_that_use_a_resting_file_share_one_descriptor(tmp_path: Path, mo
     class Slow(Counted):
         """Opens a file again only when both threads want it."""
 
-        def open(self, path: Path, flags: int) -> int:
+        def open(self, path: StrPath, flags: int) -> int:
             if rested and second.ident is None:
                 second.start()
                 for _ in range(2):
@@ -354,8 +355,8 @@ def test_threads_that_use_a_resting_file_share_one_descriptor(tmp_path: Path, mo
 
 def test_another_process_may_make_the_directory_first(tmp_path: Path) -> None:
     class Slow(OsSystemCalls):
-        def make_directory(self, path: Path) -> None:
-            path.mkdir()
+        def make_directory(self, path: StrPath) -> None:  # type: ignore[override]
+            Path(path).mkdir()
             raise FileExistsError(errno.EEXIST, "File exists")
 
     OsFiles(Slow()).make_directory(tmp_path / "a" / "b")
@@ -378,12 +379,12 @@ def test_reports_a_lock_that_the_file_system_does_not_have(tmp_path: Path) -> No
 
 def test_failed_replacement_keeps_the_former_file(tmp_path: Path) -> None:
     class Broken(Counted):
-        def replace(self, source: Path, target: Path) -> None:
+        def replace(self, source: StrPath, target: StrPath) -> None:  # type: ignore[override]
             raise OSError(errno.EIO, "Input/output error")
 
-    OsFiles().write(tmp_path / "m", [b"old"])
+    OsFiles().replace(tmp_path / "m", [b"old"])
     system = Broken()
     with pytest.raises(StorageError, match=r"cannot write .*/m: Input/output error"):
-        OsFiles(system).write(tmp_path / "m", [b"new"])
+        OsFiles(system).replace(tmp_path / "m", [b"new"])
     assert (tmp_path / "m").read_bytes() == b"old"
     assert system.paths == {}

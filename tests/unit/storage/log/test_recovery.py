@@ -116,7 +116,7 @@ def test_writes_the_kept_bytes_before_it_cuts(message: Message, power_lost: bool
             disk = ForgetfulDisk(random.Random(seed))
             files = OsFiles(disk)
             files.make_directory(directory)
-            files.write(path, [whole + rest])
+            files.replace(path, [whole + rest])
             disk.lose_power_after(changes)
             try:
                 recover(files, path, files.open(path, create=False))

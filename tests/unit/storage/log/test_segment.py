@@ -47,7 +47,7 @@ def test_reopens_a_resting_file_on_use(tmp_path: Path) -> None:
     file = segment.file
 
     def descriptor() -> int | None:
-        return file._descriptor  # type: ignore[attr-defined,no-any-return]
+        return file._descriptor
 
     segment.append(b"abc", 0.0)
     segment.rest(at_once=True)
