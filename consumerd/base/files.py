@@ -275,9 +275,15 @@ class SystemFiles:
     def create(self, path: StrPath, data: bytes) -> bool:
         with self._errors("write", path), self._written(path, [data]) as fresh:
             created = self._link(fresh, path)
-            with contextlib.suppress(FileNotFoundError):  # where it got its name by a rename
-                self.system.remove(fresh)
-            self._sync_parent(path)  # of a file that exists, too: its writer may have failed or died before its sync
+            try:
+                with contextlib.suppress(FileNotFoundError):  # where it got its name by a rename
+                    self.system.remove(fresh)
+                self._sync_parent(path)  # of a file that exists, too: its writer may have died before its sync
+            except OSError:
+                if created:
+                    with contextlib.suppress(OSError):  # so that the next attempt makes it again
+                        self.system.remove(path)
+                raise
             return created
 
     def replace(self, path: StrPath, data: bytes | Iterable[bytes], *, partial: StrPath | None = None) -> None:

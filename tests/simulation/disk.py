@@ -11,6 +11,7 @@ an object that does the same. Every call is a step: a thread of a simulated proc
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PosixPath
@@ -27,8 +28,22 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Iterator
 
+    from tests.simulation.process import ProcessLoop
+
 #: Seconds that a call takes, and a sync.
 _CALL, _SYNC = 0.00005, 0.002
+#: The names of steps that differ from those of `SystemCalls`.
+_STEPS = {
+    "sync": "fsync",
+    "sync_data": "fsync",
+    "replace": "rename",
+    "remove": "unlink",
+    "remove_directory": "rmdir",
+    "make_directory": "mkdir",
+    "is_directory": "stat",
+    "entries": "list",
+    "truncate": "ftruncate",
+}
 
 
 class SimulatedDisk:
@@ -40,6 +55,8 @@ class SimulatedDisk:
         self.slowness = 1.0
         #: Calls so far by name, of simulated threads.
         self.calls: dict[str, int] = {}
+        #: Of each locked file its descriptor and process.
+        self._held: dict[int, tuple[int, ProcessLoop | None]] = {}
         self._path = type("SimulatedPath", (_SimulatedPath,), {"disk": self})
 
     def path(self, text: str) -> Path:
@@ -81,13 +98,57 @@ class SimulatedDisk:
         """As much of `data` as one write takes."""
         return data if self._rng.random() < 0.5 else data[: self._rng.randint(1, len(data))]
 
-    def read(self, path: Path) -> bytes:
+    def content(self, path: Path) -> bytes:
         """The content of a file."""
         descriptor = self.forgetful.open(path, os.O_RDONLY)
         try:
             return self.forgetful.read(descriptor, self.forgetful.status(descriptor).st_size, 0)
         finally:
             self.forgetful.close(descriptor)
+
+    # -- the calls of `consumerd.base.files.SystemCalls`
+
+    def __getattr__(self, name: str) -> Any:
+        """A call that is not below; the names of steps are those of the system."""
+        call = getattr(self.forgetful, name)
+
+        def stepping(*arguments: Any) -> Any:
+            self.step(_STEPS.get(name, name))
+            return call(*arguments)
+
+        return stepping
+
+    def close(self, descriptor: int) -> None:
+        self._held = {file: holder for file, holder in self._held.items() if holder[0] != descriptor}
+        self.forgetful.close(descriptor)
+
+    def status(self, file: Any) -> Any:
+        if not isinstance(file, int):
+            self.step("stat")
+        return self.forgetful.status(file)
+
+    def read(self, descriptor: int, length: int, position: int) -> bytes:
+        return self.forgetful.read(descriptor, length, position)
+
+    def write(self, descriptor: int, data: bytes | memoryview, position: int) -> int:
+        self.step("write")
+        return self.forgetful.write(descriptor, self.short(memoryview(data)), position)
+
+    def append(self, descriptor: int, data: bytes | memoryview) -> int:
+        return self.write(descriptor, data, self.forgetful.status(descriptor).st_size)
+
+    def lock(self, descriptor: int) -> None:
+        """As flock, which ends with its process."""
+        self.step("flock")
+        file, work = self.forgetful.status(descriptor).st_ino, current_work()
+        holder = self._held.get(file)
+        if holder is not None and not (holder[1] and holder[1].dead) and holder[0] != descriptor:
+            raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK))
+        self._held[file] = descriptor, work.loop if work is not None else None
+
+    def unlock(self, descriptor: int) -> None:
+        self.step("flock")
+        self._held.pop(self.forgetful.status(descriptor).st_ino, None)
 
 
 class _Names:
@@ -240,7 +301,7 @@ class _SimulatedPath(PosixPath):
 
     def read_bytes(self) -> bytes:
         self.disk.step("read")
-        return self.disk.read(self)
+        return self.disk.content(self)
 
     def open(self, mode: str = "r", buffering: int = -1, *options: Any) -> Any:
         self.disk.step("open")

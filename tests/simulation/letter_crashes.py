@@ -92,7 +92,7 @@ class LetterWorld(World):
         if not self.disk.forgetful.is_directory(folder):
             return found
         for entry in self.disk.forgetful.entries(folder):
-            for line in self.disk.read(folder / entry.name).split(b"\n")[:-1]:
+            for line in self.disk.content(folder / entry.name).split(b"\n")[:-1]:
                 try:
                     message = decode_letter(line).message
                 except ValueError:

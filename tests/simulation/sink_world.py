@@ -82,7 +82,7 @@ class SinkWorld(RowsWorld):
         if match is None:
             raise SimulationError(f"{path} has not the name of a file of rows")
         rows = []
-        for record in self.records(path, self.disk.read(path)):
+        for record in self.records(path, self.disk.content(path)):
             try:
                 identity = TopicPartition(record["topic"], record["broker"], record["partition"])
                 row = Row(record["offset"], record["index"], self.payload(record))

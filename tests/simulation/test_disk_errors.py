@@ -20,6 +20,7 @@ from unittest import mock
 import pytest
 
 from consumerd.base.errors import ConsumerdError
+from consumerd.base.files import SystemFiles
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, FileDeadLetters, Letter, Message, dead_letter_progress
 from consumerd.handlers.builtin.disk import OsDisk
@@ -28,6 +29,7 @@ from consumerd.handlers.builtin.range_folders import RangeFolders
 from consumerd.handlers.builtin.records import encode_pieces
 from consumerd.handlers.dead_letter_progress import Receiver, ReplayProgress, Selection
 from consumerd.handlers.dead_letters import decode_letter
+from consumerd.operate.admin import write_durably
 from consumerd.spark.tables import files as table_files
 from consumerd.spark.tables.files import LocalFiles
 from consumerd.storage.archives import (
@@ -66,6 +68,7 @@ class Story:
 
     def __init__(self, seed: int, source: Path) -> None:
         self.disk = LetterDisk(random.Random(seed))
+        self.files = SystemFiles(self.disk)
         self.root = self.disk.path("/srv")
         self.disk.make_durable_directory(self.root)
         #: A log to export.
@@ -85,7 +88,7 @@ class Story:
         return made
 
     def content(self, path: Path | str) -> bytes:
-        return self.disk.read(self.disk.path(str(path)))
+        return self.disk.content(self.disk.path(str(path)))
 
     def names(self, path: Path) -> list[str]:
         return sorted(entry.name for entry in self.disk.forgetful.entries(path) if not entry.name.startswith("."))
@@ -177,6 +180,16 @@ def export(story: Story) -> None:
     story.promise(run, check)
 
 
+def offsets(story: Story) -> None:
+    """As the backup that a command makes before it changes offsets, and `offsets export --output`."""
+    path, text = story.root / "offsets", "/consumers/g/offsets/t/0-0:1234567\n" * 3
+
+    def check() -> None:
+        assert story.content(path) == text.encode()
+
+    story.promise(lambda: write_durably(path, text, story.files), check)
+
+
 def tables(story: Story) -> None:
     files, table = LocalFiles(), "/srv/lake/bronze"
 
@@ -214,6 +227,7 @@ STORIES: dict[str, Callable[[Story], None]] = {
     "replay": replay,
     "export": export,
     "tables": tables,
+    "offsets": offsets,
 }
 
 

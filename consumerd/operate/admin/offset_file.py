@@ -9,10 +9,10 @@ was. Both hold any number of groups. Which of the two a file is, its first chara
 from __future__ import annotations
 
 import json
-import os
 import re
 from typing import TYPE_CHECKING, Any
 
+from consumerd.base.files import SystemFiles
 from consumerd.base.partition import NO_BROKER, TopicPartition
 from consumerd.operate.admin.errors import OffsetFileError
 from consumerd.wire.registry import MAX_OFFSET, RegistryError, check_name, offset_path
@@ -74,22 +74,14 @@ def parse_offsets(text: str, source: str) -> GroupOffsets:
     return found
 
 
-def write_durably(path: Path, text: str) -> None:
-    """Write a new file, durably. Blocks. Raises OffsetFileError, also if it exists."""
+def write_durably(path: Path, text: str, files: SystemFiles | None = None) -> None:
+    """Write a new file, durably and as a whole. Blocks. Raises OffsetFileError, also if it exists."""
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-    except FileExistsError:
-        raise OffsetFileError(f"{path} already exists: name another file") from None
+        created = (files or SystemFiles()).create(path, text.encode())
     except OSError as error:
         raise OffsetFileError(f"{path} cannot be written: {error.strerror}") from error
+    if not created:
+        raise OffsetFileError(f"{path} already exists: name another file")
 
 
 def _ordered(partitions: Mapping[TopicPartition, int | None]) -> list[tuple[TopicPartition, int | None]]:
