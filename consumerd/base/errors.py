@@ -8,7 +8,10 @@ not a `ConsumerdError` is a defect of ours and exits with `ExitCode.INTERNAL`.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class ExitCode(IntEnum):
@@ -54,6 +57,19 @@ class ConsumerdError(Exception):
     """Base of every declared error: `str(error)` is one sentence with the thing and the remedy."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.INTERNAL
+
+
+def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """Return the known name that is most similar to `name`; None if none is as similar as `cutoff`, from 0 to 1."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only an error needs it
+
+    return next(iter(get_close_matches(name, list(known), n=1, cutoff=cutoff)), None)
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = ".") -> str:
+    """Return the end of a sentence about an unknown name: `, did you mean 'size'?`, or `otherwise`."""
+    meant = nearest(name, known)
+    return otherwise if meant is None else f", did you mean {meant!r}?"
 
 
 def reason_of(error: BaseException) -> str:

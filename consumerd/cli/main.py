@@ -8,7 +8,6 @@ prints it. Tracebacks appear with `--debug`, and for defects of consumerd itself
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
 import os
 import signal
@@ -21,7 +20,7 @@ import click
 
 from consumerd import __version__
 from consumerd.base import native
-from consumerd.base.errors import ConsumerdError, ExitCode
+from consumerd.base.errors import ConsumerdError, ExitCode, did_you_mean
 from consumerd.base.frames import current_frames
 
 if TYPE_CHECKING:
@@ -119,10 +118,7 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError:
-            nearest = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            if not nearest:
-                raise
-            ctx.fail(f"No such command {args[0]!r}, did you mean {nearest[0]!r}?")
+            ctx.fail(f"No such command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""

@@ -7,7 +7,6 @@ that a misspelt one is named with its nearest neighbour. Callers check the resul
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 from importlib.metadata import EntryPoint, entry_points
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
-from consumerd.base.errors import HandlerLoadError
+from consumerd.base.errors import HandlerLoadError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -116,8 +115,7 @@ def _check_options(called: str, factory: Callable[..., object], options: Mapping
 def _instead(wrong: str, known: Iterable[str], *, shown: bool = True) -> str:
     """The end of a sentence about an unknown name."""
     names = sorted(known)
-    nearest = difflib.get_close_matches(wrong, names, n=1)
-    hint = f", did you mean {nearest[0]!r}?" if nearest else "."
+    hint = did_you_mean(wrong, names)
     if not shown:
         return hint
     return f"{hint} There {'are' if len(names) > 1 else 'is'} {listing(names) or 'none'}."

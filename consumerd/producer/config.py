@@ -8,13 +8,12 @@ ones where they differ (docs/producer.md has the table).
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from consumerd.base.address import parse_address, parse_addresses
 from consumerd.base.defaults import default_of
-from consumerd.base.errors import ConfigError
+from consumerd.base.errors import ConfigError, did_you_mean
 from consumerd.net import ConnectionSettings
 from consumerd.net.client.settings import ClientSettings
 from consumerd.net.zk import Session
@@ -126,8 +125,7 @@ class ProducerConfig:
                     part, _, setting = target.rpartition(".")
                     values[part][setting] = value
             else:
-                near = difflib.get_close_matches(name, [*_PROPERTIES, *_WITHOUT_EFFECT])
-                hint = f"; did you mean {near[0]}?" if near else ""
+                hint = did_you_mean(name, [*_PROPERTIES, *_WITHOUT_EFFECT], "")
                 raise ConfigError(f"{name} is not a producer property of Kafka 0.7{hint}")
         queue = values["queue"]
         if (wait := queue.get("enqueue_timeout")) is not None:

@@ -9,7 +9,6 @@ accepts, with additional types for numbers that mean a time. `bigint not null` d
 
 from __future__ import annotations
 
-import difflib
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 from annotated_types import Ge, Gt
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
+from consumerd.base.errors import did_you_mean
 from consumerd.service.config.validation import Table
 
 if TYPE_CHECKING:
@@ -427,9 +427,8 @@ class _Reader:
         if name == "struct":
             return self._struct(depth)
         known = (*_SCALARS, *_ALIASES, *EPOCHS, "decimal", "array", "map", "struct")
-        nearest = difflib.get_close_matches(name, known, n=1)
-        hint = f", did you mean {nearest[0]!r}?" if nearest else f"; known are {', '.join(_SCALARS)}, decimal(p,s)"
-        raise ValueError(f"{name!r} is not a type{hint}")
+        instead = f"; known are {', '.join(_SCALARS)}, decimal(p,s)"
+        raise ValueError(f"{name!r} is not a type{did_you_mean(name, known, instead)}")
 
     def _decimal(self) -> str:
         if self._peek() != "(":

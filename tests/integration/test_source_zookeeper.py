@@ -66,14 +66,14 @@ def test_reads_the_registered_partitions(
     assert list(found) == [("clicks", "10-1")]
     assert some.missing(found) == "partition views/10-1 does not exist"
     named = look(zk_root, subscribe="view,clicks")
-    assert named.missing(named.snapshot()) == "topic view does not exist; did you mean views?"
+    assert named.missing(named.snapshot()) == "topic view does not exist, did you mean 'views'?"
 
     brokers[0].produce("sales", [b"three"])
     brokers[1].stop()
     assert ("clicks", "10-0") not in wait_for(every, {"clicks", "sales", "views"})
     brokers[0].stop()
     assert named.snapshot() == {}
-    assert named.missing({}) == "topic view does not exist; did you mean views?"
+    assert named.missing({}) == "topic view does not exist, did you mean 'views'?"
     host = zk_root.partition("/")[0]
     with pytest.raises(NotFoundError, match="node /none does not exist in ZooKeeper at"):
         look(f"{host}/none", subscribe="t").snapshot()

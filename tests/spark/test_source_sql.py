@@ -62,7 +62,7 @@ def test_reads_through_tables_and_views_of_a_catalog(
 
 def test_rejects_invalid_table_options_with_one_sentence(sql: Callable[[str], DataFrame], archive: Path) -> None:
     for statement, sentence in (
-        (f"CREATE TABLE u USING consumerd OPTIONS (path '{archive}', subscrbe 't')", "did you mean subscribe?"),
+        (f"CREATE TABLE u USING consumerd OPTIONS (path '{archive}', subscrbe 't')", "did you mean 'subscribe'?"),
         (
             "CREATE TABLE u USING consumerd OPTIONS (bootstrap 'k:1', subscribe 't', `kafka.sasl.password` 'x')",
             "would be kept in the catalog for everybody to see; use kafka.sasl.password.file",

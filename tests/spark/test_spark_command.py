@@ -183,4 +183,4 @@ def test_read_command_prints_messages(
     assert spark.read.parquet(f"{tmp_path}/out").count() == LINES
     assert run([*look, "--to", f"parquet:{tmp_path}/out"]) == ExitCode.SPARK
     assert run([*look, "--option", "startingOfsets=earliest"]) == ExitCode.CONFIG
-    assert "did you mean startingOffsets" in capsys.readouterr().err
+    assert "did you mean 'startingOffsets'" in capsys.readouterr().err

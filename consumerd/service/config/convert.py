@@ -9,12 +9,11 @@ they would read them, one by one, and what they refuse or ignore is reported.
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from consumerd.base.errors import ConfigError
+from consumerd.base.errors import ConfigError, did_you_mean
 from consumerd.net.zk import parse_connect_string
 from consumerd.producer import ProducerConfig
 from consumerd.storage.broker import BrokerConfig
@@ -314,6 +313,4 @@ def _gone(key: str, text: str, rule: Gone) -> Remark:
 
 
 def _unknown(key: str, text: str, known: Sequence[str], who: str) -> Remark:
-    near = difflib.get_close_matches(key, known, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return Remark(key, text, f"{who} not have this key{hint}")
+    return Remark(key, text, f"{who} not have this key{did_you_mean(key, known, '')}")

@@ -8,7 +8,6 @@ else at the line of the table. Values are never part of a problem, since they ma
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -17,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from consumerd.base.errors import ConfigError, ConsumerdError, ExitCode
+from consumerd.base.errors import ConfigError, ConsumerdError, ExitCode, did_you_mean, nearest
 from consumerd.service.config.base import BrokenRulesError, Rule
 from consumerd.service.config.key_lines import KeyPath, key_lines
 
@@ -123,8 +122,7 @@ def problems_of(error: ValidationError, root: type[BaseModel], document: Mapping
     for each in details:
         if each["type"] == "extra_forbidden":
             *table, key = each["loc"]
-            nearest = difflib.get_close_matches(str(key), _known_keys(root, tuple(table)), n=1)
-            corrected.update((*table, name) for name in nearest)
+            corrected.add((*table, nearest(str(key), _known_keys(root, tuple(table))) or ""))
     for each in details:
         if each["type"] == "missing" and each["loc"] in corrected:
             continue
@@ -148,8 +146,7 @@ def _problems_of_detail(detail: ErrorDetails, root: type[BaseModel], document: M
         return
     line, variable = _place(path, document)
     if detail["type"] == "extra_forbidden":
-        nearest = difflib.get_close_matches(str(path[-1]), _known_keys(root, path[:-1]), n=1)
-        hint = f", did you mean {nearest[0]!r}?" if nearest else ", which is not a key of this table."
+        hint = did_you_mean(str(path[-1]), _known_keys(root, path[:-1]), ", which is not a key of this table.")
         yield Problem(f"unknown key {where!r}{hint}", table, line, variable)
     elif detail["type"] == "missing":
         yield Problem(f"{where!r} is required.", table, line, variable)
@@ -269,9 +266,9 @@ def unknown_variables(root: type[BaseModel]) -> list[Problem]:
         table, nested, _ = name.upper().removeprefix(PREFIX).partition(DELIMITER)
         if not name.upper().startswith(PREFIX) or table in tables:
             continue
-        nearest = difflib.get_close_matches(table, tables, n=1, cutoff=0.6 if nested else 0.8)
-        if nested or nearest:  # without a key it may belong to another program
-            meant = f", did you mean {name[: len(PREFIX)]}{nearest[0]}{nested}...?" if nearest else "."
+        near = nearest(table, tables, cutoff=0.6 if nested else 0.8)
+        if nested or near:  # without a key it may belong to another program
+            meant = f", did you mean {name[: len(PREFIX)]}{near}{nested}...?" if near else "."
             problems.append(Problem(f"there is no table of this name{meant}", variable=name))
     return problems
 

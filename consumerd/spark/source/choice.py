@@ -6,9 +6,9 @@ yet is not an error, because topics may be created later.
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
+from consumerd.base.errors import did_you_mean
 from consumerd.spark.source.options import Assign, Subscribe, SubscribePattern
 from consumerd.wire.registry import Whitelist
 
@@ -64,7 +64,5 @@ class PartitionChoice:
 
 
 def _hint(name: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    if near:
-        return f"; did you mean {near[0]}?"
-    return f"; existing: {', '.join(sorted(known)[:10])}" if known else "; there is nothing to read"
+    existing = f"; existing: {', '.join(sorted(known)[:10])}" if known else "; there is nothing to read"
+    return did_you_mean(name, known, existing)

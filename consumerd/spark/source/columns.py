@@ -6,12 +6,12 @@ Executors import this module.
 
 from __future__ import annotations
 
-import difflib
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
+from consumerd.base.errors import nearest
 from consumerd.spark.source.errors import ColumnError
 
 if TYPE_CHECKING:
@@ -122,6 +122,6 @@ def _unknown(name: str, known: Iterable[str]) -> str:
     if name == CORRUPT.name:
         return "the column _corrupt requires mode=PERMISSIVE; set that mode or remove the column"
     lowered = {column.lower(): column for column in known}
-    near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
-    hint = f"did you mean {lowered[near[0]]}?" if near else f"existing columns: {', '.join(known)}"
-    return f"the source has no column {name}; {hint}"
+    near = nearest(name.lower(), lowered, cutoff=0.5)
+    hint = f", did you mean {lowered[near]!r}?" if near else f"; existing columns: {', '.join(known)}"
+    return f"the source has no column {name}{hint}"

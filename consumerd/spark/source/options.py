@@ -11,11 +11,11 @@ ignored.
 
 from __future__ import annotations
 
-import difflib
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from consumerd.base.errors import nearest
 from consumerd.spark.source.columns import ParseMode
 from consumerd.spark.source.option_texts import (
     OptionError,
@@ -332,9 +332,9 @@ def _unknown(key: str) -> str:
     if key.lower().startswith("kafka."):
         known = ", ".join((*ALIASES, *KAFKA_READERS))
         return f"option {key[:80]} is not supported in Spark; supported Kafka options: {known}"
-    near = difflib.get_close_matches(key.lower(), _LOWERED, n=1)
-    hint = f"did you mean {_LOWERED[near[0]]}?" if near else f"known options: {', '.join(_OWN)} and some of Kafka's"
-    return f"unknown option {key[:80]}; {hint}"
+    near = nearest(key.lower(), _LOWERED)
+    known = f"; known options: {', '.join(_OWN)} and some of Kafka's"
+    return f"unknown option {key[:80]}{f', did you mean {_LOWERED[near]!r}?' if near else known}"
 
 
 def bootstrap_location(given: Mapping[str, Any]) -> BootstrapLocation:

@@ -7,14 +7,13 @@ read. A name outside the table is refused with the nearest one; a known name wit
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from consumerd.base.address import parse_address
-from consumerd.base.errors import ConfigError
+from consumerd.base.errors import ConfigError, did_you_mean
 from consumerd.storage import LogSettings, MaxAge, MaxBytes
 from consumerd.storage.broker.policies import load_policies
 from consumerd.wire.registry.values import MAX_PARTITIONS
@@ -113,8 +112,7 @@ class BrokerConfig:
                 field_name, read = _PROPERTIES[name]
                 values[field_name] = read(name, text.strip())
             else:
-                near = difflib.get_close_matches(name, [*_PROPERTIES, *WITHOUT_EFFECT], n=1)
-                hint = f"; did you mean {near[0]}?" if near else ""
+                hint = did_you_mean(name, [*_PROPERTIES, *WITHOUT_EFFECT], "")
                 raise ConfigError(f"{name} is not a broker property{hint}")
         values.update((key, value) for key, value in overrides.items() if value is not None)
         if not values.get("log_dir"):

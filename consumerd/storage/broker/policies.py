@@ -7,13 +7,12 @@ wrong one is an error at the start; an error of a factory for one topic affects 
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from consumerd.base.errors import ConfigError, reason_of
+from consumerd.base.errors import ConfigError, did_you_mean, reason_of
 from consumerd.storage import StorageError
 
 if TYPE_CHECKING:
@@ -61,8 +60,7 @@ def _find(name: str, entry: str) -> Callable[[str, str], DeletePolicy]:
         else:
             known = {point.name: point for point in entry_points(group=GROUP)}
             if entry not in known:
-                near = difflib.get_close_matches(entry, known, n=1)
-                hint = f"; did you mean {near[0]}?" if near else ": none is installed under that name"
+                hint = did_you_mean(entry, known, ": none is installed under that name")
                 raise ConfigError(f"{name} names {entry!r}, which is not an entry point of {GROUP}{hint}")
             found = known[entry].load()
     except (ImportError, AttributeError, ValueError) as error:

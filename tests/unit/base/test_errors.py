@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import consumerd
-from consumerd.base.errors import ConfigError, reason_of
+from consumerd.base.errors import ConfigError, did_you_mean, reason_of
 from consumerd.net.zk.errors import ServerError
 
 PACKAGE = Path(consumerd.__file__).parent
@@ -66,3 +66,11 @@ def test_never_reports_only_the_text_of_errors_that_may_have_none() -> None:
         for line in _bare_uses(ast.parse(path.read_text(encoding="utf-8")))
     }
     assert not found, f"say consumerd.base.errors.reason_of(error) there: {sorted(found)}"
+
+
+def test_an_unknown_name_ends_a_sentence_in_one_way() -> None:
+    assert did_you_mean("sise", ["size", "max_size"]) == ", did you mean 'size'?"
+    assert did_you_mean("xyzzy", ["size"]) == "."
+    assert did_you_mean("xyzzy", ["size"], "; known is size") == "; known is size"
+    own = [path.name for path in PACKAGE.rglob("*.py") if "difflib" in path.read_text("utf-8")]
+    assert own == ["errors.py"], "did_you_mean() of consumerd.base.errors is the one place that looks for similar names"

@@ -120,7 +120,7 @@ def test_remarks_on_fixed_and_unknown_keys(tmp_path: Path, capsys: pytest.Captur
     out, err = capsys.readouterr()
     assert tomllib.loads(out)["group"]["id"] == "g\u00e9"
     assert "consumer.timeout.ms has no counterpart: the same here" in err
-    assert "fetch.sise has no counterpart: 0.7.2 does not have this key; did you mean fetch.size?" in err
+    assert "fetch.sise has no counterpart: 0.7.2 does not have this key, did you mean 'fetch.size'?" in err
     assert "#   my\\tkey=a\\nb: 0.7.2 does not have this key" in out
 
 
@@ -180,9 +180,9 @@ def test_explains_producer_and_server_files(file: Path, tmp_path: Path, capsys: 
     for key, reason in {
         "reconnect.interval": "connections stay",
         "serializer.class": "Java class",
-        "quue.time": "did you mean queue.time",
+        "quue.time": "did you mean 'queue.time'",
         "zk.synctime.ms": "no part of this broker",
-        "brokerids": "did you mean brokerid",
+        "brokerids": "did you mean 'brokerid'",
         "log.roll.hours": "whole number",
     }.items():
         assert re.search(rf"properties: {re.escape(key)} has no counterpart: .*{reason}", err)

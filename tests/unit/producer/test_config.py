@@ -105,7 +105,7 @@ def test_parses_lists_of_brokers(text: str, addresses: object) -> None:
         ({"broker.list": "0:h:1", "compression.codec": "gzip"}, "must be 0"),
         ({"broker.list": "0:h:1", "batch.size": "0"}, "batch.size must be at least 1, not 0"),
         ({"broker.list": "0:h:1", "queue.time": "soon"}, "queue.time must be a whole number"),
-        ({"broker.list": "0:h:1", "batch.sise": "1"}, "not a producer property of Kafka 0.7; did you mean batch.size?"),
+        ({"broker.list": "0:h:1", "batch.sise": "1"}, "producer property of Kafka 0.7, did you mean 'batch.size'?"),
         ({"broker.list": "0:h:1", "xyzzy": "1"}, "xyzzy is not a producer property of Kafka 0.7$"),
         ({"zk.connect": ""}, "zk.connect is empty"),
     ],

@@ -30,7 +30,7 @@ def written(folder: Path, text: str) -> Path:
     [
         (SPARK, ExitCode.OK, "c.toml is valid: pipelines p, tables under /lake\n"),
         (GROUP + SPARK, ExitCode.OK, "valid: group g"),
-        (GROUP + SPARK.replace("subscribe", "subscribbe"), ExitCode.CONFIG, "did you mean subscribe?"),
+        (GROUP + SPARK.replace("subscribe", "subscribbe"), ExitCode.CONFIG, "did you mean 'subscribe'?"),
         (SPARK + 'trigger = "x"\n[group]\n', ExitCode.CONFIG, "'group.id' is required"),
         (SPARK + "[spark.pipelines.p.refine]\n", ExitCode.CONFIG, "'spark.pipelines.p.refine.fields' is required"),
         ("", ExitCode.CONFIG, "'group' is required"),

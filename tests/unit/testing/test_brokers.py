@@ -64,7 +64,7 @@ def test_applies_broker_settings(consumerd_broker_factory: BrokerFactory) -> Non
     assert broker.messages("many")[0].broker == 7
     with pytest.raises(HarnessError, match="'few' has partitions 0 to 0 on broker 7, and no 1"):
         broker.produce("few", [b"a"], partition=1)
-    with pytest.raises(ConfigError, match="did you mean log"):
+    with pytest.raises(ConfigError, match="did you mean 'log"):
         consumerd_broker_factory(settings={"log.flle.size": 20})
 
 

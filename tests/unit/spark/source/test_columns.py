@@ -67,8 +67,8 @@ def test_schema_may_omit_and_reorder_columns() -> None:
             ParseMode.PERMISSIVE,
             "no column payload; existing columns: key, value",
         ),
-        (t.StructType().add("ofset", "long"), ParseMode.PERMISSIVE, "no column ofset; did you mean offset?"),
-        (t.StructType().add("Offset", "long"), ParseMode.PERMISSIVE, "no column Offset; did you mean offset?"),
+        (t.StructType().add("ofset", "long"), ParseMode.PERMISSIVE, "no column ofset, did you mean 'offset'?"),
+        (t.StructType().add("Offset", "long"), ParseMode.PERMISSIVE, "no column Offset, did you mean 'offset'?"),
         (t.StructType().add("offset", "integer"), ParseMode.PERMISSIVE, "offset has type bigint, not int"),
         (
             t.StructType().add("value", "string"),

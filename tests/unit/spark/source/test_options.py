@@ -118,8 +118,8 @@ def test_reads_numbers_words_and_positions() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({**HERE, "subscribes": "t"}, "unknown option subscribes; did you mean subscribe?"),
-        ({**HERE, "starting_offsets": "latest"}, "unknown option starting_offsets; did you mean startingOffsets?"),
+        ({**HERE, "subscribes": "t"}, "unknown option subscribes, did you mean 'subscribe'?"),
+        ({**HERE, "starting_offsets": "latest"}, "unknown option starting_offsets, did you mean 'startingOffsets'?"),
         ({**HERE, "qqq": "1"}, "unknown option qqq; known options: path, paths, zookeeper, "),
         (
             {"subscribe": "t"},

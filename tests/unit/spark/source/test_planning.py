@@ -139,7 +139,7 @@ def test_resolves_positions(tmp_path: Path) -> None:
             {"startingOffsets": '{"t": {"0": 550}}'},
             "startingOffsets names offset 550 of t/0, whose log has offsets 0 to 500; start elsewh",
         ),
-        ({"subscribe": "tt"}, r"topic tt does not exist; did you mean t\?"),
+        ({"subscribe": "tt"}, r"topic tt does not exist, did you mean 't'\?"),
         ({"assign": '{"t": ["0-0"]}', "subscribe": None}, r"partition t/0-0 does not exist; existing: 0"),
         (
             {"subscribePattern": "u.*", "subscribe": None, "startingOffsets": '{"u": {"0": 1}}'},

@@ -50,7 +50,7 @@ def test_flush_interval_follows_the_scheduler() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [
-        ("num.partitons", "1", "not a broker property; did you mean num.partitions?"),
+        ("num.partitons", "1", "not a broker property, did you mean 'num.partitions'?"),
         ("zzz", "1", "zzz is not a broker property"),
         ("num.partitions", "many", "num.partitions must be a whole number, not 'many'"),
         ("num.partitions", "0", "num.partitions must be from 1 to 100000, not 0"),
@@ -62,7 +62,7 @@ def test_flush_interval_follows_the_scheduler() -> None:
         ("topic.partition.count.map", "four:0", "of topic four must be from 1"),
         ("log.dir", "", "log.dir is empty"),
         ("topic.log.retention.size", "t:x", "of topic t must be a whole number"),
-        ("max.connection", "1", "did you mean max.connections?"),
+        ("max.connection", "1", "did you mean 'max.connections'?"),
         ("log.delete.policies", "zzz", "not an entry point of consumerd.delete_policies: none is installed under that"),
         ("log.delete.policies", "no_such:thing", "'no_such:thing', which cannot be loaded: No module named"),
         ("log.delete.policies", "os:name", "'os:name', which cannot be called"),

@@ -50,7 +50,7 @@ def test_loads_a_policy_by_entry_point_and_by_module() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("newst", "p names 'newst', which is not an entry point of consumerd.delete_policies; did you mean newest?"),
+        ("newst", "p names 'newst', which is not an entry point of consumerd.delete_policies, did you mean 'newest'?"),
         ("some_package:Old", "p names 'some_package:Old', which cannot be loaded: module 'some_package' has no"),
         ("newest,:x", "p names ':x', which cannot be loaded: Empty module name"),
     ],

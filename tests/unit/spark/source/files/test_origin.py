@@ -60,7 +60,7 @@ def test_finds_selected_partitions_and_names_missing_ones(tmp_path: Path) -> Non
     ]  # fmt: skip
     assert list(origin(tmp_path, assign='{"orders": ["0-1"]}').snapshot()) == [("orders", "0-1")]
     wrong = origin(tmp_path, subscribe="order")
-    assert wrong.missing(wrong.snapshot()) == "topic order does not exist; did you mean orders?"
+    assert wrong.missing(wrong.snapshot()) == "topic order does not exist, did you mean 'orders'?"
 
 
 def test_partition_spans_its_ranges(log: FilesLog) -> None:
