@@ -47,7 +47,7 @@ def list_handlers(as_json: bool) -> None:
     import json  # noqa: PLC0415 - only for the command that runs
     from importlib.metadata import entry_points  # noqa: PLC0415
 
-    from consumerd.handlers.plugins import KINDS  # noqa: PLC0415
+    from consumerd.base.plugins import KINDS  # noqa: PLC0415
 
     columns = ("name", "kind", "value", "package")
     rows = [

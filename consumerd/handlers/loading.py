@@ -1,6 +1,6 @@
 """From a configured name and options to a handler, or to an error of one sentence.
 
-Strategy: the object of that name is found and called by `consumerd.handlers.plugins`. It may be a coroutine function
+Strategy: the object of that name is found and called by `consumerd.base.plugins`. It may be a coroutine function
 for batches, a handler, or anything that makes a handler when called with the options; methods that it lacks are added.
 """
 
@@ -11,8 +11,8 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from consumerd.base.errors import HandlerLoadError
+from consumerd.base.plugins import HANDLER, call, find, listing
 from consumerd.handlers.api import Handler
-from consumerd.handlers.plugins import HANDLER, call, find, listing
 from consumerd.handlers.secret_options import with_secret_files
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import structlog
 
 from consumerd.base.errors import HandlerLoadError
+from consumerd.base.plugins import MIDDLEWARE, call, find
 from consumerd.handlers.api import Handler
-from consumerd.handlers.plugins import MIDDLEWARE, call, find
 from consumerd.handlers.tracebacks import brief, short_traceback
 
 if TYPE_CHECKING:

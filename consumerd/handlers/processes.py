@@ -28,9 +28,9 @@ from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.base.errors import HandlerFailedError, HandlerLoadError, reason_of
+from consumerd.base.plugins import HANDLER, call, find
 from consumerd.handlers.api import Handler
 from consumerd.handlers.pieces import in_pieces
-from consumerd.handlers.plugins import HANDLER, call, find
 from consumerd.handlers.threads import in_thread
 from consumerd.handlers.tracebacks import TOLD, short_traceback
 

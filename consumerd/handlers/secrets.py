@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.base.errors import HandlerLoadError
-from consumerd.handlers.plugins import HANDLER, PluginKind, find
+from consumerd.base.plugins import HANDLER, PluginKind, find
 from consumerd.handlers.secret_options import declared_secrets
 
 if TYPE_CHECKING:

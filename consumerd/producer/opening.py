@@ -15,6 +15,7 @@ import structlog
 
 from consumerd.base.address import format_address, parse_addresses
 from consumerd.base.clock import SystemClock
+from consumerd.base.plugins import PluginKind, find_instance
 from consumerd.net import connect as connect_to_broker
 from consumerd.net.client.making import find_broker, make_client, security_protocol
 from consumerd.net.cluster import V08ClusterView, look_for_dialect
@@ -24,7 +25,6 @@ from consumerd.producer.cluster import ClusterProducer
 from consumerd.producer.encoders import DefaultEncoder, Encoder
 from consumerd.producer.errors import NoBrokerError, PluginError
 from consumerd.producer.partitioners import load_partitioner
-from consumerd.producer.plugins import load_instance
 from consumerd.producer.v07.async_producer import AsyncProducer
 from consumerd.producer.v07.events import CallbackHandler, EventHandler
 from consumerd.producer.v07.producer import Producer
@@ -138,7 +138,8 @@ def _part(kind: str, given: Any, wanted: Any) -> Any:
     """The object that was given or named; None for None. Raises PluginError."""
     if given is None:
         return None
-    found = load_instance(kind, f"consumerd.{kind.replace(' ', '_')}s", given) if isinstance(given, str) else given
+    plugins = PluginKind(kind, f"consumerd.{kind.replace(' ', '_')}s", PluginError)
+    found = find_instance(plugins, given) if isinstance(given, str) else given
     if not isinstance(found, wanted):
         raise PluginError(f"the {kind} {given!r} must be a {wanted.__name__}, not a {type(found).__name__}.")
     return found

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
+from consumerd.base.plugins import PluginKind, find
 from consumerd.producer.errors import PartitionerError, PluginError
-from consumerd.producer.plugins import load_plugin
 from consumerd.producer.v07.keys import key_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-GROUP = "consumerd.partitioners"
+PARTITIONER: Final = PluginKind("partitioner", "consumerd.partitioners", PluginError)
 
 
 @runtime_checkable
@@ -59,7 +59,7 @@ def load_partitioner(given: str | Partitioner | Callable[[Any, int], int] | None
     """
     if given is None:
         return HashPartitioner()
-    found = load_plugin("partitioner", GROUP, given) if isinstance(given, str) else given
+    found = find(PARTITIONER, given) if isinstance(given, str) else given
     if isinstance(found, type):
         found = found()
     if isinstance(found, Partitioner):

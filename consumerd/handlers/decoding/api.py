@@ -6,7 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from consumerd.base.errors import HandlerLoadError
-from consumerd.handlers.plugins import DECODER, call, find
+from consumerd.base.plugins import DECODER, call, find
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

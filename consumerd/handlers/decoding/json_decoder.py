@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from consumerd.base.plugins import DECODER, find
 from consumerd.handlers.decoding.api import DecodeError, missing_extra
-from consumerd.handlers.plugins import DECODER, find
 
 if TYPE_CHECKING:
     from consumerd.handlers.messages import Message

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
-from consumerd.handlers.plugins import DECODER, MIDDLEWARE
+from consumerd.base.plugins import DECODER, MIDDLEWARE
 from consumerd.handlers.secrets import HIDDEN, shown_options, without_passwords
 from consumerd.service.config.base import SecretStr, Section
 from consumerd.service.config.model import Config, parse

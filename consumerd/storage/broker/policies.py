@@ -7,12 +7,11 @@ wrong one is an error at the start; an error of a factory for one topic affects 
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
-from importlib.metadata import entry_points
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from consumerd.base.errors import ConfigError, did_you_mean, reason_of
+from consumerd.base.errors import ConfigError, reason_of
+from consumerd.base.plugins import PluginKind, find
 from consumerd.storage import StorageError
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from consumerd.storage import DeletePolicy
 
-GROUP = "consumerd.delete_policies"
+POLICY: Final = PluginKind("delete policy", "consumerd.delete_policies", ConfigError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +53,9 @@ def load_policies(name: str, text: str) -> tuple[PolicyFactory, ...]:
 
 def _find(name: str, entry: str) -> Callable[[str, str], DeletePolicy]:
     try:
-        if ":" in entry:
-            module, _, attribute = entry.partition(":")
-            found = getattr(importlib.import_module(module), attribute)
-        else:
-            known = {point.name: point for point in entry_points(group=GROUP)}
-            if entry not in known:
-                hint = did_you_mean(entry, known, ": none is installed under that name")
-                raise ConfigError(f"{name} names {entry!r}, which is not an entry point of {GROUP}{hint}")
-            found = known[entry].load()
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{name} names {entry!r}, which cannot be loaded: {error}") from error
+        found = find(POLICY, entry)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from error
     if not callable(found):
         raise ConfigError(f"{name} names {entry!r}, which cannot be called with a topic and an argument")
     make: Callable[[str, str], DeletePolicy] = found

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from consumerd.base.plugins import HANDLER
 from consumerd.handlers import load_handler
-from consumerd.handlers.plugins import HANDLER
 from consumerd.service.config.model import parse
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "handlers.md"

@@ -181,7 +181,7 @@ async def test_uses_parts_that_are_named_or_given(world: World, told: Told, part
         ("encoder", "my_parts:number", "the encoder 'my_parts:number' must be a Encoder, not a int"),
         ("callbacks", "my_parts:Upper", "the callback handler 'my_parts:Upper' must be a CallbackHandler, not a Upper"),
         ("event_handler", Upper(), "the event handler .* must be a EventHandler, not a Upper"),
-        ("callbacks", "nobody", r"no package provides .* \(entry points consumerd.callback_handlers: none\)"),
+        ("callbacks", "nobody", "unknown callback handler 'nobody'. There is none."),
     ],
 )
 async def test_rejects_a_part_of_the_wrong_kind(parts: ModuleType, part: str, given: Any, words: str) -> None:

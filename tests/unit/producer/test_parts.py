@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from consumerd.base import plugins
+from consumerd.base.plugins import PluginKind, find_instance
 from consumerd.producer import (
     DefaultEncoder,
     EncodingError,
@@ -18,11 +20,11 @@ from consumerd.producer import (
     PluginError,
     key_index,
     load_partitioner,
-    plugins,
 )
 from consumerd.producer.encoders import encode_all
 from consumerd.producer.partitioners import checked_index
-from consumerd.producer.plugins import load_instance
+
+ENCODER = PluginKind("encoder", "consumerd.encoders", PluginError)
 
 
 def test_default_partitioner_hashes_as_0_7_2() -> None:
@@ -95,10 +97,10 @@ def test_accepts_a_partitioner_as_object_function_or_name(module: ModuleType, gi
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("nobody", "no package provides the partitioner 'nobody' .*length, longest, twice.* give module:attribute"),
-        ("twice", "several packages provide the partitioner 'twice'"),
-        ("nowhere.at.all:x", "cannot be loaded .ModuleNotFoundError"),
-        ("my_partitioners:nothing", "cannot be loaded .AttributeError"),
+        ("nobody", "unknown partitioner 'nobody'. There are length, longest, twice."),
+        ("twice", "partitioner 'twice' is provided by several packages .*or name yours as module:attribute"),
+        ("nowhere.at.all:x", "partitioner 'nowhere.at.all:x': no module named 'nowhere'"),
+        ("my_partitioners:nothing", "'my_partitioners' has no attribute 'nothing'"),
         ("my_partitioners:number", "must be callable or have a method `partition`"),
     ],
 )
@@ -109,12 +111,12 @@ def test_rejects_unknown_names(module: ModuleType, name: str, words: str) -> Non
 
 def test_reports_a_class_that_cannot_be_instantiated(module: ModuleType) -> None:
     with pytest.raises(
-        PluginError, match=r"the encoder 'my_partitioners:cracked' cannot be made .ValueError: cannot be"
+        PluginError, match=r"^encoder 'my_partitioners:cracked' cannot be created: ValueError: cannot be.$"
     ):
-        load_instance("encoder", "consumerd.encoders", "my_partitioners:cracked")
-    assert load_instance("encoder", "consumerd.encoders", "my_partitioners:made") is made
-    with pytest.raises(PluginError, match=r"no package provides the encoder 'x' .*none"):
-        load_instance("encoder", "consumerd.encoders", "x")
+        find_instance(ENCODER, "my_partitioners:cracked")
+    assert find_instance(ENCODER, "my_partitioners:made") is made
+    with pytest.raises(PluginError, match=r"unknown encoder 'x'. There is none."):
+        find_instance(ENCODER, "x")
 
 
 @pytest.mark.usefixtures("either_codec")

@@ -63,10 +63,10 @@ def test_flush_interval_follows_the_scheduler() -> None:
         ("log.dir", "", "log.dir is empty"),
         ("topic.log.retention.size", "t:x", "of topic t must be a whole number"),
         ("max.connection", "1", "did you mean 'max.connections'?"),
-        ("log.delete.policies", "zzz", "not an entry point of consumerd.delete_policies: none is installed under that"),
-        ("log.delete.policies", "no_such:thing", "'no_such:thing', which cannot be loaded: No module named"),
+        ("log.delete.policies", "zzz", "unknown delete policy 'zzz'. There is none."),
+        ("log.delete.policies", "no_such:thing", "delete policy 'no_such:thing': no module named 'no_such'"),
         ("log.delete.policies", "os:name", "'os:name', which cannot be called"),
-        ("log.delete.policies", "os:nothing", "'os:nothing', which cannot be loaded: module 'os' has no attribute"),
+        ("log.delete.policies", "os:nothing", "delete policy 'os:nothing': 'os' has no attribute 'nothing'"),
     ],
 )
 def test_reports_a_wrong_property_in_one_sentence(name: str, text: str, sentence: str) -> None:

@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 
+from consumerd.base import plugins
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConfigError
 from consumerd.storage import MaxAge, SegmentFacts, StorageError
@@ -37,8 +38,8 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
     module.Newest = Newest  # type: ignore[attr-defined]
     module.wrong = lambda topic, argument: object()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "some_package", module)
-    found = EntryPoints([EntryPoint("newest", "some_package:Newest", policies.GROUP)])
-    monkeypatch.setattr(policies, "entry_points", lambda group: found.select(group=group))
+    found = EntryPoints([EntryPoint("newest", "some_package:Newest", policies.POLICY.group)])
+    monkeypatch.setattr(plugins, "entry_points", lambda group: found.select(group=group))
 
 
 def test_loads_a_policy_by_entry_point_and_by_module() -> None:
@@ -50,9 +51,9 @@ def test_loads_a_policy_by_entry_point_and_by_module() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("newst", "p names 'newst', which is not an entry point of consumerd.delete_policies, did you mean 'newest'?"),
-        ("some_package:Old", "p names 'some_package:Old', which cannot be loaded: module 'some_package' has no"),
-        ("newest,:x", "p names ':x', which cannot be loaded: Empty module name"),
+        ("newst", "p: unknown delete policy 'newst', did you mean 'newest'? There is newest."),
+        ("some_package:Old", "p: delete policy 'some_package:Old': 'some_package' has no attribute 'Old'."),
+        ("newest,:x", "p: delete policy ':x' is not of the form module:attribute."),
     ],
 )
 def test_rejects_wrong_names(text: str, sentence: str) -> None:

@@ -1,4 +1,4 @@
-"""From a name in the configuration to the object of a plugin: handlers, decoders and middleware alike.
+"""From a name in the configuration to the object of a plugin, of any kind: handlers, partitioners, delete policies.
 
 Strategy: three steps, each with its own errors: find the attribute (entry points of the kind's group, or
 `module:attribute`), import it, call it with its options. Options are compared with the signature before the call, so
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
-from consumerd.base.errors import HandlerLoadError, did_you_mean
+from consumerd.base.errors import ConsumerdError, HandlerLoadError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -23,10 +23,11 @@ log = structlog.get_logger(__name__)
 
 
 class PluginKind(NamedTuple):
-    """A kind of plugin: what errors call it, and the group of its entry points."""
+    """A kind of plugin: what errors call it, the group of its entry points, and the class of its errors."""
 
     noun: str
     group: str
+    error: type[ConsumerdError] = HandlerLoadError
 
 
 HANDLER: Final = PluginKind("handler", "consumerd.handlers")
@@ -36,67 +37,75 @@ KINDS: Final = (HANDLER, DECODER, MIDDLEWARE)
 
 
 def find(kind: PluginKind, name: str) -> object:
-    """Return the object that `name` stands for, imported and not called. Raises HandlerLoadError."""
-    called = f"{kind.noun} {name!r}"
+    """Return the object that `name` stands for, imported and not called. Raises the error of its kind."""
     if ":" in name:
         module, _, attribute = name.partition(":")
         parts = [*module.split("."), *attribute.split(".")]
         if not all(part.isidentifier() for part in parts):
-            raise HandlerLoadError(f"{called} is not of the form module:attribute.")
-        return _import(called, module, attribute)
+            raise kind.error(f"{kind.noun} {name!r} is not of the form module:attribute.")
+        return _import(kind, name, module, attribute)
     point = _entry_point(kind, name)
     if not point.attr:
-        raise HandlerLoadError(f"{called}: its package names {point.value!r}, which is not module:attribute.")
-    return _import(called, point.module, point.attr)
+        raise kind.error(f"{kind.noun} {name!r}: its package names {point.value!r}, which is not module:attribute.")
+    return _import(kind, name, point.module, point.attr)
 
 
 def call(kind: PluginKind, name: str, factory: Callable[..., object], options: Mapping[str, Any]) -> object:
-    """Call a class or factory with its options. Raises HandlerLoadError for options that do not fit."""
+    """Call a class or factory with its options. Raises the error of its kind for options that do not fit."""
     called = f"{kind.noun} {name!r}"
-    _check_options(called, factory, options)
+    _check_options(kind, name, factory, options)
     try:
         return factory(**options)
     except HandlerLoadError:  # a missing extra, which has its sentence
         raise
     except SystemExit as error:
-        raise HandlerLoadError(f"{called} called sys.exit({error.code!r}) in its constructor.") from error
+        raise kind.error(f"{called} called sys.exit({error.code!r}) in its constructor.") from error
     except Exception as error:
-        raise HandlerLoadError(f"{called} refused its options: {brief(error)}") from error
+        problem = "refused its options" if options else "cannot be created"
+        raise kind.error(f"{called} {problem}: {brief(error)}") from error
+
+
+def find_instance(kind: PluginKind, name: str) -> object:
+    """Return what `find` does, or if that is a class, an instance of it. Raises the error of its kind."""
+    found = find(kind, name)
+    return call(kind, name, found, {}) if isinstance(found, type) else found
 
 
 def _entry_point(kind: PluginKind, name: str) -> EntryPoint:
     installed = entry_points(group=kind.group)
     found = {point.value: point for point in installed if point.name == name}
     if len(found) > 1:
-        raise HandlerLoadError(
+        raise kind.error(
             f"{kind.noun} {name!r} is provided by several packages ({listing(found)}): "
             "uninstall all but one, or name yours as module:attribute."
         )
     if not found:
-        raise HandlerLoadError(f"unknown {kind.noun} {name!r}{_instead(name, {point.name for point in installed})}")
+        raise kind.error(f"unknown {kind.noun} {name!r}{_instead(name, {point.name for point in installed})}")
     return next(iter(found.values()))
 
 
-def _import(called: str, module: str, attribute: str) -> object:
+def _import(kind: PluginKind, name: str, module: str, attribute: str) -> object:
+    called = f"{kind.noun} {name!r}"
     try:
         found: object = importlib.import_module(module)
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
-            raise HandlerLoadError(
+            raise kind.error(
                 f"{called}: no module named {error.name!r}; is its package installed, or on PYTHONPATH?"
             ) from error
-        raise HandlerLoadError(f"{called}: importing {module!r} failed: {brief(error)}") from error
+        raise kind.error(f"{called}: importing {module!r} failed: {brief(error)}") from error
     for part in attribute.split("."):
         try:
             found = getattr(found, part)
         except AttributeError as error:
-            raise HandlerLoadError(
+            raise kind.error(
                 f"{called}: {module!r} has no attribute {part!r}{_instead(part, dir(found), shown=False)}"
             ) from error
     return found
 
 
-def _check_options(called: str, factory: Callable[..., object], options: Mapping[str, Any]) -> None:
+def _check_options(kind: PluginKind, name: str, factory: Callable[..., object], options: Mapping[str, Any]) -> None:
+    called = f"{kind.noun} {name!r}"
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):  # some factories written in C have no signature; the call itself will tell
@@ -106,10 +115,10 @@ def _check_options(called: str, factory: Callable[..., object], options: Mapping
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
         for option in options:
             if option not in named:
-                raise HandlerLoadError(f"{called} has no option {option!r}{_instead(option, named)}")
+                raise kind.error(f"{called} has no option {option!r}{_instead(option, named)}")
     missing = [p.name for p in named.values() if p.default is p.empty and p.name not in options]
     if missing:
-        raise HandlerLoadError(f"{called} requires the option {missing[0]!r}.")
+        raise kind.error(f"{called} requires the option {missing[0]!r}.")
 
 
 def _instead(wrong: str, known: Iterable[str], *, shown: bool = True) -> str:
