@@ -10,12 +10,14 @@ import asyncio
 import contextlib
 import random
 import ssl
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import trustme
 from aiozk.protocol import ConnectRequest
 
+import consumerd
 from consumerd.base.clock import SystemClock
 from consumerd.base.credentials import Renewed
 from consumerd.base.errors import ConsumerdError
@@ -34,7 +36,6 @@ from consumerd.spark.source.v08.client import _context
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
-    from pathlib import Path
 
     Client = Callable[[int, Path], Awaitable[object]]
 
@@ -167,3 +168,9 @@ def test_check_hostname_alone_is_what_the_configuration_can_turn_off() -> None:
     context = build_tls(TlsSection(check_hostname=False))
     assert context.verify_mode is ssl.CERT_REQUIRED
     assert "verify" not in "".join(TlsSection.fields)
+
+
+def test_contexts_are_made_in_one_place() -> None:
+    package = Path(consumerd.__file__).parent
+    made = [path.name for path in package.rglob("*.py") if "create_default_context" in path.read_text("utf-8")]
+    assert made == ["tls.py"], "make_tls_context() of consumerd.net.tls makes every context"

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,14 +29,17 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
 from consumerd.base.credentials import Renewed
-from consumerd.base.errors import HandlerFailedError, HandlerLoadError, ZooKeeperError, reason_of
+from consumerd.base.errors import ConfigError, HandlerFailedError, HandlerLoadError, ZooKeeperError, reason_of
 from consumerd.handlers.api import Handler, RejectedError, RetryLaterError
 from consumerd.handlers.builtin.http_body import CONTENT_TYPES, make_body
 from consumerd.handlers.secret_options import Secret  # noqa: TC001 - `config show` reads the type
 from consumerd.handlers.threads import in_thread
 from consumerd.net.addresses import connect_reason
+from consumerd.net.tls import make_tls_context
 
 if TYPE_CHECKING:
+    import ssl
+
     from aiohttp import ClientResponse, ClientSession
 
     from consumerd.handlers.builtin.http_body import BodyFormat
@@ -362,18 +364,7 @@ def _read_headers(settings: HttpSettings) -> dict[str, str]:
 
 
 def _read_tls(settings: HttpSettings) -> ssl.SSLContext:
-    what = f"ca: {settings.ca}"
     try:
-        context = ssl.create_default_context(cafile=settings.ca)
-        if settings.certificate is not None:
-            what = f"certificate: {settings.certificate}"
-            context.load_cert_chain(settings.certificate, settings.key, password=_refuse_to_unlock)
-    except OSError as error:  # SSLError is one
-        reason = error.strerror if error.strerror and not isinstance(error, ssl.SSLError) else error
-        raise HandlerFailedError(f"handler 'http': tls.{what} cannot be used: {reason}.") from error
-    return context
-
-
-def _refuse_to_unlock() -> str:
-    """OpenSSL would ask at the terminal, and a service would wait for ever."""
-    raise PermissionError(0, "the key is encrypted, and a service cannot ask for its password; use a key without one")
+        return make_tls_context(ca=settings.ca, certificate=settings.certificate, key=settings.key)
+    except ConfigError as error:
+        raise HandlerFailedError(f"handler 'http': tls.{error}") from error

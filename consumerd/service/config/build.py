@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from consumerd.handlers.stages import Stages
 from consumerd.member.consumer import ConsumerSettings
 from consumerd.member.consumer.settings import make_connection_settings, make_fetch_settings
 from consumerd.member.offsets import OffsetSettings
+from consumerd.net.tls import make_tls_context
 from consumerd.net.zk import DigestMd5, Session, split_acl
 from consumerd.net.zk.session import check_credential
 from consumerd.wire.errors import InvalidTopicError
@@ -38,6 +38,7 @@ from consumerd.wire.registry import (
 from consumerd.wire.v07 import validate_topic
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
     from random import Random
 
@@ -124,19 +125,18 @@ def build_tls(section: TlsSection, table: str = "zookeeper.tls") -> ssl.SSLConte
     """A client context. Raises ConfigError for files that cannot be used; `table` is where they are named."""
     if section.key is not None and section.certificate is None:
         raise ConfigError(f"{table}.key needs {table}.certificate: give both.")
-    what = f"ca: {section.ca}"
+    password = key_password(section, table)
+    key = None if section.key is None else find_file(section.key)
     try:
-        context = ssl.create_default_context(cafile=section.ca)
-        context.check_hostname = section.check_hostname
-        if section.certificate is not None:
-            files = [str(file) for file in (section.certificate, section.key) if file is not None]
-            what = f"certificate: {' with the key '.join(files)}"
-            key = None if section.key is None else find_file(section.key)
-            context.load_cert_chain(section.certificate, key, password=key_password(section, table))
-    except (OSError, ssl.SSLError) as error:
-        reason = error.strerror if error.strerror and not isinstance(error, ssl.SSLError) else error
-        raise ConfigError(f"{table}.{what}: {reason}.") from error
-    return context
+        return make_tls_context(
+            ca=section.ca,
+            certificate=section.certificate,
+            key=key,
+            password=password,
+            check_hostname=section.check_hostname,
+        )
+    except ConfigError as error:
+        raise ConfigError(f"{table}.{error}") from error
 
 
 def key_password(section: TlsSection | HealthTlsSection, table: str) -> Callable[[], str]:

@@ -7,7 +7,6 @@ return one word and no data: they may be open to every client.
 from __future__ import annotations
 
 import json
-import ssl
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -19,6 +18,7 @@ from consumerd.base.errors import ConfigError
 from consumerd.base.partition import TopicPartition
 from consumerd.member.consumer.errors import NotAssignedError
 from consumerd.net.http import Access, is_loopback
+from consumerd.net.tls import make_tls_context
 from consumerd.service.config.build import key_password
 from consumerd.service.config.subscriptions import MAIN
 from consumerd.service.daemon.probes import check_extras, probe_routes
@@ -26,6 +26,8 @@ from consumerd.service.daemon.readings import read
 from consumerd.service.daemon.status import read_status
 
 if TYPE_CHECKING:
+    import ssl
+
     from consumerd.net.http.server import Answer, HttpServer, Request, Route
     from consumerd.service.config.monitoring import HealthSection, HealthTlsSection
     from consumerd.service.daemon.monitor import Monitor
@@ -63,19 +65,14 @@ def _token(section: HealthSection) -> str | None:
 
 def build_server_tls(section: HealthTlsSection) -> ssl.SSLContext:
     """A server's context. Raises ConfigError for files that cannot be used."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    what = f"certificate: {section.certificate} with the key {section.key}"
+    password = key_password(section, "health.tls")
+    key = find_file(section.key)
     try:
-        key = find_file(section.key)
-        context.load_cert_chain(section.certificate, key, password=key_password(section, "health.tls"))
-        if section.client_ca is not None:
-            what = f"client_ca: {section.client_ca}"
-            context.load_verify_locations(section.client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
-    except (OSError, ssl.SSLError) as error:
-        reason = error.strerror if error.strerror and not isinstance(error, ssl.SSLError) else error
-        raise ConfigError(f"health.tls.{what}: {reason}.") from error
-    return context
+        return make_tls_context(
+            server=True, ca=section.client_ca, certificate=section.certificate, key=key, password=password
+        )
+    except ConfigError as error:
+        raise ConfigError(f"health.tls.{error}") from error
 
 
 def build_server(monitor: Monitor) -> HttpServer:

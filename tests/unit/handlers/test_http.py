@@ -482,8 +482,8 @@ async def test_names_each_wrong_option(options: dict[str, Any], words: str) -> N
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"tls": {"ca": "missing"}}, "tls.ca: .*missing cannot be used: No such file"),
-        ({"tls": {"certificate": "file"}}, "tls.certificate: .*file cannot be used: "),
+        ({"tls": {"ca": "missing"}}, "tls.ca: .*missing: No such file"),
+        ({"tls": {"certificate": "file"}}, "tls.certificate: .*file: "),
         ({"header_files": {"X": "missing"}}, "header_files.X: .*missing cannot be read: No such file"),
         ({"header_files": {"X": "file"}}, "header_files.X: .*file must hold one line"),
     ],

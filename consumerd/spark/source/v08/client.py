@@ -24,7 +24,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
 from consumerd.base.clock import SystemClock
-from consumerd.base.errors import BrokerError
+from consumerd.base.errors import BrokerError, ConfigError
 from consumerd.base.partition import LogId
 from consumerd.net import (
     BadFrameError,
@@ -55,6 +55,7 @@ from consumerd.net.client import (
     list_offsets,
 )
 from consumerd.net.client.fetching import LAST_WITH_NAMES
+from consumerd.net.tls import make_tls_context
 from consumerd.spark.source.errors import (
     BrokerReadError,
     BrokerRejectedError,
@@ -474,13 +475,8 @@ def _mechanism(login: Login) -> Callable[[], SaslMechanism]:
 def _context(tls: Tls) -> ssl.SSLContext:
     """Raises BrokerRejectedError for files that cannot be used."""
     try:
-        context = ssl.create_default_context(cafile=tls.ca)
-        if not tls.check_hostname:
-            context.check_hostname = False
-        if tls.certificate is not None:
-            context.load_cert_chain(tls.certificate, tls.key, password="")  # nosec B106 - no user can enter a password
-    except OSError as error:  # SSLError is one
+        return make_tls_context(ca=tls.ca, certificate=tls.certificate, key=tls.key, check_hostname=tls.check_hostname)
+    except ConfigError as error:
         raise BrokerRejectedError(
-            f"the PEM files of kafka.ssl.* cannot be used: {error}; they must exist on every executor and on the driver"
+            f"kafka.ssl.* cannot be used: {error} The files must exist on every executor and on the driver."
         ) from error
-    return context
