@@ -1,7 +1,7 @@
 """consumerd: an asyncio member of a ZooKeeper-coordinated Kafka consumer group, as a daemon and as a library.
 
-Importing the package imports nothing else of it: executors of a data pipeline import `consumerd.wire` and
-`consumerd.storage` alone. The names of the library are imported at their first use (docs/library.md).
+Importing the package imports nothing else of it but its version: executors of a data pipeline import `consumerd.wire`
+and `consumerd.storage` alone. The names of the library are imported at their first use (docs/library.md).
 """
 
 import sys
@@ -10,6 +10,8 @@ from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar
+
+from consumerd.base.version import __version__
 
 if TYPE_CHECKING:
     from consumerd.base.errors import ConsumerdError
@@ -53,8 +55,6 @@ if TYPE_CHECKING:
     )
     from consumerd.wire.registry import Blacklist, TopicFilter, Whitelist
     from consumerd.wire.v07 import EARLIEST, LATEST, FetchRequest, MessageBatch
-
-__version__ = "0.1.0"
 
 __all__ = [
     "EARLIEST",
@@ -102,6 +102,7 @@ __all__ = [
     "V08ProducerSettings",
     "Whitelist",
     "WrongPartitionError",
+    "__version__",
     "open_producer",
 ]
 

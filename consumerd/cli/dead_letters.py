@@ -213,8 +213,8 @@ async def _target(config: Config, to_topic: str | None, failed: Path | None, sta
     from consumerd.base.clock import SystemClock  # noqa: PLC0415
     from consumerd.handlers import FileDeadLetters, HandlerContext  # noqa: PLC0415
     from consumerd.handlers.dead_letter_replay import HandlerTarget, TopicTarget, require_replayable  # noqa: PLC0415
-    from consumerd.service.config.build import build_plugin, build_policy, build_stages  # noqa: PLC0415
     from consumerd.service.config.build_dead_letters import letter_producer  # noqa: PLC0415
+    from consumerd.service.config.build_handlers import build_plugin, build_policy, build_stages  # noqa: PLC0415
 
     clock, rng = SystemClock(), SystemRandom()
     if to_topic is not None:

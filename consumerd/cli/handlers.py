@@ -159,7 +159,7 @@ async def _deliver(config: Config, messages: Iterator[Message | KeyedMessage]) -
     from consumerd.handlers.batching import BatchSettings  # noqa: PLC0415
     from consumerd.handlers.rate import RateLimiter  # noqa: PLC0415
     from consumerd.handlers.recorded import batches  # noqa: PLC0415
-    from consumerd.service.config.build import build_handler  # noqa: PLC0415
+    from consumerd.service.config.build_handlers import build_handler  # noqa: PLC0415
 
     clock, section = SystemClock(), config.handler
     handler, rate = build_handler(config, clock=clock, rng=SystemRandom()), RateLimiter(section.max_rate, clock)

@@ -9,6 +9,7 @@ from consumerd.handlers.api import (
     SinkPosition,
     message_handler,
 )
+from consumerd.handlers.contents import Content
 from consumerd.handlers.context import HandlerContext
 from consumerd.handlers.dead_letter_files import FileDeadLetters
 from consumerd.handlers.dead_letters import DeadLetters, Letter
@@ -16,7 +17,7 @@ from consumerd.handlers.decoding import DecodeError, Decoder
 from consumerd.handlers.disk_full import DiskFullError, OnDiskFull
 from consumerd.handlers.giving_up import OnFailure
 from consumerd.handlers.loading import load_handler, make_handler, plain_handler
-from consumerd.handlers.messages import Batch, Content, Identity, KeyedMessage, Message
+from consumerd.handlers.messages import Batch, Identity, KeyedMessage, Message
 from consumerd.handlers.middleware import HandlerCall, Middleware
 from consumerd.handlers.retry import RetryPolicy, retrying
 from consumerd.handlers.secret_options import Secret

@@ -21,16 +21,17 @@ from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.base.partition import NO_BROKER
-from consumerd.handlers.messages import known_timestamp
+from consumerd.handlers.contents import known_timestamp
 from consumerd.storage.archives.extras import extra
 from consumerd.storage.archives.parquet import identity_fields, same_text
 from consumerd.wire.batch import DecodedBatch
 from consumerd.wire.column_buffers import BinaryBuffers, HeaderBuffers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from consumerd.handlers.messages import Batch, Content
+    from consumerd.base.partition import TopicPartition
+    from consumerd.handlers.contents import Content, Source
     from consumerd.wire.column_buffers import ColumnBuffers
 
 #: The most bytes in a column whose offsets have 32 bits, and in one whose offsets have 64.
@@ -63,22 +64,22 @@ def arrow_schema(arrow: Any, *, large: bool = False) -> Any:
     )
 
 
-def record_batch(batch: Batch, *, large: bool = False) -> Any:
-    """As `Batch.to_arrow`."""
+def record_batch(partition: TopicPartition, sources: Iterable[Source], count: int, *, large: bool = False) -> Any:
+    """As `Batch.to_arrow`, of `count` messages of a partition."""
     arrow = extra("pyarrow", "Batch.to_arrow()")
     columns = _Columns(arrow, arrow_schema(arrow, large=large), large=large)
     try:
-        varying = columns.joined([piece for source in batch.sources() for piece in columns.pieces(*source)])
+        varying = columns.joined([piece for source in sources for piece in columns.pieces(*source)])
     except OverflowError as error:
         raise OverflowError(
             f"{error}, which one Arrow column cannot hold: "
             "convert parts of the batch (Batch.part), or call to_arrow(large=True)"
         ) from error
-    topic, broker, partition = batch.partition
+    topic, broker, number = partition
     same = [
-        same_text(arrow, topic, len(batch)),
-        _same_number(arrow, None if broker == NO_BROKER else broker, len(batch)),
-        _same_number(arrow, partition, len(batch)),
+        same_text(arrow, topic, count),
+        _same_number(arrow, None if broker == NO_BROKER else broker, count),
+        _same_number(arrow, number, count),
     ]
     return arrow.RecordBatch.from_arrays([*same, *varying], schema=columns.schema)
 
@@ -90,13 +91,13 @@ def _same_number(arrow: Any, number: int | None, count: int) -> Any:
     return arrow.Array.from_buffers(arrow.int32(), count, [None, arrow.py_buffer(array("i", (number,)) * count)])
 
 
-def count_within(batch: Batch, first: int, count: int, size: int) -> int:
-    """How many messages from number `first` on are at most `count`, with payloads of at most `size` bytes together.
+def count_within(sources: Iterable[Source], count: int, size: int) -> int:
+    """How many of the first messages are at most `count`, with payloads of at most `size` bytes together.
 
     At least 1: a message that is larger is alone.
     """
     found, room = 0, size
-    for content, start, end in batch.sources(first):
+    for content, start, end in sources:
         stop = min(end, start + count - found)
         number, used = _fitting(content, start, stop, room)
         found, room = found + number - start, room - used

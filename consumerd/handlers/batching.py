@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
-from consumerd.handlers.messages import sources_of
+from consumerd.handlers.contents import sources_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from consumerd.handlers.messages import Batch, Content, Source
+    from consumerd.handlers.contents import Content, Source
+    from consumerd.handlers.messages import Batch
 
 _Made = TypeVar("_Made")
 #: Payloads whose sizes are looked at at once.

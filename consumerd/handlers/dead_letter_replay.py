@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from consumerd.base.errors import HandlerLoadError
 from consumerd.handlers.api import keeps_positions
+from consumerd.handlers.contents import known_timestamp
 from consumerd.handlers.dead_letter_files import file_digest, opened_letters, read_lines
 from consumerd.handlers.loading import plain_handler
-from consumerd.handlers.messages import Batch, known_timestamp
+from consumerd.handlers.messages import Batch
 from consumerd.handlers.picked import PickedContent
 from consumerd.handlers.pieces import in_pieces
 from consumerd.producer import ProducerData

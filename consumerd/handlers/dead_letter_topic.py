@@ -19,8 +19,8 @@ import structlog
 
 from consumerd.base.errors import ConsumerdError, HandlerFailedError, reason_of
 from consumerd.base.partition import NO_BROKER
+from consumerd.handlers.contents import known_timestamp
 from consumerd.handlers.dead_letters import DeadLetters, Letter, encode_letter
-from consumerd.handlers.messages import known_timestamp
 from consumerd.producer import ProducerData
 from consumerd.producer.v08.delivery import is_too_large
 

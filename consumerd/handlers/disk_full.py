@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from consumerd.base.ports import Clock
-    from consumerd.handlers.retry import HandlerCounts
+    from consumerd.handlers.counts import HandlerCounts
 
 log = structlog.get_logger(__name__)
 

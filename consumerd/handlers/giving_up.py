@@ -17,10 +17,10 @@ from consumerd.handlers.pieces import in_pieces
 from consumerd.handlers.tracebacks import brief, short_traceback
 
 if TYPE_CHECKING:
+    from consumerd.handlers.counts import HandlerCounts
     from consumerd.handlers.dead_letters import DeadLetters
     from consumerd.handlers.disk_full import DiskSpace
     from consumerd.handlers.messages import Batch, Message
-    from consumerd.handlers.retry import HandlerCounts
 
 log = structlog.get_logger(__name__)
 

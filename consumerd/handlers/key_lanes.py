@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 from consumerd.base.errors import HandlerFailedError, HandlerLoadError
 from consumerd.handlers.api import Handler, keeps_positions
+from consumerd.handlers.counts import HandlerCounts
 from consumerd.handlers.giving_up import GivingUp
 from consumerd.handlers.loading import plain_handler
 from consumerd.handlers.messages import Batch
 from consumerd.handlers.picked import PickedContent
 from consumerd.handlers.pieces import in_pieces
-from consumerd.handlers.retry import HandlerCounts
 from consumerd.wire.crc import crc32
 
 if TYPE_CHECKING:

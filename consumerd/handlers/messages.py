@@ -15,9 +15,10 @@ import functools
 from collections.abc import Sequence
 from itertools import chain, islice
 from operator import length_hint
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast, overload
 
 from consumerd.base.partition import UNKNOWN_LOG
+from consumerd.handlers.contents import sources_of
 from consumerd.wire.batch import PIECE
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from consumerd.base.native import NativePayloads
     from consumerd.base.partition import LogId, TopicPartition
+    from consumerd.handlers.contents import Content, Source
 
 
 _Made = TypeVar("_Made")
@@ -129,11 +131,6 @@ class KeyedMessage(NamedTuple):
         return self.payload
 
 
-def known_timestamp(number: int) -> int | None:
-    """The `timestamp` of a message; None where there is none, or none that has 64 bits, as hostile records may."""
-    return number if 0 <= number < 1 << 63 else None
-
-
 class _DecodedMessage(Message):
     """A message with its decoded value, which is not one of its fields: it compares and unpacks as any other."""
 
@@ -153,50 +150,6 @@ _decoded_message = functools.partial(tuple.__new__, _DecodedMessage)
 _decoded_keyed_message = functools.partial(tuple.__new__, _DecodedKeyedMessage)
 
 
-class Content(Protocol):
-    """The content of a batch: `consumerd.wire.v07.MessageBatch`, or `consumerd.wire.v08.records.RecordSet`."""
-
-    @property
-    def payloads(self) -> Sequence[bytes | None]:
-        """The messages' payloads, in order, all of them made."""
-        ...
-
-    @property
-    def keyed(self) -> bool:
-        """Whether the messages are `KeyedMessage`s, and there is a list `keys`."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[bytes | None]: ...
-
-    @overload
-    def __getitem__(self, position: int) -> bytes | None: ...
-    @overload
-    def __getitem__(self, position: slice) -> Sequence[bytes | None]: ...
-
-    @property
-    def start_offset(self) -> int: ...
-
-    @property
-    def next_offset(self) -> int: ...
-
-    @property
-    def log(self) -> LogId:
-        """The log that the messages were read from, as far as it is known."""
-        ...
-
-    def messages_as(self, make: Callable[[tuple[Any, ...]], _Made], *before: object, first: int = 0) -> Iterator[_Made]:
-        """Yield `make` of `before` and the fields of `Message` (of `KeyedMessage`, if it is `keyed`) after its
-        partition, for every leaf in order from number `first` on.
-        """
-        ...
-
-    def prefix(self, count: int, /) -> int:
-        """The position to commit after the first `count` leaves."""
-        ...
-
-
 _NOTHING: Final[Iterator[object]] = iter(())
 
 
@@ -206,25 +159,6 @@ class BatchBuffer(NamedTuple):
     payloads: NativePayloads
     first: int
     offset: int
-
-
-class Source(NamedTuple):
-    """The messages of `content` from number `first` to `stop`."""
-
-    content: Content
-    first: int
-    stop: int
-
-
-def sources_of(content: Content, first: int, stop: int) -> Iterator[Source]:
-    """Yield the contents that hold the messages of `content` from number `first` to `stop`: itself, or those of which
-    it is made.
-    """
-    inner: Callable[[int, int], Iterator[Source]] | None = getattr(content, "sources", None)
-    if inner is None:
-        yield Source(content, first, stop)
-    else:
-        yield from inner(first, stop)
 
 
 def _no_lists(*_: object) -> None:
@@ -435,7 +369,7 @@ class Batch(Sequence[bytes]):
         """
         from consumerd.handlers.arrow_columns import record_batch  # noqa: PLC0415 - the extra `archive`
 
-        return record_batch(self, large=large)
+        return record_batch(self.partition, self.sources(), len(self), large=large)
 
     def messages(self) -> Iterator[Message]:
         """The messages with their identities, made as they are consumed; of brokers of 0.8 and later `KeyedMessage`s,

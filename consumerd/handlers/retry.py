@@ -24,7 +24,6 @@ the process without drain and commit.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -32,6 +31,7 @@ import structlog
 
 from consumerd.base.errors import HandlerFailedError
 from consumerd.handlers.api import Handler, RejectedError, RetryLaterError
+from consumerd.handlers.counts import HandlerCounts
 from consumerd.handlers.disk_full import DiskSpace, is_disk_full
 from consumerd.handlers.giving_up import GivingUp, OnFailure
 from consumerd.handlers.tracebacks import brief, short_traceback
@@ -55,24 +55,6 @@ MAX_OFFSET: Final = (1 << 63) - 1
 OBEY_SECONDS: Final = 5.0
 
 _T = TypeVar("_T")
-
-
-@dataclass(slots=True)
-class HandlerCounts:
-    """The results of the failures of a handler: counts since the start, each by topic."""
-
-    #: Attempts that failed or timed out.
-    failures: Counter[str] = field(default_factory=Counter)
-    #: Attempts that were repeated after a failure.
-    retries: Counter[str] = field(default_factory=Counter)
-    #: Messages that were given up and not kept.
-    skipped: Counter[str] = field(default_factory=Counter)
-    #: Messages that were given up and written as dead letters.
-    dead_lettered: Counter[str] = field(default_factory=Counter)
-    #: Messages that the decoder could not decode; each is skipped or dead-lettered, too, if the daemon continues.
-    undecodable: Counter[str] = field(default_factory=Counter)
-    #: Calls that wait at this moment for room on a full disk.
-    disk_full: int = 0
 
 
 @dataclass(frozen=True, slots=True)

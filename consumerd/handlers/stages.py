@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 from consumerd.base.errors import HandlerLoadError
 from consumerd.base.metrics.own import HandlerMetrics
 from consumerd.handlers.api import Handler, keeps_positions
+from consumerd.handlers.counts import HandlerCounts
 from consumerd.handlers.decoding.stage import Decoding
 from consumerd.handlers.disk_full import DiskSpace
 from consumerd.handlers.giving_up import GivingUp
 from consumerd.handlers.key_lanes import KeyLanes
 from consumerd.handlers.loading import plain_handler
 from consumerd.handlers.middleware import WithMiddleware
-from consumerd.handlers.retry import HandlerCounts, retrying
+from consumerd.handlers.retry import retrying
 
 if TYPE_CHECKING:
     import random

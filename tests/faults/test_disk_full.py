@@ -25,8 +25,8 @@ from consumerd.handlers import (
     message_handler,
     retrying,
 )
+from consumerd.handlers.counts import HandlerCounts
 from consumerd.handlers.dead_letter_files import read_letters
-from consumerd.handlers.retry import HandlerCounts
 from consumerd.wire.v07 import decode_batch, encode_message_set
 from tests.support.small_disk import fill, small_disk
 

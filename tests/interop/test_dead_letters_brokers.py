@@ -14,7 +14,7 @@ from consumerd.base.partition import TopicPartition
 from consumerd.handlers import KeyedMessage, Letter
 from consumerd.handlers.dead_letter_files import read_letters
 from consumerd.handlers.dead_letters import decode_letter
-from consumerd.service.config.build import build_dead_letters
+from consumerd.service.config.build_handlers import build_dead_letters
 from consumerd.service.config.model import parse
 from tests.integration.conftest import consumerd
 from tests.interop.test_forward import held

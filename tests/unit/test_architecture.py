@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +59,20 @@ def test_finds_invariants_and_terms() -> None:
 def test_terms_of_the_glossary_are_used_in_the_code(term: str) -> None:
     words = r"[ _-]?".join(re.escape(word) for word in term.split())
     assert re.search(words, code(), flags=re.IGNORECASE)
+
+
+def test_files_import_each_other_in_one_direction() -> None:
+    """A file of a circle cannot be read, tested or moved without the others, also where only type hints close it: so
+    imports for type checkers and those within functions count.
+    """
+    graph = grimp.build_graph("consumerd", cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    assert len(imports) > 500
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        circle = " -> ".join(reversed(error.args[1]))
+        pytest.fail(f"{circle}: move what two of them share to a file that neither imports", pytrace=False)
 
 
 def test_table_of_rooms_names_every_room() -> None:

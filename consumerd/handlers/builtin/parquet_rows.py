@@ -75,7 +75,7 @@ def parquet_pieces(batch: Batch, compression: ExportCompression) -> Iterator[byt
     ) as writer:
         first = 0
         while first < len(batch):
-            group = batch.part(first, count_within(batch, first, GROUP_ROWS, GROUP_BYTES))
+            group = batch.part(first, count_within(batch.sources(first), GROUP_ROWS, GROUP_BYTES))
             writer.write_table(arrow.Table.from_batches([group.to_arrow()]), row_group_size=len(group))
             yield sink.take()
             first += len(group)

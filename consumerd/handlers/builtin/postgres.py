@@ -34,7 +34,7 @@ import structlog
 from consumerd.base.errors import HandlerFailedError, HandlerLoadError
 from consumerd.base.partition import UNKNOWN_LOG, LogId
 from consumerd.handlers.api import Handler, PartitionTakenError, SinkPosition
-from consumerd.handlers.messages import known_timestamp
+from consumerd.handlers.contents import known_timestamp
 from consumerd.handlers.pieces import in_pieces
 from consumerd.handlers.secret_options import Secret  # noqa: TC001 - `config show` reads the type
 from consumerd.net.addresses import connect_reason

@@ -15,7 +15,7 @@ from json.encoder import encode_basestring
 from typing import TYPE_CHECKING
 
 from consumerd.base.partition import NO_BROKER
-from consumerd.handlers.messages import known_timestamp
+from consumerd.handlers.contents import known_timestamp
 from consumerd.handlers.pieces import in_pieces
 
 if TYPE_CHECKING:

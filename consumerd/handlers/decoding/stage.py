@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from consumerd.base.partition import TopicPartition
+    from consumerd.handlers.contents import Source
     from consumerd.handlers.context import HandlerContext
+    from consumerd.handlers.counts import HandlerCounts
     from consumerd.handlers.decoding.api import Decoder
     from consumerd.handlers.giving_up import GivingUp
-    from consumerd.handlers.messages import Message, Source
-    from consumerd.handlers.retry import HandlerCounts
+    from consumerd.handlers.messages import Message
 
 _Made = TypeVar("_Made")
 

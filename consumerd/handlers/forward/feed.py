@@ -16,10 +16,10 @@ import structlog
 from consumerd.base.errors import HandlerFailedError, reason_of
 from consumerd.base.metrics import TargetCounts
 from consumerd.base.partition import NO_BROKER
+from consumerd.handlers.contents import known_timestamp
 from consumerd.handlers.forward.errors import OtherLogError, is_too_large
 from consumerd.handlers.forward.identity import SourceMark
 from consumerd.handlers.forward.settings import ForwardPlacing
-from consumerd.handlers.messages import known_timestamp
 from consumerd.producer.v08.batches import message_size
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings

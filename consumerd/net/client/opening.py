@@ -15,7 +15,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from consumerd import __version__
+from consumerd.base.version import __version__
 from consumerd.net import ConnectionClosedError, RequestTimeoutError
 from consumerd.net.client.channel import Channel
 from consumerd.net.client.errors import AuthenticationError, V07BrokerError, error_of

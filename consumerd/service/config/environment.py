@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
-from consumerd.service.config.model import Config
 from consumerd.service.config.problems import DELIMITER, PREFIX, UnreadableVariableError
-from consumerd.service.config.validation import model_of
 
 if TYPE_CHECKING:
     from typing import Self
+
+    from pydantic import BaseModel
 
 
 class FileSettings(BaseSettings):
@@ -44,10 +44,10 @@ class FileSettings(BaseSettings):
 
 
 @cache
-def config_with_environment() -> Any:
-    """The model of the whole configuration, under the environment: CONSUMERD_GROUP__ID sets `[group] id`."""
+def config_with_environment(model: type[BaseModel]) -> Any:
+    """The `model` of the whole configuration, under the environment: CONSUMERD_GROUP__ID sets `[group] id`."""
 
-    class ConfigWithEnvironment(FileSettings, model_of(Config)):  # type: ignore[misc]
+    class ConfigWithEnvironment(FileSettings, model):  # type: ignore[misc, valid-type]
         model_config = SettingsConfigDict(
             env_prefix=PREFIX,
             env_nested_delimiter=DELIMITER,

@@ -34,6 +34,8 @@ class SparkTable(Section):
 class Config(Section):
     """The whole configuration of `consumerd run`."""
 
+    whole = True
+
     group: GroupSection
     zookeeper: ZooKeeperSection = Field(default_factory=ZooKeeperSection)
     kafka: KafkaSection = Field(default_factory=KafkaSection)
@@ -71,7 +73,7 @@ class Config(Section):
 
     def rules(self) -> Iterator[str | Rule]:
         """The rules about keys of several tables that are broken."""
-        yield from rules_of_subscriptions(self)
+        yield from rules_of_subscriptions(self.group, self.handler, self.subscriptions)
         if self.commit.version == 0 and (self.group.coordination != "fixed" or self.group.storage != "kafka"):
             yield (
                 'commit.version = 0 needs group.coordination = "fixed" and group.offsets = "kafka": a request of that '
@@ -91,7 +93,7 @@ def parse(document: dict[str, Any], source: str, *, environment: bool = True) ->
     """
     from consumerd.service.config import validation  # noqa: PLC0415 - pydantic with it
 
-    return validation.parse(document, source, environment=environment)
+    return validation.parse(Config, document, source, environment=environment)
 
 
 def load(path: Path) -> Config:

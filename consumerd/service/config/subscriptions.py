@@ -18,10 +18,9 @@ from consumerd.service.config.work import HandlerSection
 from consumerd.wire.registry import FilterKind, RegistryError, TopicFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from consumerd.service.config.group import GroupSection
-    from consumerd.service.config.model import Config
 
 #: The name of the subscription of `[group]`, by which it is logged and shown beside others.
 MAIN: Final = "main"
@@ -109,23 +108,25 @@ class _Consumed(NamedTuple):
         return topic in self.section.topics if (chosen := self.filter) is None else chosen.matches(topic)
 
 
-def rules_of_subscriptions(config: Config) -> Iterator[Rule]:
+def rules_of_subscriptions(
+    main: GroupSection, handler: HandlerSection, subscriptions: Sequence[SubscriptionSection]
+) -> Iterator[Rule]:
     """The rules about several subscriptions that are broken."""
-    if not config.subscriptions:
+    if not subscriptions:
         return
-    if config.group.coordination != "zookeeper":
+    if main.coordination != "zookeeper":
         yield Rule(
-            f'[[subscriptions]] need group.coordination = "zookeeper", not "{config.group.coordination}": run one '
+            f'[[subscriptions]] need group.coordination = "zookeeper", not "{main.coordination}": run one '
             "daemon for each subscription",
             ("subscriptions", 0),
         )
         return
-    yield from _rules_of_names(config)
+    yield from _rules_of_names(subscriptions)
     consumed = [
-        _Consumed(config.group, config.group.id, "group", ("group",)),
+        _Consumed(main, main.id, "group", ("group",)),
         *(
-            _Consumed(each, each.group.id or config.group.id, f"subscriptions.{each.name}", ("subscriptions", number))
-            for number, each in enumerate(config.subscriptions)
+            _Consumed(each, each.group.id or main.id, f"subscriptions.{each.name}", ("subscriptions", number))
+            for number, each in enumerate(subscriptions)
         ),
     ]
     for one, other in combinations(consumed, 2):
@@ -135,7 +136,7 @@ def rules_of_subscriptions(config: Config) -> Iterator[Rule]:
                 f"{other.prefix}.group.id to another group",
                 (*other.place, other.key),
             )
-    handlers = [config.handler, *(each.handler for each in config.subscriptions)]
+    handlers = [handler, *(each.handler for each in subscriptions)]
     yield from _rules_of_dead_letters(consumed, [each.dead_letter_topic for each in handlers])
 
 
@@ -182,9 +183,9 @@ def _circle(followers: list[list[int]]) -> list[int]:
     return []
 
 
-def _rules_of_names(config: Config) -> Iterator[Rule]:
+def _rules_of_names(subscriptions: Sequence[SubscriptionSection]) -> Iterator[Rule]:
     seen: set[str] = set()
-    for number, each in enumerate(config.subscriptions):
+    for number, each in enumerate(subscriptions):
         if each.name in seen:
             yield Rule(f"two subscriptions have the name {each.name!r}: rename one", ("subscriptions", number, "name"))
         seen.add(each.name)

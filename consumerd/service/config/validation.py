@@ -40,7 +40,6 @@ from pydantic import (
 
 from consumerd.service.config import base
 from consumerd.service.config.base import Rule, SecretStr, Section
-from consumerd.service.config.model import Config
 from consumerd.service.config.problems import (
     ConfigProblemsError,
     UnreadableVariableError,
@@ -50,7 +49,6 @@ from consumerd.service.config.problems import (
     unknown_variables,
     unreadable_variables,
 )
-from consumerd.service.config.subscriptions import SubscriptionSection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -88,7 +86,7 @@ class _TableOf(Table):
 class _Root(_TableOf):
     """The model of the whole configuration: as the environment may be merged with it, it stays a model."""
 
-    _config: Config = PrivateAttr()
+    _config: Section = PrivateAttr()
 
     @classmethod
     def read(cls, document: dict[str, Any]) -> Self:
@@ -96,22 +94,20 @@ class _Root(_TableOf):
         return cls(**document)
 
     @property
-    def config(self) -> Config:
+    def config(self) -> Section:
         """The configuration."""
         return self._config
 
     @field_validator("subscriptions", mode="before", check_fields=False)
     @classmethod
     def _is_an_array_of_tables(cls, value: Any) -> Any:
-        if not isinstance(value, list | tuple) or not all(
-            isinstance(each, dict | SubscriptionSection) for each in value
-        ):
+        if not isinstance(value, list | tuple) or not all(isinstance(each, dict | Section) for each in value):
             raise ValueError("it must be an array of tables: begin each of them with [[subscriptions]]")
         return value
 
     @model_validator(mode="after")
     def _keeps_its_rules(self) -> Self:
-        self._config = self.made()  # type: ignore[assignment]
+        self._config = self.made()
         return self
 
 
@@ -136,7 +132,11 @@ def model_of(table: type[Section]) -> type[BaseModel]:
 def _make_model(table: type[Section]) -> type[BaseModel]:
     hints = get_type_hints(table, include_extras=True)
     keys: dict[str, Any] = {name: (_type_of(hints[name]), _key(field)) for name, field in table.fields.items()}
-    parent = type(table.__name__, (_Root if table is Config else _TableOf,), {"table": table, "__module__": __name__})
+    parent = type(
+        table.__name__,
+        (_Root if getattr(table, "whole", False) else _TableOf,),
+        {"table": table, "__module__": __name__},
+    )
     if table.extra:
         parent.model_config = ConfigDict(**{**Table.model_config, "extra": "allow"})  # type: ignore[attr-defined]
     return create_model(table.__name__, __base__=parent, __module__=table.__module__, __doc__=table.__doc__, **keys)
@@ -181,25 +181,25 @@ def _type_of(annotation: Any) -> Any:
     return origin[tuple(map(_type_of, arguments))]
 
 
-def _root(environment: bool) -> type[_Root]:
+def _root(table: type[Section], environment: bool) -> type[_Root]:
     """The model of the document, under the environment where that has variables for us."""
     if not (environment and has_variables()):
-        return model_of(Config)  # type: ignore[return-value]
+        return model_of(table)  # type: ignore[return-value]
     # 3 MiB and a twentieth of the start, which daemons without variables are spared.
     from consumerd.service.config.environment import config_with_environment  # noqa: PLC0415
 
-    found: type[_Root] = config_with_environment()
+    found: type[_Root] = config_with_environment(model_of(table))
     return found
 
 
-def parse(document: dict[str, Any], source: str, *, environment: bool = True) -> Config:
-    """As `consumerd.service.config.model.parse`."""
-    root = model_of(Config)
+def parse(table: type[_Section], document: dict[str, Any], source: str, *, environment: bool = True) -> _Section:
+    """As `consumerd.service.config.model.parse`; `table` is that of the whole configuration."""
+    root = model_of(table)
     problems = unexpanded_variables(document)
     if environment:
         problems += unknown_variables(root)
     try:
-        config = _root(environment).read(document).config
+        config = cast("_Section", _root(table, environment).read(document).config)
     except ValidationError as error:
         raise ConfigProblemsError(source, problems + problems_of(error, root, document)) from error
     except (UnreadableVariableError, RecursionError) as error:
@@ -210,20 +210,19 @@ def parse(document: dict[str, Any], source: str, *, environment: bool = True) ->
     raise ConfigProblemsError(source, problems) from None  # the cause has the text of the variable
 
 
-class _WithoutRules(Config):
-    def rules(self) -> Iterator[str | Rule]:
-        return iter(())
-
-
-def parse_valid_tables(document: dict[str, Any], invalid: frozenset[str]) -> Config:
-    """The configuration with defaults for the `invalid` tables, so that the others can be checked further.
+def parse_valid_tables(table: type[_Section], document: dict[str, Any], invalid: frozenset[str]) -> _Section:
+    """The configuration `table` with defaults for the `invalid` tables, so that the others can be checked further.
 
     Rules about several tables are not checked. Raises ValidationError if another table is invalid, too, and
     UnreadableVariableError.
     """
 
-    class Valid(_root(environment=True)):  # type: ignore[misc]
-        table = _WithoutRules
+    class WithoutRules(table):  # type: ignore[misc, valid-type]
+        def rules(self) -> Iterator[str | Rule]:
+            return iter(())
+
+    class Valid(_root(table, environment=True)):  # type: ignore[misc]
+        table = WithoutRules
 
         @model_validator(mode="before")
         @classmethod
@@ -231,5 +230,4 @@ def parse_valid_tables(document: dict[str, Any], invalid: frozenset[str]) -> Con
             group = {"group": {"id": "unknown", "topics": {"unknown": 1}}} if "group" in invalid else {}
             return {name: table for name, table in tables.items() if name not in invalid} | group
 
-    valid: Config = Valid.read(document).config
-    return valid
+    return cast("_Section", Valid.read(document).config)

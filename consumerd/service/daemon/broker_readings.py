@@ -17,7 +17,7 @@ from consumerd.base.metrics import catalogue as c
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from consumerd.service.daemon.broker_monitor import BrokerMonitor
+    from consumerd.service.daemon.broker_health import BrokerMonitor
     from consumerd.storage.broker import Broker
 
 Labels = tuple[str, ...]

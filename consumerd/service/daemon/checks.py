@@ -11,16 +11,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConfigError, ConsumerdError
-from consumerd.service.config.build import (
-    build_handler,
-    build_offset_settings,
-    build_session,
-    build_settings,
-    place_beside,
-)
+from consumerd.service.config.build import build_offset_settings, build_session, build_settings, place_beside
+from consumerd.service.config.build_handlers import build_handler
 from consumerd.service.config.build_subscriptions import errors_of
 from consumerd.service.config.build_v08 import build_client, build_coordination, fixed_partitions
-from consumerd.service.config.model import parse
+from consumerd.service.config.model import Config, parse
 from consumerd.service.config.problems import ConfigProblemsError, UnreadableVariableError, problem_of_error
 from consumerd.service.daemon.endpoints import check_http
 from consumerd.service.daemon.telemetry import check_telemetry
@@ -28,7 +23,6 @@ from consumerd.service.daemon.telemetry import check_telemetry
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.service.config.model import Config
     from consumerd.service.config.problems import Problem, TomlDocument
 
 
@@ -57,7 +51,8 @@ def check_daemon(document: TomlDocument, source: str, parse: Callable[[TomlDocum
         from consumerd.service.config.validation import parse_valid_tables  # noqa: PLC0415
 
         try:
-            checked = parse_valid_tables(document, frozenset(each.table for each in problems if each.table is not None))
+            in_tables = frozenset(each.table for each in problems if each.table is not None)
+            checked = parse_valid_tables(Config, document, in_tables)
         except (ValidationError, UnreadableVariableError):
             return Checked(None, [], problems)
     invalid = {each.table for each in problems}

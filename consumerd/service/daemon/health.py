@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
-from consumerd.handlers.retry import HandlerCounts
+from consumerd.handlers.counts import HandlerCounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -19,7 +19,7 @@ from consumerd.base.clock import Interval
 from consumerd.base.errors import reason_of
 from consumerd.base.metrics import LATENCIES, Histogram, TargetCounts
 from consumerd.base.metrics.own import HandlerMetrics
-from consumerd.service.config.build import build_handler
+from consumerd.service.config.build_handlers import build_handler
 from consumerd.service.config.build_subscriptions import errors_of
 from consumerd.service.daemon.repeats import REPEATS
 from consumerd.service.daemon.subscription_monitor import Point, SubscriptionMonitor

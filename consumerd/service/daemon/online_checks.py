@@ -35,10 +35,10 @@ from consumerd.net.cluster.entry import start_session
 from consumerd.service.config.build import (
     build_connection_settings,
     build_offset_settings,
-    build_plugin,
     build_session,
     build_subscription,
 )
+from consumerd.service.config.build_handlers import build_plugin
 from consumerd.service.config.build_v08 import build_client, fixed_partitions, names_brokers
 from consumerd.service.daemon.memory import memory_limit
 from consumerd.service.daemon.permission_checks import require_group, require_nodes, require_read

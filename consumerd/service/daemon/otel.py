@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from consumerd.base.metrics.exposition import Source
     from consumerd.base.ports import Clock
     from consumerd.handlers import Handler
-    from consumerd.service.daemon.telemetry import Signals
+    from consumerd.service.daemon.telemetry_signals import Signals
 
 log = structlog.get_logger(__name__)
 

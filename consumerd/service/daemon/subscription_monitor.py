@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import structlog
 
 from consumerd.base.partition import NO_BROKER
-from consumerd.handlers.retry import HandlerCounts
+from consumerd.handlers.counts import HandlerCounts
 from consumerd.service.daemon.group_view import GroupWatch
 from consumerd.service.daemon.health import Health
 from consumerd.service.daemon.lag import LagWatch

@@ -1,19 +1,17 @@
-"""Whether a process sends telemetry, and where to: by `[telemetry]`, or by OpenTelemetry's own variables.
+"""The sender of a process's telemetry (`consumerd.service.daemon.telemetry_signals` says what it sends and where to).
 
-Strategy: decided here without the extra `otel`, which is imported only where something is to be sent. The variables of
-the environment are those of OpenTelemetry's specification; what this module does not read (headers, certificates,
-timeouts, sampling, sizes of batches) the SDK reads itself.
-Source: https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/.
+Strategy: the extra `otel` is imported only where something is to be sent.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from consumerd.base.errors import ConfigError
+from consumerd.service.daemon.telemetry_signals import ENDPOINT, find_signals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,53 +25,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Seconds between exports of metrics, as in OpenTelemetry's specification.
-_INTERVAL: Final = 60.0
-_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
 _PROTOCOL: Final = "http/protobuf"
-
-
-class Place(NamedTuple):
-    """The destination of one signal. Without a URL the SDK takes it from the environment."""
-
-    url: str | None
-
-
-class Signals(NamedTuple):
-    """The signals that are sent, and the interval of metrics, in seconds."""
-
-    traces: Place | None
-    metrics: Place | None
-    interval: float
-
-
-def find_signals(section: TelemetrySection, environment: Mapping[str, str] = os.environ) -> Signals | None:
-    """Return the signals to send; None for none. Raises ConfigError for a variable that cannot be used."""
-    if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        return None
-    traces = _place(section, "traces", environment) if section.traces else None
-    metrics = _place(section, "metrics", environment) if section.metrics else None
-    if traces is None and metrics is None:
-        return None
-    return Signals(traces, metrics, section.metrics_interval or _interval(environment))
-
-
-def _place(section: TelemetrySection, signal: str, environment: Mapping[str, str]) -> Place | None:
-    if section.otlp_endpoint is not None:
-        return Place(f"{section.otlp_endpoint.rstrip('/')}/v1/{signal}")
-    if environment.get(f"OTEL_{signal.upper()}_EXPORTER", "otlp").strip() != "otlp":
-        return None
-    given = environment.get(_ENDPOINT) or environment.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT")
-    return Place(None) if given else None
-
-
-def _interval(environment: Mapping[str, str]) -> float:
-    text = environment.get("OTEL_METRIC_EXPORT_INTERVAL", "")
-    if not text:
-        return _INTERVAL
-    if not (text.isascii() and text.isdigit() and int(text)):
-        raise ConfigError(f"OTEL_METRIC_EXPORT_INTERVAL must be a positive number of milliseconds, not {text!r}.")
-    return int(text) / 1000
 
 
 def check_telemetry(section: TelemetrySection) -> None:
@@ -93,7 +45,7 @@ def _unusable(environment: Mapping[str, str]) -> str | None:
     try:
         _require_extra()
     except ConfigError:
-        return f"{_ENDPOINT} is set, and the extra `otel` is not installed"
+        return f"{ENDPOINT} is set, and the extra `otel` is not installed"
     return None
 
 

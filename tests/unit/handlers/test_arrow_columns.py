@@ -187,10 +187,10 @@ def test_cuts_by_number_and_bytes() -> None:
             (0, 9, 99, 4), (0, 2, 99, 2), (0, 9, 3, 3), (0, 9, 2, 1), (0, 9, 0, 1), (1, 9, 1, 1),
             (2, 9, 2, 1), (3, 1, 3, 1),
         ):  # fmt: skip
-            assert count_within(batch, first, count, size) == expected
+            assert count_within(batch.sources(first), count, size) == expected
     one, two = encode_message_set([b"22"]), encode_message_set([b"333", b"4"])
     joined = Batch(PLACE, join([decode_batch(one, 0), decode_batch(two, len(one))]))
-    assert [count_within(joined, 0, 9, size) for size in (1, 2, 4, 5, 6)] == [1, 1, 1, 2, 3]
+    assert [count_within(joined.sources(), 9, size) for size in (1, 2, 4, 5, 6)] == [1, 1, 1, 2, 3]
 
 
 def test_creates_no_object_for_a_message_with_the_native_codec(

@@ -9,7 +9,7 @@ import pytest
 from consumerd.base.metrics.own import HandlerMetrics
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import HandlerContext
-from consumerd.service.config.build import build_handler
+from consumerd.service.config.build_handlers import build_handler
 from consumerd.service.config.model import parse
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ from consumerd.handlers import (
     message_handler,
     retrying,
 )
+from consumerd.handlers.counts import HandlerCounts
 from consumerd.handlers.dead_letter_files import read_letters
 from consumerd.handlers.disk_full import is_disk_full
-from consumerd.handlers.retry import HandlerCounts
 from consumerd.testing import FakeClock
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from consumerd.base.errors import ConfigError, HandlerFailedError, HandlerLoadEr
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, Handler, Message, RetryPolicy, load_handler, message_handler, retrying
 from consumerd.handlers.key_lanes import KeyLanes
-from consumerd.service.config.build import build_handler
+from consumerd.service.config.build_handlers import build_handler
 from consumerd.service.config.model import parse
 from consumerd.testing import FakeClock
 from consumerd.wire.v08.records import decode_records, encode_record_batch

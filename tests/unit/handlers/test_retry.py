@@ -26,7 +26,7 @@ from consumerd.handlers import (
     message_handler,
     retrying,
 )
-from consumerd.handlers.retry import HandlerCounts
+from consumerd.handlers.counts import HandlerCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping, Sequence

@@ -10,21 +10,23 @@ from consumerd.base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from consumerd.wire.batch import BatchEnd
+    from consumerd.wire.column_buffers import Headers
     from consumerd.wire.v07.constants import DEFAULT_LIMITS, DecodeLimits
     from consumerd.wire.v08.records.codecs import RecordCodec
     from consumerd.wire.v08.records.encode import encode_message_set, encode_record_batch
     from consumerd.wire.v08.records.fetched import decode_records
-    from consumerd.wire.v08.records.record_set import NO_TIMESTAMP, Headers, Record, RecordSet, TimestampType
+    from consumerd.wire.v08.records.record_set import NO_TIMESTAMP, Record, RecordSet, TimestampType
 else:
     __getattr__ = lazy_names(
         __name__,
         {
             "consumerd.wire.batch": "BatchEnd",
+            "consumerd.wire.column_buffers": "Headers",
             "consumerd.wire.v07.constants": "DEFAULT_LIMITS DecodeLimits",
             "consumerd.wire.v08.records.codecs": "RecordCodec",
             "consumerd.wire.v08.records.encode": "encode_message_set encode_record_batch",
             "consumerd.wire.v08.records.fetched": "decode_records",
-            "consumerd.wire.v08.records.record_set": "NO_TIMESTAMP Headers Record RecordSet TimestampType",
+            "consumerd.wire.v08.records.record_set": "NO_TIMESTAMP Record RecordSet TimestampType",
         },
     )
 

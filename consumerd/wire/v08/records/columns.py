@@ -16,7 +16,7 @@ from consumerd.wire.v08.records.record_set import (
 )
 
 if TYPE_CHECKING:
-    from consumerd.wire.v08.records.record_set import Headers
+    from consumerd.wire.column_buffers import Headers
 
 
 class RecordColumns:

@@ -27,7 +27,7 @@ from consumerd.wire.v08.varint import uvarint
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from consumerd.wire.v08.records.record_set import Headers
+    from consumerd.wire.column_buffers import Headers
 
 _HEAD = struct.Struct(">qiI")
 #: Magic, attributes, timestamp, key length.

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from consumerd.base.native import Codec as NativeCodec
     from consumerd.base.native import NativeLimits, NativeRecords
+    from consumerd.wire.column_buffers import Headers
     from consumerd.wire.v08.records.record_batch import BatchHeader
-    from consumerd.wire.v08.records.record_set import Headers
 
 _OFFSET_AND_SIZE = struct.Struct(">qi")
 _LEADER_EPOCH = struct.Struct(">i")

@@ -16,7 +16,7 @@ from enum import IntEnum
 from functools import partial
 from itertools import chain, islice, repeat
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, Unpack, cast
 
 from consumerd.base.native import codec as native_codec
 from consumerd.wire.batch import MAX_NUMBER, PIECE, BatchEnding, DecodedBatch
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from consumerd.base.native import NativeBinary, NativeRecords
+    from consumerd.wire.column_buffers import Headers
 
 _Made = TypeVar("_Made")
-#: Names and values in the order in which the producer wrote them; names may repeat, values may be null.
-Headers: TypeAlias = "tuple[tuple[str, bytes | None], ...]"
 
 #: The timestamp of a record that has none.
 NO_TIMESTAMP = -1

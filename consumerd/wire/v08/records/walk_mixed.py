@@ -17,8 +17,8 @@ from consumerd.wire.v08.records.varint import INT32_BYTES, read_rest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from consumerd.wire.column_buffers import Headers
     from consumerd.wire.v08.records.columns import RecordColumns
-    from consumerd.wire.v08.records.record_set import Headers
     from consumerd.wire.v08.records.shapes import RecordShape, Time
 
 

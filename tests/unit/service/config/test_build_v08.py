@@ -21,7 +21,8 @@ from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.member.consumer import CoordinatedConsumer, FixedConsumer
 from consumerd.member.fetch import FetchSettings
 from consumerd.net.client import NoBrokerError
-from consumerd.service.config.build import build_handler, build_settings
+from consumerd.service.config.build import build_settings
+from consumerd.service.config.build_handlers import build_handler
 from consumerd.service.config.build_v08 import (
     build_backend,
     build_bootstrap,

@@ -21,7 +21,8 @@ from consumerd.base.errors import ConsumerdError
 from consumerd.cli.main import cli
 from consumerd.handlers import Handler, Secret, load_handler
 from consumerd.service.config.base import SecretStr, Section, is_secret
-from consumerd.service.config.build import build_handler, build_session, build_tls, key_password
+from consumerd.service.config.build import build_session, build_tls, key_password
+from consumerd.service.config.build_handlers import build_handler
 from consumerd.service.config.build_v08 import build_mechanism
 from consumerd.service.config.model import Config, parse
 from consumerd.service.config.monitoring import HealthTlsSection

@@ -15,7 +15,7 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.metrics import Histogram, Kind
 from consumerd.base.metrics.catalogue import BROKER_METRICS, PROCESS_METRICS
 from consumerd.base.metrics.exposition import Exposition
-from consumerd.service.daemon.broker_monitor import BrokerMonitor
+from consumerd.service.daemon.broker_health import BrokerMonitor
 from consumerd.service.daemon.broker_readings import read_broker
 from consumerd.storage.broker import Broker, BrokerConfig
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from consumerd.base.partition import TopicPartition
-from consumerd.handlers.retry import HandlerCounts
+from consumerd.handlers.counts import HandlerCounts
 from consumerd.member.consumer.owned_partition import OwnedView
 from consumerd.member.consumer.work import BatchInHand
 from consumerd.service.daemon.health import STUCK_AFTER, UNREACHABLE_AFTER, Health

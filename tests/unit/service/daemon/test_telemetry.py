@@ -22,7 +22,8 @@ from consumerd.member.consumer.stats import Rebalance
 from consumerd.service.config.model import parse
 from consumerd.service.config.monitoring import TelemetrySection
 from consumerd.service.daemon.otel import Telemetry
-from consumerd.service.daemon.telemetry import Place, Signals, build_telemetry, check_telemetry, find_signals
+from consumerd.service.daemon.telemetry import build_telemetry, check_telemetry
+from consumerd.service.daemon.telemetry_signals import Destination, Signals, find_signals
 from consumerd.wire.v07 import decode_batch, encode_message_set
 from tests.support.collector import Collector, attributes, running_collector
 
@@ -48,7 +49,7 @@ def batch(*payloads: bytes) -> Batch:
 
 
 def telemetry(url: str, *, interval: float = 3600.0) -> Telemetry:
-    signals = Signals(Place(f"{url}/v1/traces"), Place(f"{url}/v1/metrics"), interval)
+    signals = Signals(Destination(f"{url}/v1/traces"), Destination(f"{url}/v1/metrics"), interval)
     return Telemetry(signals, lambda: [Reading(GAUGE, ("t",), 5)], SystemClock(), instance="me")
 
 
@@ -62,22 +63,26 @@ def telemetry(url: str, *, interval: float = 3600.0) -> Telemetry:
         (
             {"otlp_endpoint": f"{BASE}/"},
             {},
-            Signals(Place(f"{BASE}/v1/traces"), Place(f"{BASE}/v1/metrics"), 60.0),
+            Signals(Destination(f"{BASE}/v1/traces"), Destination(f"{BASE}/v1/metrics"), 60.0),
         ),
         (
             {"otlp_endpoint": BASE, "traces": False, "metrics_interval": 5.0},
             {"OTEL_METRIC_EXPORT_INTERVAL": "1000"},
-            Signals(None, Place(f"{BASE}/v1/metrics"), 5.0),
+            Signals(None, Destination(f"{BASE}/v1/metrics"), 5.0),
         ),
         ({"otlp_endpoint": BASE}, {"OTEL_SDK_DISABLED": "true"}, None),
         ({"otlp_endpoint": BASE, "traces": False, "metrics": False}, {}, None),
         (
             {},
             {"OTEL_EXPORTER_OTLP_ENDPOINT": BASE, "OTEL_METRIC_EXPORT_INTERVAL": "1500"},
-            Signals(Place(None), Place(None), 1.5),
+            Signals(Destination(None), Destination(None), 1.5),
         ),
-        ({}, {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": BASE}, Signals(Place(None), None, 60.0)),
-        ({}, {"OTEL_EXPORTER_OTLP_ENDPOINT": BASE, "OTEL_TRACES_EXPORTER": "none"}, Signals(None, Place(None), 60.0)),
+        ({}, {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": BASE}, Signals(Destination(None), None, 60.0)),
+        (
+            {},
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": BASE, "OTEL_TRACES_EXPORTER": "none"},
+            Signals(None, Destination(None), 60.0),
+        ),
     ],
 )
 def test_configuration_and_environment_say_what_is_sent(

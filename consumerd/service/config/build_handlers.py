@@ -1,0 +1,106 @@
+"""From the configuration to a handler: the plugin, its stages, its retry policy and its place for dead letters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consumerd.base.errors import ConfigError
+from consumerd.handlers import FileDeadLetters, RetryPolicy, load_handler
+from consumerd.handlers.decoding import load_decoder
+from consumerd.handlers.decoding.api import BYTES
+from consumerd.handlers.key_lanes import has_key, no_keys
+from consumerd.handlers.middleware import load_middleware
+from consumerd.handlers.stages import Stages
+from consumerd.service.config.build import place_beside
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from consumerd.base.metrics.own import HandlerMetrics
+    from consumerd.base.ports import Clock
+    from consumerd.handlers import DeadLetters, Handler, OnFailure
+    from consumerd.handlers.counts import HandlerCounts
+    from consumerd.service.config.model import Config
+    from consumerd.service.config.work import HandlerSection
+
+
+def build_policy(section: HandlerSection, *, on_failure: OnFailure) -> RetryPolicy:
+    """Return the retry policy of the handler."""
+    return RetryPolicy(
+        max_attempts=section.max_attempts,
+        initial_backoff=section.initial_backoff,
+        max_backoff=section.max_backoff,
+        on_failure=on_failure,
+        timeout=section.timeout,
+        on_disk_full=section.on_disk_full,
+    )
+
+
+def build_dead_letters(config: Config, *, clock: Clock, rng: Random) -> DeadLetters | None:
+    """The place for dead letters, not started; None where the policy has none. Raises ConfigError."""
+    section, topic = config.handler, config.handler.dead_letter_topic
+    path = section.dead_letter
+    if path is None and topic is None:
+        return None
+    letters = FileDeadLetters(
+        place_beside(section),
+        clock=clock,
+        max_size=section.dead_letter_max_size,
+        file_size=section.dead_letter_file_size,
+    )
+    if path is not None:
+        letters.check()
+    if topic is None:
+        return letters
+    from consumerd.service.config.build_dead_letters import build_letter_topic  # noqa: PLC0415 - and producers with it
+
+    return build_letter_topic(config, topic, clock=clock, rng=rng, beside=letters)
+
+
+def build_handler(
+    config: Config,
+    *,
+    clock: Clock,
+    rng: Random,
+    counts: HandlerCounts | None = None,
+    metrics: HandlerMetrics | None = None,
+) -> Handler:
+    """The handler, loaded and wrapped in its retry policy, not started. Raises HandlerLoadError, ConfigError.
+
+    The results of its failures are added to `counts`; `metrics` are its own.
+    """
+    section = config.handler
+    letters = build_dead_letters(config, clock=clock, rng=rng)
+    plugin = build_plugin(section)
+    policy = build_policy(section, on_failure=section.on_failure)
+    lanes = section.concurrency if section.order == "key" else None
+    stages = build_stages(section, metrics)
+    stages.check(plugin)
+    handler = stages.around(plugin, policy, clock=clock, rng=rng, dead_letters=letters, counts=counts, lanes=lanes)
+    if lanes is not None and config.group.dialect == "0.7" and not has_key(plugin):
+        raise ConfigError(no_keys(section.name))
+    return handler
+
+
+def build_plugin(section: HandlerSection) -> Handler:
+    """The handler itself, with nothing around it. Raises HandlerLoadError."""
+    if section.processes is not None:
+        from consumerd.handlers.processes import ProcessHandler  # noqa: PLC0415 - and multiprocessing with it
+
+        return ProcessHandler(section.name, section.options, section.processes)
+    return load_handler(section.name, section.options)
+
+
+def build_stages(section: HandlerSection, metrics: HandlerMetrics | None = None) -> Stages:
+    """Return the stages around the handler other than its retry policy. Raises HandlerLoadError."""
+    decoder = None
+    if section.decoder != BYTES or section.decoder_options:
+        decoder = load_decoder(section.decoder, section.decoder_options)
+    return Stages(
+        section.name,
+        decoder=decoder,
+        decoder_name=section.decoder,
+        middleware=[load_middleware(name, section.middleware_options.get(name)) for name in section.middleware],
+        config=section.plain(),
+        metrics=metrics,
+    )
