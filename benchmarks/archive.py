@@ -31,7 +31,7 @@ from consumerd.storage.archives import (
     ExportOptions,
     NoProgress,
     SegmentSource,
-    StopRequest,
+    StopFlag,
     VerifyOptions,
     find_sources,
     verify,
@@ -95,7 +95,7 @@ def export(sources: list[SegmentSource], out: Path, options: dict[str, Any]) -> 
         ExportOptions(broker=0, **options),
         workers=1,
         progress=NoProgress(),
-        stop=StopRequest(),
+        stop=StopFlag(),
         monotonic=time.monotonic,
     )
     return run.run().rows
@@ -108,12 +108,12 @@ def measure(megabytes: int, rounds: int, root: Path) -> list[Measurement]:
         count = write(folder, size, codec, megabytes)
         total = sum(path.stat().st_size for path in folder.iterdir())
         sources = find_sources([str(folder)])
-        checked = verify(sources, VerifyOptions(), workers=1, progress=NoProgress(), stop=StopRequest())
+        checked = verify(sources, VerifyOptions(), workers=1, progress=NoProgress(), stop=StopFlag())
         assert checked.is_sound(allow_torn_tail=False)
         assert sum(partition.messages for partition in checked.partitions) == decode(folder) == count
         subjects: dict[str, Callable[[], object]] = {
             LIMIT: partial(decode, folder),
-            "verify": partial(verify, sources, VerifyOptions(), workers=1, progress=NoProgress(), stop=StopRequest()),
+            "verify": partial(verify, sources, VerifyOptions(), workers=1, progress=NoProgress(), stop=StopFlag()),
         }
         for name, options in EXPORTS.items():
             subjects[name] = partial(export, sources, root / "out", options)

@@ -53,7 +53,7 @@ def _v08(data: bytes) -> Batch:
     return Batch(TopicPartition.numbered("bench", 0), decode_records(data, 0))
 
 
-def to_arrow(codec: native.Codec | None, decode: Callable[[], Batch]) -> Any:
+def to_arrow(codec: native.NativeCodec | None, decode: Callable[[], Batch]) -> Any:
     with native.using(codec):
         return decode().to_arrow()
 

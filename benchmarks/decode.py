@@ -151,7 +151,7 @@ def ways() -> dict[str, Callable[[bytes], object]]:
     return found
 
 
-def decode_payloads(codec: native.Codec | None, data: bytes) -> Sequence[bytes]:
+def decode_payloads(codec: native.NativeCodec | None, data: bytes) -> Sequence[bytes]:
     """All payloads as a list."""
     with native.using(codec):
         return decode_batch(data, 0).payloads

@@ -64,19 +64,19 @@ class Rows:
         return encode_message_set(values, magic=magic, codec=codec, keys=keys, timestamps=times, base_offset=first)
 
 
-def our_payloads(codec: native.Codec | None, data: bytes) -> Sequence[bytes | None]:
+def our_payloads(codec: native.NativeCodec | None, data: bytes) -> Sequence[bytes | None]:
     """All values as a list."""
     with native.using(codec):
         return decode_records(data, 0).payloads
 
 
-def our_index(codec: native.Codec | None, data: bytes) -> int:
+def our_index(codec: native.NativeCodec | None, data: bytes) -> int:
     """No object for any of the values."""
     with native.using(codec):
         return len(decode_records(data, 0))
 
 
-def our_records(codec: native.Codec | None, data: bytes) -> list[Any]:
+def our_records(codec: native.NativeCodec | None, data: bytes) -> list[Any]:
     """All records as objects."""
     with native.using(codec):
         return list(decode_records(data, 0).messages())
@@ -141,7 +141,7 @@ def builder(module: str, magic: int) -> Callable[[Rows], None]:
     return encode
 
 
-def our_encode(codec: native.Codec | None, rows: Rows, magic: int) -> None:
+def our_encode(codec: native.NativeCodec | None, rows: Rows, magic: int) -> None:
     """What is measured of ours."""
     with native.using(codec):
         for first in range(0, len(rows.values), PER_BATCH):

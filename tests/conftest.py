@@ -189,12 +189,12 @@ def either_codec(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def native_codec() -> native.Codec:
+def native_codec() -> native.NativeCodec:
     """The native codec; the test is skipped where it is not built."""
     return _native()
 
 
-def _native() -> native.Codec:
+def _native() -> native.NativeCodec:
     codec = installed_native_codec()
     if codec is None:
         if shutil.which("cargo") is not None:

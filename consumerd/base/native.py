@@ -278,7 +278,7 @@ class NativeFilling(Protocol):
         ...
 
 
-class Codec(Protocol):
+class NativeCodec(Protocol):
     """The module `consumerd_native`."""
 
     INTERFACE: int
@@ -394,7 +394,7 @@ class Codec(Protocol):
         ...
 
 
-def _load() -> tuple[Codec | None, str]:
+def _load() -> tuple[NativeCodec | None, str]:
     """Return the native codec, if it is to be used, and a description of the codec in use."""
     if os.environ.get(PURE, "").lower() not in _OFF:
         return None, f"pure codec, because {PURE} is set"
@@ -404,7 +404,7 @@ def _load() -> tuple[Codec | None, str]:
         return None, "pure codec"
     except ImportError as error:
         return None, f"pure codec, because consumerd-native cannot be loaded: {error}"
-    codec = cast("Codec", module)
+    codec = cast("NativeCodec", module)
     if getattr(codec, "INTERFACE", None) != INTERFACE:
         version = getattr(codec, "__version__", "of unknown version")
         return None, f"pure codec, because consumerd-native {version} is for another version of consumerd"
@@ -419,13 +419,13 @@ def describe() -> str:
     return _description
 
 
-def codec() -> Codec | None:
+def codec() -> NativeCodec | None:
     """Return the native codec; None if the pure one is in use."""
     return _codec
 
 
 @contextmanager
-def using(chosen: Codec | None) -> Iterator[None]:
+def using(chosen: NativeCodec | None) -> Iterator[None]:
     """Run with another codec for a while: for tests and benchmarks that compare both."""
     global _codec  # noqa: PLW0603 - the one place that changes it
     before, _codec = _codec, chosen

@@ -62,7 +62,7 @@ def call(kind: PluginKind, name: str, factory: Callable[..., object], options: M
         raise kind.error(f"{called} called sys.exit({error.code!r}) in its constructor.") from error
     except Exception as error:
         problem = "refused its options" if options else "cannot be created"
-        raise kind.error(f"{called} {problem}: {brief(error)}") from error
+        raise kind.error(f"{called} {problem}: {error_line(error)}") from error
 
 
 def find_instance(kind: PluginKind, name: str) -> object:
@@ -93,7 +93,7 @@ def _import(kind: PluginKind, name: str, module: str, attribute: str) -> object:
             raise kind.error(
                 f"{called}: no module named {error.name!r}; is its package installed, or on PYTHONPATH?"
             ) from error
-        raise kind.error(f"{called}: importing {module!r} failed: {brief(error)}") from error
+        raise kind.error(f"{called}: importing {module!r} failed: {error_line(error)}") from error
     for part in attribute.split("."):
         try:
             found = getattr(found, part)
@@ -135,7 +135,7 @@ def listing(names: Iterable[str]) -> str:
     return ", ".join(sorted(names))
 
 
-def brief(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """An error of foreign code on one line, with its type."""
     problems = getattr(error, "errors", None)
     if callable(problems):  # pydantic's ValidationError, whose text has many lines

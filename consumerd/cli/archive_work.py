@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from consumerd.storage.archives.contiguity import ArchivePartitionReport
     from consumerd.storage.archives.findings import ArchiveFinding
-    from consumerd.storage.archives.pool import StopRequest
+    from consumerd.storage.archives.pool import StopFlag
     from consumerd.storage.archives.progress import Progress
     from consumerd.storage.archives.sources import SegmentSource
 
@@ -86,7 +86,7 @@ def worker_count(given: int | None, sources: Iterable[SegmentSource]) -> int:
 
 
 @contextlib.contextmanager
-def stopping(stop: StopRequest) -> Iterator[None]:
+def stopping(stop: StopFlag) -> Iterator[None]:
     """SIGINT and SIGTERM request a stop; the second one forces it."""
 
     def on_signal(*_: object) -> None:

@@ -90,13 +90,13 @@ def run_with_client(
 
 
 async def require_names(addresses: Sequence[tuple[str, int]]) -> None:
-    """Raise NoBrokerError where no name resolves: a person does not wait for that to change, as a service does."""
+    """Raise NoBrokerReachedError where no name resolves: a person does not wait for that to change."""
     from consumerd.net.addresses import why_unresolvable  # noqa: PLC0415
-    from consumerd.net.client import NoBrokerError  # noqa: PLC0415
+    from consumerd.net.client import NoBrokerReachedError  # noqa: PLC0415
 
     if addresses and (reason := await why_unresolvable(addresses)):
         names = ",".join(starmap(format_address, addresses))
-        raise NoBrokerError(
+        raise NoBrokerReachedError(
             f"cannot connect to broker {names}: {reason}; check its spelling, and the DNS of this machine."
         )
 
@@ -123,13 +123,13 @@ async def registered_groups(
     session: Session, cluster: ClusterAddress, broker_timeout: float
 ) -> AsyncIterator[ZooKeeperGroups]:
     """The groups of 0.8 and later in ZooKeeper, with the logs of the brokers that are registered there, if any is."""
-    from consumerd.net.client import NoBrokerError  # noqa: PLC0415
+    from consumerd.net.client import NoBrokerReachedError  # noqa: PLC0415
     from consumerd.operate.admin import V08BrokerLogs, ZooKeeperGroups  # noqa: PLC0415
 
     client, reason = None, ""
     try:
         client = await registered_client(session, cluster, broker_timeout)
-    except NoBrokerError as error:
+    except NoBrokerReachedError as error:
         reason = str(error)
     async with client or nullcontext():
         yield ZooKeeperGroups(session, V08BrokerLogs(client, reason))
@@ -138,15 +138,17 @@ async def registered_groups(
 async def registered_client(
     session: Session, cluster: ClusterAddress, broker_timeout: float = BROKER_TIMEOUT
 ) -> ClusterClient:
-    """A client of the brokers of 0.8 or later that are registered. Raises NoBrokerError where none is, ConfigError."""
-    from consumerd.net.client import NoBrokerError  # noqa: PLC0415
+    """A client of the brokers of 0.8 or later that are registered. Raises NoBrokerReachedError where none is,
+    ConfigError.
+    """
+    from consumerd.net.client import NoBrokerReachedError  # noqa: PLC0415
     from consumerd.net.cluster import V08ClusterView  # noqa: PLC0415
 
     brokers = await V08ClusterView(session).read_brokers()
     protocol = _protocol(cluster.config)
     addresses = [address for broker in brokers.values() if (address := broker.address(protocol)) is not None]
     if not addresses:
-        raise NoBrokerError(f"no broker with a {protocol} listener is registered")
+        raise NoBrokerReachedError(f"no broker with a {protocol} listener is registered")
     silent = all(broker.version <= _LAST_SILENT for broker in brokers.values())
     return make_client(addresses, cluster.config, broker_timeout, broker_timeout, silent=silent)
 

@@ -95,10 +95,10 @@ def command(
     corrupt message ended it.
     """
     from consumerd.base.clock import SystemClock  # noqa: PLC0415
-    from consumerd.storage.archives import ArchiveExport, StopRequest, find_sources  # noqa: PLC0415 - `--help` needs no archive
+    from consumerd.storage.archives import ArchiveExport, StopFlag, find_sources  # noqa: PLC0415 - `--help` needs no archive
 
     export_options = _options(**options)
-    stop = StopRequest()
+    stop = StopFlag()
     with stopping(stop), progress("exporting") as shown:
         sources = find_sources(paths)
         report = ArchiveExport(

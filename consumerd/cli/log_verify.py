@@ -55,9 +55,9 @@ def command(
     between segments; misnamed-segment, unreadable-file, damaged-archive, oversize-segment, unsafe-name and
     no-plain-file for files.
     """
-    from consumerd.storage.archives import StopRequest, VerifyOptions, find_sources, verify  # noqa: PLC0415 - `--help` needs none
+    from consumerd.storage.archives import StopFlag, VerifyOptions, find_sources, verify  # noqa: PLC0415 - `--help` needs none
 
-    stop = StopRequest()
+    stop = StopFlag()
     options = VerifyOptions(layout, broker_id, max_expansion)
     with stopping(stop), progress("verifying") as shown:
         sources = find_sources(paths)

@@ -64,9 +64,9 @@ class How:
         self, cluster: ClusterAddress, group: str, topics: Sequence[str], names: Sequence[str], target: OffsetTarget
     ) -> None:
         """All partitions of `topics` (by default those of the group) whose names are in `names`, to `target`."""
-        from consumerd.operate.admin import PartitionChoice, plan_reset, plan_v08_reset  # noqa: PLC0415
+        from consumerd.operate.admin import NamedPartitions, plan_reset, plan_v08_reset  # noqa: PLC0415
 
-        choice = PartitionChoice(group, topics, names)
+        choice = NamedPartitions(group, topics, names)
         self._run(
             cluster,
             lambda zk: plan_reset(zk, choice, target, self.force, connector(self.broker_timeout)),

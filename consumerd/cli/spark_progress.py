@@ -69,7 +69,7 @@ class Counter:
         return f"{self._step}: {', '.join(parts)}"
 
 
-class Lines:
+class StepLines:
     """For a log: each step's name, and every some seconds how far it is."""
 
     def __init__(self, stream: IO[str], monotonic: Callable[[], float]) -> None:
@@ -120,7 +120,7 @@ def display(stream: IO[str]) -> Iterator[Display]:
     """The display that suits the stream, gone from a terminal when the block ends."""
     monotonic = SystemClock().monotonic
     if not stream.isatty():
-        yield Lines(stream, monotonic)
+        yield StepLines(stream, monotonic)
         return
     from rich.console import Console  # noqa: PLC0415 - only where a terminal is
     from rich.status import Status  # noqa: PLC0415

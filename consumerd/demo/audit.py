@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _EXAMPLES: Final = 10
 
 
-class Record(NamedTuple):
+class AuditRecord(NamedTuple):
     """One line of a record file. `messages` are (offset, index, digest); a claim has none."""
 
     at: float
@@ -40,11 +40,11 @@ class Record(NamedTuple):
     messages: list[tuple[int, int, int]]
 
 
-def parse_record(line: bytes) -> Record:
+def parse_record(line: bytes) -> AuditRecord:
     """A line that `RecordHandler` wrote. Raises AuditError for anything else."""
     try:
         fields: Mapping[str, Any] = json.loads(line)
-        return Record(
+        return AuditRecord(
             float(fields["at"]),
             str(fields["member"]),
             int(fields["sequence"]),
@@ -56,7 +56,7 @@ def parse_record(line: bytes) -> Record:
         raise AuditError(f"{line[:80]!r} is not a valid handover record: {error!r}") from error
 
 
-def read_records(path: Path) -> Iterator[Record]:
+def read_records(path: Path) -> Iterator[AuditRecord]:
     """The records of one file. A last line without its end is left out: its batch was never confirmed.
 
     Raises AuditError when a line is invalid, or missing in the middle.
@@ -73,7 +73,7 @@ def read_records(path: Path) -> Iterator[Record]:
             yield record
 
 
-def merge_records(paths: Iterable[Path]) -> Iterator[Record]:
+def merge_records(paths: Iterable[Path]) -> Iterator[AuditRecord]:
     """The records of several members in the order of time. Raises AuditError as `read_records`."""
     return heapq.merge(*map(read_records, paths), key=attrgetter("at"))
 
@@ -99,7 +99,7 @@ class Caught:
         for awakening in sorted(awakenings):
             self._times[awakening.member].append(awakening.at)
 
-    def excuses(self, record: Record) -> bool:
+    def excuses(self, record: AuditRecord) -> bool:
         """Whether `record` may be such a one. To be asked of each record, claims included, in the order of time."""
         times = self._times.get(record.member)
         first = False
@@ -156,7 +156,7 @@ class _Partition:
         self.reached: dict[str, tuple[int, int]] = {}
 
 
-def audit(ledger: Ledger, records: Iterable[Record], awakenings: Iterable[Awakening] = ()) -> AuditResult:
+def audit(ledger: Ledger, records: Iterable[AuditRecord], awakenings: Iterable[Awakening] = ()) -> AuditResult:
     """Check handovers, in the order of time, against the sent lines and the content of the logs."""
     result = AuditResult()
     caught = Caught(awakenings)
@@ -178,7 +178,7 @@ def audit(ledger: Ledger, records: Iterable[Record], awakenings: Iterable[Awaken
     return result
 
 
-def _check_handover(result: AuditResult, partition: _Partition, record: Record, *, excused: bool) -> None:
+def _check_handover(result: AuditResult, partition: _Partition, record: AuditRecord, *, excused: bool) -> None:
     member, ledger = record.member, partition.ledger
     result.handled += len(record.messages)
     if partition.owner != member and record.messages and not excused:

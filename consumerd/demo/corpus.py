@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from consumerd.demo.errors import InputError
+from consumerd.demo.errors import DemoInputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,7 @@ class Corpus:
     max_bytes: int | None = None
 
     def lines(self) -> Iterator[bytes]:
-        r"""The lines in order, each without its `\n`. Raises InputError when a file cannot be read."""
+        r"""The lines in order, each without its `\n`. Raises DemoInputError when a file cannot be read."""
         count = size = 0
         for path in self.files:
             try:
@@ -48,7 +48,7 @@ class Corpus:
                         size += len(payload)
                         yield payload
             except OSError as error:
-                raise InputError(f"{path} cannot be read: {error.strerror}") from error
+                raise DemoInputError(f"{path} cannot be read: {error.strerror}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +61,14 @@ class Measure:
 
 
 def measure(corpus: Corpus) -> Measure:
-    """Read the corpus once. Raises InputError, also when there is no line in it."""
+    """Read the corpus once. Raises DemoInputError, also when there is no line in it."""
     count = size = longest = 0
     for line in corpus.lines():
         count += 1
         size += len(line)
         longest = max(longest, len(line))
     if not count:
-        raise InputError(f"{corpus.name} holds no lines: name a file or folder with some text")
+        raise DemoInputError(f"{corpus.name} holds no lines: name a file or folder with some text")
     return Measure(count, size, longest)
 
 
@@ -79,7 +79,7 @@ def _regular_files(folder: Path, skip: frozenset[str] = frozenset()) -> Iterator
     """
 
     def fail(error: OSError) -> None:
-        raise InputError(f"{error.filename} cannot be read: {error.strerror}") from error
+        raise DemoInputError(f"{error.filename} cannot be read: {error.strerror}") from error
 
     for where, folders, names in os.walk(folder, onerror=fail):
         folders[:] = sorted(set(folders) - skip)
@@ -93,20 +93,20 @@ def _regular_files(folder: Path, skip: frozenset[str] = frozenset()) -> Iterator
 
 
 def named_corpus(path: Path) -> Corpus:
-    """All lines of a file, or of all files below a folder. Raises InputError where there is no such thing."""
+    """All lines of a file, or of all files below a folder. Raises DemoInputError where there is no such thing."""
     if path.is_dir():
         return Corpus(tuple(_regular_files(path)), str(path))
     if path.is_file():
         return Corpus((path,), str(path))
     what = "is neither a file nor a folder" if path.exists() else "does not exist"
-    raise InputError(f"the input {path} {what}: name a file or a folder with text")
+    raise DemoInputError(f"the input {path} {what}: name a file or a folder with text")
 
 
 def standard_library(max_lines: int | None = DEFAULT_LINES, max_bytes: int | None = DEFAULT_BYTES) -> Corpus:
     """The lines of the sources of the Python standard library that runs this, at most so many."""
     folder = Path(sysconfig.get_path("stdlib"))
     if not (folder / "os.py").is_file():
-        raise InputError(f"this Python has no sources of its standard library in {folder}: name an input")
+        raise DemoInputError(f"this Python has no sources of its standard library in {folder}: name an input")
     skip = frozenset({"site-packages", "dist-packages", "__pycache__", "test", "tests"})
     files = (path for path in _regular_files(folder, skip) if path.suffix == ".py")
     return Corpus(tuple(files), "the Python standard library's sources", max_lines, max_bytes)

@@ -15,7 +15,7 @@ class ZooKeeperStartError(ZooKeeperError):
     """The embedded ZooKeeper did not start."""
 
 
-class InputError(ConsumerdError):
+class DemoInputError(ConsumerdError):
     """The demo's input is missing, unreadable or empty."""
 
     exit_code = ExitCode.NOT_FOUND

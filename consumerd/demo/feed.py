@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from consumerd.base.partition import TopicPartition
-from consumerd.demo.errors import InputError
+from consumerd.demo.errors import DemoInputError
 from consumerd.demo.ports import LOOPBACK
 from consumerd.net import ConnectionSettings, connect
 from consumerd.producer import Producer, ProducerSettings, StaticRouter
@@ -41,10 +41,10 @@ _ROUNDS: Final = 8
 def message_limit(size: Measure) -> int:
     """max.message.size for brokers and producer: the longest line, also if it grows by compression.
 
-    Raises InputError for a line that is longer than `LONGEST_LINE`.
+    Raises DemoInputError for a line that is longer than `LONGEST_LINE`.
     """
     if size.longest > LONGEST_LINE:
-        raise InputError(
+        raise DemoInputError(
             f"the longest line has {size.longest} bytes; the demo accepts at most {LONGEST_LINE} bytes per line"
         )
     return max(1_000_000, size.longest + size.longest // 5 + 65_536)
@@ -96,7 +96,7 @@ class Feed:
             await self._progress.wait_for(lambda: self.finished or self.sent >= fraction * self._size.lines)
 
     async def run(self) -> None:
-        """Send everything. Raises InputError, BrokerError."""
+        """Send everything. Raises DemoInputError, BrokerError."""
         due = self._clock.monotonic()
         async with contextlib.AsyncExitStack() as stack:
             producers = {

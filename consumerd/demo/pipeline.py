@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.demo.children import Child
-from consumerd.demo.errors import ChildError, InputError
+from consumerd.demo.errors import ChildError, DemoInputError
 from consumerd.demo.processes import clean_environment, consumerd_command, format_toml
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class Pipeline:
     def result(self, child: Child) -> PipelineResult:
         """Return the result of `child`, and copy the report to its final path. Blocks.
 
-        Raises ChildError when the pipeline failed, InputError when the report cannot be written.
+        Raises ChildError when the pipeline failed, DemoInputError when the report cannot be written.
         """
         try:
             found = json.loads(self._stdout.read_text(encoding="utf-8"))
@@ -153,7 +153,7 @@ def _keep(made: Path, wanted: Path | None) -> Path:
         shutil.copyfile(made, target)
     except OSError as error:
         if wanted is not None:
-            raise InputError(f"the report cannot be written to {target}: {error.strerror}") from error
+            raise DemoInputError(f"the report cannot be written to {target}: {error.strerror}") from error
         with tempfile.NamedTemporaryFile(prefix=f"{REPORT.stem}-", suffix=REPORT.suffix, delete=False) as file:
             target = Path(file.name)
         shutil.copyfile(made, target)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.demo.audit import audit, merge_records
 from consumerd.demo.corpus import Corpus, measure, named_corpus, standard_library
-from consumerd.demo.errors import ChildError, InputError
+from consumerd.demo.errors import ChildError, DemoInputError
 from consumerd.demo.feed import Feed, message_limit
 from consumerd.demo.ledger import Ledger, PartitionLedger
 from consumerd.demo.pipeline import Pipeline, missing_package
@@ -120,9 +120,9 @@ class Demo:
             try:
                 files.mkdir(parents=True, exist_ok=True)
                 if any(files.iterdir()):
-                    raise InputError(f"{files} is not empty: name a new directory for the files of the run")
+                    raise DemoInputError(f"{files} is not empty: name a new directory for the files of the run")
             except OSError as error:
-                raise InputError(f"cannot write the files of the run to {files}: {error.strerror}") from error
+                raise DemoInputError(f"cannot write the files of the run to {files}: {error.strerror}") from error
             yield files.absolute()
             return
         made = Path(tempfile.mkdtemp(prefix="consumerd-demo-"))

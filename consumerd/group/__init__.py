@@ -12,7 +12,7 @@ from consumerd.group.assignment import (
     topic_assignment,
 )
 from consumerd.group.assignors import Spelling
-from consumerd.group.membership import Member
+from consumerd.group.membership import ZooKeeperMember
 from consumerd.group.membership_tables import Hold, Link, MembershipSettings, Phase
 from consumerd.group.rules import GroupRules, Topics, V07Rules, V08Rules
 
@@ -21,7 +21,6 @@ __all__ = [
     "GroupRules",
     "Hold",
     "Link",
-    "Member",
     "MembershipSettings",
     "Phase",
     "Spelling",
@@ -30,6 +29,7 @@ __all__ = [
     "Topics",
     "V07Rules",
     "V08Rules",
+    "ZooKeeperMember",
     "assign",
     "assign_topic",
     "events",

@@ -1,7 +1,8 @@
 """Events and actions of a membership in ZooKeeper: what happens to a member, and what it does in response.
 
-Strategy: plain values and nothing else. The machine (`consumerd.group.membership.Member`) maps an event and the time to
-a list of actions; its runner (the consumer, or a simulator) performs them. Three conventions make that safe:
+Strategy: plain values and nothing else. The machine (`consumerd.group.membership.ZooKeeperMember`) maps an event and
+the time to a list of actions; its runner (the consumer, or a simulator) performs them. Three conventions make that
+safe:
 
 - *Tickets.* Every action that takes time carries a `ticket`, a number never used before, and is answered with events
   that carry the same ticket. Answers may come in any order, and late or never when the session ended: the machine
@@ -15,8 +16,8 @@ a list of actions; its runner (the consumer, or a simulator) performs them. Thre
   is only asked for when its predecessor was answered. Actions without a ticket take effect before the next event is
   handled.
 
-Ring 0. Times are seconds on one monotonic clock (the `now` of `Member.handle`). Sources: spec 001 "Consumer rebalancing
-algorithm"; golden notes, 4 and 5.
+Ring 0. Times are seconds on one monotonic clock (the `now` of `ZooKeeperMember.handle`). Sources: spec 001 "Consumer
+rebalancing algorithm"; golden notes, 4 and 5.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupSnapshot:
+class MembershipSnapshot:
     """The state of a group in ZooKeeper. The reads behind it need not be atomic.
 
     Watches are armed by the very reads (ids, topics, verified owner nodes, the own id node), so that a change after the
@@ -141,7 +142,7 @@ class SnapshotTaken:
     """Answers `TakeSnapshot`."""
 
     ticket: int
-    snapshot: GroupSnapshot
+    snapshot: MembershipSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +238,7 @@ class TakeSnapshot:
     topics: frozenset[str] | None
     #: The partitions whose owner nodes have to be read.
     verify: frozenset[TopicPartition]
-    #: Whether to list all owner nodes of the topics too (`GroupSnapshot.claimed`).
+    #: Whether to list all owner nodes of the topics too (`MembershipSnapshot.claimed`).
     survey: bool
 
 

@@ -1,7 +1,7 @@
 """The membership machine: from an event and the time to the next actions of a member of a consumer group.
 
-Strategy: pure. `Member.handle(event, now)` returns actions; its runner performs them and sends their answers back
-as events (`consumerd.group.events`). The states, their tables and the theory of operation are in
+Strategy: pure. `ZooKeeperMember.handle(event, now)` returns actions; its runner performs them and sends their answers
+back as events (`consumerd.group.events`). The states, their tables and the theory of operation are in
 `consumerd.group.membership_tables`. Each event has a handler here, which only notes what changed; then, in one pass
 (`_proceed`), everything that the states allow is begun: each kind of action in exactly one place, all partitions for
 which it is due in one action.
@@ -100,7 +100,7 @@ class _Nudges:
         self._misplaced = frozenset()
 
 
-class Member:
+class ZooKeeperMember:
     """One member of one group. Not reentrant: `handle` is called with one event after the other.
 
     `rules`: the group's dialect, by default that of 0.7. Random values (the settling time of a burst) follow from
@@ -203,7 +203,7 @@ class Member:
         actions, self._actions = self._actions, []
         return actions
 
-    def prepare(self, snapshot: e.GroupSnapshot) -> Generator[None, None, None]:
+    def prepare(self, snapshot: e.MembershipSnapshot) -> Generator[None, None, None]:
         """Compute the target of this snapshot in steps of some milliseconds, before `SnapshotTaken`.
 
         Optional: without it `handle` computes all at once. Other events may be handled between the steps.
@@ -298,7 +298,7 @@ class Member:
             if snapshot.claimed is not None:
                 self._survey(snapshot.claimed)
 
-    def _apply(self, snapshot: e.GroupSnapshot) -> TargetAssignment | None:
+    def _apply(self, snapshot: e.MembershipSnapshot) -> TargetAssignment | None:
         """Return the target of a snapshot; None if the group has members of another dialect.
 
         A member that owns something continues then: JVM peers cannot rebalance either, and the operator is to stop the

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from consumerd.base.partition import TopicPartition
     from consumerd.group.assignment import Assignment
     from consumerd.group.assignors import Wanted
-    from consumerd.group.events import GroupSnapshot
+    from consumerd.group.events import MembershipSnapshot
     from consumerd.group.rules import GroupRules, Topics
     from consumerd.wire.registry import Subscription
 
@@ -63,7 +63,7 @@ class TargetAssignmentBuilder:
         self._warned: set[str] = set()
         self._warnings: list[str] = []
 
-    def build(self, snapshot: GroupSnapshot) -> TargetAssignment:
+    def build(self, snapshot: MembershipSnapshot) -> TargetAssignment:
         """Return the target of a snapshot, as if our own id were in it. Raises DialectError for a peer of another."""
         for _ in self.steps(snapshot):
             pass
@@ -71,7 +71,7 @@ class TargetAssignmentBuilder:
             raise self._target
         return self._target
 
-    def steps(self, snapshot: GroupSnapshot) -> Steps:
+    def steps(self, snapshot: MembershipSnapshot) -> Steps:
         """Compute the target of a snapshot in steps of some milliseconds; `build` returns it then.
 
         The partitions of one topic are assigned in one step; with roundrobin, those of all topics.

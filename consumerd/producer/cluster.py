@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from consumerd.producer.partitioners import Partitioner
     from consumerd.producer.v07.data import ProducerData
-    from consumerd.producer.v08.batches import Batch
+    from consumerd.producer.v08.batches import ProducerBatch
     from consumerd.producer.v08.producer import V08Producer
     from consumerd.wire.v08.records import Headers
 
@@ -54,7 +54,7 @@ class ClusterProducer:
         self._background = background
         self._partitioner = partitioner
         #: In the background: messages of ours in batches of which nothing is known yet.
-        self._pending: dict[Batch, int] = {}
+        self._pending: dict[ProducerBatch, int] = {}
         self._failed = 0
         self._cause: BaseException | None = None
 
@@ -129,7 +129,7 @@ class ClusterProducer:
             batch.outcome.add_done_callback(partial(self._settled, batch))
         self._pending[batch] += part.messages
 
-    def _settled(self, batch: Batch, outcome: asyncio.Future[Any]) -> None:
+    def _settled(self, batch: ProducerBatch, outcome: asyncio.Future[Any]) -> None:
         count = self._pending.pop(batch, 0)  # none where `_tell` was faster
         if count and not outcome.cancelled() and (error := outcome.exception()) is not None:
             self._failed += count

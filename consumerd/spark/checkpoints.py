@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from consumerd.spark.tables import Table
+    from consumerd.spark.tables import BatchTable
 
 #: The lock file in a checkpoint's folder.
 LOCK_FILE: Final = "_run.lock"
@@ -91,7 +91,7 @@ class Checkpoint:
         if done is not None and not _is_entry(self._files.read(f"{self.path}/commits/{done}") or b""):
             raise CheckpointError(f"{self.path}/commits/{done} is not a valid entry of a commit log: {_REMEDY}.")
 
-    def must_match(self, table: Table) -> None:
+    def must_match(self, table: BatchTable) -> None:
         """Raise if the table does not match the checkpoint, or the checkpoint is damaged.
 
         TableBehindError if the table lacks a batch that was done, CheckpointError if it has one that was never planned,

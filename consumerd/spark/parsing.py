@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from consumerd.spark.spec import RefineSpec
-    from consumerd.spark.spec_model import FieldType
+    from consumerd.spark.spec_model import ColumnType
 
 #: Column with the reason; null where the message fits.
 REASON: Final = "reason"
@@ -69,7 +69,7 @@ def _readable(frame: DataFrame) -> list[Column]:
     return [*reasons, F.when(F.col("value").isNull(), F.lit("the message has no value"))]
 
 
-def _cast(raw: Column, kind: FieldType, parse: str) -> Column:
+def _cast(raw: Column, kind: ColumnType, parse: str) -> Column:
     """The value cast to its type, null if it does not fit."""
     if kind.epoch is not None:
         micros = raw.try_cast("decimal(38,6)") * F.lit(1_000_000 // kind.epoch)

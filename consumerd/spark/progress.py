@@ -41,7 +41,7 @@ NAMED: Final = 5
 _log = structlog.get_logger(__name__)
 
 
-class PartitionLag(NamedTuple):
+class SourceLag(NamedTuple):
     """The lag of one partition behind the source's end, in the source's offsets: bytes of the log in 0.7."""
 
     topic: str
@@ -62,7 +62,7 @@ class BatchProgress:
     #: Bytes between where the batch ended and where the source ended when the batch was planned, over all partitions;
     #: None if the source does not report its end.
     behind: int | None
-    furthest: tuple[PartitionLag, ...] = ()
+    furthest: tuple[SourceLag, ...] = ()
     #: Of the partitions the one that is behind least and most, and their mean; None as for `behind`.
     least: int | None = None
     most: int | None = None
@@ -146,7 +146,7 @@ def measure(progress: Mapping[str, Any]) -> BatchProgress | None:
     durations = progress["durationMs"]
     if "addBatch" not in durations:
         return None
-    lags: list[PartitionLag] | None = []
+    lags: list[SourceLag] | None = []
     for source in progress["sources"]:
         found = lag(source["endOffset"], source["latestOffset"])
         lags = None if found is None or lags is None else lags + found
@@ -194,7 +194,7 @@ def source_metrics(progress: Mapping[str, Any], *, counts_messages: bool = False
     return report
 
 
-def lag(end: str | None, latest: str | None) -> list[PartitionLag] | None:
+def lag(end: str | None, latest: str | None) -> list[SourceLag] | None:
     """Return the lag of each partition, from two stream offsets `{"topic": {"0-1": offset}}` as JSON.
 
     None where the source reported no latest offset, or offsets of another form. A partition that the batch does not
@@ -205,7 +205,7 @@ def lag(end: str | None, latest: str | None) -> list[PartitionLag] | None:
     if reached is None or available is None:
         return None
     return [
-        PartitionLag(*key, max(0, end.offset - reached[key].offset))
+        SourceLag(*key, max(0, end.offset - reached[key].offset))
         for key, end in available.items()
         if key in reached and reached[key].may_be_of(end.topic_id)
     ]
@@ -227,7 +227,7 @@ def _decode(line: bytes) -> BatchProgress | None:
     try:
         value = json.loads(line)
         started = datetime.fromisoformat(value.pop("started")).astimezone(UTC)
-        furthest = tuple(itertools.starmap(PartitionLag, value.pop("furthest")))
+        furthest = tuple(itertools.starmap(SourceLag, value.pop("furthest")))
         return BatchProgress(**value, started=started, furthest=furthest)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None

@@ -31,7 +31,7 @@ from consumerd.spark.coverage import PARTITION, content_hash, found_stretches, k
 from consumerd.spark.failures import declared_errors
 from consumerd.spark.former_logs import FormerLog, name_of, with_log_names
 from consumerd.spark.reconcile_expected import (
-    OffsetSpan,
+    RangeToLand,
     SourceSpans,
     available,
     common,
@@ -118,9 +118,9 @@ class _Reconciliation:
         layers = {
             "planned": self._span_runs(wanted.items()),
             "bronze": bronze,
-            "proven": self._span_runs((key, OffsetSpan(proven.start, proven.end)) for key, proven in held.items()),
+            "proven": self._span_runs((key, RangeToLand(proven.start, proven.end)) for key, proven in held.items()),
             "declared": self._span_runs(
-                ((each.topic, each.partition), OffsetSpan(each.start, each.end)) for each in self._pipeline.gone
+                ((each.topic, each.partition), RangeToLand(each.start, each.end)) for each in self._pipeline.gone
             ),
         } | self._refined_layers(bronze)
         if shallow:
@@ -149,7 +149,7 @@ class _Reconciliation:
         checks = []
         for key in sorted({*wanted, *landed, *found}):
             counts = landed.get(key, _Count())
-            span = wanted.get(key) or OffsetSpan(counts.first, counts.last)
+            span = wanted.get(key) or RangeToLand(counts.first, counts.last)
             check = PartitionCheck(
                 *key,
                 start=span.start,
@@ -184,7 +184,7 @@ class _Reconciliation:
         known: Mapping[Key, ProvenRange],
         landed: Mapping[Key, _Count],
         checks: list[PartitionCheck],
-        wanted: Mapping[Key, OffsetSpan],
+        wanted: Mapping[Key, RangeToLand],
     ) -> None:
         """Store proven ranges: the whole range of complete partitions, the former one of others."""
         proven_ranges = dict(known)
@@ -220,7 +220,7 @@ class _Reconciliation:
         return {_key(row): row["first"] for row in rows}
 
     def _bronze_runs(
-        self, pieces: list[tuple[Key, OffsetSpan]], proven_ranges: Mapping[Key, ProvenRange], *, hashed: bool
+        self, pieces: list[tuple[Key, RangeToLand]], proven_ranges: Mapping[Key, ProvenRange], *, hashed: bool
     ) -> DataFrame:
         """Runs of bronze: `seen` where the source is read again, `due` where `refine` should have been, `proven` within
         a proven range.
@@ -229,7 +229,7 @@ class _Reconciliation:
         due = F.lit(True) if self._refined_to is None else F.col("batch") <= self._refined_to
         conditions = {"seen": F.lit(False), "proven": F.lit(False)}
         for name, spans in {
-            "seen": pieces, "proven": [(key, OffsetSpan(each.start, each.end)) for key, each in proven_ranges.items()]
+            "seen": pieces, "proven": [(key, RangeToLand(each.start, each.end)) for key, each in proven_ranges.items()]
         }.items():  # fmt: skip
             if spans:
                 frame = spans_frame(self._spark, spans).toDF(
@@ -251,14 +251,14 @@ class _Reconciliation:
         rows = [runs(frame) for frame in self._refined.values()]
         return {"due": bronze.where("due"), "refined": rows[0] if len(rows) == 1 else rows[0].unionByName(rows[1])}
 
-    def _span_runs(self, spans: Iterable[tuple[Key, OffsetSpan]]) -> DataFrame:
+    def _span_runs(self, spans: Iterable[tuple[Key, RangeToLand]]) -> DataFrame:
         """Each span as one run."""
         frame = spans_frame(self._spark, spans).where("start < end")
         return frame.selectExpr(
             *PARTITION, "start AS start_offset", "0L AS start_index", "end AS end_offset", "0L AS end_index"
         )
 
-    def _altered(self, spans: Mapping[Key, OffsetSpan]) -> dict[Key, dict[str, LogStretches]]:
+    def _altered(self, spans: Mapping[Key, RangeToLand]) -> dict[Key, dict[str, LogStretches]]:
         """Return the stretches where bronze has another value than the source; reads all of `spans` again."""
         if not spans:
             return {}
@@ -352,13 +352,15 @@ def _counts(frame: DataFrame) -> dict[Key, int]:
     return {_key(row): row["count"] for row in frame.groupBy(*PARTITION).count().collect()}
 
 
-def _around(gaps: Mapping[Key, Mapping[str, LogStretches]], wanted: Mapping[Key, OffsetSpan]) -> dict[Key, OffsetSpan]:
+def _around(
+    gaps: Mapping[Key, Mapping[str, LogStretches]], wanted: Mapping[Key, RangeToLand]
+) -> dict[Key, RangeToLand]:
     """The ranges to read again to classify gaps: from the first one of a partition to the end of the last one."""
     spans = {}
     for key, by_kind in gaps.items():
         found = by_kind["gaps"]
         # The end of a compressed message is only known by reading further.
-        spans[key] = OffsetSpan(found.first[0].start, wanted[key].end if found.end_index else found.end)
+        spans[key] = RangeToLand(found.first[0].start, wanted[key].end if found.end_index else found.end)
     return spans
 
 

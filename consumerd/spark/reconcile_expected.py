@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from consumerd.spark.source.offsets import Key
     from consumerd.spark.spec import PipelineSpec
-    from consumerd.spark.tables import Table
+    from consumerd.spark.tables import BatchTable
 
 _COLUMNS: Final = (
     "topic string, broker_partition string, offset bigint, index int, next_offset bigint, key binary, value binary"
@@ -43,7 +43,7 @@ _REPLACED: Final = frozenset(
 )  # fmt: skip
 
 
-class OffsetSpan(NamedTuple):
+class RangeToLand(NamedTuple):
     """A range [start, end) of one partition's log. `topic_id`: that of the log, None where it is unknown."""
 
     start: int
@@ -57,13 +57,13 @@ class LandingPlan(NamedTuple):
     `former`: the logs that others have replaced by then.
     """
 
-    spans: dict[Key, OffsetSpan]
+    spans: dict[Key, RangeToLand]
     last_batch: int
     former: tuple[FormerLog, ...] = ()
 
 
 def planned(
-    spark: SparkSession, pipeline: PipelineSpec, bronze: Table, first_landed: Callable[[], Mapping[Key, int]]
+    spark: SparkSession, pipeline: PipelineSpec, bronze: BatchTable, first_landed: Callable[[], Mapping[Key, int]]
 ) -> LandingPlan:
     """Return the range to be landed of every partition. Raises NotFoundError if nothing was landed, CheckpointError.
 
@@ -101,23 +101,23 @@ def planned(
         for key in unknown:
             firsts = [log.start for log in (logs.get(key),) if log is not None]
             starts[key] = min([*firsts, *(offset for offset in (landed.get(key),) if offset is not None)], default=0)
-    spans = {key: OffsetSpan(min(starts[key], at.offset), at.offset, at.topic_id) for key, at in reached.items()}
-    spans |= {each.key: OffsetSpan(each.start, each.end, each.topic_id) for each in former}
+    spans = {key: RangeToLand(min(starts[key], at.offset), at.offset, at.topic_id) for key, at in reached.items()}
+    spans |= {each.key: RangeToLand(each.start, each.end, each.topic_id) for each in former}
     return LandingPlan(spans, max(known), tuple(former))
 
 
 class SourceSpans(NamedTuple):
     """The part of a range that the source has: its span by partition, and the pieces between its gaps."""
 
-    spans: dict[Key, OffsetSpan]
-    pieces: list[tuple[Key, OffsetSpan]]
+    spans: dict[Key, RangeToLand]
+    pieces: list[tuple[Key, RangeToLand]]
 
 
-def available(pipeline: PipelineSpec, wanted: Mapping[Key, OffsetSpan]) -> SourceSpans:
+def available(pipeline: PipelineSpec, wanted: Mapping[Key, RangeToLand]) -> SourceSpans:
     """The part of `wanted` that the source has now; partitions of which it has nothing are left out."""
     logs = open_origin(read_options(pipeline.source)).snapshot()
     found = {
-        key: OffsetSpan(max(span.start, logs[key].start), min(span.end, logs[key].end), span.topic_id)
+        key: RangeToLand(max(span.start, logs[key].start), min(span.end, logs[key].end), span.topic_id)
         for key, span in wanted.items()
         if key in logs and LogOffset(span.start, span.topic_id).may_be_of(logs[key].topic_id)
     }
@@ -126,28 +126,28 @@ def available(pipeline: PipelineSpec, wanted: Mapping[Key, OffsetSpan]) -> Sourc
     for key, (start, end, _) in spans.items():
         for low, high in logs[key].gaps():
             if low < end and start < high:
-                pieces.append((key, OffsetSpan(start, max(start, low))))
+                pieces.append((key, RangeToLand(start, max(start, low))))
                 start = high
-        pieces.append((key, OffsetSpan(start, end)))
+        pieces.append((key, RangeToLand(start, end)))
     return SourceSpans(spans, [(key, span) for key, span in pieces if span.start < span.end])
 
 
 def common(
-    one: Iterable[tuple[Key, OffsetSpan]], other: Iterable[tuple[Key, OffsetSpan]]
-) -> list[tuple[Key, OffsetSpan]]:
+    one: Iterable[tuple[Key, RangeToLand]], other: Iterable[tuple[Key, RangeToLand]]
+) -> list[tuple[Key, RangeToLand]]:
     """The intersection of both, piece by piece."""
-    by_key: dict[Key, list[OffsetSpan]] = {}
+    by_key: dict[Key, list[RangeToLand]] = {}
     for key, span in other:
         by_key.setdefault(key, []).append(span)
     found = [
-        (key, OffsetSpan(max(span.start, each.start), min(span.end, each.end)))
+        (key, RangeToLand(max(span.start, each.start), min(span.end, each.end)))
         for key, span in one
         for each in by_key.get(key, ())
     ]
     return [(key, span) for key, span in found if span.start < span.end]
 
 
-def source_rows(spark: SparkSession, pipeline: PipelineSpec, spans: Mapping[Key, OffsetSpan]) -> DataFrame:
+def source_rows(spark: SparkSession, pipeline: PipelineSpec, spans: Mapping[Key, RangeToLand]) -> DataFrame:
     """The source's rows in `spans`, at least one; of the columns what tells them apart, key and value.
 
     Where the pipeline leaves out bytes that are not messages, such rows are here, with the reason in `_corrupt`.
@@ -173,7 +173,7 @@ def _option(offsets: Mapping[Key, LogOffset]) -> str:
     return format_offsets(sorted_offsets(offsets))
 
 
-def spans_frame(spark: SparkSession, spans: Iterable[tuple[Key, OffsetSpan]]) -> DataFrame:
+def spans_frame(spark: SparkSession, spans: Iterable[tuple[Key, RangeToLand]]) -> DataFrame:
     """Columns of PARTITION, `start` and `end`."""
     rows = sorted((*key, span.start, span.end) for key, span in spans)
     return spark.createDataFrame(rows, f"{PARTITION[0]} string, {PARTITION[1]} string, start bigint, end bigint")

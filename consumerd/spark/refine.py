@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, Row, SparkSession
 
     from consumerd.spark.spec import PipelineSpec
-    from consumerd.spark.tables import Table
+    from consumerd.spark.tables import BatchTable
 
 _SOURCE: Final = SeenPartition._fields
 _KEPT: Final = ("broker_partition", "next_offset", "landed_at")
@@ -101,8 +101,8 @@ class _Refining:
     def __init__(self, spark: SparkSession, pipeline: PipelineSpec) -> None:
         assert pipeline.refine is not None
         self._spec = pipeline.refine
-        self.silver: Table = open_table(spark, pipeline.silver, pipeline.format)
-        self.quarantine: Table = open_table(spark, pipeline.quarantine, pipeline.format)
+        self.silver: BatchTable = open_table(spark, pipeline.silver, pipeline.format)
+        self.quarantine: BatchTable = open_table(spark, pipeline.quarantine, pipeline.format)
         self._checkpoint = Checkpoint(spark, pipeline.checkpoint("refine"))
         for table in (self.silver, self.quarantine):
             self._checkpoint.must_match(table)
@@ -165,7 +165,7 @@ class _Refining:
         identities = [identified(table.read(to=batch - 1)).where(near).select(*IDENTITY) for table in self._tables()]
         return reduce(DataFrame.unionAll, identities)
 
-    def _tables(self) -> list[Table]:
+    def _tables(self) -> list[BatchTable]:
         """Return the tables that exist: after a kill before its first batch, quarantine may not."""
         return [table for table in (self.silver, self.quarantine) if table.exists]
 

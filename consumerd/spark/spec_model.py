@@ -75,7 +75,7 @@ class FieldSpec(Table):
         return text
 
     @property
-    def parsed(self) -> FieldType:
+    def parsed(self) -> ColumnType:
         """The parsed type."""
         return parse_type(self.type)
 
@@ -326,7 +326,7 @@ _TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[<>(),:])")
 _MAX_DEPTH: Final = 32
 
 
-class FieldType(NamedTuple):
+class ColumnType(NamedTuple):
     """A declared type. `ddl`: the column's type in Spark; `epoch`: ticks per second, where the input is a number."""
 
     ddl: str
@@ -354,7 +354,7 @@ class FieldType(NamedTuple):
         return self.ddl == "timestamp"
 
 
-def parse_type(text: str) -> FieldType:
+def parse_type(text: str) -> ColumnType:
     """Read `bigint`, `decimal(10,2) not null`, `array<struct<a:int,b:string>>`, `timestamp_ms` and the like.
 
     Raises ValueError with a sentence that names the problem.
@@ -363,11 +363,11 @@ def parse_type(text: str) -> FieldType:
     required = words.endswith(" not null")
     words = words.removesuffix(" not null").strip()
     if words in EPOCHS:
-        return FieldType("timestamp", required, EPOCHS[words])
+        return ColumnType("timestamp", required, EPOCHS[words])
     reader = _Reader(text.strip()[: len(words)])
     ddl = reader.type(0)
     reader.end()
-    return FieldType(ddl, required)
+    return ColumnType(ddl, required)
 
 
 class _Reader:

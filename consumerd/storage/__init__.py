@@ -7,7 +7,7 @@ from consumerd.storage.log.errors import (
     DamagedArchiveError,
     DirectoryInUseError,
     FlushFailedError,
-    OffsetOutOfRangeError,
+    OffsetOutOfLogError,
     StorageError,
 )
 from consumerd.storage.log.files import OsFiles, OsSegmentFile
@@ -39,7 +39,7 @@ __all__ = [
     "LogTruncation",
     "MaxAge",
     "MaxBytes",
-    "OffsetOutOfRangeError",
+    "OffsetOutOfLogError",
     "OsFiles",
     "OsSegmentFile",
     "OsSystemCalls",

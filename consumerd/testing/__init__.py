@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from consumerd.testing.handover import Handover
     from consumerd.testing.harness import HandlerHarness
     from consumerd.testing.loop import LoopThread
-    from consumerd.testing.member import Member
+    from consumerd.testing.member import MemoryMember
     from consumerd.testing.plugin import BrokerFactory, CoroutineRunner, HandlerFactory, ProxyFactory
     from consumerd.testing.proxy import LoopbackProxy
-    from consumerd.testing.records import Attempt, Delivery, Revocation
+    from consumerd.testing.records import Attempt, DeliveredBatch, Revocation
     from consumerd.wire.compression import Codec
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
     "Codec",
     "ContractError",
     "CoroutineRunner",
-    "Delivery",
+    "DeliveredBatch",
     "Direction",
     "FakeClock",
     "HandlerFactory",
@@ -40,8 +40,8 @@ __all__ = [
     "LoopThread",
     "LoopbackBroker",
     "LoopbackProxy",
-    "Member",
     "MemoryGroup",
+    "MemoryMember",
     "ProxyFactory",
     "Revocation",
 ]
@@ -58,7 +58,7 @@ _ROOMS = {
     "consumerd.testing.handover": ("Handover",),
     "consumerd.testing.harness": ("HandlerHarness",),
     "consumerd.testing.loop": ("LoopThread",),
-    "consumerd.testing.member": ("Member",),
+    "consumerd.testing.member": ("MemoryMember",),
     "consumerd.testing.plugin": (
         "BrokerFactory",
         "HandlerFactory",
@@ -68,21 +68,25 @@ _ROOMS = {
     "consumerd.testing.proxy": ("LoopbackProxy",),
     "consumerd.testing.records": (
         "Attempt",
-        "Delivery",
+        "DeliveredBatch",
         "Revocation",
     ),
     "consumerd.wire.compression": ("Codec",),
 }
 
+#: Former names, which are still found.
+_FORMER = {"Delivery": "DeliveredBatch", "Member": "MemoryMember", "Run": "CoroutineRunner"}
+
 
 if not TYPE_CHECKING:  # type checkers shall complain about names that do not exist
 
     def __getattr__(name: str) -> object:
-        if name == "Run":
+        if name in _FORMER:
+            present = _FORMER[name]
             warnings.warn(
-                f"{__name__}.Run is deprecated: use {__name__}.CoroutineRunner.", DeprecationWarning, stacklevel=2
+                f"{__name__}.{name} is deprecated: use {__name__}.{present}.", DeprecationWarning, stacklevel=2
             )
-            name = "CoroutineRunner"
+            name = present
         for room, names in _ROOMS.items():
             if name in names:
                 return getattr(import_module(room), name)

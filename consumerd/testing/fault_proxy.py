@@ -1,10 +1,10 @@
 """A TCP proxy on loopback that misbehaves on command: cut, delay, stall, half-close, refuse, lose, alter.
 
 Strategy: raw non-blocking sockets, because the faults live below streams: an RST is a close with zero linger, refusing
-is a closed listening socket, a stall is a pause of forwarding. Each connection is one task (`Link`), each direction of
-it a reader and a writer around a short queue, so that a delay is latency and no limit on throughput. The proxy decides
-whether and in what form bytes pass right before they are sent: a fault takes effect on bytes that are not yet
-forwarded, and `heal` forwards those that were held.
+is a closed listening socket, a stall is a pause of forwarding. Each connection is one task (`ProxiedConnection`), each
+direction of it a reader and a writer around a short queue, so that a delay is latency and no limit on throughput. The
+proxy decides whether and in what form bytes pass right before they are sent: a fault takes effect on bytes that are not
+yet forwarded, and `heal` forwards those that were held.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class FrameSplitter:
         return frames
 
 
-class Link:
+class ProxiedConnection:
     """One proxied connection: its two sockets and the task that serves it."""
 
     def __init__(self, proxy: FaultProxy, client: socket.socket) -> None:
@@ -172,7 +172,7 @@ class FaultProxy:
         self.forwarded = dict.fromkeys(Direction, 0)
         self._lost: set[Direction] = set()
         self._passages = {direction: asyncio.Event() for direction in Direction}
-        self._links: dict[asyncio.Task[None], Link] = {}
+        self._links: dict[asyncio.Task[None], ProxiedConnection] = {}
         self._listener: socket.socket | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         for passage in self._passages.values():
@@ -217,7 +217,7 @@ class FaultProxy:
             return
         client.setblocking(False)
         self.accepted += 1
-        link = Link(self, client)
+        link = ProxiedConnection(self, client)
         task = self._loop.create_task(link.run(self.target_host, self.target_port))
         self._links[task] = link
         task.add_done_callback(self._ended)

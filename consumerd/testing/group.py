@@ -19,7 +19,7 @@ from consumerd.member.consumer import ConsumerSettings, GroupConsumer, V07Backen
 from consumerd.member.fetch import FetchSettings
 from consumerd.testing.errors import HarnessError
 from consumerd.testing.journal import Journal, JournalingZooKeeper
-from consumerd.testing.member import Member
+from consumerd.testing.member import MemoryMember
 from consumerd.testing.memory_broker import MemoryBroker
 from consumerd.testing.records import MemoryDeadLetters
 from consumerd.wire.compression import Codec
@@ -50,8 +50,8 @@ POLICY = RetryPolicy(initial_backoff=0.001, max_backoff=0.01)
 class MemoryGroup:
     """One group on one broker, whose id is 0. Use as `async with`: at the end all members are ended.
 
-    What stopped a member comes out of `Member.ended` and `Member.stop`, or else out of the block at its end.
-    `zookeeper` and `broker` are the servers: to look into, and to make fail.
+    What stopped a member comes out of `MemoryMember.ended` and `MemoryMember.stop`, or else out of the block at its
+    end. `zookeeper` and `broker` are the servers: to look into, and to make fail.
     """
 
     def __init__(self, name: str = "group", *, settings: ConsumerSettings | None = None) -> None:
@@ -59,7 +59,7 @@ class MemoryGroup:
         self.journal = Journal()
         self.zookeeper = JournalingZooKeeper(self.journal)
         self.broker = MemoryBroker()
-        self.members: list[Member] = []
+        self.members: list[MemoryMember] = []
         self.dead_letters: list[Letter] = []
         self._stack: AsyncExitStack | None = None
         self._settings = settings or ConsumerSettings(
@@ -132,7 +132,7 @@ class MemoryGroup:
         topics: Mapping[str, int] | None = None,
         policy: RetryPolicy = POLICY,
         **settings: Any,
-    ) -> Member:
+    ) -> MemoryMember:
         """Start one more member; returns when it is in the group.
 
         `handler` and `options` as for `HandlerHarness`; `topics` are streams by topic, by default one of every topic;
@@ -157,8 +157,8 @@ class MemoryGroup:
             await member.ended()
         return member
 
-    async def join(self, name: str, handler: Any, *, seen: object = None, **settings: Any) -> Member:
-        """Start a member whose handler is taken as it is; returns at once. `seen` is what `Member.handler` shows."""
+    async def join(self, name: str, handler: Any, *, seen: object = None, **settings: Any) -> MemoryMember:
+        """Start a member with its handler as it is; returns at once. `seen` is what `MemoryMember.handler` shows."""
         if self._stack is None:
             raise HarnessError("use `async with group:`, so that its members end with the test")
         zk: MemorySession = await self._stack.enter_async_context(self.zookeeper.session(session_timeout=6.0))
@@ -171,11 +171,11 @@ class MemoryGroup:
             clock=SystemClock(),
             rng=random.Random(1),
         )
-        member = Member(name, consumer, zk, handler if seen is None else seen)
+        member = MemoryMember(name, consumer, zk, handler if seen is None else seen)
         self.members.append(member)
         return member
 
-    def expire(self, member: Member) -> None:
+    def expire(self, member: MemoryMember) -> None:
         """Have ZooKeeper expire the member's session: all it owned is free; the member rejoins by itself."""
         self.zookeeper.expire(member.zk)
 

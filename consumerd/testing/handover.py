@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from consumerd.base.partition import TopicPartition
-    from consumerd.testing.records import Delivery
+    from consumerd.testing.records import DeliveredBatch
 
 
 class Handover:
@@ -22,7 +22,7 @@ class Handover:
         partition: TopicPartition,
         start_offset: int,
         next_offset: int,
-        work: Callable[[Handover], Coroutine[None, None, Delivery]],
+        work: Callable[[Handover], Coroutine[None, None, DeliveredBatch]],
         *,
         patience: float,
         why_waiting: Callable[[], str],
@@ -51,7 +51,7 @@ class Handover:
         """Return when the handler was called with it, or it ended before that."""
         await self._entered.wait()
 
-    async def result(self) -> Delivery:
+    async def result(self) -> DeliveredBatch:
         """The result. Raises the handler's error, TimeoutError, and HarnessError when it was revoked."""
         try:
             await asyncio.wait({self.task}, timeout=self._patience)
@@ -69,7 +69,7 @@ class Handover:
     def __repr__(self) -> str:
         return f"<Handover {self.partition} {self.start_offset}-{self.next_offset}>"
 
-    def _ended(self, task: asyncio.Task[Delivery]) -> None:
+    def _ended(self, task: asyncio.Task[DeliveredBatch]) -> None:
         self._entered.set()
         if not task.cancelled():
             task.exception()  # the caller gets it with the result

@@ -18,8 +18,8 @@ from consumerd.handlers.stages import Stages
 from consumerd.testing.clock import FakeClock, PassingPauses
 from consumerd.testing.errors import HarnessError
 from consumerd.testing.life import Life
-from consumerd.testing.partition_log import PartitionLog
-from consumerd.testing.records import Attempt, Delivery, MemoryDeadLetters, ObservedHandler, Revocation
+from consumerd.testing.partition_log import MemoryPartitionLog
+from consumerd.testing.records import Attempt, DeliveredBatch, MemoryDeadLetters, ObservedHandler, Revocation
 from consumerd.wire.compression import Codec
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class HandlerHarness:
         self._rng = random.Random(seed)
         self._stages = stages or Stages()
         self._failures: deque[Exception] = deque()
-        self._logs: defaultdict[TopicPartition, PartitionLog] = defaultdict(PartitionLog)
+        self._logs: defaultdict[TopicPartition, MemoryPartitionLog] = defaultdict(MemoryPartitionLog)
         self._committed: dict[TopicPartition, int] = {}
         self._life: Life | None = None
         self._next: Handler | None = self._build()
@@ -183,7 +183,7 @@ class HandlerHarness:
         broker: int = 0,
         codec: Codec = Codec.NONE,
         magic: int = 1,
-    ) -> Delivery:
+    ) -> DeliveredBatch:
         """Append one message set, and deliver it as one batch until the handler takes it.
 
         A codec makes it one outer message.
@@ -214,7 +214,7 @@ class HandlerHarness:
         await handover.entered()
         return handover
 
-    async def redeliver(self, *, at_most: int | None = None) -> list[Delivery]:
+    async def redeliver(self, *, at_most: int | None = None) -> list[DeliveredBatch]:
         """Deliver all messages that this life has not handled yet: after `start`, those not committed before.
 
         Batches may be cut differently than before: at most `at_most` outermost messages each. Raises as `deliver`.

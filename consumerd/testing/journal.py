@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from consumerd.testing.memory_tree import Kind
+from consumerd.testing.memory_tree import WatchKind
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ class JournalingZooKeeper(MemoryZooKeeper):
         self._there: set[str] = set()
         super().__init__()
 
-    def _changed(self, kind: Kind, path: str) -> None:
-        if kind is Kind.DATA:
+    def _changed(self, kind: WatchKind, path: str) -> None:
+        if kind is WatchKind.DATA:
             there = self.tree.has(path)
             self._journal.note("deleted" if not there else "set" if path in self._there else "created", path)
             (self._there.add if there else self._there.discard)(path)

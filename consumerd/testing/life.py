@@ -15,14 +15,14 @@ from consumerd.handlers import Batch, PartitionTakenError
 from consumerd.member.offsets import HandledPrefix
 from consumerd.testing.errors import ContractError
 from consumerd.testing.handover import Handover, cancel
-from consumerd.testing.records import Attempt, Delivery, ObservedHandler, Revocation
+from consumerd.testing.records import Attempt, DeliveredBatch, ObservedHandler, Revocation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from consumerd.base.partition import TopicPartition
     from consumerd.handlers import Handler
-    from consumerd.testing.partition_log import PartitionLog
+    from consumerd.testing.partition_log import MemoryPartitionLog
 
 #: Turns of the loop that cancelled tasks of a handler get to end in.
 _TURNS = 5
@@ -35,7 +35,7 @@ class Life:
         self,
         observed: ObservedHandler,
         wrap: Callable[[Handler], Handler],
-        logs: Mapping[TopicPartition, PartitionLog],
+        logs: Mapping[TopicPartition, MemoryPartitionLog],
         committed: dict[TopicPartition, int],
         *,
         patience: float,
@@ -133,7 +133,7 @@ class Life:
         tracker = self._trackers[partition] = HandledPrefix(start)
         return tracker
 
-    async def _work(self, handover: Handover) -> Delivery:
+    async def _work(self, handover: Handover) -> DeliveredBatch:
         partition, start = handover.partition, handover.start_offset
         async with self._turns[partition]:
             tracker = await self._claimed(partition)
@@ -143,7 +143,7 @@ class Life:
             if tracker.position < handover.next_offset:
                 await self._hand_over(handover, tracker, handover.next_offset)
             batch = self._logs[partition].read(start, handover.next_offset)
-            return Delivery(
+            return DeliveredBatch(
                 partition, start, handover.next_offset, tuple(batch.payloads), self._attempts_of(partition, before)
             )
 

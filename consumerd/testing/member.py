@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from consumerd.testing.memory_zookeeper import MemorySession
 
 
-class Member:
+class MemoryMember:
     """A member at work. `handler` is the test's own object, `zk` the member's session, `name` the end of its id."""
 
     def __init__(self, name: str, consumer: GroupConsumer, zk: MemorySession, handler: Any) -> None:

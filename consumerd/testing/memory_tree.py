@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 INVALID_PATH, NO_NODE, BAD_VERSION, NO_CHILDREN, NODE_EXISTS, NOT_EMPTY = -8, -101, -103, -108, -110, -111
 
 
-class Kind(Enum):
+class WatchKind(Enum):
     """The two kinds of watches."""
 
     DATA = "data"  #: armed by get and exists
@@ -28,7 +28,7 @@ class Kind(Enum):
 
 
 @dataclass(slots=True)
-class Node:
+class TreeNode:
     """One node. `owner` is the session of an ephemeral, else 0."""
 
     data: bytes | None
@@ -48,14 +48,14 @@ def parent_of(path: str) -> str:
 class MemoryTree:
     """Nodes by path. `changed(kind, path)` is called after every successful operation, for each watch it touches."""
 
-    def __init__(self, *, now_ms: Callable[[], int], changed: Callable[[Kind, str], None]) -> None:
+    def __init__(self, *, now_ms: Callable[[], int], changed: Callable[[WatchKind, str], None]) -> None:
         self._now_ms = now_ms
         self._changed = changed
-        self._nodes = {"/": Node(b"", 0, 0, 0, 0)}
+        self._nodes = {"/": TreeNode(b"", 0, 0, 0, 0)}
         self._zxid = 0
-        self._events: list[tuple[Kind, str]] = []
+        self._events: list[tuple[WatchKind, str]] = []
         #: While a multi runs: the former nodes of the changed paths (None: missing).
-        self._before: dict[str, Node | None] | None = None
+        self._before: dict[str, TreeNode | None] | None = None
 
     # -- reading
 
@@ -149,13 +149,13 @@ class MemoryTree:
             case Delete(path, version):
                 self._delete(path, version)
 
-    def _at(self, path: str) -> Node:
+    def _at(self, path: str) -> TreeNode:
         try:
             return self._nodes[path]
         except KeyError:
             raise ServerError(NO_NODE) from None
 
-    def _touch(self, path: str) -> Node | None:
+    def _touch(self, path: str) -> TreeNode | None:
         """The node, about to be changed."""
         node = self._nodes.get(path)
         if self._before is not None and path not in self._before:
@@ -172,7 +172,7 @@ class MemoryTree:
         assert node is not None
         node.data, node.version, node.modified_ms = data, node.version + 1, self._now_ms()
         node.modified_zxid = self._zxid + 1
-        self._events.append((Kind.DATA, path))
+        self._events.append((WatchKind.DATA, path))
 
     def _create(self, path: str, data: bytes | None, owner: int) -> None:
         if path in self._nodes:
@@ -188,8 +188,8 @@ class MemoryTree:
         parent = self._touch(above)
         assert parent is not None
         parent.children.add(name)
-        self._nodes[path] = Node(data, owner, self._zxid + 1, self._now_ms(), self._zxid + 1)
-        self._events += [(Kind.DATA, path), (Kind.CHILDREN, above)]
+        self._nodes[path] = TreeNode(data, owner, self._zxid + 1, self._now_ms(), self._zxid + 1)
+        self._events += [(WatchKind.DATA, path), (WatchKind.CHILDREN, above)]
 
     def _delete(self, path: str, version: int) -> None:
         self._check(path, version)
@@ -203,4 +203,4 @@ class MemoryTree:
         assert parent is not None
         parent.children.discard(path.rpartition("/")[2])
         del self._nodes[path]
-        self._events += [(Kind.DATA, path), (Kind.CHILDREN, path), (Kind.CHILDREN, above)]
+        self._events += [(WatchKind.DATA, path), (WatchKind.CHILDREN, path), (WatchKind.CHILDREN, above)]

@@ -8,11 +8,11 @@ service.
         zookeeper.expire(zk)  # its nodes go; it gets a new session, as a connected client does
 
 Strategy: only the wire and the server are replaced. A `MemorySession` runs the calls, the state machine and the watch
-table of `consumerd.net.zk` itself, so its errors, events and their order are those of the real session; a `Link`, which
-understands the session's requests, takes the place of the connection. A request is carried out at the moment it is
-sent, and answered in the next turn of the loop; watches are one-shot, belong to the connection, and fire in the order
-in which they were armed, before any answer sent after the change. Nothing else decides the order of things, so equal
-programs run equally.
+table of `consumerd.net.zk` itself, so its errors, events and their order are those of the real session; a
+`MemoryZooKeeperConnection`, which understands the session's requests, takes the place of the connection. A request is
+carried out at the moment it is sent, and answered in the next turn of the loop; watches are one-shot, belong to the
+connection, and fire in the order in which they were armed, before any answer sent after the change. Nothing else
+decides the order of things, so equal programs run equally.
 
 Faults are calls: `disconnect`, `reconnect`, `expire`, `cut_next_call`, and `lose_watches` on a session; and the set
 `denied` of nodes whose ACL lets nobody create children. Time passes only in the clock that is handed in; sessions end
@@ -34,19 +34,19 @@ from consumerd.net.zk.errors import UNIMPLEMENTED, ConnectionLost, MultiFailed, 
 from consumerd.net.zk.lifecycle import NO_PASSWORD, SessionLifecycle
 from consumerd.net.zk.requests import ExistsRequest, GetChildrenRequest, GetDataRequest, SetDataRequest
 from consumerd.net.zk.watches import WatchTable
-from consumerd.testing.memory_tree import Kind, MemoryTree
+from consumerd.testing.memory_tree import MemoryTree, WatchKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from consumerd.base.ports import Clock, Operation
-    from consumerd.net.zk.connection import Connection
+    from consumerd.net.zk.connection import ZooKeeperConnection
 
 _FIRST_SESSION = 0x1_0000_0000
 _NO_AUTH = -102
 
 
-class Link:
+class MemoryZooKeeperConnection:
     """The connection of a session: requests in, responses and watch events out, until `kill`."""
 
     where = "memory:0"
@@ -128,7 +128,7 @@ class Link:
         if isinstance(request, SetDataRequest):
             tree.set(path, request.data, request.version)
             return tree.stat(path)
-        kind = Kind.CHILDREN if isinstance(request, GetChildrenRequest) else Kind.DATA
+        kind = WatchKind.CHILDREN if isinstance(request, GetChildrenRequest) else WatchKind.DATA
         # A read of a missing node arms nothing, except `exists`, which waits for its creation.
         if request.watch and (tree.has(path) or isinstance(request, ExistsRequest)):
             self._server.arm(kind, path, self)
@@ -149,7 +149,7 @@ class MemorySession(BaseSession):
     ) -> None:
         super().__init__(lifecycle, watches, chroot=chroot, acl=parse_acl("open"), clock=clock)
         self._server = server
-        self._link: Link | None = None
+        self._link: MemoryZooKeeperConnection | None = None
         #: While set, fired watches of this session never arrive.
         self.lose_watches = False
 
@@ -191,7 +191,7 @@ class MemorySession(BaseSession):
     # -- for the server
 
     @property
-    def link(self) -> Link | None:
+    def link(self) -> MemoryZooKeeperConnection | None:
         """The present connection."""
         return self._link
 
@@ -211,15 +211,15 @@ class MemorySession(BaseSession):
             lifecycle.expire()
             lifecycle.grant(session_id, NO_PASSWORD, lifecycle.timeout)
             self._server.make(self._chroot)
-        self._link = Link(self._server, self, session_id)
-        lifecycle.announce(cast("Connection", self._link), self._clock.monotonic())
+        self._link = MemoryZooKeeperConnection(self._server, self, session_id)
+        lifecycle.announce(cast("ZooKeeperConnection", self._link), self._clock.monotonic())
 
-    def detached(self, link: Link) -> None:
+    def detached(self, link: MemoryZooKeeperConnection) -> None:
         """The connection ended."""
         if link is self._link:
             self._lifecycle.prove(self._clock.monotonic())
             self._link = None
-            self._lifecycle.detach(cast("Connection", link))
+            self._lifecycle.detach(cast("ZooKeeperConnection", link))
 
 
 class MemoryZooKeeper:
@@ -228,7 +228,7 @@ class MemoryZooKeeper:
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self.tree = MemoryTree(now_ms=lambda: int(self._clock.wall() * 1000), changed=self._changed)
-        self._watches: dict[tuple[Kind, str], dict[Link, None]] = {}
+        self._watches: dict[tuple[WatchKind, str], dict[MemoryZooKeeperConnection, None]] = {}
         self._last_session = _FIRST_SESSION
         self._alive: set[int] = set()
         #: Nodes below which no session may create another one.
@@ -310,15 +310,15 @@ class MemoryZooKeeper:
         for path in self.tree.owned_by(session_id):
             self.tree.delete(path)
 
-    def arm(self, kind: Kind, path: str, link: Link) -> None:
+    def arm(self, kind: WatchKind, path: str, link: MemoryZooKeeperConnection) -> None:
         """Note a one-shot watch."""
         self._watches.setdefault((kind, path), {})[link] = None
 
-    def forget_watches(self, link: Link) -> None:
+    def forget_watches(self, link: MemoryZooKeeperConnection) -> None:
         """The server's watches die with their connection."""
         for links in self._watches.values():
             links.pop(link, None)
 
-    def _changed(self, kind: Kind, path: str) -> None:
+    def _changed(self, kind: WatchKind, path: str) -> None:
         for link in self._watches.pop((kind, path), {}):
             link.watched(path)

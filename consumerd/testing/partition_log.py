@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class PartitionLog:
+class MemoryPartitionLog:
     """Starts at offset 0 and only grows."""
 
     def __init__(self) -> None:

@@ -33,7 +33,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class DeliveredBatch:
     """A batch that was delivered until it was handled, or failed by the policy."""
 
     partition: TopicPartition

@@ -12,7 +12,7 @@ from consumerd.base.errors import ConsumerdError
 from consumerd.base.ports import Check
 from consumerd.net.zk.acl import parse_acl
 from consumerd.net.zk.connect_string import ZooKeeperHost
-from consumerd.net.zk.connection import Connection, ConnectionEnded, ConnectionLimits, HandshakeClosed
+from consumerd.net.zk.connection import ConnectionEnded, ConnectionLimits, HandshakeClosed, ZooKeeperConnection
 from consumerd.net.zk.errors import BadReply, ServerError
 from consumerd.net.zk.multi import MultiRequest, encode_operations
 from consumerd.net.zk.requests import ExistsRequest, GetChildrenRequest, GetDataRequest, SetDataRequest
@@ -38,8 +38,8 @@ class _Wire:
     def abort(self) -> None: ...
 
 
-def _opened() -> Connection:
-    connection = Connection(
+def _opened() -> ZooKeeperConnection:
+    connection = ZooKeeperConnection(
         ZooKeeperHost("zk", 1),
         "127.0.0.1",
         ssl=None,
@@ -51,7 +51,7 @@ def _opened() -> Connection:
     return connection
 
 
-def _feed(connection: Connection, data: bytes, cut: int) -> None:
+def _feed(connection: ZooKeeperConnection, data: bytes, cut: int) -> None:
     """All of it in two pieces, then the end of the file."""
     connection.data_received(data[:cut])
     connection.data_received(data[cut:])

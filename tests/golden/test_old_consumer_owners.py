@@ -10,7 +10,7 @@ import pytest
 
 from consumerd.base.partition import NO_BROKER
 from consumerd.group import Spelling, V08Rules
-from consumerd.group.events import GroupSnapshot
+from consumerd.group.events import MembershipSnapshot
 from consumerd.group.target_assignment import TargetAssignmentBuilder
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def owners(rules: V08Rules, members: dict[str, str]) -> dict[tuple[str, str], st
     found = {}
     for name, text in members.items():
         builder = TargetAssignmentBuilder(name, rules.parse(text), rules)
-        target = builder.build(GroupSnapshot(members, None, TOPICS, {}))
+        target = builder.build(MembershipSnapshot(members, None, TOPICS, {}))
         assert builder.take_warnings() == []
         for partition, stream in target.own.items():
             assert (partition.topic, partition.name) not in found

@@ -12,7 +12,7 @@ from consumerd.storage import (
     CorruptLogError,
     LogManager,
     LogSettings,
-    OffsetOutOfRangeError,
+    OffsetOutOfLogError,
     OsFiles,
     TailDamage,
 )
@@ -33,7 +33,7 @@ def _fetch(logs: LogManager, topic: str, offset: int) -> dict[str, int]:
     assert log is not None
     try:
         return {"error": 0, "bytes": len(log.read(offset, 1 << 20))}
-    except OffsetOutOfRangeError:
+    except OffsetOutOfLogError:
         return {"error": 1, "bytes": 0}
 
 

@@ -5,7 +5,7 @@ import os
 import time
 from pathlib import Path
 
-from consumerd.storage import CLEAN_MARKER, LogManager, LogSettings, MaxAge, MaxBytes, OffsetOutOfRangeError, OsFiles
+from consumerd.storage import CLEAN_MARKER, LogManager, LogSettings, MaxAge, MaxBytes, OffsetOutOfLogError, OsFiles
 
 
 def test_deletes_as_recorded(golden: Path, tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_deletes_as_recorded(golden: Path, tmp_path: Path) -> None:
             try:
                 log.slice(0, 10)
                 error = 0
-            except OffsetOutOfRangeError:
+            except OffsetOutOfLogError:
                 error = 1
             assert error == case["fetch_offset_0_error"] == 1
             assert held.segment.file.read_at(0, 10) == bytes(10)  # a fetch that had begun continues

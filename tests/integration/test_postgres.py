@@ -24,7 +24,7 @@ from consumerd.handlers import (
     load_handler,
     retrying,
 )
-from consumerd.handlers.builtin.postgres import RangeOverlapError
+from consumerd.handlers.builtin.postgres import RowsOverlapError
 from consumerd.testing.proxy import LoopbackProxy
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 from consumerd.wire.v08.records import decode_records, encode_record_batch
@@ -256,7 +256,7 @@ async def test_topic_made_again_has_rows_of_its_own(postgres: PostgresServer, sq
     await handler.handle(of(A, 3, 0, b"one", b"two"))
     assert await told(handler) == (2, A._replace(leader_epoch=3))
     await handler.handle(of(B, 0, 0, b"other"))
-    with pytest.raises(RangeOverlapError, match="offset 0 of t/0-1 is below 1"):
+    with pytest.raises(RowsOverlapError, match="offset 0 of t/0-1 is below 1"):
         await handler.handle(of(B, 0, 0, b"other"))
     await handler.handle(of(B, 1, 1, b"more"))
     await handler.stop()
@@ -289,11 +289,11 @@ async def test_tables_of_older_versions_learn_of_logs(postgres: PostgresServer, 
     await sql.execute(OLD)
     handler = await started(postgres)
     assert await told(handler) == (2, UNKNOWN_LOG)
-    with pytest.raises(RangeOverlapError, match="offset 0 of t/0-1 is below 2"):  # whose rows are they?
+    with pytest.raises(RowsOverlapError, match="offset 0 of t/0-1 is below 2"):  # whose rows are they?
         await handler.handle(of(A, 0, 0, b"one"))
     await handler.handle(of(A, 0, 2, b"three"))
     assert await told(handler) == (3, A._replace(leader_epoch=0))
-    with pytest.raises(RangeOverlapError, match=r"has rows of t/0-1 .* let the primary key contain topic_id"):
+    with pytest.raises(RowsOverlapError, match=r"has rows of t/0-1 .* let the primary key contain topic_id"):
         await handler.handle(of(B, 0, 0, b"other"))  # the key of the old table does not know logs
     assert await told(handler) == (3, A._replace(leader_epoch=0))
     await sql.execute(
@@ -313,7 +313,7 @@ async def test_tables_that_may_not_be_changed_work_as_before(postgres: PostgresS
     assert await told(handler) == (2, UNKNOWN_LOG)
     await handler.handle(of(A, 0, 2, b"three"))
     assert await told(handler) == (3, UNKNOWN_LOG)
-    with pytest.raises(RangeOverlapError, match="offset 0 of t/0-1 is below 3"):
+    with pytest.raises(RowsOverlapError, match="offset 0 of t/0-1 is below 3"):
         await handler.handle(of(B, 0, 0, b"other"))
     assert len(await stored(sql)) == 3
     await handler.stop()

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.base.partition import TopicPartition
-from consumerd.demo.audit import Caught, Record, merge_records
+from consumerd.demo.audit import AuditRecord, Caught, merge_records
 from consumerd.demo.children import Child
 from consumerd.demo.ledger import digest
 from consumerd.demo.processes import DaemonProcess
@@ -47,7 +47,7 @@ PATIENCE = 120.0
 _OF_JAVA = {"range": "RangeAssignor", "roundrobin": "RoundRobinAssignor"}
 
 
-def said_by_java(child: Child) -> Iterator[Record]:
+def said_by_java(child: Child) -> Iterator[AuditRecord]:
     """The lines of `KafkaMember` as records; nothing of a member of another kind, which writes a file."""
     for line in child.output().splitlines():
         kind, *fields = line.split(" ")
@@ -55,7 +55,7 @@ def said_by_java(child: Child) -> Iterator[Record]:
             continue
         place = TopicPartition.numbered(TOPIC, int(fields[1]))
         messages = [(int(fields[2]), 0, digest(fields[3].encode("latin-1")))] if kind == "MSG" else []
-        yield Record(int(fields[0]) / 1e9, child.name, 0, place, kind == "CLAIM", messages)
+        yield AuditRecord(int(fields[0]) / 1e9, child.name, 0, place, kind == "CLAIM", messages)
 
 
 class Group:
@@ -248,7 +248,7 @@ class Group:
 
     # -- what happened
 
-    def all_records(self) -> Iterator[Record]:
+    def all_records(self) -> Iterator[AuditRecord]:
         """The assignments and messages that all members got, sorted by time."""
         ours = merge_records(sorted(self.records.glob("*.ndjson")))
         return heapq.merge(ours, *map(said_by_java, self.foreign), key=attrgetter("at"))

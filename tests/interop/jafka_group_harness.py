@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from kazoo.client import KazooClient
 
-    from consumerd.demo.audit import Record
+    from consumerd.demo.audit import AuditRecord
     from consumerd.demo.children import Child
     from consumerd.demo.processes import DaemonProcess
     from tests.interop.conftest import JafkaConsumerFactory
@@ -121,7 +121,7 @@ class MixedGroup(ZooKeeperGroup):
             _, at, _, _, payload = line.split(b" ")
             yield int(at) / 1e9, *self._places[digest(bytes.fromhex(payload.decode()))]
 
-    def _noted(self, record: Record) -> Iterator[Handed]:
+    def _noted(self, record: AuditRecord) -> Iterator[Handed]:
         for _, _, found in record.messages:
             yield record.at, *self._places[found]
 

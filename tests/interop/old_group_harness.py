@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
     from consumerd.base.java import JavaRuntime
-    from consumerd.demo.audit import Record
+    from consumerd.demo.audit import AuditRecord
     from consumerd.demo.processes import DaemonProcess
     from consumerd.net.client import ClusterClient
     from tests.support.kafka import KafkaBroker
@@ -266,7 +266,7 @@ class OldGroup(ZooKeeperGroup):
             assert self._is_sent(place, int(offset), digest(text))
             yield int(at) / 1e9, place, int(offset)
 
-    def _noted(self, record: Record) -> Iterator[Handed]:
+    def _noted(self, record: AuditRecord) -> Iterator[Handed]:
         for offset, _, found in record.messages:
             assert self._is_sent(record.partition, offset, found)
             yield record.at, record.partition, offset

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
     from consumerd.base.partition import TopicPartition
-    from consumerd.demo.audit import Record
+    from consumerd.demo.audit import AuditRecord
     from consumerd.demo.children import Child
 
 #: The time of each delivery, with the position of the message in its partition; None for a claim.
@@ -86,7 +86,7 @@ class ZooKeeperGroup(ABC):
         """The messages in a line of a JVM's output."""
 
     @abstractmethod
-    def _noted(self, record: Record) -> Iterator[Handed]:
+    def _noted(self, record: AuditRecord) -> Iterator[Handed]:
         """The messages in a record of one of our members, without its claim."""
 
     @abstractmethod

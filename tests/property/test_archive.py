@@ -30,7 +30,7 @@ from consumerd.storage.archives import (
     ExportOptions,
     NoProgress,
     OutputFileSystem,
-    StopRequest,
+    StopFlag,
     find_sources,
 )
 from consumerd.storage.archives.zstd import ZstdDecoder
@@ -84,7 +84,7 @@ def export(source: Path, out: Path, disk: OutputFileSystem | None = None, **opti
         ExportOptions(broker=2, **options),
         workers=1,
         progress=NoProgress(),
-        stop=StopRequest(),
+        stop=StopFlag(),
         monotonic=lambda: 0.0,
         disk=disk or NoSync(),
     ).run()

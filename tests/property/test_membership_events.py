@@ -13,7 +13,7 @@ import pytest
 
 from consumerd.base.partition import TopicPartition
 from consumerd.group import events as e
-from consumerd.group.membership import Member
+from consumerd.group.membership import ZooKeeperMember
 from consumerd.group.membership_tables import Link, MembershipSettings, Phase
 from consumerd.wire.registry import StaticSubscription
 
@@ -42,7 +42,7 @@ class Driver:
         self.settings = MembershipSettings(
             settle=self.random.choice((0.0, 0.1)), reconcile_interval=self.random.choice((5.0, 30.0))
         )
-        self.member = Member(ME, StaticSubscription({"t": self.random.randint(1, 3)}), self.settings)
+        self.member = ZooKeeperMember(ME, StaticSubscription({"t": self.random.randint(1, 3)}), self.settings)
         self.now = 1000.0
         self.session = 0
         self.timer: float | None = None
@@ -129,7 +129,7 @@ class Driver:
         topics = {"t": {broker: range(self.random.randint(1, 6)) for broker in (0, 1)}}
         every = [TopicPartition("t", broker, number) for broker, numbers in topics["t"].items() for number in numbers]
         claimed = (frozenset(every) if well else self._some(every, 0.5)) if action.survey else None
-        return e.SnapshotTaken(action.ticket, e.GroupSnapshot(members, own, topics, owners, claimed))
+        return e.SnapshotTaken(action.ticket, e.MembershipSnapshot(members, own, topics, owners, claimed))
 
     # -- what happens
 
@@ -223,7 +223,7 @@ def test_does_not_spin_when_everything_fails() -> None:
                 del driver.asked[asked.ticket]
                 lost = dict.fromkeys(asked.verify, 66)
                 topics = {"t": {0: range(4)}}
-                driver.feed(e.SnapshotTaken(asked.ticket, e.GroupSnapshot({}, driver.session, topics, lost)))
+                driver.feed(e.SnapshotTaken(asked.ticket, e.MembershipSnapshot({}, driver.session, topics, lost)))
             elif isinstance(asked, e.Claim | e.Release):
                 del driver.asked[asked.ticket]
                 nothing: frozenset[TopicPartition] = frozenset()

@@ -22,7 +22,7 @@ from consumerd.group import (
     membership_holdings,
     membership_tables,
 )
-from consumerd.group.membership import Member
+from consumerd.group.membership import ZooKeeperMember
 from consumerd.group.membership_tables import HOLD, LINK, PHASE, MembershipSettings, Phase
 from consumerd.group.rules import V08Rules
 from tests.support.simulator import Handling, Outcome, Profile, Schedule, SimulationError, Weather
@@ -58,7 +58,9 @@ def blocks(count: int) -> list[range]:
     return [range(first, min(first + BLOCK, end)) for first in range(SEEDS, end, BLOCK)]
 
 
-def simulate(seeds: Iterable[int], profile: Profile | None = None, member: type[Member] = Member) -> Results:
+def simulate(
+    seeds: Iterable[int], profile: Profile | None = None, member: type[ZooKeeperMember] = ZooKeeperMember
+) -> Results:
     results = Results([], [], Counter())
 
     def follow(table: dict[tuple[State, Cause], State], state: State, cause: Cause) -> State:
@@ -164,14 +166,14 @@ def test_nudges_wake_jvm_members_that_stopped_rebalancing() -> None:
 # ---- Machines that are broken on purpose: the simulation must find each of them ------------------------------------
 
 
-class ClaimsBeforeReleasing(Member):
+class ClaimsBeforeReleasing(ZooKeeperMember):
     def _proceed(self) -> None:
         if self._may_write and self._phase is Phase.MEMBER and self._decided and self._fresh:
             self._claim()
         super()._proceed()
 
 
-class ReleasesBeforeDrained(Member):
+class ReleasesBeforeDrained(ZooKeeperMember):
     def handle(self, event: e.Event, now: float) -> list[e.Action]:
         actions = super().handle(event, now)
         for action in list(actions):
@@ -180,14 +182,14 @@ class ReleasesBeforeDrained(Member):
         return actions
 
 
-class TakesWhatIsBlocked(Member):
+class TakesWhatIsBlocked(ZooKeeperMember):
     def handle(self, event: e.Event, now: float) -> list[e.Action]:
         if isinstance(event, e.Claimed):
             event = e.Claimed(event.ticket, event.claimed | event.blocked, frozenset())
         return super().handle(event, now)
 
 
-class GivesUpClaiming(Member):
+class GivesUpClaiming(ZooKeeperMember):
     def handle(self, event: e.Event, now: float) -> list[e.Action]:
         actions = super().handle(event, now)
         if isinstance(event, e.Claimed) and event.blocked:
@@ -195,12 +197,12 @@ class GivesUpClaiming(Member):
         return actions
 
 
-class NeverVerifies(Member):
+class NeverVerifies(ZooKeeperMember):
     def _lose(self, holding: Holding) -> None:
         pass
 
 
-class NeverReconciles(Member):
+class NeverReconciles(ZooKeeperMember):
     def handle(self, event: e.Event, now: float) -> list[e.Action]:
         self._snapshots._reconcile_at = None
         return super().handle(event, now)
@@ -210,21 +212,21 @@ def with_own_id(event: e.SnapshotTaken, session_id: int) -> e.SnapshotTaken:
     return dataclasses.replace(event, snapshot=dataclasses.replace(event.snapshot, own_id_session=session_id))
 
 
-class AdoptsTheIdOfItsFormerSession(Member):
+class AdoptsTheIdOfItsFormerSession(ZooKeeperMember):
     def handle(self, event: e.Event, now: float) -> list[e.Action]:
         if isinstance(event, e.SnapshotTaken) and event.snapshot.own_id_session is not None:
             event = with_own_id(event, self._session_id)
         return super().handle(event, now)
 
 
-class NeverMissesItsId(Member):
+class NeverMissesItsId(ZooKeeperMember):
     def handle(self, event: e.Event, now: float) -> list[e.Action]:
         if isinstance(event, e.SnapshotTaken) and self._phase is Phase.MEMBER:
             event = with_own_id(event, self._session_id)
         return super().handle(event, now)
 
 
-class IgnoresTickets(Member):
+class IgnoresTickets(ZooKeeperMember):
     def handle(self, event: e.Event, now: float) -> list[e.Action]:
         if isinstance(event, e.Claimed | e.Drained | e.Released | e.Abandoned):
             for partition in sorted(event.claimed if isinstance(event, e.Claimed) else event.partitions):
@@ -234,7 +236,7 @@ class IgnoresTickets(Member):
         return super().handle(event, now)
 
 
-class StartsAnewBesideTheOldHandler(Member):
+class StartsAnewBesideTheOldHandler(ZooKeeperMember):
     """Does not wait for Abandoned."""
 
     def handle(self, event: e.Event, now: float) -> list[e.Action]:
@@ -245,7 +247,7 @@ class StartsAnewBesideTheOldHandler(Member):
         return actions
 
 
-class NeverNudges(Member):
+class NeverNudges(ZooKeeperMember):
     def handle(self, event: e.Event, now: float) -> list[e.Action]:
         return [action for action in super().handle(event, now) if not isinstance(action, e.Nudge)]
 
@@ -264,8 +266,8 @@ class NeverNudges(Member):
         (IgnoresTickets, None),
         (StartsAnewBesideTheOldHandler, None),
         (NeverNudges, SLOW_DRAINS),
-        pytest.param(Member, Profile(handling=Handling(heeds_lease=False)), id="IgnoresItsLease"),
+        pytest.param(ZooKeeperMember, Profile(handling=Handling(heeds_lease=False)), id="IgnoresItsLease"),
     ],
 )
-def test_simulation_detects_broken_members(member: type[Member], profile: Profile | None) -> None:
+def test_simulation_detects_broken_members(member: type[ZooKeeperMember], profile: Profile | None) -> None:
     assert any(simulate([seed], profile, member).failures for seed in range(200))

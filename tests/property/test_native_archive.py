@@ -16,7 +16,7 @@ from consumerd.spark.source.columns import ParseMode
 from consumerd.storage.archives.findings import SegmentSummary
 from consumerd.storage.log import archive as reading
 from consumerd.storage.log.archive import ArchivedRun, Flaw, IndexedMessages, read_indexed, read_runs
-from consumerd.wire.v07 import Codec, Message, MessageBatch, encode_message, encode_message_set, walk
+from consumerd.wire.v07 import Codec, MessageBatch, MessageLeaf, encode_message, encode_message_set, walk
 from consumerd.wire.v07.batch import MessageRun
 from tests.fuzz.mangling import mangled
 from tests.property.test_spark_splits import LIMITS, NAMES, PLAIN, WRAPPED, listed, read
@@ -32,9 +32,9 @@ MESSAGES = st.lists(st.one_of(PLAIN, WRAPPED), min_size=1, max_size=10)
 SEEDS = st.integers(0, 1 << 32)
 
 
-def taken_apart(found: Iterable[ArchivedRun | IndexedMessages | Flaw]) -> list[Message | Flaw]:
+def taken_apart(found: Iterable[ArchivedRun | IndexedMessages | Flaw]) -> list[MessageLeaf | Flaw]:
     """Messages with their identities, so that it does not show how they were cut."""
-    rows: list[Message | Flaw] = []
+    rows: list[MessageLeaf | Flaw] = []
     end = START
     for item in found:
         assert item.offset == end

@@ -34,7 +34,9 @@ V07, V08 = TopicPartition("t", 3, 7), TopicPartition.numbered("t", 7)
 SEEDS = st.integers(0, 1 << 32)
 
 
-def same_columns(codec: native.Codec, place: TopicPartition, decode: Callable[[], list[Content]], seed: int) -> None:
+def same_columns(
+    codec: native.NativeCodec, place: TopicPartition, decode: Callable[[], list[Content]], seed: int
+) -> None:
     """The columns of a batch, and of parts of it, by both codecs and with offsets of both widths."""
     made: list[Batch] = []
     for chosen in (None, codec):
@@ -64,14 +66,18 @@ def same_columns(codec: native.Codec, place: TopicPartition, decode: Callable[[]
 
 @settings(max_examples=15)
 @given(ROWS, st.binary(max_size=40), st.integers(0, 1 << 61), SEEDS)
-def test_of_messages_of_07(native_codec: native.Codec, made: list[Made], tail: bytes, offset: int, seed: int) -> None:
+def test_of_messages_of_07(
+    native_codec: native.NativeCodec, made: list[Made], tail: bytes, offset: int, seed: int
+) -> None:
     data = joined(made) + tail
     same_columns(native_codec, V07, lambda: [decode_batch(data, offset)], seed)
 
 
 @settings(max_examples=12)
 @given(fetches(), st.integers(0, 40), SEEDS)
-def test_of_records(native_codec: native.Codec, fetch: tuple[int, list[MadeRecords]], skipped: int, seed: int) -> None:
+def test_of_records(
+    native_codec: native.NativeCodec, fetch: tuple[int, list[MadeRecords]], skipped: int, seed: int
+) -> None:
     start, made = fetch
     data = joined_records(made)
     same_columns(native_codec, V08, lambda: [decode_records(data, start + skipped)], seed)
@@ -80,7 +86,7 @@ def test_of_records(native_codec: native.Codec, fetch: tuple[int, list[MadeRecor
 @settings(max_examples=6)
 @given(ROWS.filter(bool), fetches(), SEEDS)
 def test_of_mangled_data_which_the_pure_codec_decides_about(
-    native_codec: native.Codec, made: list[Made], fetch: tuple[int, list[MadeRecords]], seed: int
+    native_codec: native.NativeCodec, made: list[Made], fetch: tuple[int, list[MadeRecords]], seed: int
 ) -> None:
     data, (start, records) = joined(made), fetch
     bad = mangled(random.Random(seed), data, [data])
@@ -92,6 +98,6 @@ def test_of_mangled_data_which_the_pure_codec_decides_about(
 
 @settings(max_examples=8)
 @given(ROWS, ROWS, SEEDS)
-def test_of_joined_batches(native_codec: native.Codec, before: list[Made], after: list[Made], seed: int) -> None:
+def test_of_joined_batches(native_codec: native.NativeCodec, before: list[Made], after: list[Made], seed: int) -> None:
     one, two = joined(before), joined(after)
     same_columns(native_codec, V07, lambda: [decode_batch(one, 0), decode_batch(two, len(one))], seed)

@@ -82,7 +82,7 @@ PAYLOADS = st.lists(TEXTS | st.binary(max_size=12) | st.sampled_from([b"\xed\xa0
     st.integers(1, 300),
 )
 def test_on_lines_of_json(
-    native_codec: native.Codec,
+    native_codec: native.NativeCodec,
     sets: list[tuple[list[bytes], Codec, int]],
     topic: str,
     offset: int,

@@ -21,8 +21,8 @@ from consumerd.wire.v07 import (
     BatchEnd,
     Codec,
     DecodeLimits,
-    Message,
     MessageBatch,
+    MessageLeaf,
     check_produced_set,
     decode_batch,
     encode_message_set,
@@ -90,13 +90,13 @@ ROWS = sets(MESSAGES, 12)
 OFFSETS = st.integers(0, 1 << 62)
 
 
-def expected_messages(made: Iterable[Made], offset: int) -> list[Message]:
+def expected_messages(made: Iterable[Made], offset: int) -> list[MessageLeaf]:
     found = []
     for part in made:
         end = offset + len(part.data)
         last = len(part.leaves) - 1
         for index, payload in enumerate(part.leaves):
-            found.append(Message(offset, index, end if index == last else offset, payload))
+            found.append(MessageLeaf(offset, index, end if index == last else offset, payload))
         offset = end
     return found
 
@@ -178,7 +178,7 @@ def test_truncation_loses_only_what_is_cut(made: list[Made], data: st.DataObject
 @given(ROWS, st.integers(1, 60))
 def test_fetching_in_pieces_equals_the_whole(made: list[Made], size: int) -> None:
     whole = joined(made)
-    found: list[Message] = []
+    found: list[MessageLeaf] = []
     offset, asked = 0, size
     while offset < len(whole):
         batch = decode_batch(whole[offset : offset + asked], offset, limits=LIMITS)

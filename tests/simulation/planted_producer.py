@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from consumerd.base.errors import BrokerError
-from consumerd.producer.v08.delivery import Exchange, Outcome
+from consumerd.producer.v08.delivery import BatchOutcome, ProduceRequests
 from consumerd.producer.v08.sender import Sender
 
 if TYPE_CHECKING:
@@ -49,27 +49,27 @@ def next_batch_first() -> Iterator[None]:
 @contextmanager
 def acknowledged_when_sent() -> Iterator[None]:
     """A request whose connection breaks counts as delivered."""
-    produce = Exchange.produce
+    produce = ProduceRequests.produce
 
-    async def produce_without_answer(self: Exchange, node_id: int, queues: Any) -> dict[Any, Outcome]:
+    async def produce_without_answer(self: ProduceRequests, node_id: int, queues: Any) -> dict[Any, BatchOutcome]:
         try:
             return await produce(self, node_id, queues)
         except BrokerError:
-            return dict.fromkeys(queues, Outcome(None))
+            return dict.fromkeys(queues, BatchOutcome(None))
 
-    with _PATCH(Exchange, "produce", produce_without_answer):
+    with _PATCH(ProduceRequests, "produce", produce_without_answer):
         yield
 
 
 @contextmanager
 def refusal_not_read() -> Iterator[None]:
     """The error code of a partition is not looked at."""
-    outcome = Exchange._outcome
+    outcome = ProduceRequests._outcome
 
-    def outcome_without_error(self: Exchange, partition: Any, part: dict[str, Any]) -> Outcome:
+    def outcome_without_error(self: ProduceRequests, partition: Any, part: dict[str, Any]) -> BatchOutcome:
         return outcome(self, partition, {**part, "error_code": 0})
 
-    with _PATCH(Exchange, "_outcome", outcome_without_error):
+    with _PATCH(ProduceRequests, "_outcome", outcome_without_error):
         yield
 
 

@@ -36,7 +36,7 @@ from consumerd.storage.archives import (
     ArchiveExport,
     ExportOptions,
     NoProgress,
-    StopRequest,
+    StopFlag,
     export_worker,
     find_sources,
     outputs,
@@ -168,7 +168,7 @@ def export(story: Story) -> None:
     def run() -> None:
         ArchiveExport(
             find_sources([str(story.source)]), out, ExportOptions(broker=2), workers=1, progress=NoProgress(),
-            stop=StopRequest(), monotonic=lambda: 0.0,
+            stop=StopFlag(), monotonic=lambda: 0.0,
         ).run()  # fmt: skip
 
     def check() -> None:

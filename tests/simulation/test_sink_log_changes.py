@@ -143,7 +143,7 @@ def test_log_that_goes_back_behind_a_stored_row_is_an_error(story: Callable[[Tel
         former = set(world.rows)
         assert len(former) == 2 * BEFORE
         story(telling)
-        assert {type(each) for each in failures(telling)} == {postgres.RangeOverlapError}
+        assert {type(each) for each in failures(telling)} == {postgres.RowsOverlapError}
         assert former <= set(world.rows)
 
 

@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from consumerd.base.partition import TopicPartition
-from consumerd.demo.audit import AuditResult, Caught, Record
+from consumerd.demo.audit import AuditRecord, AuditResult, Caught
 from consumerd.storage.log.dump import find_segments, read_segment
 from tests.soak.stage import LINES, lines_of, number_of
 from tests.torture.account import Account, expiries, explains
@@ -133,7 +133,7 @@ def check_deliveries(
     partitions = {partition: _Deliveries(log) for partition, log in contents.logs.items()}
     had: list[tuple[float, str]] = []
     for record in records:
-        excused = caught.excuses(Record(record.at, record.member, 0, record.partition, record.claim, []))
+        excused = caught.excuses(AuditRecord(record.at, record.member, 0, record.partition, record.claim, []))
         state = partitions[record.partition]
         if record.claim:
             state.owner = record.member

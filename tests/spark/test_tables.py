@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from consumerd.spark.tables import Table
+    from consumerd.spark.tables import BatchTable
 
 
 def numbers(spark: SparkSession, start: int, end: int) -> DataFrame:
@@ -31,7 +31,7 @@ def bulky(spark: SparkSession, start: int, end: int) -> DataFrame:
     return spark.range(start, end, numPartitions=1).selectExpr("id", f"concat({text}) text")
 
 
-def ids(table: Table) -> list[int]:
+def ids(table: BatchTable) -> list[int]:
     return sorted(row.id for row in table.read().select("id").collect())
 
 
@@ -45,7 +45,7 @@ def held(folder: Path) -> list[int]:
     return sorted(found)
 
 
-def streamed(table: Table, into: Path, limit: int | None = None) -> list[list[int]]:
+def streamed(table: BatchTable, into: Path, limit: int | None = None) -> list[list[int]]:
     """The rows of each micro-batch of an AvailableNow query over the table; `into` is its checkpoint."""
     seen: list[list[int]] = []
     query = (

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from consumerd.wire.v08.records import RecordSet
 
 
-def installed_native_codec() -> native.Codec | None:
+def installed_native_codec() -> native.NativeCodec | None:
     """The native codec where it is installed, whatever the environment chooses; None where it is not."""
     try:
-        found = cast("native.Codec", importlib.import_module("consumerd_native"))
+        found = cast("native.NativeCodec", importlib.import_module("consumerd_native"))
     except ModuleNotFoundError:
         return None
     assert found.INTERFACE == native.INTERFACE, "consumerd-native is of another version: `make setup` builds it anew"

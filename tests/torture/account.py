@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from consumerd.base.partition import TopicPartition
-    from consumerd.demo.audit import AuditResult, Record
+    from consumerd.demo.audit import AuditRecord, AuditResult
     from tests.torture.stage import Log, Member, Stage
 
 #: What a commit takes at most on a busy machine, in seconds.
@@ -104,7 +104,7 @@ def explains(cause: Cause, member: str, first: float, again: float) -> bool:
     return cause.begin - COMMIT_INTERVAL - COMMIT_SECONDS <= first <= cause.end + SESSION_TIMEOUT
 
 
-def classify(records: Iterable[Record], causes: Sequence[Cause], caught: Caught, account: Account) -> None:
+def classify(records: Iterable[AuditRecord], causes: Sequence[Cause], caught: Caught, account: Account) -> None:
     """Count the repetitions that causes explain, and those that they do not. `records` in the order of time.
 
     A batch that was under way while its member stood still comes again if the next owner has had it meanwhile.

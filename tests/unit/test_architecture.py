@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -73,6 +74,23 @@ def test_files_import_each_other_in_one_direction() -> None:
     except CycleError as error:
         circle = " -> ".join(reversed(error.args[1]))
         pytest.fail(f"{circle}: move what two of them share to a file that neither imports", pytrace=False)
+
+
+#: Why two classes have a name on purpose, and the names.
+SAME_NAMES = {
+    "one for each dialect, in the folders v07 and v08": {"ErrorCode", "Route", "Sender"},
+    "the two membership machines have the same events, actions and phases, read as `events.Drain`": {
+        "Abandon", "Abandoned", "Drain", "Drained", "OwnershipLost", "Phase", "StartConsuming",
+    },
+    "ports for files, of a log and of tables": {"Files"},
+}  # fmt: skip
+
+
+def test_class_names_are_defined_once() -> None:
+    """Whoever searches for a name finds the one class. Private names, which one file uses, are not counted."""
+    defined = Counter(re.findall(r"^ *class ([A-Za-z]\w*)", code(), flags=re.MULTILINE))
+    assert len(defined) > 1000
+    assert {name for name, count in defined.items() if count > 1} == set().union(*SAME_NAMES.values())
 
 
 def test_table_of_rooms_names_every_room() -> None:

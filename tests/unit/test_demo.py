@@ -12,7 +12,7 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.audit import AuditResult
 from consumerd.demo.corpus import Measure, measure, named_corpus
-from consumerd.demo.errors import InputError
+from consumerd.demo.errors import DemoInputError
 from consumerd.demo.feed import LONGEST_LINE, Feed, message_limit
 from consumerd.demo.ledger import Ledger
 from consumerd.demo.processes import BrokerProcess
@@ -74,7 +74,7 @@ async def test_feed_keeps_its_pace_with_a_single_line(tmp_path: Path) -> None:
 def test_message_limit_fits_the_longest_line() -> None:
     assert message_limit(Measure(1, 10, 10)) == 1_000_000
     assert message_limit(Measure(1, 3_000_000, 3_000_000)) > 3_000_000 * 7 // 6 + 32
-    with pytest.raises(InputError, match="the longest line"):
+    with pytest.raises(DemoInputError, match="the longest line"):
         message_limit(Measure(1, 1, LONGEST_LINE + 1))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import consumerd
+import consumerd.net.client
 import consumerd.producer
 import consumerd.testing
 
@@ -69,5 +70,7 @@ def test_deprecated_names_are_aliases_and_warn() -> None:
         assert old not in consumerd.producer.__all__
     with pytest.raises(AttributeError, match="has no attribute 'LogicalProducr'"):
         _ = consumerd.producer.LogicalProducr  # type: ignore[attr-defined]
-    with pytest.warns(DeprecationWarning, match=r"use consumerd\.testing\.CoroutineRunner"):
-        assert consumerd.testing.Run is consumerd.testing.CoroutineRunner  # type: ignore[attr-defined]
+    for former, present in (("Run", "CoroutineRunner"), ("Member", "MemoryMember"), ("Delivery", "DeliveredBatch")):
+        with pytest.warns(DeprecationWarning, match=rf"use consumerd\.testing\.{present}"):
+            assert getattr(consumerd.testing, former) is getattr(consumerd.testing, present)
+    assert consumerd.net.client.NoBrokerError is consumerd.net.client.NoBrokerReachedError

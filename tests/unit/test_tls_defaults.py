@@ -27,7 +27,7 @@ from consumerd.handlers.builtin.http import HttpRequestError
 from consumerd.handlers.picked import PickedContent
 from consumerd.net import ConnectionSettings, connect
 from consumerd.net.zk import ConnectionLimits, NotConnected, ZooKeeperHost
-from consumerd.net.zk.connection import Connection, ConnectionEnded
+from consumerd.net.zk.connection import ConnectionEnded, ZooKeeperConnection
 from consumerd.service.config.build import build_session, build_tls
 from consumerd.service.config.build_v08 import build_client_of
 from consumerd.service.config.servers import KafkaSection, TlsSection, ZooKeeperSection
@@ -68,7 +68,7 @@ async def zookeeper(port: int, authority: Path) -> None:
     session = build_session(section, clock=CLOCK, rng=RNG)
     tls = session._supervisor._settings.ssl
     assert isinstance(tls, Renewed)
-    connection = Connection(
+    connection = ZooKeeperConnection(
         ZooKeeperHost(HOST, port),
         HOST,
         ssl=tls.now(),

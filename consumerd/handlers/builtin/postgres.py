@@ -70,7 +70,7 @@ def _server_of(dsn: str | None) -> str:
     return "a local socket or localhost, as neither dsn nor PGHOST names a host"
 
 
-class RangeOverlapError(HandlerFailedError):
+class RowsOverlapError(HandlerFailedError):
     """A batch lies before the position, or its rows are there: its messages are stored, or others in their place."""
 
 
@@ -90,7 +90,7 @@ class PostgresHandler(Handler):
     `table`: of the messages, and `positions`: of the positions; both are created where they do not exist, unless
     `create` is false. `connections`: to the server at most. `timeout`: seconds for a connection, for a statement, and
     until the server ends the transaction of a process that does not continue it.
-    Raises PartitionTakenError, RangeOverlapError, and what the server says, which the retry policy handles.
+    Raises PartitionTakenError, RowsOverlapError, and what the server says, which the retry policy handles.
     """
 
     def __init__(
@@ -278,7 +278,7 @@ class PostgresHandler(Handler):
         stored: int | None = None if former.replaced_by(batch.log) else row["next_offset"]
         if stored is not None and batch.start_offset < stored:
             if stored != claim.uncertain:
-                raise RangeOverlapError(
+                raise RowsOverlapError(
                     f"offset {batch.start_offset} of {partition} is below {stored}, up to where {self._positions} says "
                     "that it is stored: the topic was recreated or its log was truncated; set another `table` and "
                     "`positions`, or delete its rows from both tables, to store it again."
@@ -300,7 +300,7 @@ class PostgresHandler(Handler):
     async def _copy(
         self, connection: Connection[Any], batch: Batch, stored: int | None, topic_id: tuple[str, ...]
     ) -> None:
-        """Copy the messages from `stored` on. Raises RangeOverlapError where the table has a row for one of them."""
+        """Copy the messages from `stored` on. Raises RowsOverlapError where the table has a row for one of them."""
         import asyncpg  # noqa: PLC0415
 
         try:
@@ -315,7 +315,7 @@ class PostgresHandler(Handler):
                     timeout=self._timeout,
                 )
         except asyncpg.UniqueViolationError as error:
-            raise RangeOverlapError(
+            raise RowsOverlapError(
                 f"{self._table} has rows of {batch.partition} between the offsets {batch.start_offset} and "
                 f"{batch.next_offset} already, of another group or of a topic that was recreated: set another `table`, "
                 f"or let the primary key contain topic_id ({error})."

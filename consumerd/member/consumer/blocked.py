@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from consumerd.base.partition import TopicPartition
-    from consumerd.net.cluster.watched import Node
+    from consumerd.net.cluster.watched import ZNode
 
 log = structlog.get_logger(__name__)
 
@@ -48,7 +48,7 @@ class BlockedClaim:
     due: float = FIRST_AFTER
 
 
-def holder_of(node: Node | None) -> Holder:
+def holder_of(node: ZNode | None) -> Holder:
     """Return the owner by its node; None: the node changed since it was read."""
     if node is None:
         return Holder(None, None)

@@ -1,13 +1,14 @@
 """The consumer in a group in ZooKeeper: runs the membership machine and performs its actions.
 
-Strategy: one queue of events, one loop that feeds them to the pure machine (`consumerd.group.membership.Member`), one
-method per kind of action. Each action that takes time runs in a task of one TaskGroup and puts its answer into the
-queue; so the machine is never entered twice, and there is no lock around decisions. Three functions tell the story:
-`run` (start, main loop, end: `consumerd.member.consumer.running`), `_perform` (an action), and `request_stop`.
+Strategy: one queue of events, one loop that feeds them to the pure machine
+(`consumerd.group.membership.ZooKeeperMember`), one method per kind of action. Each action that takes time runs in a
+task of one TaskGroup and puts its answer into the queue; so the machine is never entered twice, and there is no lock
+around decisions. Three functions tell the story: `run` (start, main loop, end: `consumerd.member.consumer.running`),
+`_perform` (an action), and `request_stop`.
 
-    ZooKeeper session ──events──►┐                    ┌──► GroupCoordination (znodes)
-    watches, timer, answers ────►│ queue ► Member ────┤
-    failures, stop ─────────────►┘                    └──► OwnedPartitions (fetch ► lane ► handler ► tracker)
+    ZooKeeper session ──events──►┐                           ┌──► GroupCoordination (znodes)
+    watches, timer, answers ────►│ queue ► ZooKeeperMember ──┤
+    failures, stop ─────────────►┘                           └──► OwnedPartitions (fetch ► lane ► handler ► tracker)
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import structlog
 from consumerd.base.partition import NO_BROKER, TopicPartition
 from consumerd.base.ports import SessionEvent
 from consumerd.base.turns import in_turns
-from consumerd.group import Member, Phase, events
+from consumerd.group import Phase, ZooKeeperMember, events
 from consumerd.member.consumer.awaited import AwaitedTopics
 from consumerd.member.consumer.blocked import BlockedClaims
 from consumerd.member.consumer.controls import PartitionControls
@@ -97,7 +98,7 @@ class GroupConsumer(RunningMember[events.Event]):
         self._awaited = AwaitedTopics(settings.group, settings.subscription)
         #: Set by `_begin`.
         self._unsubscribe: Callable[[], None]
-        self._member = Member(settings.consumer_id, settings.subscription, settings.membership, backend.rules)
+        self._member = ZooKeeperMember(settings.consumer_id, settings.subscription, settings.membership, backend.rules)
         self.fence = Fence(zk, clock, settings.lease_margin)
         pool, self._fetching, self.brokers = backend.fetching(zk, self, rng)
         self._coordination = GroupCoordination(zk, settings, backend, clock=clock, triggered=self._triggered)

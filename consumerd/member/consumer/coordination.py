@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from consumerd.member.consumer.backends import GroupBackend
     from consumerd.member.consumer.blocked import Holder
     from consumerd.member.consumer.settings import ConsumerSettings
-    from consumerd.net.cluster.watched import Node
+    from consumerd.net.cluster.watched import ZNode
     from consumerd.wire.registry import Subscription
 
 log = structlog.get_logger(__name__)
@@ -190,7 +190,7 @@ class GroupCoordination:
 
     async def _create_nodes(
         self, streams: Mapping[TopicPartition, int], session_id: int
-    ) -> dict[TopicPartition, Node | None]:
+    ) -> dict[TopicPartition, ZNode | None]:
         """Create the missing nodes, and read all of them. Watches report later changes."""
         self._require(session_id)
         for topic in sorted({partition.topic for partition in streams}):
@@ -202,7 +202,7 @@ class GroupCoordination:
                 value = format_owner(self._consumer_id, stream).encode()
                 create.append(Create(path, value, ephemeral=True))
         writes = [partial(self._create, chunk, session_id) for chunk in self._chunks(create)]
-        found: dict[TopicPartition, Node | None] = {}
+        found: dict[TopicPartition, ZNode | None] = {}
 
         async def read() -> None:
             found.update(
@@ -228,7 +228,7 @@ class GroupCoordination:
         except NoNode:  # a parent was deleted: the next round creates it again
             self._parents.clear()
 
-    async def _is_ours(self, partition: TopicPartition, node: Node, stream: int, session_id: int) -> bool:
+    async def _is_ours(self, partition: TopicPartition, node: ZNode, stream: int, session_id: int) -> bool:
         """Whether the owner node is as we meant to create it."""
         if not self._owns(node, session_id):
             return False
@@ -240,7 +240,7 @@ class GroupCoordination:
             return False
         return True
 
-    def _owns(self, node: Node, session_id: int) -> bool:
+    def _owns(self, node: ZNode, session_id: int) -> bool:
         """Whether an owner node is this member's. What a peer may have written into it does not matter."""
         if node.stat.ephemeral_owner != session_id:
             return False

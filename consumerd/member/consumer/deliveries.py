@@ -1,8 +1,8 @@
 """Batches on their way through a stream: how much was delivered, how much is handled, and when they end.
 
 Strategy: the partition's work waits in `StreamSink.handle` while the stream returns the batch's messages, and a
-`Delivery` counts: `taken` messages were returned, `handled` of them are handled. The difference is what the program
-holds. A delivery ends once, with a verdict: everything was handled, or the rest is given back.
+`StreamedBatch` counts: `taken` messages were returned, `handled` of them are handled. The difference is what the
+program holds. A delivery ends once, with a verdict: everything was handled, or the rest is given back.
 
 A partition that is revoked ends at a boundary where the next owner can continue without repeating anything: only the
 last message of a compressed one moves the position (golden notes, 2), so a compressed message that was begun is
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from consumerd.handlers import Batch, Message
 
 
-class Delivery:
+class StreamedBatch:
     """A batch that a stream delivers. `sink` is the sink that offered it."""
 
     __slots__ = ("_base", "_given", "_over", "batch", "handled", "length", "messages", "sink", "taken")
@@ -75,15 +75,15 @@ class Delivery:
 class Offers(Protocol):
     """The operations of a sink on its stream."""
 
-    def offer(self, delivery: Delivery) -> None:
+    def offer(self, delivery: StreamedBatch) -> None:
         """Deliver it in its turn."""
         ...
 
-    def withdraw(self, delivery: Delivery) -> None:
+    def withdraw(self, delivery: StreamedBatch) -> None:
         """Deliver nothing more of it."""
         ...
 
-    def reconsider(self, delivery: Delivery) -> None:
+    def reconsider(self, delivery: StreamedBatch) -> None:
         """Decide again whether it continues: its sink winds down, or holds."""
         ...
 
@@ -95,7 +95,7 @@ class StreamSink:
 
     def __init__(self, stream: Offers, allowed: Callable[[], bool]) -> None:
         self._stream = stream
-        self._delivery: Delivery | None = None
+        self._delivery: StreamedBatch | None = None
         #: Whether messages may be delivered at this very moment.
         self.allowed = allowed
         self.winding = False
@@ -105,7 +105,7 @@ class StreamSink:
         if self.winding:
             raise HandedBackError
         over: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        delivery = self._delivery = Delivery(batch, self, over)
+        delivery = self._delivery = StreamedBatch(batch, self, over)
         try:
             if not self.held:
                 self._stream.offer(delivery)

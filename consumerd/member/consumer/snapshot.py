@@ -19,7 +19,7 @@ import structlog
 
 from consumerd.base.errors import ZooKeeperError, reason_of
 from consumerd.base.partition import NO_BROKER, TopicPartition
-from consumerd.group.events import GroupSnapshot
+from consumerd.group.events import MembershipSnapshot
 from consumerd.group.rules import topics_to_read
 from consumerd.net.cluster.reading import children, read_all
 from consumerd.net.zk.errors import ConnectionLost, NotConnected, SessionChanged
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from consumerd.base.ports import ZooKeeper
     from consumerd.group import GroupRules, Topics
     from consumerd.group.events import TakeSnapshot
-    from consumerd.net.cluster.watched import Node, WatchedNodes
+    from consumerd.net.cluster.watched import WatchedNodes, ZNode
 
 log = structlog.get_logger(__name__)
 
@@ -130,7 +130,7 @@ class SnapshotReader:
         self._claimants: set[str] = set()
         self._others_reported = False
 
-    async def read(self, consumer_id: str, action: TakeSnapshot) -> GroupSnapshot:
+    async def read(self, consumer_id: str, action: TakeSnapshot) -> MembershipSnapshot:
         """Read the snapshot that `action` requests, as the member `consumer_id` sees it."""
         self._read = set()
         self._reread = action.survey
@@ -143,7 +143,9 @@ class SnapshotReader:
         self._report_others(members)
         for path in self._nodes.paths() - self._read:
             self._nodes.forget(path)
-        return GroupSnapshot(members, own.stat.ephemeral_owner if own is not None else None, topics, owners, claimed)
+        return MembershipSnapshot(
+            members, own.stat.ephemeral_owner if own is not None else None, topics, owners, claimed
+        )
 
     async def _members(self) -> dict[str, str]:
         names = self._named(ids_path(self._group), "consumer id", await self._children(ids_path(self._group)))
@@ -251,7 +253,7 @@ class SnapshotReader:
             self._nodes.refresh(path)
         return await self._nodes.children(path)
 
-    async def _node(self, path: str, *, reread: bool = False) -> Node | None:
+    async def _node(self, path: str, *, reread: bool = False) -> ZNode | None:
         self._read.add(path)
         if reread:
             self._nodes.refresh(path)

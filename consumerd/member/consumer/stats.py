@@ -82,7 +82,7 @@ class Rebalance:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitResult:
+class CommitAttempt:
     """One request to the offset store. Times on the member's clock."""
 
     began: float
@@ -97,7 +97,7 @@ class CommitResult:
 class StatsObserver(Protocol):
     """Called right after something was counted, on the loop. Must neither block nor raise."""
 
-    def committed(self, result: CommitResult) -> None:
+    def committed(self, result: CommitAttempt) -> None:
         """A request to the offset store has ended."""
         ...
 
@@ -154,13 +154,13 @@ class ConsumerStats:
         """Count a commit; times on the member's clock."""
         self.commits += committed
         if self.observer is not None:
-            self.observer.committed(CommitResult(began, ended, committed, lost))
+            self.observer.committed(CommitAttempt(began, ended, committed, lost))
 
     def commit_failed(self, began: float, ended: float, failed: int, error: BaseException) -> None:
         """Count the offsets of a commit that `error` ended."""
         self.failed_commits += failed
         if self.observer is not None:
-            self.observer.committed(CommitResult(began, ended, 0, 0, error))
+            self.observer.committed(CommitAttempt(began, ended, 0, 0, error))
 
     def totals(self) -> dict[str, int]:
         """Return the counters that are one number each."""

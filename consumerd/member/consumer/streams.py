@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from consumerd.base.partition import TopicPartition
     from consumerd.base.ports import Clock
     from consumerd.handlers import Batch, HandlerContext, Message
-    from consumerd.member.consumer.deliveries import Delivery
+    from consumerd.member.consumer.deliveries import StreamedBatch
     from consumerd.member.consumer.sinks import Sink
 
 #: Seconds for which a check of the fence is valid, and the loop may be kept waiting.
@@ -51,8 +51,8 @@ class MessageStream:
         self._timeout = timeout
         self._now = clock.monotonic
         #: Those that were offered, the current one too, as a set that keeps its order.
-        self._ready: dict[Delivery, None] = {}
-        self._current: Delivery | None = None
+        self._ready: dict[StreamedBatch, None] = {}
+        self._current: StreamedBatch | None = None
         self._fresh_until = _NEVER
         self._pace = _Pace()
         self._news = asyncio.Event()
@@ -112,7 +112,7 @@ class MessageStream:
         self._pace.go_on(taken, now)
         return True
 
-    async def _take(self) -> Delivery:
+    async def _take(self) -> StreamedBatch:
         """Return the delivery that continues, which has messages left and which the fence allows at this moment."""
         if self._waiting:
             raise ConnectorStateError(f"{self!r} is iterated by two tasks at once; create more streams instead")
@@ -168,25 +168,25 @@ class MessageStream:
         """Whether no task will continue the iteration after the current message."""
         return self._left or self._task is None or self._task.done()
 
-    def offer(self, delivery: Delivery) -> None:
+    def offer(self, delivery: StreamedBatch) -> None:
         """Deliver it in its turn."""
         self._ready[delivery] = None
         self._news.set()
 
-    def withdraw(self, delivery: Delivery) -> None:
+    def withdraw(self, delivery: StreamedBatch) -> None:
         """Deliver nothing more of it."""
         self._ready.pop(delivery, None)
         if delivery is self._current:
             self._current = None
 
-    def reconsider(self, delivery: Delivery) -> None:
+    def reconsider(self, delivery: StreamedBatch) -> None:
         """Decide again: its sink winds down, or holds. A task that still iterates may finish its messages."""
         self._fresh_until = _NEVER
         self._pace.stop()
         if delivery is not self._current or not delivery.in_use or self.deserted:
             self._decide(delivery)
 
-    def _decide(self, delivery: Delivery) -> None:
+    def _decide(self, delivery: StreamedBatch) -> None:
         """End, withdraw or keep a delivery of which nothing is in use."""
         sink = delivery.sink
         if delivery.handled == delivery.length:

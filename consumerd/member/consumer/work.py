@@ -21,7 +21,7 @@ from consumerd.handlers import Batch
 from consumerd.handlers.batching import join, joinable
 from consumerd.member.consumer.sinks import HandedBackError
 from consumerd.member.fetch import LaneClosedError
-from consumerd.member.fetch.event import Event
+from consumerd.member.fetch.event import Flag
 from consumerd.member.offsets import HandledPrefix
 from consumerd.wire.v08.records import RecordSet
 
@@ -121,7 +121,7 @@ class PartitionWork:
         #: A batch from the lane that could not be joined to the current one.
         self._next: Fetched | None = None
         #: Cleared while the partition is paused.
-        self._resumed = Event(is_set=True)
+        self._resumed = Flag(is_set=True)
 
     @property
     def position(self) -> int:

@@ -1,4 +1,4 @@
-"""`Event`: as `asyncio.Event`, for the several that each partition has.
+"""`Flag`: as `asyncio.Event`, for the several that each partition has.
 
 Strategy: those of asyncio hold a deque of waiters from the start, of more than 600 bytes, and nearly all of a member's
 thousand partitions are idle. Here a list is made by the first task that has to wait.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 
-class Event:
+class Flag:
     """A flag that tasks of one event loop wait for."""
 
     __slots__ = ("_is_set", "_waiters")

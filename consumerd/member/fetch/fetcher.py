@@ -25,7 +25,7 @@ from consumerd.base.backoff import Backoff
 from consumerd.base.errors import BrokerError, reason_of
 from consumerd.base.partition import UNKNOWN_LOG, LogId
 from consumerd.member.fetch.errors import LaneClosedError
-from consumerd.member.fetch.event import Event
+from consumerd.member.fetch.event import Flag
 from consumerd.member.fetch.log_changes import LogChangeKind
 from consumerd.member.fetch.policies import FetchingOverError, FetchPolicies
 from consumerd.member.fetch.response import FetchDecision, FetchOutcome, classify
@@ -164,7 +164,7 @@ class Fetcher:
         self._services = services
         self._settings = settings = services.settings
         self._size = settings.fetch_bytes
-        self._resumed = Event(is_set=True)
+        self._resumed = Flag(is_set=True)
         self._failures = Backoff(settings.retry_backoff_min, settings.retry_backoff_max, services.rng)
         #: When to log again that the offset stays out of range (the clock's seconds), and the pauses between.
         self._report_at, self._report_pauses = 0.0, Backoff(*REPORT_PAUSES, services.rng)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from consumerd.base.budget import ByteBudget, Reservation
 from consumerd.member.fetch.errors import LaneClosedError
-from consumerd.member.fetch.event import Event
+from consumerd.member.fetch.event import Flag
 from consumerd.wire.v07 import MessageBatch
 from consumerd.wire.v08.records import RecordSet
 
@@ -50,9 +50,9 @@ class Lane:
         self._queue: list[tuple[Fetched, Reservation]] = []
         self._in_hand: dict[int, tuple[Fetched, Reservation]] = {}
         self._closed = False
-        self._room = Event()
-        self._filled = Event()
-        self._drained = Event()
+        self._room = Flag()
+        self._filled = Flag()
+        self._drained = Flag()
         self._update()
 
     @property
@@ -124,7 +124,7 @@ class Lane:
         _set(self._drained, not self._queue and not self._in_hand)
 
 
-def _set(event: Event, state: bool) -> None:
+def _set(event: Flag, state: bool) -> None:
     if state:
         event.set()
     else:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         AuthenticationError,
         BrokerRefusedError,
         NoBrokerError,
+        NoBrokerReachedError,
         RequestTooLargeError,
         UnavailableError,
         error_of,
@@ -36,8 +37,8 @@ else:
             "consumerd.net.client.cluster": "ClusterClient topic_partitions",
             "consumerd.net.client.epochs": "EpochEnd epoch_ends",
             "consumerd.net.client.errors": (
-                "AuthenticationError BrokerRefusedError NoBrokerError RequestTooLargeError UnavailableError error_of"
-                " topic_error"
+                "AuthenticationError BrokerRefusedError NoBrokerError NoBrokerReachedError RequestTooLargeError"
+                " UnavailableError error_of topic_error"
             ),
             "consumerd.net.client.fetching": "FetchedPartition FetchedPartitions fetch_partitions",
             "consumerd.net.client.making": "find_broker make_client",
@@ -68,6 +69,7 @@ __all__ = [
     "FetchedPartitions",
     "ListedOffsets",
     "NoBrokerError",
+    "NoBrokerReachedError",
     "Node",
     "PartitionFetch",
     "PartitionMetadata",

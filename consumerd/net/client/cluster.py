@@ -22,7 +22,7 @@ from consumerd.base.errors import BrokerError, NotFoundError
 from consumerd.net import ConnectError, ConnectionClosedError
 from consumerd.net.client.errors import (
     BrokerRefusedError,
-    NoBrokerError,
+    NoBrokerReachedError,
     UnavailableError,
     V07BrokerError,
     error_of,
@@ -146,7 +146,8 @@ class ClusterClient:
         return opened
 
     async def any_channel(self, besides: Container[Address] = ()) -> Channel:
-        """Return the channel to some broker, an open one if there is any. Raises NoBrokerError with the last reason.
+        """Return the channel to some broker, an open one if there is any. Raises NoBrokerReachedError with the last
+        reason.
 
         `besides`: servers of the bootstrap list that are not asked.
         """
@@ -166,7 +167,9 @@ class ClusterClient:
         if tried and all(isinstance(error, V07BrokerError) for error in tried):
             raise tried[-1]  # trying again does not help
         last = tried[-1] if tried else "none is known yet"
-        raise NoBrokerError(f"no broker of the cluster can be reached ({len(tried)} tried); last error: {last}", tried)
+        raise NoBrokerReachedError(
+            f"no broker of the cluster can be reached ({len(tried)} tried); last error: {last}", tried
+        )
 
     def _bootstrap_again(self) -> None:
         """Forget all that brokers said, and drop all connections to them."""

@@ -17,12 +17,16 @@ class UnavailableError(BrokerError):
     """Something is temporarily unavailable; a later attempt is safe and may succeed."""
 
 
-class NoBrokerError(UnavailableError):
+class NoBrokerReachedError(UnavailableError):
     """No broker of the cluster could be reached in time. `tried`: the result of each attempt."""
 
     def __init__(self, message: str, tried: Sequence[BrokerError] = ()) -> None:
         super().__init__(message)
         self.tried = tuple(tried)
+
+
+#: The former name, for programs that import it.
+NoBrokerError = NoBrokerReachedError
 
 
 class V07BrokerError(BrokerError):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from consumerd.net import ConnectError, connect
 from consumerd.net.client.cluster import ClusterClient
-from consumerd.net.client.errors import NoBrokerError
+from consumerd.net.client.errors import NoBrokerReachedError
 from consumerd.net.client.opening import ChannelOpener
 from consumerd.net.client.sasl import SaslAuthenticator
 from consumerd.net.client.settings import ClientSettings
@@ -55,11 +55,11 @@ def security_protocol(*, tls: bool, sasl: bool) -> str:
 
 
 async def find_broker(client: ClusterClient, bootstrap: Sequence[str], timeout: float) -> None:
-    """Return when a broker has answered. Raises NoBrokerError after `timeout` seconds, and permanent errors."""
+    """Return when a broker has answered. Raises NoBrokerReachedError after `timeout` seconds, and permanent errors."""
     try:
         await client.retrying("find a broker", client.refresh, timeout=timeout)
-    except (ConnectError, NoBrokerError) as error:
-        raise NoBrokerError(
+    except (ConnectError, NoBrokerReachedError) as error:
+        raise NoBrokerReachedError(
             f"no broker of {', '.join(bootstrap)} answered within {timeout:g} s; check bootstrap and that they run: "
             f"{error}"
         ) from error

@@ -9,14 +9,14 @@ from consumerd.net.cluster.names import TreeName
 from consumerd.net.cluster.topic_nodes import TopicNodes
 
 if TYPE_CHECKING:
-    from consumerd.net.cluster.groups import GroupReader, GroupView, Member
+    from consumerd.net.cluster.groups import GroupReader, GroupView, LiveMember
     from consumerd.net.cluster.view import ClusterView
     from consumerd.net.cluster.view_v08 import PartitionView, V08ClusterView, V08Topics
 else:
     __getattr__ = lazy_names(
         __name__,
         {
-            "consumerd.net.cluster.groups": "GroupReader GroupView Member",
+            "consumerd.net.cluster.groups": "GroupReader GroupView LiveMember",
             "consumerd.net.cluster.view": "ClusterView",
             "consumerd.net.cluster.view_v08": "PartitionView V08ClusterView V08Topics",
         },
@@ -27,7 +27,7 @@ __all__ = [
     "ClusterView",
     "GroupReader",
     "GroupView",
-    "Member",
+    "LiveMember",
     "PartitionView",
     "TopicNodes",
     "TreeName",

@@ -55,7 +55,7 @@ _Broker = TypeVar("_Broker")
 log = structlog.get_logger(__name__)
 
 
-class Member(NamedTuple):
+class LiveMember(NamedTuple):
     """A live member: the text of its node, and its meaning (None if no peer would understand it)."""
 
     text: str
@@ -67,7 +67,7 @@ class GroupView:
     """The state of a group. The reads behind it are not atomic."""
 
     group: str
-    members: dict[str, Member] = field(default_factory=dict)
+    members: dict[str, LiveMember] = field(default_factory=dict)
     #: Partition -> (consumer id, stream number), from the owner nodes.
     owners: dict[TopicPartition, tuple[str, int]] = field(default_factory=dict)
     #: Partition -> the live member of another client that owns it; in `owners` there are none of these.
@@ -221,14 +221,14 @@ class GroupReader(ABC, Generic[_Broker]):
                 texts[item], view.stats[path(item)] = found
         return texts
 
-    def _member(self, view: GroupView, name: str, text: bytes) -> Member:
+    def _member(self, view: GroupView, name: str, text: bytes) -> LiveMember:
         shown = text.decode("utf-8", "replace")
         try:
-            return Member(shown, self._subscription(text))
+            return LiveMember(shown, self._subscription(text))
         except RegistryError as error:
             view.faults[id_path(view.group, name)] = str(error)
             view.problems.append(f"member {name}: {error}")
-            return Member(shown, None)
+            return LiveMember(shown, None)
 
 
 def _named(view: GroupView, parent: str, kind: str, names: Iterable[str]) -> list[str]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from consumerd.base.ports import Clock, NodeStat, ZooKeeper
 
 
-class Node(NamedTuple):
+class ZNode(NamedTuple):
     """A node's data (b"" for null data) and its stat."""
 
     data: bytes
@@ -36,7 +36,7 @@ class _Kept:
     unwatch: Callable[[], None]
     #: Time of the read, on the clock.
     read_at: float
-    value: Node | list[str] | None = None
+    value: ZNode | list[str] | None = None
     fresh: bool = False
     #: Another one after each time that the watch fires.
     signal: object = None
@@ -65,10 +65,10 @@ class WatchedNodes:
         kept = self._kept.get(path)
         return kept is not None and kept.fresh
 
-    def known_node(self, path: str) -> Node | None:
+    def known_node(self, path: str) -> ZNode | None:
         """Return the present node; None if it is missing, or would have to be read."""
         kept = self._kept.get(path)
-        return kept.value if kept is not None and kept.fresh and isinstance(kept.value, Node) else None
+        return kept.value if kept is not None and kept.fresh and isinstance(kept.value, ZNode) else None
 
     def age(self, path: str) -> float:
         """Return the seconds since the path was read."""
@@ -76,10 +76,10 @@ class WatchedNodes:
 
     # -- reading
 
-    async def node(self, path: str) -> Node | None:
+    async def node(self, path: str) -> ZNode | None:
         """Return data and stat; None for a missing node, whose creation is then watched for."""
 
-        async def read() -> Node | None:
+        async def read() -> ZNode | None:
             while True:
                 found = await self._get(path)
                 if found is not None or await self._zk.exists(path, watch=True) is None:
@@ -89,7 +89,7 @@ class WatchedNodes:
         assert not isinstance(value, list)
         return value
 
-    async def node_if_there(self, path: str) -> Node | None:
+    async def node_if_there(self, path: str) -> ZNode | None:
         """As `node`, but nothing is kept of a missing one, and its creation is not watched for."""
         found = await self._read(path, lambda: self._get(path))
         assert not isinstance(found, list)
@@ -112,14 +112,16 @@ class WatchedNodes:
         assert isinstance(value, list)
         return value
 
-    async def _get(self, path: str) -> Node | None:
+    async def _get(self, path: str) -> ZNode | None:
         try:
             data, stat = await self._zk.get(path, watch=True)
         except NoNode:
             return None
-        return Node(data or b"", stat)
+        return ZNode(data or b"", stat)
 
-    async def _read(self, path: str, read: Callable[[], Awaitable[Node | list[str] | None]]) -> Node | list[str] | None:
+    async def _read(
+        self, path: str, read: Callable[[], Awaitable[ZNode | list[str] | None]]
+    ) -> ZNode | list[str] | None:
         kept = self._kept.get(path)
         if kept is None:
             unwatch = self._zk.watch(path, lambda: self._fire(path))
@@ -147,8 +149,8 @@ class WatchedNodes:
     def shorten(self, path: str, data: bytes) -> None:
         """Keep `data` in place of what was read of the node, which is too large to be kept."""
         kept = self._kept.get(path)
-        if kept is not None and isinstance(kept.value, Node):
-            kept.value = Node(data, kept.value.stat)
+        if kept is not None and isinstance(kept.value, ZNode):
+            kept.value = ZNode(data, kept.value.stat)
 
     def forget(self, path: str) -> None:
         """Forget the path and ignore its watch."""

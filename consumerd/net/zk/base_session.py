@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from consumerd.base.ports import Clock, NodeStat, Operation, SessionEvent, SessionState
-    from consumerd.net.zk.connection import Connection
+    from consumerd.net.zk.connection import ZooKeeperConnection
     from consumerd.net.zk.lifecycle import SessionLifecycle
     from consumerd.net.zk.watches import WatchTable
 
@@ -60,7 +60,7 @@ def create_request(full: str, data: bytes | None, acl: list[Any], *, ephemeral: 
     return request
 
 
-async def ensure_on(connection: Connection, full: str, acl: list[Any]) -> None:
+async def ensure_on(connection: ZooKeeperConnection, full: str, acl: list[Any]) -> None:
     """Create the absolute path and its parents where missing. Raises ServerError, ConnectionLost.
 
     Reads first: a member that may not write above its own nodes can still use existing parents.
@@ -78,7 +78,7 @@ async def ensure_on(connection: Connection, full: str, acl: list[Any]) -> None:
         missing.pop()
 
 
-async def _is_there(connection: Connection, full: str) -> bool:
+async def _is_there(connection: ZooKeeperConnection, full: str) -> bool:
     try:
         await connection.request(ExistsRequest(full, watch=False))
     except ServerError as error:
@@ -270,7 +270,7 @@ class BaseSession(ABC):
                 continue
             return True
 
-    async def _correct(self, connection: Connection, path: str, full: str, data: bytes) -> None:
+    async def _correct(self, connection: ZooKeeperConnection, path: str, full: str, data: bytes) -> None:
         """Write the data if it differs: the session owns the node, from a lost reply or an earlier call."""
         found, stat = await self._ask(connection, GetDataRequest(full, watch=False), path)
         if found != data:
@@ -327,13 +327,13 @@ class BaseSession(ABC):
         except NeverSent as error:
             raise NotConnected(str(error)) from None
 
-    async def _ask(self, connection: Connection, request: Any, path: str) -> Any:
+    async def _ask(self, connection: ZooKeeperConnection, request: Any, path: str) -> Any:
         try:
             return await connection.request(request)
         except ServerError as error:
             raise self._translate(error, path, connection) from None
 
-    def _translate(self, error: ServerError, path: str, connection: Connection) -> Exception:
+    def _translate(self, error: ServerError, path: str, connection: ZooKeeperConnection) -> Exception:
         translated = error_for(error.code, path)
         if isinstance(translated, ConnectionLost):
             connection.kill(str(translated))

@@ -90,7 +90,7 @@ class _Call:
         self.deadline = math.inf
 
 
-class Connection(asyncio.Protocol):
+class ZooKeeperConnection(asyncio.Protocol):
     """Open with `connect`, introduce with `handshake`, then run `read_loop` in a task and `request` (or `write`).
 
     `address` is one of those that the host's name stands for.
@@ -104,7 +104,7 @@ class Connection(asyncio.Protocol):
         ssl: tls.SSLContext | None,
         limits: ConnectionLimits,
         on_watch: Callable[[str], None],
-        on_end: Callable[[Connection], None],
+        on_end: Callable[[ZooKeeperConnection], None],
     ) -> None:
         self.host = host.name
         self.closing = False

@@ -25,7 +25,7 @@ from consumerd.net.zk.errors import NotConnected, SessionChanged
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.net.zk.connection import Connection
+    from consumerd.net.zk.connection import ZooKeeperConnection
     from consumerd.net.zk.watches import WatchTable
 
 log = structlog.get_logger(__name__)
@@ -43,7 +43,7 @@ class SessionLifecycle:
         self._watches = watches
         self._listeners: dict[object, Callable[[SessionEvent, int], None]] = {}
         self._changed = asyncio.Event()
-        self._connection: Connection | None = None
+        self._connection: ZooKeeperConnection | None = None
         self._closed = False
         self._lease_from = 0.0
         #: The id that callers know (0: none), and the one that the server gave with its password.
@@ -80,7 +80,7 @@ class SessionLifecycle:
 
         return unsubscribe
 
-    async def connection(self, session_id: int | None = None, *, limit: float | None = None) -> Connection:
+    async def connection(self, session_id: int | None = None, *, limit: float | None = None) -> ZooKeeperConnection:
         """Wait for the live connection up to `limit` seconds (default: the session's `wait_connected`); return it.
 
         With `session_id`, only a connection of that session. To stay fenced, the caller writes without awaiting first.
@@ -101,7 +101,7 @@ class SessionLifecycle:
                 f"no connection to ZooKeeper at {self._servers} ({self.problem}); check that it runs, and the address"
             ) from None
 
-    def _ready(self, session_id: int | None) -> Connection | None:
+    def _ready(self, session_id: int | None) -> ZooKeeperConnection | None:
         if self.failure is not None:
             raise self._ended()
         if self._closed:
@@ -121,7 +121,7 @@ class SessionLifecycle:
         """Note the session that the server gave or confirmed."""
         self.granted_id, self.password, self.timeout = session_id, password, timeout
 
-    def announce(self, connection: Connection, began: float) -> None:
+    def announce(self, connection: ZooKeeperConnection, began: float) -> None:
         """Announce that the granted session may be used on this connection; it is proven alive since `began`."""
         new = self.session_id != self.granted_id
         self._connection, self._lease_from, self.session_id = connection, began, self.granted_id
@@ -139,7 +139,7 @@ class SessionLifecycle:
         """Note that the session is proven alive at this later time."""
         self._lease_from = max(self._lease_from, since)
 
-    def detach(self, connection: Connection) -> None:
+    def detach(self, connection: ZooKeeperConnection) -> None:
         """Note that a connection ended; ignored unless it is the live one."""
         if connection is not self._connection:
             return

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from consumerd.base.ports import SaslMechanism
-    from consumerd.net.zk.connection import Connection
+    from consumerd.net.zk.connection import ZooKeeperConnection
 
 #: Service and server name of every ZooKeeper server in DIGEST-MD5 (ZooKeeper's SaslServer is created with these).
 DIGEST_URI: Final = "zookeeper/zk-sasl-md5"
@@ -77,7 +77,7 @@ class DigestMd5:
             raise AuthFailed(f"ZooKeeper sent an invalid DIGEST-MD5 message: {error}") from error
 
 
-async def authenticate(connection: Connection, mechanism: SaslMechanism) -> None:
+async def authenticate(connection: ZooKeeperConnection, mechanism: SaslMechanism) -> None:
     """Authenticate `connection`. Raises AuthFailed, ConnectionLost, ServerError (with a code of the connection)."""
     name = mechanism.name
     token: bytes | None = await _made(connection, mechanism.first, connection.host)
@@ -96,7 +96,7 @@ async def authenticate(connection: Connection, mechanism: SaslMechanism) -> None
     raise AuthFailed(f"ZooKeeper at {connection.where} did not complete the authentication with {name}")
 
 
-async def _exchange(connection: Connection, name: str, token: bytes) -> bytes | None:
+async def _exchange(connection: ZooKeeperConnection, name: str, token: bytes) -> bytes | None:
     try:
         challenge: bytes | None = await connection.request(SaslRequest(token))
     except ServerError as error:
@@ -114,7 +114,7 @@ async def _exchange(connection: Connection, name: str, token: bytes) -> bytes | 
     return challenge
 
 
-async def _made(connection: Connection, make: Callable[[_T], bytes | None], of: _T) -> bytes | None:
+async def _made(connection: ZooKeeperConnection, make: Callable[[_T], bytes | None], of: _T) -> bytes | None:
     """Return the mechanism's token."""
     try:
         return await asyncio.to_thread(make, of)

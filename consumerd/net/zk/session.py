@@ -18,7 +18,7 @@ from consumerd.base.ports import Check
 from consumerd.net.zk.acl import AclSetting, needs_identity, parse_acl
 from consumerd.net.zk.base_session import BaseSession, ensure_on
 from consumerd.net.zk.connect_string import parse_connect_string
-from consumerd.net.zk.connection import Connection, ConnectionLimits
+from consumerd.net.zk.connection import ConnectionLimits, ZooKeeperConnection
 from consumerd.net.zk.errors import (
     AUTH_CODES,
     CONNECTION_CODES,
@@ -171,7 +171,7 @@ class Session(BaseSession):
 
     # -- before others may use a connection
 
-    async def _prepare(self, connection: Connection, new: bool) -> None:
+    async def _prepare(self, connection: ZooKeeperConnection, new: bool) -> None:
         """Authenticate, which the server forgets with each connection; then create a new session's chroot."""
         if self._sasl is not None:
             await authenticate(connection, await asyncio.to_thread(self._sasl))
@@ -196,7 +196,7 @@ class Session(BaseSession):
                 raise error_for(error.code, self._chroot) from None
 
 
-async def _has_multi(connection: Connection) -> bool:
+async def _has_multi(connection: ZooKeeperConnection) -> bool:
     """Return whether the server has multi: one before 3.4 answers a later request, but not the multi before it."""
     asked = connection.write(MultiRequest(encode_operations([Check("/")], str, ())))
     try:
@@ -209,7 +209,7 @@ async def _has_multi(connection: Connection) -> bool:
         asked.cancel()
 
 
-async def _is_answered(connection: Connection) -> None:
+async def _is_answered(connection: ZooKeeperConnection) -> None:
     try:
         await connection.request(ExistsRequest("/", watch=False))
     except ServerError as error:

@@ -30,7 +30,13 @@ from consumerd.base.credentials import Renewed
 from consumerd.base.errors import ZooKeeperError, reason_of
 from consumerd.base.ports import SessionState
 from consumerd.net.addresses import addresses_of, connect_reason
-from consumerd.net.zk.connection import FIRST_PAUSE, Connection, ConnectionEnded, ConnectionLimits, HandshakeClosed
+from consumerd.net.zk.connection import (
+    FIRST_PAUSE,
+    ConnectionEnded,
+    ConnectionLimits,
+    HandshakeClosed,
+    ZooKeeperConnection,
+)
 from consumerd.net.zk.errors import (
     PASSING_CODES,
     THROTTLED,
@@ -82,7 +88,7 @@ _LARGEST_DELAY = 1.0
 _HEALTHY = 0.25
 
 
-class Backoff:
+class ReconnectDelay:
     """Delays between connection attempts: 0, 0.05, 0.1 ... 1 s, each cut to 50-100 % at random.
 
     The jitter keeps members from reconnecting in step. A healthy connection resets the delay.
@@ -127,7 +133,7 @@ class SessionSupervisor:
         *,
         clock: Clock,
         rng: Random,
-        prepare: Callable[[Connection, bool], Awaitable[None]],
+        prepare: Callable[[ZooKeeperConnection, bool], Awaitable[None]],
         on_watch: Callable[[str], None],
     ) -> None:
         self._settings = settings
@@ -149,7 +155,7 @@ class SessionSupervisor:
         Never raises: a failure that ends the session for good (AuthFailed, a refused chroot, a defect) is kept in the
         lifecycle and raised from there by every call.
         """
-        backoff = Backoff(self._rng)
+        backoff = ReconnectDelay(self._rng)
         failure: Exception | None = None
         try:
             while self._lifecycle.state is not SessionState.CLOSED:
@@ -171,7 +177,7 @@ class SessionSupervisor:
             ssl = await ssl.current()
         for host in self._rng.sample(hosts, len(hosts)):
             for address in await self._resolve(host):
-                connection = Connection(
+                connection = ZooKeeperConnection(
                     host,
                     address,
                     ssl=ssl,
@@ -231,13 +237,13 @@ class SessionSupervisor:
             else:
                 log.info("connect_failed", reason=problem)
 
-    def _on_end(self, connection: Connection) -> None:
+    def _on_end(self, connection: ZooKeeperConnection) -> None:
         self._zxid = max(self._zxid, connection.last_zxid)
         self._lifecycle.detach(connection)
 
     # -- one connection
 
-    async def _attempt(self, connection: Connection) -> float | None:
+    async def _attempt(self, connection: ZooKeeperConnection) -> float | None:
         """Connect and do the handshake. Returns the time at which it was sent, or None if the session has expired."""
         session = self._lifecycle
         async with asyncio.timeout(self._attempt_limit()):
@@ -266,7 +272,7 @@ class SessionSupervisor:
         share = max(2, sum(self._addresses.get(host, 1) for host in self._settings.hosts))
         return min(self._settings.connect_timeout, max(0.2, self._lifecycle.timeout / share))
 
-    async def _serve(self, connection: Connection, began: float) -> None:
+    async def _serve(self, connection: ZooKeeperConnection, began: float) -> None:
         """Serve the connection from the handshake to its end. Raises only failures that end the session for good."""
         fatal: ExceptionGroup[ZooKeeperError] | None = None
         try:
@@ -286,7 +292,7 @@ class SessionSupervisor:
         if fatal is not None:
             raise fatal.exceptions[0]
 
-    async def _introduce(self, connection: Connection) -> None:
+    async def _introduce(self, connection: ZooKeeperConnection) -> None:
         new = self._lifecycle.session_id != self._lifecycle.granted_id
         limit = self._attempt_limit()
         try:
@@ -310,7 +316,7 @@ class SessionSupervisor:
         finally:
             connection.on_throttled = None
 
-    async def _beat(self, connection: Connection, began: float) -> None:
+    async def _beat(self, connection: ZooKeeperConnection, began: float) -> None:
         """Send heartbeats until the connection ends; each answer moves the lease to the one before (see above)."""
         session = self._lifecycle
         before = began
@@ -336,7 +342,7 @@ class SessionSupervisor:
             self._last_contact = self._clock.monotonic()
             await self._clock.sleep(sent + session.timeout / HEARTBEATS_PER_TIMEOUT - self._last_contact)
 
-    async def _heartbeat(self, connection: Connection) -> None:
+    async def _heartbeat(self, connection: ZooKeeperConnection) -> None:
         """Send one `sync`. While other frames arrive, it may take up to the session timeout."""
         loop = asyncio.get_running_loop()
         sent = loop.time()
@@ -352,7 +358,7 @@ class SessionSupervisor:
         finally:
             answer.cancel()  # its result is not needed any more
 
-    def _end(self, connection: Connection, reason: str) -> ConnectionEnded:
+    def _end(self, connection: ZooKeeperConnection, reason: str) -> ConnectionEnded:
         connection.kill(reason)
         return ConnectionEnded(reason)
 

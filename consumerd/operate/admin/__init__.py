@@ -8,14 +8,14 @@ from consumerd.operate.admin.diagnosis_progress import progress_findings
 from consumerd.operate.admin.doctor import DoctorReport, GroupDoctor
 from consumerd.operate.admin.editing import backup_of, in_the_way, write_changes
 from consumerd.operate.admin.errors import ChangedMeanwhileError, CheckFailedError, OffsetFileError, RefusedError
-from consumerd.operate.admin.findings import Fix, GroupFinding, GroupFindingKind, Nudge, OffsetReset, Removal
+from consumerd.operate.admin.findings import Fix, GroupFinding, GroupFindingKind, NudgeGroup, OffsetReset, Removal
 from consumerd.operate.admin.lag import PartitionLag, known_lag, lag_of, read_lag, read_v08_lag, total_lag
 from consumerd.operate.admin.logs import BrokerLogs, LogRange, LookupFailure, OffsetsQuery
 from consumerd.operate.admin.mending import describe_step, steps_for, take_step, withheld
 from consumerd.operate.admin.offset_file import GroupOffsets, format_json, format_text, parse_offsets, write_durably
 from consumerd.operate.admin.offset_plans import (
+    NamedPartitions,
     OffsetPlan,
-    PartitionChoice,
     dialect_of,
     plan_reset,
     plan_set,
@@ -81,7 +81,8 @@ __all__ = [
     "GroupSource",
     "LogRange",
     "LookupFailure",
-    "Nudge",
+    "NamedPartitions",
+    "NudgeGroup",
     "OffsetChange",
     "OffsetFileError",
     "OffsetPlan",
@@ -89,7 +90,6 @@ __all__ = [
     "OffsetTarget",
     "OffsetTargetKind",
     "OffsetsQuery",
-    "PartitionChoice",
     "PartitionLag",
     "RefusedError",
     "Removal",

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.operate.admin.findings import GroupFinding, GroupFindingKind, Nudge, Removal, capital, listed, process_of
+from consumerd.operate.admin.findings import (
+    GroupFinding,
+    GroupFindingKind,
+    NudgeGroup,
+    Removal,
+    capital,
+    listed,
+    process_of,
+)
 from consumerd.wire.registry import format_owner, id_path, owner_path
 
 if TYPE_CHECKING:
@@ -106,7 +114,7 @@ def _owner_finding(snapshot: GroupSnapshot, rule: _Rule, partition: TopicPartiti
             subject,
             f"Its owner is {format_owner(*owner)}, but no member subscribes to it, or no broker has it.",
             "Nudge the group to make its members rebalance.",
-            Nudge(),
+            NudgeGroup(),
         )
     if owner != should and should[0] not in rule.others:
         return GroupFinding(
@@ -115,7 +123,7 @@ def _owner_finding(snapshot: GroupSnapshot, rule: _Rule, partition: TopicPartiti
             f"Its owner is {format_owner(*owner)}; {rule.words} assigns it to {format_owner(*should)}. One of the two "
             f"missed the latest change of the group, or is still rebalancing{rule.doubt}.",
             "Nudge the group to make its members rebalance.",
-            Nudge(),
+            NudgeGroup(),
         )
     return None
 
@@ -161,7 +169,7 @@ def _missing(
             f"owner blocks the rest ({listed(partitions)}). It gave up its rebalance, as JVM members do after 8 s, or "
             "a peer deleted its owner nodes.",
             f"Nudge the group; if that does not help, restart {process_of(snapshot.group, name)}.",
-            Nudge(),
+            NudgeGroup(),
         )
     for partition in partitions:
         reason = f", which waits for {listed(blocked)}" if blocked else ", which gave up its rebalance"
@@ -170,5 +178,5 @@ def _missing(
             str(partition),
             f"It has no owner. {capital(rule.words)} assigns it to {format_owner(*rule.plan[partition])}{reason}.",
             "Fix what blocks the member, then nudge the group." if blocked else "Nudge the group.",
-            Nudge(),
+            NudgeGroup(),
         )

@@ -76,7 +76,7 @@ NOTICES = frozenset(
 )
 
 
-class Nudge(NamedTuple):
+class NudgeGroup(NamedTuple):
     """Make all members rebalance."""
 
 
@@ -97,7 +97,7 @@ class OffsetReset(NamedTuple):
     after: int
 
 
-Fix = Nudge | Removal | OffsetReset
+Fix = NudgeGroup | Removal | OffsetReset
 
 
 @dataclass(frozen=True, slots=True)

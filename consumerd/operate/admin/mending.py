@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from consumerd.net.zk.errors import BadVersion, NoNode, NotEmpty
 from consumerd.operate.admin.errors import ChangedMeanwhileError, RefusedError
-from consumerd.operate.admin.findings import Fix, Nudge, OffsetReset, Removal
+from consumerd.operate.admin.findings import Fix, NudgeGroup, OffsetReset, Removal
 from consumerd.wire.registry import NUDGE_VALUE, NUDGE_VALUE_V08, Dialect, format_offset, nudge_operations
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def steps_for(snapshot: GroupSnapshot, findings: Iterable[GroupFinding], *, forc
     removals = [finding.fix for finding in findings if isinstance(finding.fix, Removal) and (finding.fix.safe or force)]
     steps: list[Fix] = list(dict.fromkeys(removals))
     steps[:0] = [finding.fix for finding in findings if isinstance(finding.fix, OffsetReset)]
-    if snapshot.view.members and (steps or any(isinstance(finding.fix, Nudge) for finding in findings)):
-        steps.append(Nudge())
+    if snapshot.view.members and (steps or any(isinstance(finding.fix, NudgeGroup) for finding in findings)):
+        steps.append(NudgeGroup())
     return steps
 
 
@@ -47,7 +47,7 @@ def describe_step(step: Fix) -> str:
     """Return a phrase for a step, in the imperative."""
     if isinstance(step, OffsetReset):
         return f"set {step.path} from {step.before} to {step.after}"
-    return "nudge the group" if isinstance(step, Nudge) else f"delete {step.path}"
+    return "nudge the group" if isinstance(step, NudgeGroup) else f"delete {step.path}"
 
 
 async def take_step(zk: ZooKeeper, group: str, step: Fix, *, name: str, dialect: Dialect = Dialect.V07) -> None:
@@ -56,7 +56,7 @@ async def take_step(zk: ZooKeeper, group: str, step: Fix, *, name: str, dialect:
 
     Raises ChangedMeanwhileError for a node that is another one by now, NotEmpty, and what ZooKeeper says.
     """
-    if isinstance(step, Nudge):
+    if isinstance(step, NudgeGroup):
         if not zk.has_multi:
             raise RefusedError(
                 f"group {group!r} cannot be nudged: this ZooKeeper is older than 3.4 and has no multi; restart one of "

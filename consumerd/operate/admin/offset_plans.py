@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _RESTING = frozenset({"", "Dead", "Empty"})
 
 
-class PartitionChoice(NamedTuple):
+class NamedPartitions(NamedTuple):
     """Partitions of a group: those of `topics` (without any, of the group's), and of these those called as `names`."""
 
     group: str
@@ -89,7 +89,7 @@ async def plan_set(zk: ZooKeeper, wanted: GroupOffsets, force: bool, connect: Co
 
 
 async def plan_reset(
-    zk: ZooKeeper, choice: PartitionChoice, target: OffsetTarget, force: bool, connect: Connector
+    zk: ZooKeeper, choice: NamedPartitions, target: OffsetTarget, force: bool, connect: Connector
 ) -> OffsetPlan:
     """The chosen partitions to `target`. Raises NotFoundError."""
     snapshot = await _snapshot(zk, choice.group, must_exist=not choice.topics)
@@ -110,7 +110,7 @@ async def plan_v08_set(source: GroupSource, wanted: GroupOffsets, force: bool) -
     return plan
 
 
-async def plan_v08_reset(source: GroupSource, choice: PartitionChoice, target: OffsetTarget, force: bool) -> OffsetPlan:
+async def plan_v08_reset(source: GroupSource, choice: NamedPartitions, target: OffsetTarget, force: bool) -> OffsetPlan:
     """As `plan_reset`, in a cluster of 0.8 or later."""
     snapshot = await _v08_snapshot(source, choice.group, must_exist=not choice.topics)
     partitions = choice.of(await _v08_partitions(source, snapshot, choice.topics))

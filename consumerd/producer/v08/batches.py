@@ -43,7 +43,7 @@ class Delivered(NamedTuple):
 class Delivery(NamedTuple):
     """The future outcome of a message: `await` it for a `Delivered`, or the error. Need not be awaited."""
 
-    batch: Batch
+    batch: ProducerBatch
     #: The number of the message in the batch.
     number: int
 
@@ -56,7 +56,7 @@ class Delivery(NamedTuple):
         return delivered(self.batch, self.number)
 
 
-def delivered(batch: Batch, number: int) -> Generator[object, None, Delivered]:
+def delivered(batch: ProducerBatch, number: int) -> Generator[object, None, Delivered]:
     """Wait for the outcome of a message. Raises its error."""
     base, timestamp = yield from batch.settled()
     return Delivered(batch.partition, None if base is None else base + number, timestamp)
@@ -69,7 +69,7 @@ new_delivery = partial(tuple.__new__, Delivery)
 class BatchRange(NamedTuple):
     """Messages of a batch that stand side by side: the number of the first, and how many."""
 
-    batch: Batch
+    batch: ProducerBatch
     first: int
     messages: int
 
@@ -133,7 +133,7 @@ class Deliveries(Sequence[Delivery]):
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
+class ProducerBatch:
     """Messages that go together. `outcome`: (offset of the first or None, timestamp of appending or -1)."""
 
     partition: TopicPartition
@@ -246,8 +246,8 @@ class PartitionQueue:
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
-        self.open: Batch | None = None
-        self.sealed: deque[Batch] = deque()
+        self.open: ProducerBatch | None = None
+        self.sealed: deque[ProducerBatch] = deque()
         self.busy = False
         #: Failures in a row, and when to try again.
         self.trouble = 0

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from consumerd.base.partition import TopicPartition
     from consumerd.net.client import Channel, ClusterClient
-    from consumerd.producer.v08.batches import Batch, PartitionQueue
+    from consumerd.producer.v08.batches import PartitionQueue, ProducerBatch
     from consumerd.producer.v08.settings import V08ProducerSettings
 
 log = structlog.get_logger(__name__)
@@ -69,7 +69,7 @@ class DeliveryError(BrokerError):
     """A batch that cannot be delivered by another attempt."""
 
 
-class Outcome(NamedTuple):
+class BatchOutcome(NamedTuple):
     """The outcome of a batch. `retry`: whether `error` may be temporary. `base_offset`: None if it is not known."""
 
     error: BrokerError | None
@@ -79,7 +79,7 @@ class Outcome(NamedTuple):
 
 
 @dataclass(slots=True)
-class Identity:
+class ProducerIdentity:
     """The producer id and epoch of partitions' messages."""
 
     producer_id: int
@@ -91,7 +91,7 @@ class BatchRequest:
 
     __slots__ = ("_batch", "_template", "decode")
 
-    def __init__(self, batch: Batch, template: ProduceTemplate) -> None:
+    def __init__(self, batch: ProducerBatch, template: ProduceTemplate) -> None:
         self._batch = batch
         self._template = template
         self.decode = template.decode
@@ -101,7 +101,7 @@ class BatchRequest:
         return self._batch.encode(2, RecordCodec.NONE, self._template.around(correlation_id, client_id))
 
 
-class Exchange:
+class ProduceRequests:
     """Sends the first sealed batch of queues to their leader."""
 
     def __init__(self, client: ClusterClient, settings: V08ProducerSettings) -> None:
@@ -109,9 +109,9 @@ class Exchange:
         self._settings = settings
         #: Seconds for which a broker may wait for replicas: no longer than a batch is tried at all.
         self._held_back = min(settings.request_timeout, settings.delivery_timeout)
-        self._identities: dict[TopicPartition, Identity] = {}
+        self._identities: dict[TopicPartition, ProducerIdentity] = {}
         #: The newest, for partitions that have none; None if one of them has forgotten it.
-        self._newest: Identity | None = None
+        self._newest: ProducerIdentity | None = None
         self._templates: dict[TopicPartition, ProduceTemplate] = {}
         #: With acks 0: the channel over which a broker was sent something last.
         self._unconfirmed: dict[int, Channel] = {}
@@ -126,13 +126,13 @@ class Exchange:
 
     async def produce(
         self, node_id: int, queues: Mapping[TopicPartition, PartitionQueue]
-    ) -> dict[TopicPartition, Outcome]:
+    ) -> dict[TopicPartition, BatchOutcome]:
         """One request with the first batch of every queue. Raises BrokerError where nothing is known of any."""
         if self._settings.acks == 0:
             self._see_refusal(node_id)
         channel = await self._client.node_channel(node_id)
         version = channel.versions.pick(PRODUCE, at_most=LAST_VERSION)
-        outcomes: dict[TopicPartition, Outcome] = {}
+        outcomes: dict[TopicPartition, BatchOutcome] = {}
         body = await self._body(channel, version, queues, outcomes)
         if body is None:
             return outcomes
@@ -145,11 +145,11 @@ class Exchange:
             if self._settings.acks == 0:
                 self._unconfirmed[node_id] = channel
                 await channel.send(PRODUCE, body, version=version)
-                return outcomes | dict.fromkeys(rest, Outcome(None))
+                return outcomes | dict.fromkeys(rest, BatchOutcome(None))
             answer = await channel.call(PRODUCE, body, version=version, timeout=self._patience(channel))
         except (RequestTooLargeError, UnsupportedApiError) as error:
             failed = DeliveryError(str(error))
-            return outcomes | dict.fromkeys(rest, Outcome(failed))
+            return outcomes | dict.fromkeys(rest, BatchOutcome(failed))
         except EncodeError as error:
             return outcomes | {partition: _unsendable(partition, error) for partition in rest}
         parts = {
@@ -161,9 +161,9 @@ class Exchange:
             part = parts.get((partition.topic, partition.partition))
             if part is None:
                 missing = BrokerError(f"broker {node_id} sent a PRODUCE response without {partition}")
-                outcomes[partition] = Outcome(missing, retry=True)
+                outcomes[partition] = BatchOutcome(missing, retry=True)
             elif partition in fresh and part["error_code"] in _NUMBERS_REFUSED:
-                outcomes[partition] = Outcome(self._renumber(queues[partition], part["error_code"]), retry=True)
+                outcomes[partition] = BatchOutcome(self._renumber(queues[partition], part["error_code"]), retry=True)
             else:
                 outcomes[partition] = self._outcome(partition, part)
         return outcomes
@@ -173,7 +173,7 @@ class Exchange:
         channel: Channel,
         version: int,
         queues: Mapping[TopicPartition, PartitionQueue],
-        outcomes: dict[TopicPartition, Outcome],
+        outcomes: dict[TopicPartition, BatchOutcome],
     ) -> dict[str, Any] | BatchRequest | None:
         """The body of a request; None if no batch can be sent. The outcomes of those that cannot be are added."""
         alone = len(queues) == 1 and version >= RECORD_BATCHES and self._settings.codec is RecordCodec.NONE
@@ -222,15 +222,15 @@ class Exchange:
         """Seconds to wait for a response: the broker's own timeout, and the time for the response itself."""
         return self._held_back + self._client.settings.connection.request_timeout
 
-    def _outcome(self, partition: TopicPartition, part: dict[str, Any]) -> Outcome:
+    def _outcome(self, partition: TopicPartition, part: dict[str, Any]) -> BatchOutcome:
         code = part["error_code"]
         if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-            return Outcome(None)
+            return BatchOutcome(None)
         error = error_of(code, f"the broker refused a batch for {partition}", part.get("error_message"))
         if error is None:
             base = part["base_offset"]
-            return Outcome(None, base_offset=None if base < 0 else base, timestamp=part.get("timestamp", -1))
-        return Outcome(error, retry=error.retriable)
+            return BatchOutcome(None, base_offset=None if base < 0 else base, timestamp=part.get("timestamp", -1))
+        return BatchOutcome(error, retry=error.retriable)
 
     def _renumber(self, queue: PartitionQueue, code: int) -> BrokerRefusedError:
         """Have the first batch sent with sequence numbers of a new producer id; returns the reason."""
@@ -252,7 +252,7 @@ class Exchange:
             raise EncodeError(f"broker {channel.address} does not support idempotent producers (idempotent = true)")
         return magic
 
-    async def _encoded(self, batch: Batch, magic: int) -> bytes:
+    async def _encoded(self, batch: ProducerBatch, magic: int) -> bytes:
         codec = self._settings.codec
         if codec is not RecordCodec.NONE and batch.size > _THREAD_BYTES[codec]:
             return await asyncio.to_thread(batch.encode, magic, codec)
@@ -264,7 +264,7 @@ class Exchange:
             return settings.acks == -1 and not self._forbidden and channel.versions.has(INIT_PRODUCER_ID)
         return settings.idempotent and channel.versions.has(INIT_PRODUCER_ID)
 
-    async def _number(self, queue: PartitionQueue, batch: Batch, channel: Channel) -> None:
+    async def _number(self, queue: PartitionQueue, batch: ProducerBatch, channel: Channel) -> None:
         """Give the batch its numbers, once. Raises BrokerError while no id is available, DeliveryError if never."""
         if batch.sequence >= 0:
             return
@@ -281,14 +281,14 @@ class Exchange:
         batch.sequence = queue.sequence
         queue.sequence += count
 
-    async def _new_identity(self, channel: Channel) -> Identity | None:
+    async def _new_identity(self, channel: Channel) -> ProducerIdentity | None:
         """None if it is not authorized (before 2.8 IdempotentWrite on the cluster is required) and not required."""
         answer = await channel.call(
             INIT_PRODUCER_ID, {"transactional_id": None, "transaction_timeout_ms": _MAX_SEQUENCE}
         )
         error = error_of(answer["error_code"], f"broker {channel.address} gave no producer id")
         if error is None:
-            return Identity(answer["producer_id"], answer["producer_epoch"])
+            return ProducerIdentity(answer["producer_id"], answer["producer_epoch"])
         if error.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED and self._settings.idempotent is None:
             self._forbidden = True
             log.warning("idempotence_unavailable", reason=reason_of(error))
@@ -296,5 +296,5 @@ class Exchange:
         raise error if error.retriable else DeliveryError(str(error))
 
 
-def _unsendable(partition: TopicPartition, error: Exception) -> Outcome:
-    return Outcome(DeliveryError(f"a batch of {partition} cannot be sent: {error}"))
+def _unsendable(partition: TopicPartition, error: Exception) -> BatchOutcome:
+    return BatchOutcome(DeliveryError(f"a batch of {partition} cannot be sent: {error}"))

@@ -16,7 +16,7 @@ from consumerd.producer.v08.batches import OVERHEAD, delivered, new_delivery
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.producer.v08.batches import Batch, Delivery
+    from consumerd.producer.v08.batches import Delivery, ProducerBatch
 
 _MILLISECOND: Final = 1_000_000
 
@@ -24,7 +24,7 @@ _MILLISECOND: Final = 1_000_000
 class Filling(Protocol):
     """Adds messages to `batch` as long as they have at most `room` bytes, as the producer counts them."""
 
-    batch: Batch
+    batch: ProducerBatch
     room: int
 
     def add(self, value: bytes | None, timestamp: int | None, /) -> Delivery | None:
@@ -37,7 +37,7 @@ class PureFilling:
 
     __slots__ = ("_nanoseconds", "_times", "_values", "batch", "room")
 
-    def __init__(self, batch: Batch, wall: Callable[[], float]) -> None:
+    def __init__(self, batch: ProducerBatch, wall: Callable[[], float]) -> None:
         self.batch = batch
         self.room = 0
         self._values = batch.values
@@ -59,7 +59,7 @@ class PureFilling:
         return new_delivery((self.batch, len(values) - 1))
 
 
-def new_filling(batch: Batch, wall: Callable[[], float]) -> Filling:
+def new_filling(batch: ProducerBatch, wall: Callable[[], float]) -> Filling:
     """A filling without room. The native one does not call `wall` if it is the system's clock."""
     native = native_codec()
     if native is None:

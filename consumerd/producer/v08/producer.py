@@ -21,7 +21,7 @@ import structlog
 from consumerd.base.budget import ByteBudget
 from consumerd.base.partition import TopicPartition
 from consumerd.producer.errors import MessageSizeTooLargeError, ProducerClosedError
-from consumerd.producer.v08.batches import Batch, BatchRange, Deliveries, message_size
+from consumerd.producer.v08.batches import BatchRange, Deliveries, ProducerBatch, message_size
 from consumerd.producer.v08.filling import new_filling
 from consumerd.producer.v08.routing import Route
 from consumerd.producer.v08.sender import Sender
@@ -242,7 +242,7 @@ class V08Producer:
                 f"a message of {size} bytes exceeds the limit of a request or of buffer_bytes."
             )
 
-    async def _batch(self, topic: str, key: bytes | None, partition: int | None, size: int) -> Batch:
+    async def _batch(self, topic: str, key: bytes | None, partition: int | None, size: int) -> ProducerBatch:
         """An open batch with `size` bytes taken from the budget for a message, which has to be added at once."""
         route = self._routes.get(topic)
         if route is None or route.metadata is not self._client.metadata or not self._open:
@@ -255,7 +255,7 @@ class V08Producer:
             batch = await self._room(route, queue, size, free=key is None and partition is None)
         return batch
 
-    def _added(self, topic: str, batch: Batch, *, free: bool) -> None:
+    def _added(self, topic: str, batch: ProducerBatch, *, free: bool) -> None:
         """Messages were added to `batch`; `free`: they might have gone to any partition."""
         if batch.size >= self._batch_bytes:
             self._seal(self._sender.queue(batch.partition))
@@ -278,7 +278,7 @@ class V08Producer:
             )
         return route
 
-    async def _room(self, route: Route, queue: PartitionQueue, size: int, *, free: bool) -> Batch:
+    async def _room(self, route: Route, queue: PartitionQueue, size: int, *, free: bool) -> ProducerBatch:
         """An open batch with `size` bytes reserved for a message, which has to be added at once.
 
         It is one of `queue`, or, for a message that is `free` to go anywhere, of the one that `route` says then.
@@ -336,7 +336,7 @@ class V08Producer:
 
     # -- memory that messages of one batch may use without a further check
 
-    def _lease(self, topic: str, batch: Batch) -> None:
+    def _lease(self, topic: str, batch: ProducerBatch) -> None:
         """Messages without a key may use the credit; `batch.size` includes that part of it until it is recalled."""
         self._recall(topic)
         most = self._unchecked - 1 - batch.size
@@ -386,9 +386,9 @@ class V08Producer:
 
         return await self._client.retrying(f"partitions of {topic}", count, timeout=timeout)
 
-    def _new_batch(self, queue: PartitionQueue) -> Batch:
+    def _new_batch(self, queue: PartitionQueue) -> ProducerBatch:
         due = self._clock.monotonic() + self.settings.linger
-        batch = queue.open = Batch(queue.partition, due, asyncio.get_running_loop().create_future())
+        batch = queue.open = ProducerBatch(queue.partition, due, asyncio.get_running_loop().create_future())
         self._sender.opened(queue, batch)
         return batch
 
@@ -401,5 +401,5 @@ class V08Producer:
         self._recall(queue.partition.topic)
         self._routes[queue.partition.topic].unstick(queue)
 
-    def _settle(self, batch: Batch) -> None:
+    def _settle(self, batch: ProducerBatch) -> None:
         self._held.resize(self._held.amount - batch.size)

@@ -21,7 +21,7 @@ import structlog
 from consumerd.base.errors import BrokerError, reason_of
 from consumerd.net.client import BrokerRefusedError
 from consumerd.producer.v08.batches import PartitionQueue
-from consumerd.producer.v08.delivery import DeliveryError, Exchange, Outcome
+from consumerd.producer.v08.delivery import BatchOutcome, DeliveryError, ProduceRequests
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from consumerd.base.partition import TopicPartition
     from consumerd.base.ports import Clock
     from consumerd.net.client import ClusterClient, ClusterMetadata
-    from consumerd.producer.v08.batches import Batch
+    from consumerd.producer.v08.batches import ProducerBatch
     from consumerd.producer.v08.settings import V08ProducerSettings
 
 log = structlog.get_logger(__name__)
@@ -74,7 +74,7 @@ class Sender:
         settings: V08ProducerSettings,
         clock: Clock,
         rng: Random,
-        settled: Callable[[Batch], None],
+        settled: Callable[[ProducerBatch], None],
         sealed: Callable[[PartitionQueue], object],
     ) -> None:
         self._client = client
@@ -83,10 +83,10 @@ class Sender:
         self._rng = rng
         self._settled = settled
         self._sealed = sealed
-        self._exchange = Exchange(client, settings)
+        self._exchange = ProduceRequests(client, settings)
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         #: All batches that are open, wait, or are in flight.
-        self._unsettled: dict[Batch, None] = {}
+        self._unsettled: dict[ProducerBatch, None] = {}
         #: The queues to look at, and the brokers.
         self._changed: dict[PartitionQueue, None] = {}
         self._free: dict[_Broker, None] = {}
@@ -112,7 +112,7 @@ class Sender:
         """Whether all batches are settled."""
         return not self._unsettled
 
-    def opened(self, queue: PartitionQueue, batch: Batch) -> None:
+    def opened(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Have the new open batch of a queue sent when it is due."""
         self._unsettled[batch] = None
         self._look_at(queue)
@@ -281,7 +281,7 @@ class Sender:
         try:
             outcomes = await self._exchange.produce(broker.node_id, by_partition)
         except BrokerError as error:
-            outcome = Outcome(error, retry=not isinstance(error, DeliveryError))
+            outcome = BatchOutcome(error, retry=not isinstance(error, DeliveryError))
             outcomes = dict.fromkeys(by_partition, outcome)
         finally:
             for queue in queues:
@@ -293,11 +293,11 @@ class Sender:
             self._digest(queue, outcomes[queue.partition])
             self._look_at(queue)
 
-    def _settle(self, batch: Batch) -> None:
+    def _settle(self, batch: ProducerBatch) -> None:
         del self._unsettled[batch]
         self._settled(batch)
 
-    def _digest(self, queue: PartitionQueue, outcome: Outcome) -> None:
+    def _digest(self, queue: PartitionQueue, outcome: BatchOutcome) -> None:
         if outcome.error is None:
             batch = queue.sealed.popleft()
             queue.trouble = 0

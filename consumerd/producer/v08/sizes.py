@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from consumerd.base.native import codec as native_codec
 
 if TYPE_CHECKING:
-    from consumerd.base.native import Codec
+    from consumerd.base.native import NativeCodec
 
 
 class Sizes(Protocol):
@@ -62,7 +62,7 @@ class NativeSizes:
 
     __slots__ = ("_beside", "_native", "_values", "largest", "total")
 
-    def __init__(self, native: Codec, values: list[bytes | None], beside: int, counted: tuple[int, int]) -> None:
+    def __init__(self, native: NativeCodec, values: list[bytes | None], beside: int, counted: tuple[int, int]) -> None:
         total, longest = counted
         self.total = total + beside * len(values)
         self.largest = longest + beside

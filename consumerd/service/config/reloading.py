@@ -137,7 +137,7 @@ RELOADS: Final[dict[str, Reload]] = {
 }
 
 
-class Comparison(NamedTuple):
+class ConfigChanges(NamedTuple):
     """The changes of a new configuration. Keys are named with their tables, in the order of the model."""
 
     #: The running configuration with all that it can take over.
@@ -148,7 +148,7 @@ class Comparison(NamedTuple):
     refused: list[str]
 
 
-def compare(running: Config, new: Config) -> Comparison:
+def compare(running: Config, new: Config) -> ConfigChanges:
     """Compare the configuration of a running daemon with a new, valid one."""
     applied: dict[Reload, list[str]] = {}
     refused: list[str] = []
@@ -162,7 +162,7 @@ def compare(running: Config, new: Config) -> Comparison:
         for key in taken:
             applied.setdefault(RELOADS[f"{table}.{key}"], []).append(f"{table}.{key}")
         refused += [f"{table}.{key}" for key in left]
-    return Comparison(running.replace(**tables), applied, refused)
+    return ConfigChanges(running.replace(**tables), applied, refused)
 
 
 def same_handler(before: HandlerSection, after: HandlerSection) -> HandlerSection:

@@ -50,7 +50,7 @@ END_SECONDS: Final = 2.0
 _NAME: Final = "consumerd"
 
 
-class ExportReport(logging.Handler):
+class ExportFailures(logging.Handler):
     """Logs once that exports fail, and once that none does any more; replaces the logging of the SDK.
 
     Called in the exporters' threads.
@@ -104,7 +104,7 @@ class ExportReport(logging.Handler):
 
 
 class _ReportedSpans(SpanExporter):
-    def __init__(self, inner: OTLPSpanExporter, report: ExportReport) -> None:
+    def __init__(self, inner: OTLPSpanExporter, report: ExportFailures) -> None:
         self._inner = inner
         self._report = report
         self.shutdown = inner.shutdown  # type: ignore[method-assign]
@@ -118,7 +118,7 @@ class _ReportedSpans(SpanExporter):
 class _MetricSender:
     """Exports in a thread; takes one export while another is under way, and drops more."""
 
-    def __init__(self, exporter: OTLPMetricExporter, report: ExportReport) -> None:
+    def __init__(self, exporter: OTLPMetricExporter, report: ExportFailures) -> None:
         self._exporter = exporter
         self._report = report
         self._waiting: queue.Queue[MetricsData | None] = queue.Queue(maxsize=1)
@@ -174,7 +174,7 @@ class Telemetry:
             described["service.name"] = _NAME
         self._resource = Resource.create(described)
         self._scope = InstrumentationScope(_NAME, __version__)
-        self._report = ExportReport()
+        self._report = ExportFailures()
         self._processor: BatchSpanProcessor | None = None
         self._tracer: trace.Tracer | None = None
         self._sender: _MetricSender | None = None

@@ -27,7 +27,7 @@ _LEFT_OUT: Final = frozenset(
 )
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """One event of the log."""
 
     #: Seconds since 1970.
@@ -41,7 +41,7 @@ class RecentLines:
     """Keeps the last ones that passed."""
 
     def __init__(self) -> None:
-        self._lines: deque[Line] = deque(maxlen=_KEPT)
+        self._lines: deque[LogLine] = deque(maxlen=_KEPT)
 
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
         """As a processor: note and pass on."""
@@ -50,7 +50,9 @@ class RecentLines:
             if traceback := event.get("traceback"):
                 fields["traceback"] = str(traceback)[:MAX_TRACEBACK]
             self._lines.append(
-                Line(time.time(), str(event.get("level", method)), _text(event.get("event")), without_passwords(fields))
+                LogLine(
+                    time.time(), str(event.get("level", method)), _text(event.get("event")), without_passwords(fields)
+                )
             )
         return event
 

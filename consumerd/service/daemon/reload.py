@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from consumerd.handlers.batching import BatchSettings
     from consumerd.member.consumer.running import RunningMember
     from consumerd.service.config.model import Config
-    from consumerd.service.config.reloading import Comparison
+    from consumerd.service.config.reloading import ConfigChanges
     from consumerd.service.config.work import HandlerSection
     from consumerd.service.daemon.monitor import Monitor
     from consumerd.service.daemon.subscription_monitor import SubscriptionMonitor
@@ -92,7 +92,7 @@ class Reloader:
             log.info("configuration_reloaded", file=source, keys=keys)
         return failure is None
 
-    def _read(self) -> tuple[Comparison | None, list[str]]:
+    def _read(self) -> tuple[ConfigChanges | None, list[str]]:
         """Return the changes, or the problems. Called in a thread."""
         source = str(self._path)
         # It builds what serves each dialect, which no daemon needs before its first reload.
@@ -111,7 +111,7 @@ class Reloader:
                 return None, [problem_of_error(error, ("handler",), source, document).format(source)]
         return comparison, []
 
-    async def _apply(self, comparison: Comparison) -> ConsumerdError | None:
+    async def _apply(self, comparison: ConfigChanges) -> ConsumerdError | None:
         """Change what can change. Returns the error of a handler that did not start: the former one continues."""
         former, config = self._config, comparison.merged
         configure_logs(config.log.level, config.log.format)

@@ -27,7 +27,7 @@ from consumerd.base.errors import ConsumerdError
 from consumerd.member.consumer import GroupConsumer, V07Backend
 from consumerd.member.fetch import ByteBudget
 from consumerd.net import ConnectError, connect
-from consumerd.net.client import NoBrokerError
+from consumerd.net.client import NoBrokerReachedError
 from consumerd.net.cluster.entry import start_session
 from consumerd.service.config.build import (
     build_connection_settings,
@@ -167,8 +167,8 @@ async def start_client(client: ClusterClient, config: Config) -> None:
     section, partitions = config.kafka, fixed_partitions(config.group)
     try:
         await client.retrying("find a broker", client.refresh, timeout=section.connection_timeout)
-    except (ConnectError, NoBrokerError) as error:
-        raise NoBrokerError(
+    except (ConnectError, NoBrokerReachedError) as error:
+        raise NoBrokerReachedError(
             f"no broker of {', '.join(section.bootstrap)} answered within {section.connection_timeout:g} s; check "
             f"kafka.bootstrap, and that the brokers are running: {error}"
         ) from error

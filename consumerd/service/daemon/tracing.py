@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from consumerd.base.partition import TopicPartition
     from consumerd.handlers import Batch
-    from consumerd.member.consumer.stats import CommitResult, Rebalance
+    from consumerd.member.consumer.stats import CommitAttempt, Rebalance
 
 #: Contexts that the span of one batch links to: as many as the SDK keeps by default.
 MOST_LINKS: Final = 128
@@ -92,7 +92,7 @@ class MemberSpans:
         self._common = common
         self._wall_of = wall_of
 
-    def committed(self, result: CommitResult) -> None:
+    def committed(self, result: CommitAttempt) -> None:
         """As `StatsObserver.committed`."""
         attributes: dict[str, AttributeValue] = {
             "messaging.operation.name": "commit",

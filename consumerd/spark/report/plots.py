@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from consumerd.spark.report.facts import CLASSES_PER_DOUBLING
-from consumerd.spark.report.wording import brief, brief_size, count, distance, duration, plural, size
+from consumerd.spark.report.wording import axis_number, axis_size, count, distance, duration, plural, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -155,7 +155,7 @@ def plot_sizes(sizes: MessageSizes) -> Plot:
         low, high = bars[0][0] - 2 * step, bars[-1][0] + 3 * step
         axes.set_xlim(low, high)
         ticks = _size_ticks(low, high)
-        axes.set_xticks([_position(value) for value in ticks], [brief_size(value) for value in ticks])
+        axes.set_xticks([_position(value) for value in ticks], [axis_size(value) for value in ticks])
         axes.set_title("messages by size of the value", loc="left", fontsize=9)
         _count_axis(axes, [rows for _, rows in bars])
 
@@ -221,14 +221,14 @@ def _bars(axes: Axes, landed: LandedFacts, values: Sequence[int], colour: str) -
 
 
 def _count_axis(axes: Axes, values: Sequence[int]) -> None:
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: brief(value)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: axis_number(value)))
     axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.set_ylim(0, max(*values, 1) * 1.08)
 
 
 def _byte_axis(axes: Axes, values: Sequence[int]) -> None:
     ticks = _byte_ticks(max(*values, 1))
-    axes.set_yticks(ticks, [brief_size(value) for value in ticks])
+    axes.set_yticks(ticks, [axis_size(value) for value in ticks])
     axes.set_ylim(0, max(*values, 1) * 1.08)
 
 

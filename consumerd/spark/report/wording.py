@@ -35,7 +35,7 @@ def plural(number: int, one: str, many: str | None = None) -> str:
     return f"{count(number)} {one if number == 1 else many or f'{one}s'}"
 
 
-def brief(value: float) -> str:
+def axis_number(value: float) -> str:
     """A count on an axis: `1.5 M`."""
     for limit, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
         if abs(value) >= limit:
@@ -43,7 +43,7 @@ def brief(value: float) -> str:
     return f"{value:g}"
 
 
-def brief_size(value: float) -> str:
+def axis_size(value: float) -> str:
     """Bytes on an axis: `512 KiB`, no more digits than needed."""
     number, _, unit = size(value).partition(" ")
     return f"{number.removesuffix('.0')} {unit}"

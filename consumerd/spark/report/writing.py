@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from consumerd.spark.report.facts import StepResult, TablePreview
     from consumerd.spark.spec import PipelineSpec
-    from consumerd.spark.tables import Table
+    from consumerd.spark.tables import BatchTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +71,17 @@ def _shown(option: str, value: str) -> str:
     return "(not shown)" if option.lower() in SECRET else value
 
 
-def _table(spark: SparkSession, pipeline: PipelineSpec, path: str) -> Table | None:
+def _table(spark: SparkSession, pipeline: PipelineSpec, path: str) -> BatchTable | None:
     """The table, if anything was ever written to it."""
     table = open_table(spark, path, pipeline.format)
     return table if table.exists else None
 
 
-def _landed(bronze: Table | None) -> LandedFacts:
+def _landed(bronze: BatchTable | None) -> LandedFacts:
     return LandedFacts() if bronze is None else measure_landed(bronze.read())
 
 
-def _count(table: Table | None) -> int | None:
+def _count(table: BatchTable | None) -> int | None:
     return None if table is None else table.read().count()
 
 
@@ -93,7 +93,7 @@ def _quarantine(spark: SparkSession, pipeline: PipelineSpec) -> QuarantineFacts 
     return None if _table(spark, pipeline, pipeline.silver) is None else QuarantineFacts()
 
 
-def _preview(table: Table | None) -> TablePreview | None:
+def _preview(table: BatchTable | None) -> TablePreview | None:
     if table is None:
         return None
     rows = table.read().drop("batch")

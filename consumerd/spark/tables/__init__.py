@@ -13,14 +13,14 @@ from consumerd.spark.tables.errors import (
     TablePathError,
     TableSchemaError,
 )
-from consumerd.spark.tables.table import CompactResult, Table
+from consumerd.spark.tables.table import BatchTable, CompactResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
+    "BatchTable",
     "CompactResult",
-    "Table",
     "TableBehindError",
     "TableCorruptError",
     "TableError",
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-def open_table(spark: SparkSession, path: str, format: Literal["parquet", "delta"] | str = "parquet") -> Table:  # noqa: A002 - Spark's word
+def open_table(spark: SparkSession, path: str, format: Literal["parquet", "delta"] | str = "parquet") -> BatchTable:  # noqa: A002 - Spark's word
     """The table at `path`, which need not exist yet. Raises TablePathError, ConfigError for an unknown format."""
     if format == "parquet":
         from consumerd.spark.tables.parquet import ParquetTable  # noqa: PLC0415 - executors do not need it

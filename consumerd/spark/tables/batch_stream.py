@@ -61,7 +61,7 @@ class TaskParts(InputPartition):
         self.parts = parts
 
 
-class BatchStream(DataSource):
+class TableStream(DataSource):
     """Format `consumerd-batches`: options `path` (of the table) and `batchesPerTrigger`. The schema has to be given."""
 
     @classmethod

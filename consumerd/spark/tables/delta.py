@@ -17,7 +17,7 @@ from consumerd.base.errors import ConfigError, NotFoundError
 from consumerd.spark.tables.errors import TableOwnedError, TableSchemaError
 from consumerd.spark.tables.files import locate
 from consumerd.spark.tables.schema import BATCH, with_batch
-from consumerd.spark.tables.table import CompactResult, Table
+from consumerd.spark.tables.table import BatchTable, CompactResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +33,7 @@ DELTA_SETTINGS: Final[Mapping[str, str]] = {
 _OWNER: Final = "consumerd.writer"
 
 
-class DeltaTable(Table):
+class DeltaTable(BatchTable):
     """See the module's text. Raises ConfigError where the session has no Delta."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from consumerd.base.errors import NotFoundError
-from consumerd.spark.tables.batch_stream import BatchStream
+from consumerd.spark.tables.batch_stream import TableStream
 from consumerd.spark.tables.files import locate
 from consumerd.spark.tables.layout import (
     STAGING,
@@ -45,7 +45,7 @@ from consumerd.spark.tables.layout import (
     resolve,
 )
 from consumerd.spark.tables.schema import BATCH, OWNER_FILE, claim, stored_schema, widen, with_batch
-from consumerd.spark.tables.table import CompactResult, Table
+from consumerd.spark.tables.table import BatchTable, CompactResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,7 +64,7 @@ _WRITING: Final = {
 _APPEND: Final = "append-"
 
 
-class ParquetTable(Table):
+class ParquetTable(BatchTable):
     """See the module's text. The folder is made by the first `append`."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
@@ -167,8 +167,8 @@ class ParquetTable(Table):
 
     def read_stream(self, batches_per_trigger: int | None = None) -> DataFrame:
         schema = self.schema()
-        self._spark.dataSource.register(BatchStream)
-        reader = self._spark.readStream.format(BatchStream.name()).schema(schema).option("path", self.path)
+        self._spark.dataSource.register(TableStream)
+        reader = self._spark.readStream.format(TableStream.name()).schema(schema).option("path", self.path)
         if batches_per_trigger is not None:
             reader = reader.option("batchesPerTrigger", batches_per_trigger)
         return reader.load()
@@ -224,7 +224,7 @@ def plan(weighed: Iterable[SizedSlice], target_bytes: int) -> list[MergeGroup]:
 
 
 def compact(table: ParquetTable, target_bytes: int, keep_seconds: float) -> CompactResult:
-    """See Table.compact."""
+    """See BatchTable.compact."""
     if target_bytes <= 0:
         raise ValueError(f"target_bytes = {target_bytes} is not positive")
     schema = table.schema()

@@ -29,7 +29,7 @@ class CompactResult:
         return asdict(self)
 
 
-class Table(ABC):
+class BatchTable(ABC):
     """Rows in batches, each written once. Paths are as Spark takes them."""
 
     #: The path that was given, qualified.

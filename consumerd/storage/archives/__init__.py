@@ -2,6 +2,7 @@
 
 from consumerd.storage.archives.contiguity import ArchivePartitionReport, ArchiveReport, judge
 from consumerd.storage.archives.errors import (
+    ArchiveWorkerDiedError,
     CorruptSegmentError,
     DuplicateSegmentError,
     InterruptedWorkError,
@@ -9,14 +10,13 @@ from consumerd.storage.archives.errors import (
     NoSourceError,
     OutputFolderError,
     ReadFailedError,
-    WorkerDiedError,
     WriteFailedError,
 )
 from consumerd.storage.archives.export import ArchiveExport, ExportReport
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind, SegmentSummary
 from consumerd.storage.archives.options import ExportCompression, ExportFormat, ExportOptions, OnCorrupt
 from consumerd.storage.archives.outputs import MANIFEST, OutputFileSystem
-from consumerd.storage.archives.pool import StopRequest
+from consumerd.storage.archives.pool import StopFlag
 from consumerd.storage.archives.progress import NoProgress, Progress
 from consumerd.storage.archives.sources import Packing, SegmentSource, find_sources
 from consumerd.storage.archives.verify import VerifyOptions, verify
@@ -28,6 +28,7 @@ __all__ = [
     "ArchiveFindingKind",
     "ArchivePartitionReport",
     "ArchiveReport",
+    "ArchiveWorkerDiedError",
     "CorruptSegmentError",
     "DuplicateSegmentError",
     "ExportCompression",
@@ -46,9 +47,8 @@ __all__ = [
     "ReadFailedError",
     "SegmentSource",
     "SegmentSummary",
-    "StopRequest",
+    "StopFlag",
     "VerifyOptions",
-    "WorkerDiedError",
     "WriteFailedError",
     "find_sources",
     "judge",

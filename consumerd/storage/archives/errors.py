@@ -36,7 +36,7 @@ class WriteFailedError(StorageError):
     """An output file cannot be written."""
 
 
-class WorkerDiedError(ConsumerdError):
+class ArchiveWorkerDiedError(ConsumerdError):
     """A worker process died (killed, out of memory). The next run resumes its work."""
 
     exit_code = ExitCode.FORCED

@@ -31,7 +31,7 @@ from consumerd.storage.log.archive_names import INSIDE, ArchiveLayout, MisnamedS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from consumerd.storage.archives.pool import StopRequest
+    from consumerd.storage.archives.pool import StopFlag
     from consumerd.storage.archives.progress import Progress
     from consumerd.storage.archives.sources import SegmentSource
 
@@ -65,7 +65,7 @@ class ArchiveExport:
         *,
         workers: int,
         progress: Progress,
-        stop: StopRequest,
+        stop: StopFlag,
         monotonic: Callable[[], float],
         disk: OutputFileSystem | None = None,
     ) -> None:

@@ -2,7 +2,7 @@
 
 Strategy: `ProcessPoolExecutor` with fresh interpreters; the events of all workers come through one pipe, in the order
 in which each sent them, and all events of a task before its end. Nothing outlives its time: workers watch for the death
-of their parent, Ctrl-C reaches the parent alone, and workers end at their next event once `StopRequest.requested` is
+of their parent, Ctrl-C reaches the parent alone, and workers end at their next event once `StopFlag.requested` is
 set. With one worker everything runs in the calling process.
 """
 
@@ -19,7 +19,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from consumerd.storage.archives.errors import InterruptedWorkError, WorkerDiedError
+from consumerd.storage.archives.errors import ArchiveWorkerDiedError, InterruptedWorkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +35,7 @@ _DIED = "a worker process died, perhaps because it ran out of memory; run the sa
 _EVENTS = 1000
 
 
-class StopRequest:
+class StopFlag:
     """A flag that ends the work early; set by signal handlers."""
 
     requested = False
@@ -47,12 +47,12 @@ def run_tasks(
     *,
     workers: int,
     on_event: Callable[[object], None],
-    stop: StopRequest,
+    stop: StopFlag,
 ) -> None:
     """Do `work(task, emit)` for every task; emitted events are passed to `on_event` here.
 
     `work`, tasks and events must be picklable. The first error of either ends everything and is raised. Raises
-    InterruptedWorkError when asked to stop, WorkerDiedError.
+    InterruptedWorkError when asked to stop, ArchiveWorkerDiedError.
     """
     workers = min(workers, len(tasks))
     if workers > 1:
@@ -64,7 +64,7 @@ def run_tasks(
 
 
 def _run_here(
-    work: Callable[[T, Emit], None], tasks: Sequence[T], on_event: Callable[[object], None], stop: StopRequest
+    work: Callable[[T, Emit], None], tasks: Sequence[T], on_event: Callable[[object], None], stop: StopFlag
 ) -> None:
     def emit(event: object) -> None:
         if stop.requested:
@@ -80,7 +80,7 @@ def _run_here(
 class _Pool:
     """One run in processes."""
 
-    def __init__(self, on_event: Callable[[object], None], stop: StopRequest) -> None:
+    def __init__(self, on_event: Callable[[object], None], stop: StopFlag) -> None:
         self._on_event = on_event
         self._stop = stop
         self._context = multiprocessing.get_context("spawn")
@@ -101,7 +101,7 @@ class _Pool:
             writer.close()  # then a half-written event of a dying worker ends the read, instead of blocking it
             self._follow(reader, futures)
         except BrokenProcessPool:  # before all tasks were handed over
-            self._error = self._error or WorkerDiedError(_DIED)
+            self._error = self._error or ArchiveWorkerDiedError(_DIED)
         finally:
             self._halt.set()
             reader.close()  # a worker that still writes gets an error instead of waiting for us
@@ -140,7 +140,7 @@ class _Pool:
     def _note_end(self, future: Future[None]) -> None:
         error = None if future.cancelled() else future.exception()
         if isinstance(error, BrokenProcessPool):
-            error = WorkerDiedError(_DIED)
+            error = ArchiveWorkerDiedError(_DIED)
         if not isinstance(error, InterruptedWorkError):
             self._error = self._error or error
 

@@ -29,7 +29,7 @@ from consumerd.storage.log.archive_names import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from consumerd.storage.archives.pool import Emit, StopRequest
+    from consumerd.storage.archives.pool import Emit, StopFlag
     from consumerd.storage.archives.progress import Progress
     from consumerd.storage.archives.sources import SegmentSource
 
@@ -44,7 +44,7 @@ class VerifyOptions:
 
 
 def verify(
-    sources: Sequence[SegmentSource], options: VerifyOptions, *, workers: int, progress: Progress, stop: StopRequest
+    sources: Sequence[SegmentSource], options: VerifyOptions, *, workers: int, progress: Progress, stop: StopFlag
 ) -> ArchiveReport:
     """Look at all sources. Raises InterruptedWorkError, WorkerDiedError, MissingExtraError, ConfigError (layout)."""
     ArchiveLayout(options.layout, options.broker)

@@ -16,7 +16,7 @@ import structlog
 
 from consumerd.base.errors import reason_of
 from consumerd.base.turns import in_turns
-from consumerd.storage import CorruptLogError, OffsetOutOfRangeError, SegmentSlice, StorageError
+from consumerd.storage import CorruptLogError, OffsetOutOfLogError, SegmentSlice, StorageError
 from consumerd.storage.broker.errors import RequestRefusedError
 from consumerd.wire.errors import InvalidTopicError, OversizeMessageError
 from consumerd.wire.v07 import (
@@ -229,7 +229,7 @@ class RequestHandlers:
             if partition is None:
                 return ErrorCode.NONE, None
             return ErrorCode.NONE, partition.hold(request.offset, request.max_size)
-        except OffsetOutOfRangeError:
+        except OffsetOutOfLogError:
             code = ErrorCode.OFFSET_OUT_OF_RANGE
         except RequestRefusedError:
             code = ErrorCode.WRONG_PARTITION

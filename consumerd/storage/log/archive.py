@@ -42,7 +42,7 @@ from consumerd.wire.v07.walk import LAYOUTS, walk
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from consumerd.base.native import Codec as NativeCodec
+    from consumerd.base.native import NativeCodec
 
 __all__ = [
     "DEFAULT_EXPANSION",

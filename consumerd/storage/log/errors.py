@@ -31,5 +31,5 @@ class FlushFailedError(StorageError):
     """A sync failed: the disk's content is unknown, so the log refuses all work until a restart has checked it."""
 
 
-class OffsetOutOfRangeError(StorageError):
+class OffsetOutOfLogError(StorageError):
     """The offset lies before the first segment or beyond the flushed end of the log (golden notes, 1: error code 1)."""

@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from consumerd.base.errors import reason_of
-from consumerd.storage.log.errors import FlushFailedError, OffsetOutOfRangeError, StorageError
+from consumerd.storage.log.errors import FlushFailedError, OffsetOutOfLogError, StorageError
 from consumerd.storage.log.loading import create_segment, load_segments
 from consumerd.storage.log.retention import SegmentFacts
 from consumerd.storage.log.segment import Segment, SegmentSlice
@@ -207,12 +207,12 @@ class Log:
     def slice(self, offset: int, max_bytes: int) -> SegmentSlice:
         """Return the flushed bytes from `offset`, at most `max_bytes`, never beyond the end of one segment.
 
-        No check that a message starts at `offset` (golden notes, 1). Raises OffsetOutOfRangeError.
+        No check that a message starts at `offset` (golden notes, 1). Raises OffsetOutOfLogError.
         """
         segments = self._segments
         last = segments[-1]
         if not segments[0].start <= offset <= last.start + last.flushed:
-            raise OffsetOutOfRangeError(
+            raise OffsetOutOfLogError(
                 f"offset {offset} of {self.name} is outside {segments[0].start} to {last.start + last.flushed}"
             )
         segment = segments[bisect_right(segments, offset, key=_start_of) - 1]
@@ -220,7 +220,7 @@ class Log:
         return SegmentSlice(segment, position, min(max_bytes, segment.flushed - position))
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Return the bytes of `slice`. Raises OffsetOutOfRangeError, StorageError, ValueError for a negative size."""
+        """Return the bytes of `slice`. Raises OffsetOutOfLogError, StorageError, ValueError for a negative size."""
         if max_bytes < 0:
             raise ValueError(f"cannot read {max_bytes} bytes")
         segment, position, length = self.slice(offset, max_bytes)

@@ -2,7 +2,7 @@
 
 from consumerd.wire.batch import BatchEnd
 from consumerd.wire.compression import Codec
-from consumerd.wire.v07.batch import Message, MessageBatch
+from consumerd.wire.v07.batch import MessageBatch, MessageLeaf
 from consumerd.wire.v07.constants import (
     DEFAULT_LIMITS,
     EARLIEST,
@@ -56,8 +56,8 @@ __all__ = [
     "ErrorCode",
     "FetchRequest",
     "FetchResponse",
-    "Message",
     "MessageBatch",
+    "MessageLeaf",
     "MessageSetTail",
     "MultiFetchRequest",
     "MultiFetchResponse",

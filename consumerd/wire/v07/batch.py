@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _Made = TypeVar("_Made")
 
 
-class Message(NamedTuple):
+class MessageLeaf(NamedTuple):
     """One leaf. `next_offset` is the position to commit once it is handled, all before it being handled too."""
 
     offset: int
@@ -49,7 +49,7 @@ class MessageRun(NamedTuple):
 
 
 _FIRST = attrgetter("first")
-_message = partial(tuple.__new__, Message)
+_message = partial(tuple.__new__, MessageLeaf)
 
 
 class MessageBatch(DecodedBatch[bytes, MessageRun]):
@@ -112,7 +112,7 @@ class MessageBatch(DecodedBatch[bytes, MessageRun]):
         native = self.buffer
         return None if native is None else native.fitting(first, stop, size)
 
-    def messages(self) -> Iterator[Message]:
+    def messages(self) -> Iterator[MessageLeaf]:
         """Iterate over the leaves with their identities, made on access."""
         return self.messages_as(_message)
 

@@ -28,8 +28,7 @@ from consumerd.wire.v07.walk import LAYOUTS, layouts_up_to, walk
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from consumerd.base.native import Codec as NativeCodec
-    from consumerd.base.native import NativeLimits
+    from consumerd.base.native import NativeCodec, NativeLimits
     from consumerd.wire.v07.outer import OuterMessage
     from consumerd.wire.v07.packed import PackedPayloads
 

@@ -54,14 +54,14 @@ STRUCT: Final = FieldType.STRUCT
 NO_UUID: Final = bytes(16)
 
 
-class Missing(Enum):
+class Required(Enum):
     """The type of `REQUIRED`."""
 
     REQUIRED = "required"
 
 
 #: The default of a field that has none: an encoder refuses a message without it.
-REQUIRED: Final = Missing.REQUIRED
+REQUIRED: Final = Required.REQUIRED
 
 Direction = Literal["request", "response"]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from consumerd.base.partition import TopicPartition
-    from consumerd.group.membership import Member
+    from consumerd.group.membership import ZooKeeperMember
     from tests.support.simulator.client import Weather
     from tests.support.simulator.server import Server
     from tests.support.simulator.world import World
@@ -53,7 +53,7 @@ class SimulatedMember(Client):
 
     def __init__(
         self,
-        machine: Member,
+        machine: ZooKeeperMember,
         world: World,
         server: Server,
         weather: Weather,
@@ -139,7 +139,7 @@ class SimulatedMember(Client):
                 server.watch(("owner", partition), self, action.session_id)
                 sessions[partition] = server.owners[partition][0] if partition in server.owners else None
             claimed = frozenset(p for p in server.owners if p.topic in topics) if action.survey else None
-            return e.SnapshotTaken(action.ticket, e.GroupSnapshot(members, own[0], topics, sessions, claimed))
+            return e.SnapshotTaken(action.ticket, e.MembershipSnapshot(members, own[0], topics, sessions, claimed))
 
         self._ask(action, read_ids, read_topics)
 

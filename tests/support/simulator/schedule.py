@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from consumerd.base.partition import NO_BROKER
-from consumerd.group.membership import Member
+from consumerd.group.membership import ZooKeeperMember
 from consumerd.group.membership_tables import MembershipSettings
 from consumerd.group.rules import V07Rules, V08Rules
 from consumerd.wire.registry import FilterKind, FilterSubscription, StaticSubscription, TopicFilter, format_owner
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from consumerd.group.rules import GroupRules
     from consumerd.wire.registry import Subscription
 
-    MemberFactory = Callable[[str, Subscription, MembershipSettings, GroupRules], Member]
+    MemberFactory = Callable[[str, Subscription, MembershipSettings, GroupRules], ZooKeeperMember]
 
 GROUP = "g"
 _TOPICS = ("apples", "beans", "cress")
@@ -71,7 +71,7 @@ class Outcome:
 class Schedule:
     """A schedule that is being run."""
 
-    def __init__(self, seed: int, profile: Profile | None = None, member: MemberFactory = Member) -> None:
+    def __init__(self, seed: int, profile: Profile | None = None, member: MemberFactory = ZooKeeperMember) -> None:
         self.seed = seed
         self.profile = profile or Profile()
         self.world = World(seed)

@@ -13,7 +13,7 @@ import pytest
 
 from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
-from consumerd.cli.spark_progress import SECONDS_PER_LINE, Counter, Lines, display
+from consumerd.cli.spark_progress import SECONDS_PER_LINE, Counter, StepLines, display
 from consumerd.cli.spark_show import show_json, show_result
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def test_counts_a_batch_once_however_often_it_is_reported() -> None:
 
 def test_writes_progress_lines_to_a_log() -> None:
     time, stream = Time(), StringIO()
-    lines = Lines(stream, time)
+    lines = StepLines(stream, time)
     lines.step("land")
     lines.batch("q", 0, 7, 1.0)
     lines.tick()
@@ -157,14 +157,14 @@ def test_terminal_keeps_the_result_of_each_step() -> None:
 SIGNALLED = """
 import os, signal, sys, threading
 from types import SimpleNamespace
-from consumerd.cli.spark_progress import Lines
+from consumerd.cli.spark_progress import StepLines
 from consumerd.cli.spark_session import StoppedBySignal, Work, _caught_signals
 
 cancelled = threading.Event()
 spark = SimpleNamespace(
     streams=SimpleNamespace(active=[]), sparkContext=SimpleNamespace(cancelAllJobs=cancelled.set)
 )
-with _caught_signals() as signals, Work(spark, Lines(sys.stderr, lambda: 0.0), signals) as work:
+with _caught_signals() as signals, Work(spark, StepLines(sys.stderr, lambda: 0.0), signals) as work:
     os.kill(os.getpid(), signal.SIGTERM)
     assert cancelled.wait(20)
     try:

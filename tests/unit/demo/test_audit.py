@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.audit import (
+    AuditRecord,
     AuditResult,
     Awakening,
     Caught,
-    Record,
     audit,
     merge_records,
     parse_record,
@@ -52,7 +52,7 @@ class Story:
     """Makes records in the order of time."""
 
     def __init__(self) -> None:
-        self.records: list[Record] = []
+        self.records: list[AuditRecord] = []
 
     def claim(self, member: str, partition: TopicPartition = P) -> Story:
         return self._add(member, partition, True, [])
@@ -65,7 +65,7 @@ class Story:
 
     def _add(self, member: str, partition: TopicPartition, claim: bool, messages: list[tuple[int, int, int]]) -> Story:
         sequence = sum(record.member == member for record in self.records)
-        self.records.append(Record(float(len(self.records)), member, sequence, partition, claim, messages))
+        self.records.append(AuditRecord(float(len(self.records)), member, sequence, partition, claim, messages))
         return self
 
     def counts(self, held: Ledger | None = None) -> dict[str, int]:
@@ -175,7 +175,7 @@ def test_finds_every_disorder_within_one_ownership(order: list[int]) -> None:
     assert Story().claim("a").hand("a", *order).counts() == ({"out_of_order": backwards} if backwards else {})
 
 
-def line(record: Record) -> bytes:
+def line(record: AuditRecord) -> bytes:
     fields = {
         "at": record.at, "member": record.member, "sequence": record.sequence, "topic": record.partition.topic,
         "broker": record.partition.broker, "partition": record.partition.partition, "claim": record.claim,
@@ -190,7 +190,7 @@ def test_merges_record_files_by_time(tmp_path: Path) -> None:
         text = b"".join(line(record) for record in story.records if record.member == member)
         (tmp_path / member).write_bytes(text)
     with (tmp_path / "a").open("ab") as file:
-        file.write(line(Record(9.0, "a", 2, P, False, []))[:-1])  # torn by a kill: it does not count
+        file.write(line(AuditRecord(9.0, "a", 2, P, False, []))[:-1])  # torn by a kill: it does not count
     assert list(merge_records([tmp_path / "b", tmp_path / "a"])) == story.records
 
 

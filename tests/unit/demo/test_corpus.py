@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.demo.corpus import Corpus, Measure, measure, named_corpus, standard_library
-from consumerd.demo.errors import InputError
+from consumerd.demo.errors import DemoInputError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,14 +42,14 @@ def test_reads_regular_files_of_a_folder_in_order(tmp_path: Path) -> None:
 
 
 def test_reports_an_unreadable_input(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="does not exist"):
+    with pytest.raises(DemoInputError, match="does not exist"):
         named_corpus(tmp_path / "no")
-    with pytest.raises(InputError, match="neither a file nor a folder"):
+    with pytest.raises(DemoInputError, match="neither a file nor a folder"):
         named_corpus(type(tmp_path)("/dev/null"))
     (tmp_path / "empty").touch()
-    with pytest.raises(InputError, match="holds no lines"):
+    with pytest.raises(DemoInputError, match="holds no lines"):
         measure(named_corpus(tmp_path / "empty"))
-    with pytest.raises(InputError, match=r"gone cannot be read: No such file"):
+    with pytest.raises(DemoInputError, match=r"gone cannot be read: No such file"):
         list(Corpus((tmp_path / "gone",), "x").lines())
 
 

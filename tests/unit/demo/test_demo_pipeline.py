@@ -13,7 +13,7 @@ import pytest
 from consumerd.demo import pipeline as module
 from consumerd.demo.audit import AuditResult
 from consumerd.demo.children import Child
-from consumerd.demo.errors import ChildError, InputError
+from consumerd.demo.errors import ChildError, DemoInputError
 from consumerd.demo.pipeline import REPORT, Pipeline, PipelineResult, configuration, missing_package
 from consumerd.demo.result import DemoResult
 from consumerd.spark.spec import parse_spark
@@ -78,7 +78,7 @@ async def test_rejects_an_unwritable_report_path(
 ) -> None:
     pipeline, child = ended(FOUND, report=tmp_path / "no" / "kept.html")
     await child.wait(30)
-    with pytest.raises(InputError, match=r"the report cannot be written to .*: No such file"):
+    with pytest.raises(DemoInputError, match=r"the report cannot be written to .*: No such file"):
         pipeline.result(child)
     (tmp_path / "here" / REPORT).mkdir(parents=True)  # in the way of the default report
     monkeypatch.chdir(tmp_path / "here")

@@ -39,8 +39,8 @@ def builder(subscription: Subscription | None = None, rules: V07Rules | None = N
     return TargetAssignmentBuilder(ME, subscription or StaticSubscription({"t": 1}), rules or V07Rules())
 
 
-def snapshot(members: dict[str, str], count: int = 4) -> e.GroupSnapshot:
-    return e.GroupSnapshot(members, None, {"t": {0: range(count)}}, {})
+def snapshot(members: dict[str, str], count: int = 4) -> e.MembershipSnapshot:
+    return e.MembershipSnapshot(members, None, {"t": {0: range(count)}}, {})
 
 
 @dataclass
@@ -77,7 +77,7 @@ def steps_of(
 ) -> list[Step]:
     """Return what each step does, without the last one, which ends early."""
     rules = Watched()
-    found = e.GroupSnapshot(members, None, {topic: {0: range(count)} for topic, count in topics.items()}, {})
+    found = e.MembershipSnapshot(members, None, {topic: {0: range(count)} for topic, count in topics.items()}, {})
     steps = []
     for _ in builder(subscription, rules).steps(found):
         steps.append(rules.step)
@@ -137,7 +137,7 @@ def test_leaves_out_a_member_whose_filter_cannot_be_applied_to_a_topic_with_one_
     topic = "a" * 250
     made = builder(StaticSubscription({topic: 1}))
     for count in (2, 3):
-        found = e.GroupSnapshot({"g_a": f"*1*{INTRICATE}"}, None, {topic: {0: range(count)}}, {})
+        found = e.MembershipSnapshot({"g_a": f"*1*{INTRICATE}"}, None, {topic: {0: range(count)}}, {})
         assert len(made.build(found).own) == count
     (warning,) = made.take_warnings()
     assert f"member g_a is excluded from the assignment of topic '{topic}'" in warning
@@ -146,7 +146,7 @@ def test_leaves_out_a_member_whose_filter_cannot_be_applied_to_a_topic_with_one_
 def test_does_not_warn_of_topics_to_which_this_member_does_not_subscribe() -> None:
     made = builder(FilterSubscription(TopicFilter(FilterKind.WHITELIST, "t.*"), 1))
     topics = {"t": {0: range(1)}, "a" * 250: {0: range(1)}}
-    target = made.build(e.GroupSnapshot({"g_z": f"*1*{INTRICATE}"}, None, topics, {}))
+    target = made.build(e.MembershipSnapshot({"g_z": f"*1*{INTRICATE}"}, None, topics, {}))
     assert target.own.keys() == {TopicPartition("t", 0, 0)}
     assert made.take_warnings() == []
 
@@ -263,7 +263,7 @@ def test_each_intricate_filter_is_a_step_of_its_own(monkeypatch: pytest.MonkeyPa
     topic = "a" * 250
     members = {f"g_hostile-{number}": f"*1*{INTRICATE}{number}" for number in range(5)}
     made = builder(StaticSubscription({topic: 1}))
-    found = e.GroupSnapshot(members, None, {topic: {0: range(2)}}, {})
+    found = e.MembershipSnapshot(members, None, {topic: {0: range(2)}}, {})
     assert sum(1 for _ in made.steps(found)) >= 5
     assert made.build(found).own.keys() == {TopicPartition(topic, 0, 0), TopicPartition(topic, 0, 1)}
 

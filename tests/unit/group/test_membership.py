@@ -12,7 +12,7 @@ import pytest
 
 from consumerd.base.partition import TopicPartition
 from consumerd.group import events as e
-from consumerd.group.membership import Member, _Nudges
+from consumerd.group.membership import ZooKeeperMember, _Nudges
 from consumerd.group.membership_tables import (
     HOLD,
     LINK,
@@ -53,7 +53,7 @@ class Bench:
         subscription: Subscription | None = None,
         settings: MembershipSettings | None = None,
     ) -> None:
-        self.member = Member(ME, subscription or StaticSubscription({"t": streams}), settings)
+        self.member = ZooKeeperMember(ME, subscription or StaticSubscription({"t": streams}), settings)
         self.now = 100.0
         self.timer = 0.0
         self.session = 1
@@ -78,12 +78,12 @@ class Bench:
         asked, self.asked = self.asked, None
         return self.feed(e.SnapshotTaken(asked.ticket, self.snapshot(asked)))
 
-    def snapshot(self, asked: e.TakeSnapshot) -> e.GroupSnapshot:
+    def snapshot(self, asked: e.TakeSnapshot) -> e.MembershipSnapshot:
         members = self.members | ({ME: "?"} if self.own_id is not None else {})
         verified = {partition: self.owners.get(partition) for partition in asked.verify}
         claimed = frozenset(self.owners) if asked.survey else None
         topics = {topic: {broker: range(n) for broker, n in found.items()} for topic, found in self.topics.items()}
-        return e.GroupSnapshot(members, self.own_id, topics, verified, claimed)
+        return e.MembershipSnapshot(members, self.own_id, topics, verified, claimed)
 
     def tick(self, seconds: float | None = None) -> list[e.Action]:
         """Let time pass, by default until the timer."""
@@ -646,7 +646,7 @@ def test_registration_and_resumed_session_do_not_wait_to_settle() -> None:
 def test_spreads_settling_times_deterministically() -> None:
     def timer(name: str) -> float:
         bench = Bench()
-        bench.member = Member(name, StaticSubscription({"t": 1}))
+        bench.member = ZooKeeperMember(name, StaticSubscription({"t": 1}))
         bench.connect()
         register = only(e.Register, bench.look())
         bench.own_id = 1
@@ -1203,7 +1203,7 @@ def test_ignores_unexpected_answers() -> None:
         e.RegistrationBlocked(999),
         e.Unregistered(999),
         e.Failed(999),
-        e.SnapshotTaken(999, e.GroupSnapshot({}, None, {}, {})),
+        e.SnapshotTaken(999, e.MembershipSnapshot({}, None, {}, {})),
     ]
     assert [bench.feed(event) for event in stale] == [[]] * len(stale)
     assert bench.member.holds == before

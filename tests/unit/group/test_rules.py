@@ -8,7 +8,7 @@ from consumerd.base.partition import NO_BROKER, TopicPartition
 from consumerd.base.ports import Create
 from consumerd.group import Spelling, V07Rules, V08Rules
 from consumerd.group import events as e
-from consumerd.group.membership import Member
+from consumerd.group.membership import ZooKeeperMember
 from consumerd.group.rules import GroupRules, topics_to_read
 from consumerd.group.target_assignment import TargetAssignmentBuilder
 from consumerd.wire.registry import (
@@ -29,8 +29,8 @@ def v08(subscription: str, pattern: str = "static") -> str:
     return f'{{"version":1,"subscription":{subscription},"pattern":"{pattern}","timestamp":"1"}}'
 
 
-def snapshot(members: dict[str, str], **topics: int) -> e.GroupSnapshot:
-    return e.GroupSnapshot(members, None, {topic: {NO_BROKER: range(n)} for topic, n in topics.items()}, {})
+def snapshot(members: dict[str, str], **topics: int) -> e.MembershipSnapshot:
+    return e.MembershipSnapshot(members, None, {topic: {NO_BROKER: range(n)} for topic, n in topics.items()}, {})
 
 
 def test_sorts_partitions_as_numbers_or_text() -> None:
@@ -49,12 +49,12 @@ def test_accepts_partition_numbers_with_gaps() -> None:
 def test_filters_exclude_internal_topics_unless_named() -> None:
     topics = {"t": {NO_BROKER: range(1)}, "__consumer_offsets": {NO_BROKER: range(2)}}
     builder = TargetAssignmentBuilder(ME, ALL, V08Rules())
-    assert set(builder.build(e.GroupSnapshot({}, None, topics, {})).own) == {NUMBERED("t", 0)}
+    assert set(builder.build(e.MembershipSnapshot({}, None, topics, {})).own) == {NUMBERED("t", 0)}
     named = TargetAssignmentBuilder(ME, StaticSubscription({"__consumer_offsets": 1}), V08Rules())
     members = {OTHER: v08('{".*":1}', "white_list")}
-    assert len(named.build(e.GroupSnapshot(members, None, topics, {})).own) == 2
+    assert len(named.build(e.MembershipSnapshot(members, None, topics, {})).own) == 2
     old = TargetAssignmentBuilder(ME, ALL, V07Rules())  # has no such topics
-    assert len(old.build(e.GroupSnapshot({}, None, {"__consumer_offsets": {0: range(2)}}, {})).own) == 2
+    assert len(old.build(e.MembershipSnapshot({}, None, {"__consumer_offsets": {0: range(2)}}, {})).own) == 2
 
 
 def test_roundrobin_counts_topics_of_other_members() -> None:
@@ -127,10 +127,10 @@ def test_lists_topics_needed_for_assignment(
 def test_rejects_member_of_other_dialect_before_writing(rules: GroupRules, stranger: str) -> None:
     with pytest.raises(DialectError):
         rules.parse(stranger)
-    member = Member(ME, StaticSubscription({"t": 1}), None, rules)
+    member = ZooKeeperMember(ME, StaticSubscription({"t": 1}), None, rules)
     (look, *_) = member.handle(e.SessionStarted(1), 0.0)
     assert isinstance(look, e.TakeSnapshot)
-    actions = member.handle(e.SnapshotTaken(look.ticket, e.GroupSnapshot({OTHER: stranger}, None, {}, {})), 0.0)
+    actions = member.handle(e.SnapshotTaken(look.ticket, e.MembershipSnapshot({OTHER: stranger}, None, {}, {})), 0.0)
     assert [type(action) for action in actions] == [e.RefuseGroup, e.Finished]
 
 

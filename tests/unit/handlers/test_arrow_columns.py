@@ -229,7 +229,7 @@ def test_names_the_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         batch.to_arrow()
 
 
-def test_native_codec_checks_its_arguments(native_codec: native.Codec) -> None:
+def test_native_codec_checks_its_arguments(native_codec: native.NativeCodec) -> None:
     with native.using(native_codec):
         contents = decode_batch(encode_message_set([b"one", b"two"]), 0), decode_records(RECORDS, 7)
     for content in contents:

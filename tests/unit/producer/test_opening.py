@@ -12,7 +12,7 @@ import pytest
 
 from consumerd.base.errors import ConfigError
 from consumerd.net import ConnectionSettings
-from consumerd.net.client import NoBrokerError as NoBrokerAnswered
+from consumerd.net.client import NoBrokerReachedError as NoBrokerAnswered
 from consumerd.producer import (
     AsyncProducer,
     CallbackHandler,

@@ -10,10 +10,10 @@ import pytest
 
 from consumerd.spark.progress import (
     BatchProgress,
-    PartitionLag,
     ProgressHistory,
     ProgressLog,
     ProgressRecorder,
+    SourceLag,
     lag,
     measure,
     source_metrics,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 STARTED = datetime(2026, 11, 21, 17, tzinfo=UTC)
 BATCH = BatchProgress(
-    "q", "r", 3, STARTED, 1.5, 90, (PartitionLag("clicks", "0-1", 60), PartitionLag("clicks", "0-2", 30)), 0, 60, 30.0
+    "q", "r", 3, STARTED, 1.5, 90, (SourceLag("clicks", "0-1", 60), SourceLag("clicks", "0-2", 30)), 0, 60, 30.0
 )
 
 
@@ -102,7 +102,7 @@ def test_a_source_without_a_latest_offset_has_no_lag(latest: str | None) -> None
 
 
 def test_lag_is_never_negative() -> None:
-    assert lag('{"t": {"0-1": 5}}', '{"t": {"0-1": 3}}') == [PartitionLag("t", "0-1", 0)]
+    assert lag('{"t": {"0-1": 5}}', '{"t": {"0-1": 3}}') == [SourceLag("t", "0-1", 0)]
 
 
 @pytest.fixture
@@ -202,7 +202,7 @@ def test_measures_the_lag_within_one_log() -> None:
         '{"t": {"0": {"offset": 300, "topic_id": "n"}, "1": {"offset": 7, "topic_id": "f"}, '
         '"2": {"offset": 4, "topic_id": "f"}}}'
     )
-    assert lag(end, latest) == [PartitionLag("t", "1", 2), PartitionLag("t", "2", 3)]
+    assert lag(end, latest) == [SourceLag("t", "1", 2), SourceLag("t", "2", 3)]
     source = {"startOffset": end, "endOffset": latest, "latestOffset": latest, "numInputRows": 5}
     found = source_metrics({"sources": [source]}, counts_messages=True)
     assert found is not None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.base.partition import TopicPartition
-from consumerd.demo.audit import AuditResult, Caught, Record
+from consumerd.demo.audit import AuditRecord, AuditResult, Caught
 from consumerd.demo.ledger import digest
 from consumerd.testing.fault_proxy import Direction, FaultProxy
 from consumerd.wire.v07 import encode_message_set
@@ -172,7 +172,9 @@ def account(**audited: Any) -> Account:
 
 def test_repetition_without_a_cause_is_beyond_the_window() -> None:
     message = (0, 0, digest(b"x"))
-    records = [Record(at, member, 0, HERE, False, [message]) for at, member in ((1.0, "a"), (2.0, "b"), (50.0, "a"))]
+    records = [
+        AuditRecord(at, member, 0, HERE, False, [message]) for at, member in ((1.0, "a"), (2.0, "b"), (50.0, "a"))
+    ]
     counted = account()
     classify(records, [Cause("a", 1.5, 1.5, "member_kill")], Caught([]), counted)
     assert (counted.repeated_within, counted.repeated_beyond) == (1, 1)

@@ -11,8 +11,8 @@ from consumerd.testing.memory_tree import (
     NO_NODE,
     NODE_EXISTS,
     NOT_EMPTY,
-    Kind,
     MemoryTree,
+    WatchKind,
 )
 
 
@@ -40,7 +40,7 @@ def test_fires_the_watches_of_the_real_server() -> None:
     assert recorded.fired() == [("data", "/a/b")]
     tree.delete("/a/b")
     assert recorded.fired() == [("data", "/a/b"), ("children", "/a/b"), ("children", "/a")]
-    assert Kind.DATA.value == "data"
+    assert WatchKind.DATA.value == "data"
 
 
 def test_keeps_stat_as_the_real_server() -> None:

@@ -1,11 +1,11 @@
 """A partition's log in memory: offsets are those of the wire."""
 
-from consumerd.testing.partition_log import PartitionLog
+from consumerd.testing.partition_log import MemoryPartitionLog
 from consumerd.wire.v07 import Codec, encode_message_set
 
 
 def test_counts_offsets_in_bytes_of_encoded_sets() -> None:
-    log = PartitionLog()
+    log = MemoryPartitionLog()
     assert log.append([b"a", b"bc"]) == 0
     middle = len(encode_message_set([b"a"]))
     assert log.end == len(encode_message_set([b"a", b"bc"]))
@@ -18,7 +18,7 @@ def test_counts_offsets_in_bytes_of_encoded_sets() -> None:
 
 
 def test_reads_a_part() -> None:
-    log = PartitionLog()
+    log = MemoryPartitionLog()
     log.append([b"a", b"b", b"c"])
     step = log.end // 3
     batch = log.read(step, log.end)

@@ -60,7 +60,7 @@ class _Leadership(NamedTuple):
     topic_id: bytes | None
 
 
-class TopicCreations(Protocol):
+class TopicZxids(Protocol):
     """The topics' nodes in ZooKeeper: when each was created. See `consumerd.net.cluster.TopicNodes`."""
 
     def subscribe(self, changed: Callable[[str], None]) -> None:
@@ -239,7 +239,7 @@ class V08Brokers:
         clock: Clock,
         rng: Random,
         listener: FetchListener,
-        topics: TopicCreations | None = None,
+        topics: TopicZxids | None = None,
     ) -> None:
         self.services = FetchServices(settings, clock, rng, listener, self.list_offsets)
         self._client = client

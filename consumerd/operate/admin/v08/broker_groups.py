@@ -14,7 +14,7 @@ from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.member.offsets import KafkaOffsetStore
 from consumerd.net.client import UnansweredAttempts, UnsupportedApiError, error_of
-from consumerd.net.cluster import GroupView, Member, PartitionView
+from consumerd.net.cluster import GroupView, LiveMember, PartitionView
 from consumerd.operate.admin.errors import RefusedError
 from consumerd.operate.admin.v08.consumer_groups import add_members, has_patterns
 from consumerd.operate.admin.v08.logs import V08BrokerLogs
@@ -243,7 +243,7 @@ class BrokerGroups:
 
 def _add_member(view: GroupView, name: str, protocol_type: str, described: Mapping[str, Any]) -> None:
     if protocol_type != PROTOCOL_TYPE:
-        view.members[name] = Member(protocol_type, None)
+        view.members[name] = LiveMember(protocol_type, None)
         view.problems.append(f"member {name} has the protocol type {protocol_type!r}, whose assignments cannot be read")
         return
     metadata, assignment = described["member_metadata"], described["member_assignment"]
@@ -253,10 +253,10 @@ def _add_member(view: GroupView, name: str, protocol_type: str, described: Mappi
         given = decode_assignment(assignment).partitions
         subscription = StaticSubscription(dict.fromkeys(topics, 1))
     except (WireError, RegistryError) as error:
-        view.members[name] = Member("", None)
+        view.members[name] = LiveMember("", None)
         view.problems.append(f"member {name}: {error}")
         return
-    view.members[name] = Member(",".join(sorted(topics)), subscription if metadata else None)
+    view.members[name] = LiveMember(",".join(sorted(topics)), subscription if metadata else None)
     for topic, numbers in given:
         for number in numbers:
             view.owners[TopicPartition.numbered(topic, number)] = name, 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from consumerd.base.partition import TopicPartition
-from consumerd.net.cluster import GroupView, Member
+from consumerd.net.cluster import GroupView, LiveMember
 from consumerd.wire.registry import FilterKind, RegistryError, StaticSubscription, TopicFilter
 
 if TYPE_CHECKING:
@@ -40,17 +40,17 @@ def add_members(view: GroupView, described: Mapping[str, Any], topics: Iterable[
     return moving
 
 
-def _member(view: GroupView, name: str, described: Mapping[str, Any], topics: list[str]) -> Member:
+def _member(view: GroupView, name: str, described: Mapping[str, Any], topics: list[str]) -> LiveMember:
     pattern: str | None = described["subscribed_topic_regex"]
     wanted = sorted(described["subscribed_topic_names"])
     text = ",".join([*wanted, *([pattern] if pattern else [])])
     try:
         if pattern:
             wanted += _matching(pattern, topics)
-        return Member(text, StaticSubscription(dict.fromkeys(wanted, 1)))
+        return LiveMember(text, StaticSubscription(dict.fromkeys(wanted, 1)))
     except RegistryError as error:
         view.problems.append(f"member {name}: {error}")
-        return Member(text, None)
+        return LiveMember(text, None)
 
 
 def _matching(pattern: str, topics: list[str]) -> list[str]:

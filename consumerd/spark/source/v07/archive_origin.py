@@ -20,7 +20,7 @@ from consumerd.spark.source.errors import FileReadError
 from consumerd.spark.source.logs import WithoutEpochs
 from consumerd.spark.source.v07.boundaries import Boundaries
 from consumerd.spark.source.v07.segment_file import open_file, open_segment, unpacked_size
-from consumerd.spark.source.v07.segment_log import Segment, SegmentLog
+from consumerd.spark.source.v07.segment_log import SegmentLog, SourceSegment
 from consumerd.spark.source.v07.split import FileRange, broker_partition
 from consumerd.storage.archives.errors import NoSourceError
 from consumerd.storage.archives.sources import Packing, find_sources
@@ -102,20 +102,20 @@ class ArchiveOrigin(WithoutEpochs):
         segments[-1] = self._ended(segments[-1], topic, partition)
         return SegmentLog(topic, broker, partition, tuple(segments), _open, self._before, self._limits)
 
-    def _segment(self, start: int, source: SegmentSource, next_start: int | None) -> Segment:
+    def _segment(self, start: int, source: SegmentSource, next_start: int | None) -> SourceSegment:
         """One file. A packed one is believed to reach up to the next one; the last one is unpacked to count."""
         location = FileRange(source.path, start)
         if source.packing is Packing.NONE:
-            return Segment(start, start + (source.size or 0), location)
+            return SourceSegment(start, start + (source.size or 0), location)
         if next_start is not None:
-            return Segment(start, next_start, location, whole=True)
+            return SourceSegment(start, next_start, location, whole=True)
         state = (source.path, source.stamp)
         if state not in self._sizes:
             with _present(location), open_file(source.path, 0) as packed:
                 self._sizes[state] = unpacked_size(packed)
-        return Segment(start, start + self._sizes[state], location, whole=True)
+        return SourceSegment(start, start + self._sizes[state], location, whole=True)
 
-    def _ended(self, last: Segment, topic: str, partition: int) -> Segment:
+    def _ended(self, last: SourceSegment, topic: str, partition: int) -> SourceSegment:
         """The last segment, up to its last whole message."""
         path = str(last.location)
         size, end = self._ends.get(path, (0, last.start))
@@ -142,7 +142,7 @@ class ArchiveOrigin(WithoutEpochs):
 
 
 @contextlib.contextmanager
-def _open(log: SegmentLog, segment: Segment) -> Iterator[Fetch]:
+def _open(log: SegmentLog, segment: SourceSegment) -> Iterator[Fetch]:
     with _present(segment.location), open_segment(segment.location, log.topic, log.partition) as reader:
         yield reader.fetch
 

@@ -21,7 +21,7 @@ from consumerd.spark.source.errors import BrokerReadError, OffsetUnavailableErro
 from consumerd.spark.source.logs import WithoutEpochs
 from consumerd.spark.source.options import OptionError, ZooKeeperLocation
 from consumerd.spark.source.v07.client import BrokerClient
-from consumerd.spark.source.v07.segment_log import Segment, SegmentLog
+from consumerd.spark.source.v07.segment_log import SegmentLog, SourceSegment
 from consumerd.spark.source.v07.split import BrokerRange
 from consumerd.wire.v07 import LATEST
 
@@ -41,7 +41,7 @@ REGISTRY_AGE: Final = 5.0
 MAX_SEGMENTS: Final = 100_000
 
 
-class Registered(NamedTuple):
+class RegisteredCluster(NamedTuple):
     """The cluster: broker id -> (host, port), the selected partitions, and the names of all topics."""
 
     brokers: Mapping[int, tuple[str, int]]
@@ -56,7 +56,7 @@ class BrokerOrigin(WithoutEpochs):
         self._location = location
         self._options = options
         self._choice = PartitionChoice(options.topics)
-        self._registered: Registered | None = None
+        self._registered: RegisteredCluster | None = None
         self._asked = 0.0
         self._clients: dict[BrokerRange, BrokerClient] = {}
         weakref.finalize(self, _close, self._clients)
@@ -69,7 +69,7 @@ class BrokerOrigin(WithoutEpochs):
     def missing(self, found: Mapping[Key, object]) -> str | None:
         return self._choice.missing(found, self._look_up().topics)
 
-    def _look_up(self) -> Registered:
+    def _look_up(self) -> RegisteredCluster:
         if not isinstance(self._location, ZooKeeperLocation):
             return _listed(self._location, self._choice)
         now = time.monotonic()
@@ -80,7 +80,7 @@ class BrokerOrigin(WithoutEpochs):
             self._asked = now
         return self._registered
 
-    async def _read(self, zk: ZooKeeper) -> Registered:
+    async def _read(self, zk: ZooKeeper) -> RegisteredCluster:
         from consumerd.net.cluster import ClusterView  # noqa: PLC0415
         from consumerd.net.cluster.reading import children  # noqa: PLC0415
         from consumerd.wire.registry import topics_path  # noqa: PLC0415
@@ -96,7 +96,7 @@ class BrokerOrigin(WithoutEpochs):
             if broker in brokers
             for number in range(count)
         )
-        return Registered(
+        return RegisteredCluster(
             brokers, tuple(each for each in every if self._choice.wants((each.topic, each.name))), frozenset(topics)
         )
 
@@ -106,7 +106,7 @@ class BrokerOrigin(WithoutEpochs):
         if not bounds:
             raise BrokerReadError(f"broker {host}:{port} returned no offsets of {partition}; is it a 0.7 broker?")
         segments = tuple(
-            Segment(start, end, broker) for start, end in pairwise(bounds if len(bounds) > 1 else bounds * 2)
+            SourceSegment(start, end, broker) for start, end in pairwise(bounds if len(bounds) > 1 else bounds * 2)
         )
         return SegmentLog(
             partition.topic, partition.broker, partition.partition, segments, self._open, self._before,
@@ -148,7 +148,7 @@ class BrokerOrigin(WithoutEpochs):
         return found
 
     @contextlib.contextmanager
-    def _open(self, log: SegmentLog, segment: Segment) -> Iterator[Fetch]:
+    def _open(self, log: SegmentLog, segment: SourceSegment) -> Iterator[Fetch]:
         broker, most = segment.location, self._options.fetch_size
         assert isinstance(broker, BrokerRange)
 
@@ -166,7 +166,7 @@ def _close(clients: Mapping[BrokerRange, BrokerClient]) -> None:
         client.close()
 
 
-def _listed(location: BrokersLocation, choice: PartitionChoice) -> Registered:
+def _listed(location: BrokersLocation, choice: PartitionChoice) -> RegisteredCluster:
     """The brokers and partitions that the options list."""
     partitions = []
     for topic, name in choice.assigned:
@@ -181,4 +181,6 @@ def _listed(location: BrokersLocation, choice: PartitionChoice) -> Registered:
         for topic in choice.topics or ():
             for broker in location.brokers:
                 partitions += [TopicPartition(topic, broker, number) for number in range(location.partitions or 0)]
-    return Registered(location.brokers, tuple(partitions), frozenset(partition.topic for partition in partitions))
+    return RegisteredCluster(
+        location.brokers, tuple(partitions), frozenset(partition.topic for partition in partitions)
+    )

@@ -32,7 +32,7 @@ _SAMPLE: Final = 256 << 10
 _PARTITIONS: Final = 8
 
 
-class Segment(NamedTuple):
+class SourceSegment(NamedTuple):
     """One segment: the offsets of its first byte and after its last, and who has it."""
 
     start: int
@@ -52,8 +52,8 @@ class SegmentLog:
     topic: str
     broker: int | None
     partition: int
-    segments: tuple[Segment, ...]
-    open_segment: Callable[[SegmentLog, Segment], AbstractContextManager[Fetch]] = field(repr=False)
+    segments: tuple[SourceSegment, ...]
+    open_segment: Callable[[SegmentLog, SourceSegment], AbstractContextManager[Fetch]] = field(repr=False)
     by_time: Callable[[SegmentLog, int], int] = field(repr=False)
     limits: DecodeLimits = DEFAULT_LIMITS
 
@@ -136,7 +136,7 @@ class SegmentLog:
                 ]
         return found
 
-    def _cuts(self, segment: Segment, low: int, high: int, max_bytes: int) -> list[int]:
+    def _cuts(self, segment: SourceSegment, low: int, high: int, max_bytes: int) -> list[int]:
         """Boundaries between `low` and `high` that leave pieces of about the same size."""
         cuts: list[int] = []
         if segment.whole or not max_bytes or high - low <= max_bytes:
@@ -157,14 +157,14 @@ class SegmentLog:
                 low = wanted = cut
         return cuts
 
-    def _holding(self, offset: int) -> Segment | None:
+    def _holding(self, offset: int) -> SourceSegment | None:
         """The segment of the byte at `offset`; at the log's end the last one; None in a gap or outside."""
         for segment in self.segments:
             if segment.start <= offset < segment.end:
                 return segment
         return next((segment for segment in self.segments if segment.end == offset), None)
 
-    def _boundaries(self, fetch: Fetch, segment: Segment) -> Boundaries:
+    def _boundaries(self, fetch: Fetch, segment: SourceSegment) -> Boundaries:
         most = self.limits.max_message_bytes
         reach = min(most, _MOST_REACH) if most != DEFAULT_LIMITS.max_message_bytes else REACH
         return Boundaries(fetch, segment.end, max_payload=most, reach=max(reach, REACH))

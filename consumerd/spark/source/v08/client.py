@@ -42,7 +42,7 @@ from consumerd.net.client import (
     ChannelOpener,
     ClientSettings,
     ClusterClient,
-    NoBrokerError,
+    NoBrokerReachedError,
     PartitionFetch,
     Plain,
     RequestTooLargeError,
@@ -105,7 +105,7 @@ _OTHER_LOG: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTEN
 _old_brokers: dict[Address, tuple[BrokerRelease, float]] = {}
 
 
-class TopicMetadata(NamedTuple):
+class TopicLeaders(NamedTuple):
     """A topic: partition -> address of its leader, None while it has none; `internal`: it is the brokers' own.
 
     `topic_id`: as Kafka's tools print it; None where brokers have none (before 2.8). `epochs`: partition -> epoch of
@@ -167,12 +167,12 @@ class KafkaClient:
         #: Whether a fetch named its topic and not the id (brokers before 3.1), so that only metadata have the log's.
         self.fetches_by_name = False
 
-    def topics(self, wants: Callable[[str], bool], names: Collection[str] | None = None) -> dict[str, TopicMetadata]:
+    def topics(self, wants: Callable[[str], bool], names: Collection[str] | None = None) -> dict[str, TopicLeaders]:
         """The wanted topics that exist; `names`: the candidates. The request creates none."""
 
-        async def ask(client: ClusterClient) -> dict[str, TopicMetadata]:
+        async def ask(client: ClusterClient) -> dict[str, TopicLeaders]:
             metadata = await client.refresh(None if names is None else sorted(names), never_create=True)
-            found: dict[str, TopicMetadata] = {}
+            found: dict[str, TopicLeaders] = {}
             for name, topic in metadata.topics.items():
                 if not wants(name) or topic.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     continue
@@ -181,7 +181,7 @@ class KafkaClient:
                 nodes = {number: metadata.leader(name, number) for number in topic.partitions}
                 leaders = {number: node and (node.host, node.port) for number, node in nodes.items()}
                 epochs = {number: part.leader_epoch for number, part in topic.partitions.items()}
-                found[name] = TopicMetadata(leaders, topic.internal, _id_text(topic.id), epochs)
+                found[name] = TopicLeaders(leaders, topic.internal, _id_text(topic.id), epochs)
             return found
 
         return self.ask("find the topics", ask)
@@ -431,7 +431,7 @@ def _id_text(topic_id: bytes) -> str | None:
 
 def _reason(error: BrokerError | WireError) -> BrokerError | WireError:
     """The error to raise: of several brokers the rejection, for which the others are not awaited."""
-    if isinstance(error, NoBrokerError):
+    if isinstance(error, NoBrokerReachedError):
         return next((each for each in error.tried if _kind(each) is BrokerRejectedError), error)
     return error
 
@@ -456,7 +456,7 @@ def _kind(error: BrokerError | WireError) -> type[BrokerReadError]:
             return BrokerTimeoutError
         case BadFrameError():
             return BrokerReadError
-        case ConnectError() | ConnectionClosedError() | NoBrokerError():
+        case ConnectError() | ConnectionClosedError() | NoBrokerReachedError():
             return BrokerUnavailableError
     return BrokerReadError
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from consumerd.net.client import EpochEnd
     from consumerd.spark.source.offsets import Key
     from consumerd.spark.source.options import BootstrapLocation, SourceOptions
-    from consumerd.spark.source.v08.client import Address, TopicMetadata
+    from consumerd.spark.source.v08.client import Address, TopicLeaders
 
 #: Topics of the brokers' own, which patterns do not mean; old brokers do not mark them.
 _INTERNAL: Final = ("__consumer_offsets", "__transaction_state")
@@ -130,7 +130,7 @@ class V08Origin:
         return {key: end for key, end in ends.items() if end is not None}
 
     def _read_ends(
-        self, partitions: Mapping[tuple[str, int], object], topics: Mapping[str, TopicMetadata]
+        self, partitions: Mapping[tuple[str, int], object], topics: Mapping[str, TopicLeaders]
     ) -> dict[tuple[str, int], int]:
         give_up = time.monotonic() + _PATIENCE
         while True:

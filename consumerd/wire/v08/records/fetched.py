@@ -32,8 +32,7 @@ from consumerd.wire.v08.records.record_set import RecordRun, RecordSet, Timestam
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from consumerd.base.native import Codec as NativeCodec
-    from consumerd.base.native import NativeLimits, NativeRecords
+    from consumerd.base.native import NativeCodec, NativeLimits, NativeRecords
     from consumerd.wire.column_buffers import Headers
     from consumerd.wire.v08.records.record_batch import BatchHeader
 

@@ -69,7 +69,7 @@ class Row(NamedTuple):
     position: int
 
 
-class Message(NamedTuple):
+class StoredMessage(NamedTuple):
     """One whole message with its CRC checked, not decompressed."""
 
     offset: int
@@ -161,7 +161,7 @@ def _skip(data: bytes, position: int, count: int) -> int:
     return position
 
 
-def read_message(data: bytes, position: int) -> Message:
+def read_message(data: bytes, position: int) -> StoredMessage:
     """The message at `position`, which has to be there as a whole. Raises CorruptMessageError."""
     offset, size, crc = HEAD.unpack_from(data, position)
     magic = data[position + 16]
@@ -180,7 +180,7 @@ def read_message(data: bytes, position: int) -> Message:
     value, place = _read_bytes(body, place)
     if place != len(body):
         raise CorruptMessageError(f"{len(body) - place} bytes after its value")
-    return Message(offset, magic, attributes, timestamp, key, value, end)
+    return StoredMessage(offset, magic, attributes, timestamp, key, value, end)
 
 
 def _read_bytes(body: bytes, position: int) -> tuple[bytes | None, int]:
@@ -195,7 +195,7 @@ def _read_bytes(body: bytes, position: int) -> tuple[bytes | None, int]:
     return body[position + 4 : position + 4 + size], position + 4 + size
 
 
-def unwrap(wrapper: Message, columns: RecordColumns, *, limit: int) -> tuple[Sequence[int], Sequence[int], int]:
+def unwrap(wrapper: StoredMessage, columns: RecordColumns, *, limit: int) -> tuple[Sequence[int], Sequence[int], int]:
     """Read the messages in a wrapper onto `columns`.
 
     Returns their offsets, their timestamps, and the size of the set once decompressed, which may be `limit` bytes.

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from consumerd.handlers.forward.errors import is_hopeless, is_too_large
-from consumerd.net.client import AuthenticationError, NoBrokerError, error_of
+from consumerd.net.client import AuthenticationError, NoBrokerReachedError, error_of
 from consumerd.producer import MessageSizeTooLargeError
 from consumerd.producer.v08.delivery import DeliveryError
 
@@ -26,6 +26,6 @@ def test_classifies_transient_errors(code: int) -> None:
 def test_classifies_errors_of_the_client() -> None:
     for error in (AuthenticationError("no"), DeliveryError("no"), MessageSizeTooLargeError("no")):
         assert is_hopeless(error)
-    assert not is_hopeless(NoBrokerError("no"))
+    assert not is_hopeless(NoBrokerReachedError("no"))
     large = [code for code in range(100) if (told := error_of(code, "no")) is not None and is_too_large(told)]
     assert large == [10, 18]

@@ -16,7 +16,7 @@ from consumerd.handlers.forward import ForwardHandler, ForwardResume, ForwardSet
 from consumerd.handlers.forward import handler as tested
 from consumerd.handlers.forward.mapping import BrokerMajorNumbering, TopicNaming
 from consumerd.handlers.forward.target_log import LogBounds
-from consumerd.net.client import AuthenticationError, NoBrokerError
+from consumerd.net.client import AuthenticationError, NoBrokerReachedError
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v07 import decode_batch, encode_message_set
 
@@ -123,7 +123,7 @@ async def test_starts_at_a_target_that_supports_what_is_set(headers: bool) -> No
     with pytest.raises(HandlerFailedError, match=r"h:9 is older than 0\.11 and does not support headers"):
         await started(Client(headers=False), headers=True)
     with pytest.raises(HandlerFailedError, match="cannot forward: no broker"):
-        await started(Client(NoBrokerError("no broker")))
+        await started(Client(NoBrokerReachedError("no broker")))
 
 
 async def test_sends_each_partition_through_a_feed_of_its_own_until_it_stops(feeds: type[Feed]) -> None:
@@ -175,7 +175,7 @@ async def test_position_is_unknown_where_the_target_has_none_or_the_committed_of
 
 @pytest.mark.parametrize(
     ("error", "final"),
-    [(NoBrokerError("gone"), False), (AuthenticationError("refused"), True), (KeyboardInterrupt(), False)],
+    [(NoBrokerReachedError("gone"), False), (AuthenticationError("refused"), True), (KeyboardInterrupt(), False)],
 )
 async def test_ends_a_feed_that_failed_and_tells_whether_a_retry_can_help(
     feeds: type[Feed], monkeypatch: pytest.MonkeyPatch, error: BaseException, final: bool

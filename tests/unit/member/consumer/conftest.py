@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from consumerd.member.consumer.running import RunningMember
     from consumerd.member.fetch import FetchSettings, Lane
     from consumerd.member.offsets.store import Notes as CommitNotes
-    from consumerd.testing import Member
+    from consumerd.testing import MemoryMember
     from consumerd.wire.v08.schema import Api
 
 GROUP = "g"
@@ -138,7 +138,7 @@ class Group:
     def recorder(self, name: str = "a") -> Recorder:
         return Recorder(self.journal, name)
 
-    async def member(self, name: str = "a", *, handler: Any = None, **settings: Any) -> Member:
+    async def member(self, name: str = "a", *, handler: Any = None, **settings: Any) -> MemoryMember:
         """Start one more member; its handler is not wrapped in a retry policy."""
         return await self._memory.join(name, self.recorder(name) if handler is None else handler, **settings)
 

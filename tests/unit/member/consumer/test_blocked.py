@@ -12,7 +12,7 @@ from consumerd.base.metrics import catalogue
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import NodeStat
 from consumerd.member.consumer.blocked import BlockedClaims, Holder, holder_of
-from consumerd.net.cluster.watched import Node
+from consumerd.net.cluster.watched import ZNode
 from consumerd.service.config.model import parse
 from consumerd.service.daemon.monitor import Monitor
 from consumerd.service.daemon.readings import read
@@ -77,7 +77,7 @@ def test_keeps_the_owner_that_it_knew() -> None:
     ("data", "owner"), [(b"g_b-1-0", "g_b-1"), (b"kazoo", "kazoo"), (b"\xff", "\ufffd"), (b"", "")]
 )
 def test_names_owners_in_any_form(data: bytes, owner: str) -> None:
-    assert holder_of(Node(data, NodeStat(0, 7, 0, 1, 0, 0))) == Holder(owner, 7)
+    assert holder_of(ZNode(data, NodeStat(0, 7, 0, 1, 0, 0))) == Holder(owner, 7)
 
 
 @pytest.mark.asyncio

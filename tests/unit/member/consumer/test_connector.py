@@ -11,7 +11,7 @@ import pytest
 from consumerd import ConnectorStateError, ConsumerConfig, ConsumerConnector
 from consumerd.base.errors import IdTakenError, ZooKeeperError
 from consumerd.member.consumer.streams import FRESH
-from consumerd.net.client import NoBrokerError
+from consumerd.net.client import NoBrokerReachedError
 from tests.simulation.daemon import ProcessClock
 from tests.simulation.kafka_world import KafkaWorld
 from tests.simulation.process import ProcessLoop
@@ -111,7 +111,7 @@ def test_may_be_started_again_after_a_failed_start() -> None:
         async def script() -> None:
             for fault, error, words in (
                 (zookeeper.stop, ZooKeeperError, r"no connection to ZooKeeper at zookeeper:2181 \(.* tried for 2 s"),
-                (zookeeper.start, NoBrokerError, "no broker of kafka0:9092 answered within 2 s"),
+                (zookeeper.start, NoBrokerReachedError, "no broker of kafka0:9092 answered within 2 s"),
             ):
                 world.network.silent.add("kafka0")
                 fault()

@@ -23,7 +23,7 @@ from consumerd.member.consumer.composition import AssignedStreams
 from consumerd.member.consumer.stats import ConsumerStats
 from consumerd.member.offsets import OffsetSettings
 from consumerd.net import ConnectError, ConnectionSettings
-from consumerd.net.client import NoBrokerError
+from consumerd.net.client import NoBrokerReachedError
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.registry import FilterSubscription, StaticSubscription, Whitelist
 
@@ -356,7 +356,7 @@ async def test_connects_to_listener_for_its_security_protocol(group: Any, given:
 async def test_names_bootstrap_broker_that_does_not_respond() -> None:
     address = f"127.0.0.1:{free_port()}"
     made = ConsumerConnector(ConsumerConfig(group="g", bootstrap=[address], connection_timeout=0.2))
-    with pytest.raises(NoBrokerError, match=f"no broker of {address} answered within 0.2 s; check bootstrap"):
+    with pytest.raises(NoBrokerReachedError, match=f"no broker of {address} answered within 0.2 s; check bootstrap"):
         await made.start()
     with pytest.raises(ConnectorStateError, match="is not running"):
         await made.create_message_streams({"t": 1})

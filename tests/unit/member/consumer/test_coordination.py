@@ -93,7 +93,7 @@ class Setup:
 
     async def snapshot(
         self, *, survey: bool = False, topics: frozenset[str] | None = frozenset({"t"})
-    ) -> e.GroupSnapshot:
+    ) -> e.MembershipSnapshot:
         answer = await self.io.take_snapshot(
             e.TakeSnapshot(1, self.zk.session_id, topics, frozenset({TP}), survey=survey)
         )
@@ -612,7 +612,7 @@ def v08(setup: Setup, rules: V08Rules) -> GroupCoordination:
     return GroupCoordination(setup.zk, SETTINGS, backend, clock=setup.clock, triggered=setup.triggered)
 
 
-async def look(setup: Setup, io: GroupCoordination, *, topics: frozenset[str] | None) -> e.GroupSnapshot:
+async def look(setup: Setup, io: GroupCoordination, *, topics: frozenset[str] | None) -> e.MembershipSnapshot:
     answer = await io.take_snapshot(e.TakeSnapshot(1, setup.zk.session_id, topics, frozenset(), survey=True))
     assert isinstance(answer, e.SnapshotTaken)
     return answer.snapshot

@@ -9,7 +9,7 @@ import pytest
 
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch
-from consumerd.member.consumer.deliveries import Delivery, StreamSink
+from consumerd.member.consumer.deliveries import StreamedBatch, StreamSink
 from consumerd.member.consumer.sinks import HandedBackError
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 
@@ -29,18 +29,18 @@ class Stream:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
-        self.delivery = cast("Delivery", None)
+        self.delivery = cast("StreamedBatch", None)
 
-    def offer(self, delivery: Delivery) -> None:
+    def offer(self, delivery: StreamedBatch) -> None:
         self._note("offer", delivery)
 
-    def withdraw(self, delivery: Delivery) -> None:
+    def withdraw(self, delivery: StreamedBatch) -> None:
         self._note("withdraw", delivery)
 
-    def reconsider(self, delivery: Delivery) -> None:
+    def reconsider(self, delivery: StreamedBatch) -> None:
         self._note("reconsider", delivery)
 
-    def _note(self, call: str, delivery: Delivery) -> None:
+    def _note(self, call: str, delivery: StreamedBatch) -> None:
         self.calls.append(call)
         self.delivery = delivery
 
@@ -59,9 +59,9 @@ class Setup:
         return handling
 
 
-async def delivery_of(whole: Batch) -> Delivery:
+async def delivery_of(whole: Batch) -> StreamedBatch:
     stream = Stream()
-    return Delivery(whole, StreamSink(stream, lambda: True), asyncio.get_running_loop().create_future())
+    return StreamedBatch(whole, StreamSink(stream, lambda: True), asyncio.get_running_loop().create_future())
 
 
 @pytest.mark.asyncio

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from consumerd.base.partition import TopicPartition
-from consumerd.member.consumer.stats import REMEMBERED, CommitResult, ConsumerStats, Rebalance
+from consumerd.member.consumer.stats import REMEMBERED, CommitAttempt, ConsumerStats, Rebalance
 
 T0, T1, U0 = (TopicPartition("t", 0, 0), TopicPartition("t", 0, 1), TopicPartition("u", 0, 0))
 
@@ -14,7 +14,7 @@ class Observer:
     def __init__(self) -> None:
         self.told: list[object] = []
 
-    def committed(self, result: CommitResult) -> None:
+    def committed(self, result: CommitAttempt) -> None:
         self.told.append(result)
 
     def rebalanced(self, rebalance: Rebalance) -> None:
@@ -61,7 +61,7 @@ def test_tells_the_observer_of_commits_and_rebalances() -> None:
         stats.commit_failed(3.0, 4.0, 5, error)
         stats.rebalanced(rebalance)
     assert observer is not None
-    assert observer.told == [CommitResult(1.0, 2.0, 3, 1), CommitResult(3.0, 4.0, 0, 0, error), rebalance]
+    assert observer.told == [CommitAttempt(1.0, 2.0, 3, 1), CommitAttempt(3.0, 4.0, 0, 0, error), rebalance]
     assert (stats.commits, stats.failed_commits) == (6, 10)
     assert (stats.rebalance_seconds.count, stats.rebalance_seconds.total) == (2, 4.0)
 

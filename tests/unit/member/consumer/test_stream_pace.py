@@ -10,7 +10,7 @@ import pytest
 
 from consumerd import ConsumerTimeoutError, MessageStream, TopicPartition
 from consumerd.handlers import Batch
-from consumerd.member.consumer.deliveries import Delivery
+from consumerd.member.consumer.deliveries import StreamedBatch
 from consumerd.member.consumer.streams import FRESH, TOGETHER
 from consumerd.wire.v07 import decode_batch, encode_message_set
 
@@ -32,7 +32,7 @@ class World:
         self.checked: list[float] = []
         self.reads = 0
         #: What the stream delivers, and whether it ended with all messages handled.
-        self.delivery: Delivery
+        self.delivery: StreamedBatch
         self.whole: asyncio.Future[bool]
 
     def monotonic(self) -> float:
@@ -51,11 +51,11 @@ class World:
         stream.offer(self.delivery)
         return stream
 
-    def made(self, messages: int) -> tuple[Delivery, asyncio.Future[bool]]:
+    def made(self, messages: int) -> tuple[StreamedBatch, asyncio.Future[bool]]:
         batch = Batch(TopicPartition("t", 0, 0), decode_batch(encode_message_set([b"x"] * messages), 0))
         sink: Any = self
         whole: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        return Delivery(batch, sink, whole), whole
+        return StreamedBatch(batch, sink, whole), whole
 
 
 @pytest.mark.parametrize(("waits", "most"), [(True, 1), (False, TOGETHER)])

@@ -1,4 +1,4 @@
-"""`Event`: its tasks wait as for one of asyncio's."""
+"""`Flag`: its tasks wait as for one of asyncio's."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import asyncio
 
 import pytest
 
-from consumerd.member.fetch.event import Event
+from consumerd.member.fetch.event import Flag
 
 pytestmark = pytest.mark.asyncio
 
 
-async def begun(count: int, event: Event) -> list[asyncio.Task[None]]:
+async def begun(count: int, event: Flag) -> list[asyncio.Task[None]]:
     tasks = [asyncio.create_task(event.wait()) for _ in range(count)]
     await asyncio.sleep(0)
     return tasks
 
 
 async def test_wakes_up_all_that_wait_though_it_is_cleared_at_once() -> None:
-    event = Event()
+    event = Flag()
     tasks = await begun(2, event)
     assert not any(task.done() for task in tasks)
     event.set()
@@ -30,7 +30,7 @@ async def test_wakes_up_all_that_wait_though_it_is_cleared_at_once() -> None:
 
 
 async def test_does_not_wait_while_it_is_set() -> None:
-    event = Event(is_set=True)
+    event = Flag(is_set=True)
     await asyncio.wait_for(event.wait(), 60)
     event.clear()
     [task] = await begun(1, event)
@@ -40,7 +40,7 @@ async def test_does_not_wait_while_it_is_set() -> None:
 
 
 async def test_forgets_a_task_that_is_cancelled() -> None:
-    event = Event()
+    event = Flag()
     first, second = await begun(2, event)
     first.cancel()
     await asyncio.wait([first])

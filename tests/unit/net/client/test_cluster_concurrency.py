@@ -20,7 +20,7 @@ from consumerd.net.client import (
     ChannelOpener,
     ClientSettings,
     ClusterClient,
-    NoBrokerError,
+    NoBrokerReachedError,
     UnavailableError,
 )
 from consumerd.testing import FakeClock
@@ -395,7 +395,7 @@ async def test_any_channel_tries_known_brokers_and_then_the_bootstrap_list() -> 
         client._opener._connect = refuse
         for _ in range(12):
             tried.clear()
-            with pytest.raises(NoBrokerError) as caught:
+            with pytest.raises(NoBrokerReachedError) as caught:
                 await client.any_channel()
             assert (sorted(tried[:3]), sorted(tried[3:])) == ([1, 2, 3], [8, 9])
             assert str(caught.value) == (
@@ -410,7 +410,7 @@ async def test_any_channel_tries_known_brokers_and_then_the_bootstrap_list() -> 
 async def test_any_channel_says_that_no_broker_is_known() -> None:
     client = client_of(Cluster())
     client.begin_with([])
-    with pytest.raises(NoBrokerError, match=r"\(0 tried\); last error: none is known yet$"):
+    with pytest.raises(NoBrokerReachedError, match=r"\(0 tried\); last error: none is known yet$"):
         await client.any_channel()
 
 

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from consumerd.net import ConnectError, ConnectionSettings
-from consumerd.net.client import AuthenticationError, BrokerRelease, NoBrokerError, Plain, find_broker, make_client
+from consumerd.net.client import (
+    AuthenticationError,
+    BrokerRelease,
+    NoBrokerReachedError,
+    Plain,
+    find_broker,
+    make_client,
+)
 from consumerd.net.client.making import security_protocol
 from consumerd.testing.clock import FakeClock
 from tests.unit.net.client.test_opening import Broker
@@ -49,6 +56,6 @@ async def test_start_without_a_broker_is_an_error_with_its_remedy() -> None:
         raise ConnectError(f"{host}:{port} refuses")
 
     client = client_of(refuse)
-    with pytest.raises(NoBrokerError, match=r"no broker of h:9, i:9 answered within 5 s; check .*: h:9 refuses"):
+    with pytest.raises(NoBrokerReachedError, match=r"no broker of h:9, i:9 answered within 5 s; check .*: h:9 refuses"):
         await find_broker(client, ["h:9", "i:9"], 5.0)
     await find_broker(client_of(Broker(lambda *_: "answer").connect), ["h:9"], 5.0)

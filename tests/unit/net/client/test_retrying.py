@@ -10,7 +10,13 @@ from structlog.testing import capture_logs
 from consumerd.base.errors import BrokerError
 from consumerd.member.offsets import OffsetsHeldError, OffsetsUnavailableError
 from consumerd.net import ConnectError, ConnectionClosedError
-from consumerd.net.client import AuthenticationError, ClientSettings, NoBrokerError, RequestTooLargeError, error_of
+from consumerd.net.client import (
+    AuthenticationError,
+    ClientSettings,
+    NoBrokerReachedError,
+    RequestTooLargeError,
+    error_of,
+)
 from consumerd.net.client.retrying import retry
 from consumerd.testing import FakeClock
 from consumerd.wire.v08.error_codes import ErrorCode
@@ -18,7 +24,7 @@ from consumerd.wire.v08.error_codes import ErrorCode
 PASSING: list[BrokerError | None] = [
     ConnectError("refused"),
     ConnectionClosedError("closed"),
-    NoBrokerError("none"),
+    NoBrokerReachedError("none"),
     OffsetsUnavailableError("the coordinator loads"),
     error_of(ErrorCode.NOT_COORDINATOR_FOR_GROUP, "offsets"),
 ]

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from consumerd.net.zk.supervisor import Backoff
+from consumerd.net.zk.supervisor import ReconnectDelay
 
 
 class Top(random.Random):
@@ -13,12 +13,12 @@ class Top(random.Random):
 
 
 def test_grows_from_zero_to_a_second() -> None:
-    backoff = Backoff(Top())
+    backoff = ReconnectDelay(Top())
     assert [backoff.delay() for _ in range(8)] == [0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
 
 
 def test_healthy_connection_resets_the_delay_and_a_short_one_does_not() -> None:
-    backoff = Backoff(Top())
+    backoff = ReconnectDelay(Top())
     for _ in range(7):
         backoff.delay()
     backoff.lived(0.9)
@@ -31,6 +31,6 @@ def test_healthy_connection_resets_the_delay_and_a_short_one_does_not() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_jitter_keeps_at_least_half(seed: int) -> None:
-    backoff = Backoff(random.Random(seed))
+    backoff = ReconnectDelay(random.Random(seed))
     backoff.delay()
     assert 0.025 <= backoff.delay() <= 0.05

@@ -35,7 +35,7 @@ from consumerd.net.zk.watches import WatchTable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.net.zk.connection import Connection
+    from consumerd.net.zk.connection import ZooKeeperConnection
 
 pytestmark = pytest.mark.asyncio
 
@@ -109,11 +109,11 @@ class Rig(BaseSession):
     def attach(self, *answers: Any, session_id: int = OURS) -> Line:
         """A connection of this session, or of another one, begins."""
         self.line = Line(*answers)
-        self.line.ended = lambda line: self._lifecycle.detach(cast("Connection", line))
+        self.line.ended = lambda line: self._lifecycle.detach(cast("ZooKeeperConnection", line))
         if session_id != self._lifecycle.granted_id:
             self._lifecycle.expire()
             self._lifecycle.grant(session_id, NO_PASSWORD, TIMEOUT)
-        self._lifecycle.announce(cast("Connection", self.line), self.clock.now)
+        self._lifecycle.announce(cast("ZooKeeperConnection", self.line), self.clock.now)
         return self.line
 
     def lose(self, *answers: Any) -> Callable[[], Exception]:
@@ -315,7 +315,7 @@ async def test_multi_of_another_session_is_not_sent() -> None:
 
 async def ensured(full: str, *answers: Any) -> list[tuple[type, str]]:
     line = Line(*answers)
-    await ensure_on(cast("Connection", line), full, parse_acl("open"))
+    await ensure_on(cast("ZooKeeperConnection", line), full, parse_acl("open"))
     assert not line.answers
     for request in line.requests:
         if isinstance(request, protocol.CreateRequest):

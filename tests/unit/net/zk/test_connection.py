@@ -16,7 +16,13 @@ from aiozk import protocol
 
 from consumerd.base.ports import NodeStat
 from consumerd.net.zk.connect_string import ZooKeeperHost
-from consumerd.net.zk.connection import Connection, ConnectionEnded, ConnectionLimits, HandshakeClosed, NeverSent
+from consumerd.net.zk.connection import (
+    ConnectionEnded,
+    ConnectionLimits,
+    HandshakeClosed,
+    NeverSent,
+    ZooKeeperConnection,
+)
 from consumerd.net.zk.errors import BadReply, ConnectionLost, RequestTooLarge, ServerError
 from consumerd.net.zk.requests import GetDataRequest, SetDataRequest
 from tests.simulation.kernel import Kernel
@@ -50,7 +56,7 @@ class Harness:
         self.watched: list[str] = []
         self.ended = 0
         self.wire = Wire()
-        self.connection = Connection(
+        self.connection = ZooKeeperConnection(
             ZooKeeperHost("zk", 2181),
             "127.0.0.1",
             ssl=None,
@@ -60,7 +66,7 @@ class Harness:
         )
         self.connection.connection_made(cast("Any", self.wire))
 
-    def _on_end(self, connection: Connection) -> None:
+    def _on_end(self, connection: ZooKeeperConnection) -> None:
         assert connection is self.connection
         self.ended += 1
 
@@ -354,8 +360,8 @@ async def test_tls_verifies_the_name_of_the_server_and_not_its_address() -> None
     async with await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0, ssl=identity) as server:
         port = server.sockets[0].getsockname()[1]
 
-        async def connect(name: str) -> Connection:
-            connection = Connection(
+        async def connect(name: str) -> ZooKeeperConnection:
+            connection = ZooKeeperConnection(
                 ZooKeeperHost(name, port),
                 "127.0.0.1",
                 ssl=trusting,

@@ -15,7 +15,7 @@ from consumerd.net.zk.lifecycle import NO_PASSWORD, SessionLifecycle
 from consumerd.net.zk.watches import WatchTable
 
 if TYPE_CHECKING:
-    from consumerd.net.zk.connection import Connection
+    from consumerd.net.zk.connection import ZooKeeperConnection
 
 pytestmark = pytest.mark.asyncio
 
@@ -36,8 +36,8 @@ class Line:
         self.end_reason = end_reason
 
 
-def line(end_reason: str = "") -> Connection:
-    return cast("Connection", Line(end_reason))
+def line(end_reason: str = "") -> ZooKeeperConnection:
+    return cast("ZooKeeperConnection", Line(end_reason))
 
 
 class Rig:
@@ -60,7 +60,7 @@ class Rig:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(0)
 
-    def live(self, session_id: int = 5) -> Connection:
+    def live(self, session_id: int = 5) -> ZooKeeperConnection:
         """Grant and announce a session on a new connection; forget the notifications."""
         connection = line("cut")
         self.lifecycle.grant(session_id, b"p" * 16, 6.0)

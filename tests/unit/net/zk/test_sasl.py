@@ -11,7 +11,7 @@ import pytest
 from consumerd.base.errors import ConfigError, ConsumerdError
 from consumerd.net import ConnectError
 from consumerd.net.zk.connect_string import ZooKeeperHost
-from consumerd.net.zk.connection import Connection, ConnectionLimits
+from consumerd.net.zk.connection import ConnectionLimits, ZooKeeperConnection
 from consumerd.net.zk.errors import AuthFailed, ConnectionLost, ServerError
 from consumerd.net.zk.sasl import DigestMd5, SaslRequest, authenticate
 
@@ -59,7 +59,7 @@ class Server:
     def __init__(self, *answers: bytes | int | None) -> None:
         self._answers = list(answers)
         self.tokens: list[bytes] = []
-        self.connection = Connection(
+        self.connection = ZooKeeperConnection(
             ZooKeeperHost("zk", 2181), "127.0.0.1", ssl=None, limits=ConnectionLimits(),
             on_watch=lambda path: None, on_end=lambda connection: None,
         )  # fmt: skip

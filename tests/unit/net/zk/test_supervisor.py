@@ -17,7 +17,7 @@ from consumerd.net.zk import AuthFailed, ConnectionLimits, ConnectionLost, NotCo
 from tests.support.scripted_zookeeper import EXISTS, SYNC, Peer, Server, framed, good, granted, replied, until
 
 if TYPE_CHECKING:
-    from consumerd.net.zk.connection import Connection
+    from consumerd.net.zk.connection import ZooKeeperConnection
 
 pytestmark = pytest.mark.asyncio
 
@@ -41,7 +41,7 @@ async def test_never_announces_a_connection_that_ended_during_preparation() -> N
         session, events = server.session()
         ended = 0
 
-        async def ends(connection: Connection, new: bool) -> None:
+        async def ends(connection: ZooKeeperConnection, new: bool) -> None:
             nonlocal ended
             if ended < 3:
                 ended += 1
@@ -136,13 +136,13 @@ async def test_silent_address_of_a_name_leaves_time_for_the_next(monkeypatch: py
         async def resolve(name: str, port: int) -> list[str]:
             return ["silent", "well"]
 
-        async def connect(connection: Connection) -> None:
+        async def connect(connection: ZooKeeperConnection) -> None:
             tried.append(connection._address)
             port = silent.port if connection._address == "silent" else server.port
             await asyncio.get_running_loop().create_connection(lambda: connection, "127.0.0.1", port)
 
         monkeypatch.setattr(sys.modules["consumerd.net.zk.supervisor"], "addresses_of", resolve)
-        monkeypatch.setattr(sys.modules["consumerd.net.zk.connection"].Connection, "connect", connect)
+        monkeypatch.setattr(sys.modules["consumerd.net.zk.connection"].ZooKeeperConnection, "connect", connect)
         for seed in range(8):  # in any order
             session, events = server.session(rng=random.Random(seed), connect_timeout=1.0)
             async with session:

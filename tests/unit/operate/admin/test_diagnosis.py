@@ -15,7 +15,7 @@ from consumerd.operate.admin import (
     GroupFindingKind,
     LogRange,
     LookupFailure,
-    Nudge,
+    NudgeGroup,
     Removal,
     diagnose,
     differences,
@@ -80,7 +80,7 @@ async def test_reports_a_member_that_gave_up_its_rebalance(zookeeper: MemoryZooK
     zookeeper.remove("/consumers/g/owners/t/0-2")
     zookeeper.remove("/consumers/g/owners/t/0-3")
     gave_up, *unowned = await findings(zookeeper)
-    assert (gave_up.kind, gave_up.subject, gave_up.fix) == (GroupFindingKind.GAVE_UP, ID_A, Nudge())
+    assert (gave_up.kind, gave_up.subject, gave_up.fix) == (GroupFindingKind.GAVE_UP, ID_A, NudgeGroup())
     assert "owns 0 of the 2" in gave_up.says
     assert "t/0-2, t/0-3" in gave_up.says
     assert "the process on host-a that started at 2012-11-21 11:00:00 UTC" in gave_up.remedy
@@ -133,8 +133,8 @@ async def test_reports_owners_other_than_assigned(zookeeper: MemoryZooKeeper) ->
     zookeeper.put("/consumers/g/owners/old/0-0", b"g_b-0", session_id=B)
     found = await findings(zookeeper)
     assert [(finding.kind, finding.subject, finding.fix) for finding in found] == [
-        (GroupFindingKind.MISPLACED, "old/0-0", Nudge()),
-        (GroupFindingKind.MISPLACED, "t/0-0", Nudge()),
+        (GroupFindingKind.MISPLACED, "old/0-0", NudgeGroup()),
+        (GroupFindingKind.MISPLACED, "t/0-0", NudgeGroup()),
     ]
     assert "no member subscribes" in found[0].says
     assert "assigns it to g_b-0" in found[1].says
@@ -267,7 +267,7 @@ async def test_plans_safe_removals_then_one_nudge(zookeeper: MemoryZooKeeper) ->
         assert [finding.subject for finding in withheld(found, force=False)] == ["g_c"]
         assert withheld(found, force=True) == []
         safe = steps_for(snapshot, found, force=False)
-        assert [isinstance(step, Nudge) or step.path for step in safe] == ["/consumers/g/owners/t/0-0", True]
+        assert [isinstance(step, NudgeGroup) or step.path for step in safe] == ["/consumers/g/owners/t/0-0", True]
         forced = steps_for(snapshot, found, force=True)
         assert len(forced) == 3
         told: list[None] = []

@@ -24,7 +24,7 @@ from consumerd.operate.admin import (
     require_dead,
     write_changes,
 )
-from consumerd.operate.admin.findings import Nudge
+from consumerd.operate.admin.findings import NudgeGroup
 from consumerd.operate.admin.mending import take_step
 from consumerd.operate.admin.v08.topic_nodes import create_topic_nodes, delete_topic_node
 from consumerd.operate.admin.v08.topic_plan import TopicPlan
@@ -248,7 +248,7 @@ async def test_nudges_no_member_without_multi(zookeeper: MemoryZooKeeper) -> Non
         zk._lifecycle.has_multi = False
         before = zookeeper.dump()
         with pytest.raises(RefusedError, match=r"older than 3\.4 and has no multi"):
-            await take_step(zk, "g", Nudge(), name="g_x")
+            await take_step(zk, "g", NudgeGroup(), name="g_x")
         assert zookeeper.dump() == before
         zk._lifecycle.has_multi = True
-        await take_step(zk, "g", Nudge(), name="g_x")
+        await take_step(zk, "g", NudgeGroup(), name="g_x")

@@ -9,7 +9,7 @@ import pytest
 from consumerd.base.errors import ExitCode, NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.cli.main import run
-from consumerd.net.cluster import GroupView, Member, PartitionView
+from consumerd.net.cluster import GroupView, LiveMember, PartitionView
 from consumerd.operate.admin import CoordinatorKind, LogRange, LookupFailure, V07GroupSnapshot, V08GroupSnapshot
 from consumerd.operate.migrate.offsets_plan import MovePlanner
 from consumerd.wire.registry import StaticSubscription
@@ -110,7 +110,7 @@ async def test_never_moves_an_offset_back_or_beyond_the_log(before: int | None, 
 
 @pytest.mark.asyncio
 async def test_live_members_and_unreadable_offsets_are_problems() -> None:
-    member = {"x": Member("", StaticSubscription({"t": 1, "new": 1}))}
+    member = {"x": LiveMember("", StaticSubscription({"t": 1, "new": 1}))}
     source = committed({OLD[0]: 5}, members=member, problems=["a node is damaged"])
     log = Log(start=10)
     log.add(0, OLD[0], 0)

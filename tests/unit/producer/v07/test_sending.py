@@ -82,7 +82,7 @@ async def test_sends_the_same_bytes_with_both_codecs(options: dict[str, Any]) ->
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("codec", CODECS, ids=["pure", "native"])
-async def test_request_has_at_most_the_bytes_that_the_broker_reads(codec: native.Codec | None) -> None:
+async def test_request_has_at_most_the_bytes_that_the_broker_reads(codec: native.NativeCodec | None) -> None:
     whole, larger = [b"x" * 80] * 2, [b"x" * 81] * 2
     for batch, lengths in ((whole, [198]), (larger, [109] * 2)):
         connection = _Connection()
@@ -114,7 +114,7 @@ async def test_takes_data_that_was_sent_from_the_list() -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("codec", CODECS, ids=["pure", "native"])
-async def test_sends_nothing_of_a_batch_with_a_message_that_is_too_large(codec: native.Codec | None) -> None:
+async def test_sends_nothing_of_a_batch_with_a_message_that_is_too_large(codec: native.NativeCodec | None) -> None:
     with native.using(codec):
         connection = _Connection()
         with pytest.raises(MessageSizeTooLargeError, match="has 51 bytes and the limit is 50"):
@@ -124,7 +124,7 @@ async def test_sends_nothing_of_a_batch_with_a_message_that_is_too_large(codec: 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("codec", CODECS, ids=["pure", "native"])
-async def test_sends_what_a_list_had_when_it_was_given(codec: native.Codec | None) -> None:
+async def test_sends_what_a_list_had_when_it_was_given(codec: native.NativeCodec | None) -> None:
     payloads = [b"a", b"b"]
 
     class Changing(StaticRouter):

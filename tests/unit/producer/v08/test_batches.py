@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from consumerd.base.partition import TopicPartition
-from consumerd.producer.v08.batches import Batch, BatchRange, Deliveries, PartitionQueue, message_size
+from consumerd.producer.v08.batches import BatchRange, Deliveries, PartitionQueue, ProducerBatch, message_size
 from consumerd.wire.errors import EncodeError
 from consumerd.wire.v08.records import RecordCodec, decode_records
 
@@ -18,8 +18,8 @@ PLACE = TopicPartition.numbered("t", 3)
 HEADERS = (("h", b"v"),)
 
 
-def batch(due: float = 0.0) -> Batch:
-    return Batch(PLACE, due, asyncio.get_running_loop().create_future())
+def batch(due: float = 0.0) -> ProducerBatch:
+    return ProducerBatch(PLACE, due, asyncio.get_running_loop().create_future())
 
 
 @pytest.mark.asyncio

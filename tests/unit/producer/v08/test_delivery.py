@@ -26,8 +26,8 @@ from consumerd.net.client import (
 )
 from consumerd.net.client.metadata import Node, PartitionMetadata, TopicMetadata
 from consumerd.producer.errors import MessageSizeTooLargeError
-from consumerd.producer.v08.batches import Batch, PartitionQueue
-from consumerd.producer.v08.delivery import DeliveryError, Exchange, Outcome, is_too_large
+from consumerd.producer.v08.batches import PartitionQueue, ProducerBatch
+from consumerd.producer.v08.delivery import BatchOutcome, DeliveryError, ProduceRequests, is_too_large
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.errors import EncodeError
@@ -272,7 +272,7 @@ class Peer:
 
 
 @dataclass(slots=True, eq=False)
-class Seen(Batch):
+class Seen(ProducerBatch):
     """A batch that notes how it is encoded, and in which thread."""
 
     formats: list[tuple[int, RecordCodec]] = field(default_factory=list)
@@ -281,21 +281,25 @@ class Seen(Batch):
     def encode(self, magic: int, codec: RecordCodec, around: Any = None) -> bytes:
         self.formats.append((magic, codec))
         self.threads.append(threading.current_thread())
-        return b"" if around is None else Batch.encode(self, magic, codec, around)
+        return b"" if around is None else ProducerBatch.encode(self, magic, codec, around)
 
 
-def exchange(peer: Peer, **settings: Any) -> Exchange:
-    return Exchange(peer, V08ProducerSettings(**settings))  # type: ignore[arg-type]
+def exchange(peer: Peer, **settings: Any) -> ProduceRequests:
+    return ProduceRequests(peer, V08ProducerSettings(**settings))  # type: ignore[arg-type]
 
 
-def sealed(number: int = 0, topic: str = "t", *, timestamp: int = 5, kind: type[Batch] = Batch) -> PartitionQueue:
+def sealed(
+    number: int = 0, topic: str = "t", *, timestamp: int = 5, kind: type[ProducerBatch] = ProducerBatch
+) -> PartitionQueue:
     """A queue with a batch of one message."""
     queue = PartitionQueue(TopicPartition.numbered(topic, number))
     renew(queue, timestamp=timestamp, kind=kind)
     return queue
 
 
-def renew(queue: PartitionQueue, count: int = 1, *, timestamp: int = 5, kind: type[Batch] = Batch) -> Batch:
+def renew(
+    queue: PartitionQueue, count: int = 1, *, timestamp: int = 5, kind: type[ProducerBatch] = ProducerBatch
+) -> ProducerBatch:
     """Give a queue another batch as its only one."""
     batch = kind(queue.partition, 0.0, asyncio.get_running_loop().create_future())
     for number in range(count):
@@ -305,7 +309,7 @@ def renew(queue: PartitionQueue, count: int = 1, *, timestamp: int = 5, kind: ty
     return batch
 
 
-async def produce(ours: Exchange, *queues: PartitionQueue) -> list[Outcome]:
+async def produce(ours: ProduceRequests, *queues: PartitionQueue) -> list[BatchOutcome]:
     """The outcomes in the order of the queues; there are no others."""
     outcomes = await ours.produce(0, {queue.partition: queue for queue in queues})
     assert outcomes.keys() == {queue.partition for queue in queues}
@@ -329,11 +333,11 @@ async def test_each_partition_of_a_request_has_its_own_outcome() -> None:
     queues = [sealed(number, topic) for topic in ("t", "u") for number in range(3)]
     odd = sealed(9, timestamp=1 << 63)
     stored, appended, moved, refused, known, missing, unsendable = await produce(exchange(peer), *queues, odd)
-    assert stored == Outcome(None, base_offset=0, timestamp=-1)
-    assert appended == Outcome(None, base_offset=None, timestamp=99)
+    assert stored == BatchOutcome(None, base_offset=0, timestamp=-1)
+    assert appended == BatchOutcome(None, base_offset=None, timestamp=99)
     assert (str(moved.error).partition(":")[0], moved.retry) == ("the broker refused a batch for t/2", True)
     assert (str(refused.error).endswith("no thank you"), refused.retry) == (True, False)
-    assert known == Outcome(None, timestamp=-1)
+    assert known == BatchOutcome(None, timestamp=-1)
     assert ("without u/2" in str(missing.error), missing.retry) == (True, True)
     assert (type(unsendable.error), unsendable.retry) == (DeliveryError, False)
     (request,) = peer.requests
@@ -371,17 +375,17 @@ async def test_without_acknowledgements_a_closed_connection_is_an_error_of_that_
     peer = Peer()
     ours = exchange(peer, acks=0)
     outcomes = await produce(ours, sealed(0), sealed(1), sealed(2, timestamp=1 << 63))
-    assert outcomes[:2] == [Outcome(None)] * 2
+    assert outcomes[:2] == [BatchOutcome(None)] * 2
     assert outcomes[2].error is not None
     assert (peer.requests[0]["acks"], len(peer.requests[0]["topic_data"][0]["data"])) == (0, 2)
     peer.closed = True
     queue = sealed()
-    assert (await ours.produce(5, {queue.partition: queue})).popitem()[1] == Outcome(None)  # another broker
+    assert (await ours.produce(5, {queue.partition: queue})).popitem()[1] == BatchOutcome(None)  # another broker
     peer.outdated = 0
     with pytest.raises(ConnectionClosedError, match=r"memory:1 .*acks = 0"):
         await produce(ours, sealed())
     assert (peer.outdated, len(peer.requests)) == (1, 2)
-    assert await produce(ours, sealed()) == [Outcome(None)]
+    assert await produce(ours, sealed()) == [BatchOutcome(None)]
 
 
 @pytest.mark.parametrize("codec", [RecordCodec.NONE, RecordCodec.GZIP])
@@ -415,7 +419,7 @@ async def test_template_of_a_partition_is_made_once_for_each_version(monkeypatch
     ours = exchange(peer)
     for version, number in ((9, 0), (9, 0), (9, 1), (8, 0), (8, 0), (8, 1)):
         peer.version = version
-        assert await produce(ours, sealed(number)) == [Outcome(None, base_offset=7)]
+        assert await produce(ours, sealed(number)) == [BatchOutcome(None, base_offset=7)]
     assert [version for version, _ in peer.served] == [9, 9, 9, 8, 8, 8]
     assert made == [(9, 0), (9, 1), (8, 0), (8, 1)]
 
@@ -544,7 +548,7 @@ async def test_only_a_batch_that_no_broker_can_have_is_renumbered(code: ErrorCod
     assert (numbers(fresh)[1], fresh.sealed[0].sent) == (-1, False)
     assert (numbers(old), old.sealed[0].sent) == ((101, 0), True)
     peer.says.clear()
-    assert await produce(ours, fresh) == [Outcome(None, base_offset=7)]
+    assert await produce(ours, fresh) == [BatchOutcome(None, base_offset=7)]
     assert numbers(fresh) == (102, 0)
 
 
@@ -573,7 +577,7 @@ async def test_producer_id_is_not_asked_for_again_where_it_is_not_allowed() -> N
     with capture_logs() as logs:
         for _ in range(2):
             queue = sealed()
-            assert await produce(ours, queue) == [Outcome(None, base_offset=7)]
+            assert await produce(ours, queue) == [BatchOutcome(None, base_offset=7)]
             assert (numbers(queue), queue.sequence) == ((-1, -1), 0)
     assert len(peer.asked) == 1
     assert [each["event"] for each in logs] == ["idempotence_unavailable"]

@@ -14,14 +14,14 @@ from consumerd.producer.v08.batches import OVERHEAD
 from consumerd.producer.v08.filling import PureFilling, new_filling
 
 
-def filling(chosen: native.Codec | None, wall: Any = time.time) -> tuple[Any, SimpleNamespace]:
+def filling(chosen: native.NativeCodec | None, wall: Any = time.time) -> tuple[Any, SimpleNamespace]:
     batch = SimpleNamespace(values=[b"before"], timestamps=[1], outcome=SimpleNamespace(done=lambda: True))
     with native.using(chosen):
         made: Any = new_filling(batch, wall)  # type: ignore[arg-type]
     return made, batch
 
 
-def test_both_codecs_take_and_refuse_the_same(native_codec: native.Codec) -> None:
+def test_both_codecs_take_and_refuse_the_same(native_codec: native.NativeCodec) -> None:
     rng = random.Random(13)
     times = iter(range(10_000))
     sides = [filling(chosen, lambda: 2.5) for chosen in (None, native_codec)]
@@ -63,7 +63,7 @@ def test_takes_exactly_the_room_that_it_has() -> None:
     assert batch.values == [b"before", b"1234"]
 
 
-def test_native_codec_leaves_what_is_not_bytes_to_the_producer(native_codec: native.Codec) -> None:
+def test_native_codec_leaves_what_is_not_bytes_to_the_producer(native_codec: native.NativeCodec) -> None:
     made, batch = filling(native_codec)
     made.room = 1 << 20
     for value in ("text", bytearray(b"x"), memoryview(b"x"), 5, [b"x"]):

@@ -11,7 +11,7 @@ from consumerd.base import native
 from consumerd.producer.v08.sizes import NativeSizes, sizes_of
 
 if TYPE_CHECKING:
-    from consumerd.base.native import Codec
+    from consumerd.base.native import NativeCodec
 
 LISTS: list[list[Any]] = [
     [b""],
@@ -38,7 +38,7 @@ def test_counts_and_cuts_as_one_by_one(values: list[Any]) -> None:
                 assert stop == len(values) or used + each[stop] > size
 
 
-def test_native_codec_counts_lists_of_bytes_itself(native_codec: Codec) -> None:
+def test_native_codec_counts_lists_of_bytes_itself(native_codec: NativeCodec) -> None:
     rng = random.Random(2)
     values: list[Any] = [rng.choice([None, bytes(rng.randrange(100))]) for _ in range(500)]
     lengths = [len(value or b"") for value in values]

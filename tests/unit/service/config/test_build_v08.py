@@ -20,7 +20,7 @@ from consumerd.group import Spelling, V08Rules
 from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.member.consumer import CoordinatedConsumer, FixedConsumer
 from consumerd.member.fetch import FetchSettings
-from consumerd.net.client import NoBrokerError
+from consumerd.net.client import NoBrokerReachedError
 from consumerd.service.config.build import build_settings
 from consumerd.service.config.build_handlers import build_handler
 from consumerd.service.config.build_v08 import (
@@ -197,7 +197,7 @@ async def test_finds_brokers_in_zookeeper(kafka: dict[str, Any], protocol: str |
     assert names_brokers(found) is (protocol is None)
     assert vars(backend)["_protocol"] == protocol
     if protocol is not None:
-        with pytest.raises(NoBrokerError, match="none is known yet"):
+        with pytest.raises(NoBrokerReachedError, match="none is known yet"):
             await client.any_channel()
 
 

@@ -20,7 +20,7 @@ from consumerd.testing.clock import FakeClock
 from consumerd.testing.group import MemoryGroup
 
 if TYPE_CHECKING:
-    from consumerd.testing import Member
+    from consumerd.testing import MemoryMember
 
 pytestmark = pytest.mark.asyncio
 
@@ -30,7 +30,7 @@ ONE, TWO = TopicPartition("t", 0, 0), TopicPartition("t", 3, 0)
 class Watched:
     """A member of a group in memory, and the monitor of its daemon, by a clock of the test's."""
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: MemoryMember) -> None:
         tables = {"group": {"id": "group", "topics": {"t": 1}}, "handler": {"name": "null"}}
         self.clock = FakeClock()
         self.monitor = Monitor(parse(tables, "test", environment=False), self.clock)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from consumerd.spark.progress import BatchProgress, PartitionLag, ProgressHistory
+from consumerd.spark.progress import BatchProgress, ProgressHistory, SourceLag
 from consumerd.spark.reconcile_result import LogStretch, LogStretches, PartitionCheck, ReconcileResult
 from consumerd.spark.report.facts import (
     LandedFacts,
@@ -30,7 +30,7 @@ def facts() -> ReportFacts:
     minutes = [START + timedelta(minutes=n) for n in range(60)]
     sizes = MessageSizes((SizeClass(0, 1, 0, 0), SizeClass(56, 98, 130, 140), SizeClass(100, 1, 5900, 5900)))
     batches = [
-        BatchProgress("q", "r", n, at, 2.5, 1000 * (59 - n), (PartitionLag(HOSTILE, HOSTILE, 5),) if n == 59 else ())
+        BatchProgress("q", "r", n, at, 2.5, 1000 * (59 - n), (SourceLag(HOSTILE, HOSTILE, 5),) if n == 59 else ())
         for n, at in enumerate(minutes)
     ]
     stretches = LogStretches(30, tuple(LogStretch(10 * n, 10 * n + 5) for n in range(20)))

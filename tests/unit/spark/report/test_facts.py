@@ -8,7 +8,7 @@ import pytest
 
 from consumerd.spark.report.facts import CLASSES_PER_DOUBLING, MessageSizes, SizeClass
 from consumerd.spark.report.measure import MAX_BATCHES, MAX_INTERVALS, choose_width
-from consumerd.spark.report.wording import brief, brief_size, count, duration, printable, size
+from consumerd.spark.report.wording import axis_number, axis_size, count, duration, printable, size
 
 
 def classes(values: list[int]) -> MessageSizes:
@@ -54,8 +54,8 @@ def test_formats_numbers_for_people() -> None:
     assert [size(0), size(1023), size(1024), size(5 << 40), size(1 << 60)] == [
         "0 B", "1,023 B", "1.0 KiB", "5.0 TiB", "1,024.0 PiB",
     ]  # fmt: skip
-    assert [brief(0), brief(1500), brief(2e6)] == ["0", "1.5 k", "2 M"]
-    assert [brief_size(512), brief_size(1 << 20), brief_size(1536)] == ["512 B", "1 MiB", "1.5 KiB"]
+    assert [axis_number(0), axis_number(1500), axis_number(2e6)] == ["0", "1.5 k", "2 M"]
+    assert [axis_size(512), axis_size(1 << 20), axis_size(1536)] == ["512 B", "1 MiB", "1.5 KiB"]
     spans = [1, 30, 60, 300, 3600, 86400, 2 * 86400]
     assert [duration(timedelta(seconds=one)) for one in spans] == [
         "second", "30 seconds", "minute", "5 minutes", "hour", "day", "2 days",

@@ -32,6 +32,7 @@ ROOMS = {
     "base.errors",
     "base.native",
     "base.partition",
+    "base.version",
     "wire",
     "storage",
     "storage.log",

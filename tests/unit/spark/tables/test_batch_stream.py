@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
 from consumerd.spark.tables import TableCorruptError, TableError, batch_stream
-from consumerd.spark.tables.batch_stream import BatchStream, BatchStreamReader, FilePart, TaskParts, pack, read_part
+from consumerd.spark.tables.batch_stream import BatchStreamReader, FilePart, TableStream, TaskParts, pack, read_part
 from consumerd.spark.tables.layout import batch_name, merged_name
 from tests.support.object_store import PROTOCOL
 
@@ -47,7 +47,7 @@ def write(folder: Path, batches: dict[int, list[int]], *, group: int = 1000, fil
 
 def reader_of(table: Path, limit: int | None = None) -> BatchStreamReader:
     options = {"path": str(table)} | ({} if limit is None else {"batchesPerTrigger": str(limit)})
-    return BatchStream(options).streamReader(SCHEMA)
+    return TableStream(options).streamReader(SCHEMA)
 
 
 def ids(reader: BatchStreamReader, after: int, to: int) -> list[int]:
@@ -62,7 +62,7 @@ def ids(reader: BatchStreamReader, after: int, to: int) -> list[int]:
 
 
 def test_finds_new_batches_though_the_driver_of_a_store_keeps_listings(tmp_path: Path) -> None:
-    reader = BatchStream({"path": f"{PROTOCOL}://{tmp_path}"}).streamReader(SCHEMA)
+    reader = TableStream({"path": f"{PROTOCOL}://{tmp_path}"}).streamReader(SCHEMA)
     write(tmp_path / batch_name(0), {0: [1]})
     assert reader.latestOffset({"batch": -1}, ReadAllAvailable()) == {"batch": 0}
     assert ids(reader, -1, 0) == [1]

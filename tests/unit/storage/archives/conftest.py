@@ -13,7 +13,7 @@ from consumerd.storage.archives import (
     ExportReport,
     NoProgress,
     OutputFileSystem,
-    StopRequest,
+    StopFlag,
     find_sources,
 )
 
@@ -44,7 +44,7 @@ def run_export(
         ExportOptions(**options),
         workers=workers,
         progress=NoProgress(),
-        stop=StopRequest(),
+        stop=StopFlag(),
         monotonic=time.monotonic,
         disk=disk,
     )

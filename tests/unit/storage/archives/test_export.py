@@ -30,7 +30,7 @@ from consumerd.storage.archives import (
     OnCorrupt,
     OutputFileSystem,
     OutputFolderError,
-    StopRequest,
+    StopFlag,
     WriteFailedError,
     find_sources,
     parquet,
@@ -437,7 +437,7 @@ def test_full_disk_leaves_no_partial_file(log: Path, out: Path, export: RunExpor
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_stops_on_request_and_resumes(log: Path, out: Path, export: RunExport, workers: int) -> None:
-    stop = StopRequest()
+    stop = StopFlag()
 
     class Asking(NoProgress):
         def segment(self, rows: int) -> None:
@@ -488,7 +488,7 @@ def test_core_works_without_the_archive_extra(
 )
 @pytest.mark.parametrize(("first", "last"), [(0, None), (16, None), (1, 500), (300, 301)])
 def test_both_codecs_write_the_same_files(
-    native_codec: native.Codec,
+    native_codec: native.NativeCodec,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     segments: Segments,

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from consumerd.base.errors import NotFoundError
-from consumerd.storage.archives import InterruptedWorkError, StopRequest, WorkerDiedError
+from consumerd.storage.archives import ArchiveWorkerDiedError, InterruptedWorkError, StopFlag
 from consumerd.storage.archives.pool import run_tasks
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_delivers_all_events_of_a_task_in_order(work: Any, workers: int) -> None:
     events: list[Any] = []
-    run_tasks(work.echo, range(5), workers=workers, on_event=events.append, stop=StopRequest())
+    run_tasks(work.echo, range(5), workers=workers, on_event=events.append, stop=StopFlag())
     assert sorted(events) == [(task, number) for task in range(5) for number in range(3)]
     for wanted in range(5):
         assert [number for task, number in events if task == wanted] == [0, 1, 2]
@@ -67,7 +67,7 @@ def test_delivers_all_events_of_a_task_in_order(work: Any, workers: int) -> None
 def test_workers_are_processes_that_ignore_ctrl_c(work: Any) -> None:
     events: list[Any] = []
     before = {child.pid for child in psutil.Process().children()}  # servers of other tests
-    run_tasks(work.whoami, range(4), workers=2, on_event=events.append, stop=StopRequest())
+    run_tasks(work.whoami, range(4), workers=2, on_event=events.append, stop=StopFlag())
     assert all(pid != os.getpid() and blocked for pid, blocked in events)
     left = {child.pid for child in psutil.Process().children()} - before
     assert len(left) <= 1  # the tracker of resources stays
@@ -78,7 +78,7 @@ def test_workers_are_processes_that_ignore_ctrl_c(work: Any) -> None:
 def test_first_error_ends_all_tasks(work: Any, workers: int) -> None:
     events: list[Any] = []
     with pytest.raises(NotFoundError, match="task 3 found nothing"):
-        run_tasks(work.fail, range(10_000), workers=workers, on_event=events.append, stop=StopRequest())
+        run_tasks(work.fail, range(10_000), workers=workers, on_event=events.append, stop=StopFlag())
     assert len(events) < 1000
 
 
@@ -88,12 +88,12 @@ def test_error_of_the_listener_ends_all_tasks(work: Any, workers: int) -> None:
         raise OSError("full")
 
     with pytest.raises(OSError, match="full"):
-        run_tasks(work.talk, range(4), workers=workers, on_event=listen, stop=StopRequest())
+        run_tasks(work.talk, range(4), workers=workers, on_event=listen, stop=StopFlag())
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_stop_request_ends_all_tasks(work: Any, workers: int) -> None:
-    stop = StopRequest()
+    stop = StopFlag()
     events: list[Any] = []
 
     def listen(event: object) -> None:
@@ -105,9 +105,9 @@ def test_stop_request_ends_all_tasks(work: Any, workers: int) -> None:
 
 
 def test_raises_when_a_worker_dies(work: Any) -> None:
-    with pytest.raises(WorkerDiedError, match="a worker process died"):
-        run_tasks(work.die, range(4), workers=2, on_event=lambda event: None, stop=StopRequest())
+    with pytest.raises(ArchiveWorkerDiedError, match="a worker process died"):
+        run_tasks(work.die, range(4), workers=2, on_event=lambda event: None, stop=StopFlag())
 
 
 def test_starts_nothing_without_tasks() -> None:
-    run_tasks(lambda task, emit: None, [], workers=4, on_event=lambda event: None, stop=StopRequest())
+    run_tasks(lambda task, emit: None, [], workers=4, on_event=lambda event: None, stop=StopFlag())

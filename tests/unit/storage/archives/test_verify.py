@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.base.errors import ConfigError
-from consumerd.storage.archives import ArchiveReport, NoProgress, StopRequest, VerifyOptions, find_sources, verify
+from consumerd.storage.archives import ArchiveReport, NoProgress, StopFlag, VerifyOptions, find_sources, verify
 from consumerd.wire.v07 import encode_message
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ HELLO = encode_message(b"hello")
 
 def verified(*paths: Path, workers: int = 1, **options: Any) -> ArchiveReport:
     sources = find_sources([str(path) for path in paths])
-    return verify(sources, VerifyOptions(**options), workers=workers, progress=NoProgress(), stop=StopRequest())
+    return verify(sources, VerifyOptions(**options), workers=workers, progress=NoProgress(), stop=StopFlag())
 
 
 def kinds(report: ArchiveReport) -> list[str]:
@@ -99,7 +99,7 @@ def test_reports_an_unreadable_file(tmp_path: Path, segments: Callable[..., list
     segments(tmp_path / "events-1", HELLO)
     sources = find_sources([str(tmp_path)])
     path.unlink()
-    report = verify(sources, VerifyOptions(), workers=1, progress=NoProgress(), stop=StopRequest())
+    report = verify(sources, VerifyOptions(), workers=1, progress=NoProgress(), stop=StopFlag())
     assert kinds(report) == ["unreadable-file"]
     assert len(report.partitions) == 1
 

@@ -12,7 +12,7 @@ from consumerd.base import native
 from consumerd.storage import DamagedArchiveError
 from consumerd.storage.log import archive as reading
 from consumerd.storage.log.archive import ArchivedRun, Flaw, FlawKind, IndexedMessages, read_indexed, read_runs
-from consumerd.wire.v07 import Codec, DecodeLimits, Message, decode_batch, encode_message, encode_message_set
+from consumerd.wire.v07 import Codec, DecodeLimits, MessageLeaf, decode_batch, encode_message, encode_message_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -60,9 +60,9 @@ def read(
     return found
 
 
-def messages(found: Iterable[ArchivedRun | Flaw]) -> list[Message | Flaw]:
+def messages(found: Iterable[ArchivedRun | Flaw]) -> list[MessageLeaf | Flaw]:
     """Runs taken apart, so that it does not show how they were cut."""
-    result: list[Message | Flaw] = []
+    result: list[MessageLeaf | Flaw] = []
     for item in found:
         if isinstance(item, Flaw):
             result.append(item)
@@ -72,10 +72,10 @@ def messages(found: Iterable[ArchivedRun | Flaw]) -> list[Message | Flaw]:
         for index, payload in enumerate(item.payloads):
             if item.codec is Codec.NONE:
                 after = offset + 9 + item.magic + len(payload)
-                result.append(Message(offset, 0, after, payload))
+                result.append(MessageLeaf(offset, 0, after, payload))
                 offset = after
             else:
-                result.append(Message(offset, index, item.next_offset if index == final else offset, payload))
+                result.append(MessageLeaf(offset, index, item.next_offset if index == final else offset, payload))
     return result
 
 
@@ -184,7 +184,7 @@ def test_resyncs_after_a_block_lost_inside_of_a_message() -> None:
 
 def test_never_resyncs_inside_of_an_intact_message() -> None:
     inside = encode_message(HELLO * 3 + b"\0")
-    assert [item.payload for item in messages(read(inside * 2, resync=True)) if isinstance(item, Message)] == [
+    assert [item.payload for item in messages(read(inside * 2, resync=True)) if isinstance(item, MessageLeaf)] == [
         HELLO * 3 + b"\0"
     ] * 2
 
@@ -459,7 +459,7 @@ def test_resyncs_at_the_very_next_byte(byte: bytes, following: bytes) -> None:
     """Before a length of 00 00 0b 05, a byte of 0 makes a message of 11 bytes and magic 5."""
     found = messages(read(HELLO + byte + following + HELLO, resync=True))
     assert [(type(item), item.offset) for item in found] == [
-        (Message, 0), (Flaw, 15), (Message, 16), (Message, 16 + len(following))
+        (MessageLeaf, 0), (Flaw, 15), (MessageLeaf, 16), (MessageLeaf, 16 + len(following))
     ]  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from consumerd.storage import (
     LogSettings,
     MaxAge,
     MaxBytes,
-    OffsetOutOfRangeError,
+    OffsetOutOfLogError,
     OsFiles,
     OsSegmentFile,
     SegmentFacts,
@@ -53,7 +53,7 @@ def test_readers_see_flushed_bytes_only(tmp_path: Path, message: Message) -> Non
         assert log.append(one * 3, 3, 0.1) == 0
         assert not log.flush_due()
         assert (log.end_offset, log.flushed_offset, log.read(0, 100)) == (3 * len(one), 0, b"")
-        with pytest.raises(OffsetOutOfRangeError):
+        with pytest.raises(OffsetOutOfLogError):
             log.slice(3 * len(one), 100)
         assert log.offsets_before(-1, 10, 0) == (0,)
         assert not log.flush_overdue(2.9)
@@ -96,7 +96,7 @@ def test_rolls_before_an_append_once_strictly_larger(tmp_path: Path, message: Me
         assert log.read(4 * len(one) - 1, 1 << 20) == one[-1:]
         assert log.read(9 * len(one), 10) == b""
         for outside in (-1, 9 * len(one) + 1):
-            with pytest.raises(OffsetOutOfRangeError, match="outside 0 to"):
+            with pytest.raises(OffsetOutOfLogError, match="outside 0 to"):
                 log.read(outside, 1)
 
 
@@ -301,7 +301,7 @@ def test_reads_while_segments_are_added_and_deleted(tmp_path: Path, message: Mes
                 found = log.slice(offset, 10 * size)
                 if not found.segment.retain():
                     continue
-            except OffsetOutOfRangeError:
+            except OffsetOutOfLogError:
                 continue
             data = found.segment.file.read_at(found.position, found.length)
             found.segment.release()

@@ -10,8 +10,8 @@ from consumerd.base import native
 from consumerd.wire import compress
 from consumerd.wire.v07 import (
     Codec,
-    Message,
     MessageBatch,
+    MessageLeaf,
     PackedPayloads,
     decode_batch,
     encode_message,
@@ -91,7 +91,7 @@ def test_messages_from_any_number_on_are_the_end_of_all_messages() -> None:
     batch = decode_batch(PLAIN + GZIPPED + OLD + PLAIN + GZIPPED, 77)
     messages = list(batch.messages())
     for first in range(len(messages) + 1):
-        assert list(batch.messages_as(Message._make, first=first)) == messages[first:]
+        assert list(batch.messages_as(MessageLeaf._make, first=first)) == messages[first:]
 
 
 def column(values: bytes, kind: str) -> list[int]:
@@ -99,7 +99,7 @@ def column(values: bytes, kind: str) -> list[int]:
 
 
 @pytest.mark.parametrize("wide", [False, True])
-def test_column_buffers_hold_the_messages_of_the_native_codec(native_codec: native.Codec, wide: bool) -> None:
+def test_column_buffers_hold_the_messages_of_the_native_codec(native_codec: native.NativeCodec, wide: bool) -> None:
     with native.using(native_codec):
         batch = decode_batch(PLAIN + GZIPPED + OLD, 77)
     messages = list(batch.messages())
@@ -123,7 +123,7 @@ def test_column_buffers_hold_the_messages_of_the_native_codec(native_codec: nati
         batch.column_buffers(0, 10, 99, wide=wide)
 
 
-def test_counts_the_messages_that_fit_where_the_native_codec_holds_them(native_codec: native.Codec) -> None:
+def test_counts_the_messages_that_fit_where_the_native_codec_holds_them(native_codec: native.NativeCodec) -> None:
     with native.using(native_codec):
         batch = decode_batch(PLAIN + GZIPPED, 0)  # payloads of 1, 2, 3, 4, 1, 1 and 1 bytes
     assert batch.fitting(0, 7, 99) == (7, 13)

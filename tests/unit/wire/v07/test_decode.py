@@ -13,7 +13,7 @@ from consumerd.wire.v07 import (
     BatchEnd,
     Codec,
     DecodeLimits,
-    Message,
+    MessageLeaf,
     decode_batch,
     decode_steps,
     encode_message,
@@ -56,11 +56,11 @@ def test_leaves_share_their_wrapper_s_offset_and_the_last_one_advances() -> None
     end = 115 + len(GZIPPED)
     batch = decode_batch(HELLO_1 + GZIPPED + HELLO_1, 100)
     assert list(batch.messages()) == [
-        Message(100, 0, 115, b"hello"),
-        Message(115, 0, 115, b"one"),
-        Message(115, 1, 115, b"two"),
-        Message(115, 2, end, b"three"),
-        Message(end, 0, end + 15, b"hello"),
+        MessageLeaf(100, 0, 115, b"hello"),
+        MessageLeaf(115, 0, 115, b"one"),
+        MessageLeaf(115, 1, 115, b"two"),
+        MessageLeaf(115, 2, end, b"three"),
+        MessageLeaf(end, 0, end + 15, b"hello"),
     ]
 
 
@@ -404,7 +404,7 @@ def test_walks_long_data_in_windows_of_four_mebibytes(monkeypatch: pytest.Monkey
     assert windows == [4 << 20, 4 << 20, 3 << 20]
 
 
-def test_uses_the_native_codec_where_positions_have_32_bits(native_codec: native.Codec) -> None:
+def test_uses_the_native_codec_where_positions_have_32_bits(native_codec: native.NativeCodec) -> None:
     most = 0xFFFFFFFF - LARGE_WRAPPER - len(HELLO_1)
     with native.using(native_codec):
         for limit, used in ((most, True), (most + 1, False)):
@@ -414,11 +414,11 @@ def test_uses_the_native_codec_where_positions_have_32_bits(native_codec: native
 
 
 def test_pure_code_takes_what_the_native_codec_leaves(
-    native_codec: native.Codec, monkeypatch: pytest.MonkeyPatch
+    native_codec: native.NativeCodec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever that is: here all that is not empty."""
 
-    def limits_of(codec: native.Codec, limits: DecodeLimits) -> native.NativeLimits:
+    def limits_of(codec: native.NativeCodec, limits: DecodeLimits) -> native.NativeLimits:
         return native_limits(codec, replace(limits, max_message_bytes=0))
 
     monkeypatch.setattr(decode_module, "native_limits", limits_of)
@@ -446,7 +446,7 @@ def test_accepts_views_with_gaps_and_of_signed_bytes() -> None:
         assert decode_batch(view, 0).payloads == [b"hello"] * 2
 
 
-def test_native_codec_does_not_copy_the_response(native_codec: native.Codec) -> None:
+def test_native_codec_does_not_copy_the_response(native_codec: native.NativeCodec) -> None:
     data = memoryview(encode_message(bytes(1 << 20)))
     with native.using(native_codec):
         tracemalloc.start()

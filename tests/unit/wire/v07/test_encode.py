@@ -52,7 +52,7 @@ def test_codec_wraps_the_whole_set_in_one_message_of_magic_1(magic: int) -> None
     assert gzip.decompress(data[10:]) == encode_message_set([b"hello", b""], magic=magic)
 
 
-def test_native_codec_writes_lists_of_bytes(native_codec: native.Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_native_codec_writes_lists_of_bytes(native_codec: native.NativeCodec, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one call for all, and leaves other things to the pure one."""
     joined: list[object] = []
     write = encode_module._joined

@@ -224,7 +224,7 @@ def test_error_names_the_value_that_does_not_fit(request_: Request, message: str
         request_.encode()
 
 
-def test_encodes_a_produce_request_from_its_payloads(native_codec: native.Codec) -> None:
+def test_encodes_a_produce_request_from_its_payloads(native_codec: native.NativeCodec) -> None:
     payloads = [b"hello", b""]
     messages = encode_message_set(payloads)
     with native.using(native_codec):
@@ -244,7 +244,7 @@ def test_encodes_a_produce_request_from_its_payloads(native_codec: native.Codec)
     ],
 )
 def test_leaves_other_produce_requests_to_the_pure_code(
-    topic: str, partition: int, payloads: list[bytes], largest: int, most: int, native_codec: native.Codec
+    topic: str, partition: int, payloads: list[bytes], largest: int, most: int, native_codec: native.NativeCodec
 ) -> None:
     with native.using(native_codec):
         assert EncodedProduceRequest.of(topic, partition, payloads, largest, most) is None

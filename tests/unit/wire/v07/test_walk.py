@@ -119,7 +119,7 @@ def test_verify_counts_the_last_message_where_that_is_asked_for(magic: int) -> N
 
 
 def test_verify_leaves_the_loop_to_the_native_codec(
-    native_codec: native.Codec, monkeypatch: pytest.MonkeyPatch
+    native_codec: native.NativeCodec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked: list[bytes] = []
 

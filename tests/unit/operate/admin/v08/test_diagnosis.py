@@ -10,7 +10,7 @@ import pytest
 
 from consumerd.base.partition import TopicPartition
 from consumerd.group.assignors import roundrobin_owners
-from consumerd.net.cluster import GroupView, Member, PartitionView
+from consumerd.net.cluster import GroupView, LiveMember, PartitionView
 from consumerd.operate.admin import (
     ChangedMeanwhileError,
     CoordinatorKind,
@@ -19,7 +19,7 @@ from consumerd.operate.admin import (
     GroupFindingKind,
     LogRange,
     LookupFailure,
-    Nudge,
+    NudgeGroup,
     OffsetReset,
     Removal,
     V08BrokerLogs,
@@ -117,7 +117,7 @@ async def test_reports_nothing_for_a_healthy_group_of_either_strategy(zookeeper:
     assert told([gave_up, unowned]) == [(GroupFindingKind.GAVE_UP, ID_A), (GroupFindingKind.UNOWNED, str(missing))]
     assert "owns 1 of the 2 partitions that the rule (roundrobin) assigns to it" in gave_up.says
     assert "the process on host-a that started at 2012-11-21 11:00:00 UTC" in gave_up.remedy
-    assert unowned.fix == Nudge()
+    assert unowned.fix == NudgeGroup()
 
 
 async def test_reports_owners_that_fit_no_strategy(zookeeper: MemoryZooKeeper) -> None:
@@ -272,7 +272,7 @@ async def test_nudges_in_the_dialect_of_the_group(zookeeper: MemoryZooKeeper, mo
         found = await read_diagnosis_input(ZooKeeperGroups(zk, V08BrokerLogs(None)), "g", 0.0)
         assert found.snapshot.dialect is Dialect.V08
         steps = steps_for(found.snapshot, diagnose_once(found), force=False)
-        assert [isinstance(step, Nudge) or step.path for step in steps] == [f"{OWNERS}/0", True]
+        assert [isinstance(step, NudgeGroup) or step.path for step in steps] == [f"{OWNERS}/0", True]
         for step in steps:
             await take_step(zk, "g", step, name="g_doctor", dialect=found.snapshot.dialect)
     assert f"{OWNERS}/0" not in zookeeper.dump()
@@ -287,7 +287,7 @@ def at_broker(state: str = "Stable", owned: int = 4, offset: int = 10) -> Diagno
     view = GroupView("team/g")
     if state != "Empty":
         rebalancing = state != "Stable"
-        view.members["c-1"] = Member("t", None if rebalancing else StaticSubscription({"t": 1}))
+        view.members["c-1"] = LiveMember("t", None if rebalancing else StaticSubscription({"t": 1}))
     view.owners = {} if state != "Stable" else dict.fromkeys(T[:owned], ("c-1", 0))
     view.offsets = dict.fromkeys(T, offset)
     snapshot = V08GroupSnapshot(
