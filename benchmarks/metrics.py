@@ -19,6 +19,7 @@ import time
 from types import SimpleNamespace
 from typing import Any, cast
 
+from consumerd.member.consumer.work import PartitionWork
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 from benchmarks.race import Measurement, compared, show
@@ -30,7 +31,6 @@ from consumerd.member.consumer.fence import FIXED_SESSION, Fence, FixedLease
 from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.member.consumer.sinks import PlainHandler
 from consumerd.member.consumer.stats import ConsumerStats
-from consumerd.member.consumer.work import PartitionWork
 from consumerd.member.fetch import ByteBudget, Lane
 from consumerd.service.daemon.tracing import TracedHandler
 from consumerd.wire.registry import StaticSubscription

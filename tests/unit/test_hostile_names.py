@@ -12,6 +12,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from consumerd.handlers.picked import PickedContent
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +20,6 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConsumerdError
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, FileDeadLetters, HandlerContext, Letter, Message, load_handler
-from consumerd.handlers.picked import PickedContent
 from consumerd.net import connect
 from consumerd.storage.archives.outputs import is_output
 from consumerd.storage.broker import Broker, BrokerConfig

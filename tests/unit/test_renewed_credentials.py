@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 import trustme
+from consumerd.handlers.picked import PickedContent
 from cryptography import x509
 
 from consumerd.base.clock import SystemClock
@@ -20,7 +21,6 @@ from consumerd.base.errors import ConfigError
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, HandlerContext, Message, load_handler
 from consumerd.handlers.builtin.http import HttpRequestError
-from consumerd.handlers.picked import PickedContent
 from consumerd.net import ConnectionSettings
 from consumerd.net.zk import DigestMd5
 from consumerd.service.config.base import SecretStr

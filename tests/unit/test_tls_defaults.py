@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trustme
 from aiozk.protocol import ConnectRequest
+from consumerd.handlers.picked import PickedContent
 
 import consumerd
 from consumerd.base.clock import SystemClock
@@ -24,7 +25,6 @@ from consumerd.base.errors import ConsumerdError
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, HandlerContext, Message, load_handler
 from consumerd.handlers.builtin.http import HttpRequestError
-from consumerd.handlers.picked import PickedContent
 from consumerd.net import ConnectionSettings, connect
 from consumerd.net.zk import ConnectionLimits, NotConnected, ZooKeeperHost
 from consumerd.net.zk.connection import ConnectionEnded, ZooKeeperConnection

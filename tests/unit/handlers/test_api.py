@@ -9,11 +9,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from consumerd.handlers.picked import PickedContent
 
 from consumerd.base import native
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, Handler, HandlerContext, Identity, Message, make_handler, message_handler
-from consumerd.handlers.picked import PickedContent
 from consumerd.wire.v07 import decode_batch, encode_message_set
 
 if TYPE_CHECKING:

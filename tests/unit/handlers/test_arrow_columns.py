@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow
 import pytest
+from consumerd.handlers.picked import PickedContent
 
 from consumerd.base import native
 from consumerd.base.partition import TopicPartition
@@ -15,7 +16,6 @@ from consumerd.handlers.arrow_columns import MOST_BYTES, count_within
 from consumerd.handlers.batching import join
 from consumerd.handlers.builtin.parquet_rows import parquet_schema
 from consumerd.handlers.decoding.stage import DecodedContent
-from consumerd.handlers.picked import PickedContent
 from consumerd.storage.archives.errors import MissingExtraError
 from consumerd.wire.batch import DecodedBatch
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 from aiohttp import web
+from consumerd.handlers.picked import PickedContent
 
 from consumerd.base.errors import HandlerFailedError, HandlerLoadError, ZooKeeperError
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
@@ -27,7 +28,6 @@ from consumerd.handlers import (
     retrying,
 )
 from consumerd.handlers.builtin.http import HttpRejectedError, HttpRequestError, idempotency_key, retry_after
-from consumerd.handlers.picked import PickedContent
 from consumerd.handlers.secrets import HIDDEN, shown_options
 from tests.support.receiver import OncePerKey, Receiver
 

@@ -7,6 +7,7 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from consumerd.handlers.picked import PickedContent
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.partition import NO_BROKER, TopicPartition
@@ -15,7 +16,6 @@ from consumerd.handlers.builtin import postgres
 from consumerd.handlers.builtin.records import encode_records
 from consumerd.handlers.dead_letter_replay import TopicTarget
 from consumerd.handlers.dead_letters import StoredLetter
-from consumerd.handlers.picked import PickedContent
 from consumerd.wire.v08.records import TimestampType, decode_records, encode_record_batch
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from consumerd.handlers.picked import PickedContent
 from structlog.testing import capture_logs
 
 from consumerd.base.errors import HandlerFailedError
@@ -24,7 +25,6 @@ from consumerd.handlers.forward import (
 )
 from consumerd.handlers.forward.errors import OtherLogError
 from consumerd.handlers.forward.feed import PartitionFeed
-from consumerd.handlers.picked import PickedContent
 from consumerd.net.client import BrokerRefusedError, ClientSettings, error_of
 from consumerd.producer.v08.batches import message_size
 from consumerd.testing.clock import FakeClock

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from consumerd.member.consumer.work import BatchInHand
 
 from consumerd.base.errors import BrokerError
 from consumerd.base.metrics import Histogram
 from consumerd.base.partition import TopicPartition
 from consumerd.member.consumer.owned_partition import OwnedView
 from consumerd.member.consumer.stats import ConsumerStats
-from consumerd.member.consumer.work import BatchInHand
 from consumerd.member.fetch.listener import FetchCounters
 from consumerd.service.config.model import parse
 from consumerd.service.daemon.monitor import Monitor

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-
 from consumerd.member.offsets.together import all_of, each_of
 
 pytestmark = pytest.mark.asyncio

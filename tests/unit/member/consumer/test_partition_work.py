@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
+from consumerd.member.consumer.work import BatchInHand, PartitionWork
 from structlog.testing import capture_logs
 
 from consumerd.base.clock import SystemClock
@@ -19,7 +20,6 @@ from consumerd.handlers.rate import RateLimiter
 from consumerd.member.consumer.fence import Fence
 from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.member.consumer.stats import ConsumerStats
-from consumerd.member.consumer.work import BatchInHand, PartitionWork
 from consumerd.member.fetch import ByteBudget, Lane
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.registry import StaticSubscription

@@ -1,9 +1,9 @@
 """Missing topics are reported once, and once again when they exist."""
 
 import pytest
+from consumerd.member.consumer.awaited import AwaitedTopics
 from structlog.testing import capture_logs
 
-from consumerd.member.consumer.awaited import AwaitedTopics
 from consumerd.wire.registry import FilterKind, FilterSubscription, StaticSubscription, Subscription, TopicFilter
 
 Snapshots = list[dict[str, dict[int, range]]]
