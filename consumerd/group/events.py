@@ -1,8 +1,7 @@
 """Events and actions of a membership in ZooKeeper: what happens to a member, and what it does in response.
 
 Strategy: plain values and nothing else. The machine (`consumerd.group.membership.ZooKeeperMember`) maps an event and
-the time to a list of actions; its runner (the consumer, or a simulator) performs them. Three conventions make that
-safe:
+the time to a list of actions; its runner (`consumerd.member.consumer`) performs them. Three conventions make that safe:
 
 - *Tickets.* Every action that takes time carries a `ticket`, a number never used before, and is answered with events
   that carry the same ticket. Answers may come in any order, and late or never when the session ended: the machine

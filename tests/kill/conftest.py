@@ -36,7 +36,7 @@ PARTITIONS = 6
 #: Of the members' sessions, in seconds. The servers' ticks are 250 ms.
 SESSION_TIMEOUT = 2.0
 #: Seconds for whatever has to come. How soon a takeover comes is asserted in simulated time, where no other work on the
-#: machine counts (`tests/property/test_membership_simulation.py`).
+#: machine counts (`tests/simulation/test_groups.py`).
 PATIENCE = 90.0
 #: That many batches are sent at least, however slow the machine is.
 LEAST_BATCHES = 30

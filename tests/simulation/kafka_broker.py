@@ -1,7 +1,7 @@
 """Brokers of 0.9 and later at the level of their wire protocol: a cluster in memory, and its group coordinator.
 
 Strategy: `SimulatedKafka` is what brokers share: logs and who leads them, the offsets, and the coordinator of the
-group (`tests.support.simulator.coordinator`, whose log survives), wherever it lives at the time. A `KafkaBroker` is
+group (`tests.simulation.coordinator`, whose log survives), wherever it lives at the time. A `KafkaBroker` is
 an address with connections; it decodes requests and encodes answers by the schemas of `consumerd.wire.v08`. It
 refuses requests for partitions and groups of other brokers, and metadata show changes a little late, as those of
 brokers do. Fetches wait for data, and may be part of a session (KIP-227). A topic that was deleted and made again has
@@ -25,9 +25,9 @@ from consumerd.wire.v08.messages import ResponseMessage, decode_request, encode_
 from consumerd.wire.v08.records import decode_records
 from consumerd.wire.v08.schema import NO_UUID
 from consumerd.wire.v08.subscription import PROTOCOL_TYPE, decode_assignment
+from tests.simulation.coordinator import Coordinator, GroupState, Rules
 from tests.simulation.kafka_log import UNKNOWN, EpochEnd, PartitionLog
 from tests.simulation.serving import ServedConnection
-from tests.support.simulator.coordinator import Coordinator, GroupState, Rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -26,7 +26,7 @@ class OldKafkaSchedule(CoordinatedSchedule):
 
     def __init__(self, seed: int, kind: str | None = None) -> None:
         super().__init__(seed, kind)
-        self.settings["group"] = {}
+        self.settings["group"] = {"assignor": self.settings["group"]["assignor"]}
 
     def make_world(self) -> OldKafkaWorld:
         return OldKafkaWorld(self.seed, brokers=self.brokers, era=self.era, round_trip=self.round_trip)

@@ -14,11 +14,16 @@ import argparse
 import asyncio
 import sys
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from consumerd.base.ports import SetData
+from consumerd.group import events as e
+from consumerd.group.membership import Member
 from consumerd.group.membership_snapshots import Spread
+from consumerd.group.membership_tables import Phase
 from consumerd.member.consumer.commits import Commits
 from consumerd.member.consumer.coordination import GroupCoordination
 from consumerd.member.consumer.fence import Fence
@@ -32,7 +37,7 @@ from consumerd.net.zk.supervisor import SessionSupervisor
 from consumerd.wire.registry import owner_path
 from tests.simulation.base_schedule import ScheduleError
 from tests.simulation.daemon import ProcessClock
-from tests.simulation.schedule import KINDS, Schedule
+from tests.simulation.schedule import KINDS, NODES, Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -267,6 +272,125 @@ def moved_broker_kept() -> Iterator[None]:
         yield
 
 
+# -- the membership machine
+
+
+@contextmanager
+def _machine(
+    handle: Callable[[Member, e.Event, float, Callable[..., list[e.Action]]], list[e.Action]],
+) -> Iterator[None]:
+    """`handle` stands for that of the machine, which it gets last."""
+    original = Member.handle
+
+    def replaced(self: Member, event: e.Event, now: float) -> list[e.Action]:
+        return handle(self, event, now, partial(original, self))
+
+    with _PATCH(Member, "handle", replaced):
+        yield
+
+
+@contextmanager
+def released_before_drained() -> Iterator[None]:
+    """A partition is released when its drain begins."""
+
+    def handle(self: Member, event: e.Event, now: float, original: Any) -> list[e.Action]:
+        actions: list[e.Action] = original(event, now)
+        for action in list(actions):
+            if isinstance(action, e.Drain):
+                actions += original(e.Drained(action.ticket, action.partitions), now)
+        return actions
+
+    with _machine(handle):
+        yield
+
+
+@contextmanager
+def blocked_taken() -> Iterator[None]:
+    """A partition with another owner counts as claimed."""
+
+    def handle(self: Member, event: e.Event, now: float, original: Any) -> Any:
+        if isinstance(event, e.Claimed):
+            event = e.Claimed(event.ticket, event.claimed | event.blocked, frozenset())
+        return original(event, now)
+
+    with _machine(handle):
+        yield
+
+
+@contextmanager
+def blocked_not_claimed_again() -> Iterator[None]:
+    """After a claim that was blocked there is no other one."""
+
+    def handle(self: Member, event: e.Event, now: float, original: Any) -> Any:
+        actions = original(event, now)
+        if isinstance(event, e.Claimed) and event.blocked:
+            self._snapshots.forget()
+        return actions
+
+    with _machine(handle):
+        yield
+
+
+@contextmanager
+def loss_ignored() -> Iterator[None]:
+    """What another member took, or is held without a lease, stays in work."""
+    with _PATCH(Member, "_lose", lambda self, holding: None):
+        yield
+
+
+@contextmanager
+def never_reconciles() -> Iterator[None]:
+    """There is no snapshot without a watch that fires."""
+
+    def handle(self: Member, event: e.Event, now: float, original: Any) -> Any:
+        self._snapshots._reconcile_at = None
+        return original(event, now)
+
+    with _machine(handle):
+        yield
+
+
+def _with_own_id(self: Member, event: e.SnapshotTaken) -> e.SnapshotTaken:
+    return replace(event, snapshot=replace(event.snapshot, own_id_session=self._session_id))
+
+
+@contextmanager
+def id_of_former_session_adopted() -> Iterator[None]:
+    """An id node of this consumer id is taken for our own, whatever its session."""
+
+    def handle(self: Member, event: e.Event, now: float, original: Any) -> Any:
+        if isinstance(event, e.SnapshotTaken) and event.snapshot.own_id_session is not None:
+            event = _with_own_id(self, event)
+        return original(event, now)
+
+    with _machine(handle):
+        yield
+
+
+@contextmanager
+def missing_id_overlooked() -> Iterator[None]:
+    """A member whose id node was deleted does not register again."""
+
+    def handle(self: Member, event: e.Event, now: float, original: Any) -> Any:
+        if isinstance(event, e.SnapshotTaken) and self.phase is Phase.MEMBER:
+            event = _with_own_id(self, event)
+        return original(event, now)
+
+    with _machine(handle):
+        yield
+
+
+@contextmanager
+def never_nudges() -> Iterator[None]:
+    """JVM members that gave up are left alone."""
+
+    def handle(self: Member, event: e.Event, now: float, original: Any) -> Any:
+        return [action for action in original(event, now) if not isinstance(action, e.Nudge)]
+
+    with _machine(handle):
+        yield
+
+
 MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     each.__name__: each
     for each in (
@@ -287,6 +411,14 @@ MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         unreadable_topic_ends_snapshots,
         retries_forget_watches,
         moved_broker_kept,
+        released_before_drained,
+        blocked_taken,
+        blocked_not_claimed_again,
+        loss_ignored,
+        never_reconciles,
+        id_of_former_session_adopted,
+        missing_id_overlooked,
+        never_nudges,
     )
 }
 
@@ -316,7 +448,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=list(MUTATIONS), metavar="name", help=", ".join(MUTATIONS))
     parser.add_argument("--seeds", default="0-300", help="from which to which, the last one not included")
     parser.add_argument("--at-least", type=int, default=3, help="so many per defect are enough; 0 for all there are")
-    parser.add_argument("--kind", choices=sorted(set(KINDS)), help="of schedule, for all seeds")
+    parser.add_argument("--kind", choices=sorted({*KINDS, NODES}), help="of schedule, for all seeds")
     arguments = parser.parse_args()
     first, _, end = arguments.seeds.partition("-")
     for name in arguments.names:

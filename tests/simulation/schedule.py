@@ -11,6 +11,7 @@ configured) and a kind of run, and then what happens at random times, one step a
     churn    members near ZooKeeper and far from it come and go, commit all the time, and owner nodes vanish meanwhile
     mixed    calm, beside consumers as the JVM's own
     rough    faulty, beside those
+    nodes    calm, but id nodes are deleted, left behind by processes that start again, or written by others
 
 The account checks every step: one delivery of a partition at a time, by its owner; offsets are committed only after
 they were handled, and only by the owner; none moves backwards (except through a JVM peer), and committed messages are
@@ -26,7 +27,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from consumerd.base.partition import TopicPartition
-from consumerd.wire.registry import broker_path, ids_path, offset_path, offsets_path, owners_root, topic_broker_path
+from consumerd.group import V08Rules
+from consumerd.wire.registry import (
+    StaticSubscription,
+    broker_path,
+    id_path,
+    ids_path,
+    nudge_operations,
+    offset_path,
+    offsets_path,
+    owners_root,
+    topic_broker_path,
+)
 from tests.simulation import requests
 from tests.simulation.base_schedule import AFTERMATH, SETTLED_WITHIN, Fault
 from tests.simulation.log_faults_v07 import CUT_LOGS, BrokerFaults
@@ -44,6 +56,8 @@ if TYPE_CHECKING:
     from tests.simulation.ownership import End
 
 KINDS = ("calm", "calm", "priced", "large", "churn", *4 * ("faulty",), "mixed", "rough")
+#: Played where a test names it only: the seeds of the others keep their schedules.
+NODES = "nodes"
 #: Seconds after which a session that a fault keeps from its server has timed out, and the server has seen it.
 TIMES_OUT = 9.0
 #: Seconds to ZooKeeper, one way, for members that hear late of what others do.
@@ -120,6 +134,8 @@ class Schedule(BrokerFaults[Outcome]):
         self._scattered = self.churn or (self.kind not in ("priced", "large") and rng.random() < 0.3)
         #: The process that was cut off from ZooKeeper last: it happens to the same one again.
         self._unlucky = ""
+        #: Of each process its consumer id.
+        self._ids: dict[str, str] = {}
         #: The distance of members from ZooKeeper, where it differs from that of all others.
         self._latencies: dict[str, float] = {}
         self.settings: dict[str, dict[str, Any]] = {
@@ -223,6 +239,8 @@ class Schedule(BrokerFaults[Outcome]):
             steps += [(5, self._join_jvm), (4, self._leave_jvm)]
         if self.kind == "rough":
             steps += [(3, self._freeze_jvm), (2, self._kill_jvm)]
+        if self.kind == NODES:
+            steps += [(6, self._restart), (4, self._delete_id), (4, self._strange_id), (2, self._nudge)]
         return steps
 
     def _fault(
@@ -247,14 +265,15 @@ class Schedule(BrokerFaults[Outcome]):
         consumers = self.world.jvm_consumers.values()
         return [each for each in consumers if each.alive and each.name not in self._told_to_leave]
 
-    def _join(self, latency: float | None = None) -> None:
+    def _join(self, latency: float | None = None, consumer_id: str = "") -> None:
         """One member more. `latency`: seconds to ZooKeeper, one way; by default as the schedule has it."""
         if len(self._living) >= self._most_members:
             return
         self._names += 1
         name = f"{self.rng.choice('abc')}{self._names}"  # a newcomer may come before or behind the others
-        self._note(f"join {name}")
-        settings = {**self.settings, "group": {"consumer_id": name}}
+        self._note(f"join {name} {consumer_id}")
+        settings = {**self.settings, "group": {"consumer_id": consumer_id or name}}
+        self._ids[name] = consumer_id or name
         handling = self.rng.choice((0.0, 0.002, 0.05) if self.churn else (0.0, 0.002, 0.05, 0.3))
         if self.faulty and self.rng.random() < 0.5:
             handling = 0.3
@@ -592,6 +611,48 @@ class Schedule(BrokerFaults[Outcome]):
                 zookeeper.remove(path)
 
         self._later(seconds, give_back)
+
+    # -- id nodes
+
+    def _restart(self) -> None:
+        """A process is killed, and another one with its consumer id starts while its nodes are still there."""
+        daemon = self._one()
+        if daemon is None or not self._first_with_its_id(daemon):
+            return
+        self._fault(f"kill {daemon.name}", [daemon.name])
+        daemon.kill()
+        self._pass(3.0 * self.rng.random())
+        self._join(consumer_id=self._ids[daemon.name])
+
+    def _first_with_its_id(self, daemon: Daemon) -> bool:
+        """Whether no other process waits for its id node."""
+        session = self.world.zookeeper.tree.nodes.get(id_path(self.world.group, self._id_of(daemon)))
+        return session is not None and self.world.zookeeper.sessions[session.owner].owner == daemon.name
+
+    def _id_of(self, daemon: Daemon) -> str:
+        return f"{self.world.group}_{self._ids[daemon.name]}"
+
+    def _delete_id(self) -> None:
+        """A confused peer deletes the id node of a member."""
+        daemon = self._one()
+        if daemon is not None:
+            self._note(f"delete id of {daemon.name}")
+            self.world.zookeeper.remove(id_path(self.world.group, self._id_of(daemon)))
+
+    def _strange_id(self) -> None:
+        """For a while there is an id that cannot be read; or that of the other dialect, which keeps newcomers out."""
+        text = self.rng.choice(("", "beans", '{"beans": 0}'))
+        if self._is_shared:
+            text = self.rng.choice((text, V08Rules().format(StaticSubscription({"t0": 1}), 0)))
+        self._note(f"strange id {text!r}")
+        path, zookeeper = id_path(self.world.group, "strange"), self.world.zookeeper
+        zookeeper.put(path, text.encode(), session=zookeeper.peer("strange"))
+        self._pass(8.0 * self.rng.random())
+        zookeeper.remove(path)
+
+    def _nudge(self) -> None:
+        self._note("nudge")
+        self.world.zookeeper.commit(nudge_operations(self.world.group, "peer"))
 
     # -- peers
 

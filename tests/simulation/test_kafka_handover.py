@@ -57,6 +57,25 @@ def test_second_member_joins_and_leaves(era: Era, initial: str) -> None:
     all_is_well(world)
 
 
+def test_slow_handler_ends_before_the_coordinator_goes_on_without_the_member() -> None:
+    with KafkaWorld(1, brokers=2) as world:
+        world.topic("events", 6)
+        world.account.count_all()
+        first = world.daemon("a", {"rebalance": {"drain_timeout": 60.0}}, handling=40.0)
+        world.until_shared(20.0)
+        world.produce_all()
+        world.run(2.0)
+        second = world.daemon("b")
+        world.until_shared(20.0)
+        assert world.shares() == {"a": 3, "b": 3}
+        world.run(1.0)
+        assert {each.member for each in world.account.hand_overs} == {"a", "b"}
+        world.finish()
+        assert first.alive
+        leave(world, second)
+    assert (world.account.violations, world.account.lost) == ([], [])
+
+
 def test_fixed_partitions_resume_from_their_commits_after_a_restart() -> None:
     settings: dict[str, Any] = {"group": {"partitions": {"events": [0, 1]}}}
     with KafkaWorld(1, brokers=2, fixed=True) as world:

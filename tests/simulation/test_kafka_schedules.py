@@ -2,11 +2,8 @@
 
 `CONSUMERD_SEED=<seed>` plays that one of both alone; `CONSUMERD_LONG_SEEDS` is how many `make test-long` adds.
 
-What was put back by hand, and the coordinated seeds that found it (the first two are tests here):
+Defects that were put back by hand, and are found by no coordinated seed:
 
-    hand over and hold on without a lease           4, 7, 22, 55 of the first 60
-    a drain that commits nothing                    0 as calm (others too, not counted to the end)
-    join again before the drain is over             several of the first 40 (not counted to the end)
     commit without the look at the session          none of 60: `consumer.commits` looks, too
     (tests/unit/member/offsets) a late Synced taken                             none of 40: its request is cancelled
     first (tests/unit/group)
@@ -24,9 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from consumerd.group import coordinated_events as e
 from consumerd.group.coordinated import CoordinatedMember
+from consumerd.group.coordinated_tables import Phase
+from consumerd.member.consumer import coordinated as consumer
 from consumerd.member.consumer.coordinated import CoordinatedConsumer
 from consumerd.member.consumer.fence import Fence
+from tests.simulation import test_kafka_handover as handover
 from tests.simulation.base_schedule import ScheduleError
 from tests.simulation.kafka_broker import ERAS
 from tests.simulation.kafka_schedule import CoordinatedSchedule, FixedSchedule, Outcome
@@ -105,6 +106,61 @@ def test_finds_a_drain_that_commits_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(CoordinatedConsumer, "_drain", abandon)
     with pytest.raises(ScheduleError, match=r"nothing explains that|not committed in the end"):
         CoordinatedSchedule(0, kind="calm").run()
+
+
+class JoinsBeforeItIsDrained(CoordinatedMember):
+    def handle(self, event: e.Event, now: float) -> list[e.Action]:
+        actions = super().handle(event, now)
+        for action in list(actions):
+            if isinstance(action, e.Drain):
+                actions += super().handle(e.Drained(action.ticket), now)
+        return actions
+
+
+class NeverRefreshesTopics(CoordinatedMember):
+    def handle(self, event: e.Event, now: float) -> list[e.Action]:
+        actions = super().handle(event, now)
+        if self._phase is Phase.STABLE:
+            self._refresh_at = float("inf")
+        return actions
+
+
+class InsistsOnItsId(CoordinatedMember):
+    def _not_known(self, code: int) -> None:
+        pass
+
+
+class DoesNotTryAgain(CoordinatedMember):
+    def handle(self, event: e.Event, now: float) -> list[e.Action]:
+        if isinstance(event, e.Failed) and event.ticket == self._waiting:
+            return []
+        return super().handle(event, now)
+
+
+@one_alone
+@pytest.mark.parametrize(
+    ("machine", "seed"),
+    [(JoinsBeforeItIsDrained, 0), (NeverRefreshesTopics, 0), (InsistsOnItsId, 2), (DoesNotTryAgain, 1)],
+)
+def test_finds_a_broken_machine(machine: type[CoordinatedMember], seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer, "CoordinatedMember", machine)
+    with pytest.raises(ScheduleError):
+        CoordinatedSchedule(seed).run()
+
+
+class IsAsPatientAsItsHandlers(CoordinatedMember):
+    """Drains for as long as it takes, and does not count the coordinator's patience."""
+
+    def handle(self, event: e.Event, now: float) -> list[e.Action]:
+        self._rebalance_timeout = 1000.0
+        actions = super().handle(event, now)
+        return [e.Drain(each.ticket, now + 900.0) if isinstance(each, e.Drain) else each for each in actions]
+
+
+def test_machine_that_drains_without_a_deadline_fails_its_own_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer, "CoordinatedMember", IsAsPatientAsItsHandlers)
+    with pytest.raises(AssertionError, match="while a has it in hand"):
+        handover.test_slow_handler_ends_before_the_coordinator_goes_on_without_the_member()
 
 
 @one_alone

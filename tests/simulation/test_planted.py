@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.simulation import test_groups as groups
 from tests.simulation import test_handover as handover
 from tests.simulation.planted import MUTATIONS, finding
 from tests.simulation.schedule import Schedule
@@ -34,6 +35,13 @@ KNOWN: dict[str, tuple[str, tuple[int, ...]]] = {
     "first_address_only": ("calm", (0, 1)),
     "unreadable_topic_ends_snapshots": ("calm", (8, 9)),
     "moved_broker_kept": ("calm", (2, 10)),
+    "released_before_drained": ("nodes", (0, 1)),
+    "blocked_taken": ("nodes", (4, 5)),
+    "blocked_not_claimed_again": ("churn", (61,)),
+    "loss_ignored": ("faulty", (0, 1)),
+    "never_reconciles": ("nodes", (0, 5)),
+    "id_of_former_session_adopted": ("nodes", (0, 1)),
+    "missing_id_overlooked": ("nodes", (0, 5)),
 }
 
 #: Of each defect that needs one moment, which random times seldom hit, the test that does, and what it says.
@@ -53,6 +61,10 @@ DIRECTED: dict[str, tuple[Callable[[], None], str]] = {
     "retries_forget_watches": (
         handover.test_member_that_waits_for_one_partition_notices_the_loss_of_another,
         r"a is handed events/0-0 at .*, which it does not own since .* \(taken\)",
+    ),
+    "never_nudges": (
+        groups.test_nudge_wakes_a_jvm_consumer_that_gave_up,
+        r"not within 20 s: all partitions are owned",
     ),
 }
 

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.playing import LONG_SEEDS, blocks, everyday, one_alone, play_all
-from tests.simulation.schedule import KINDS, Outcome, Schedule
+from tests.simulation.schedule import KINDS, NODES, Outcome, Schedule
 
 pytestmark = pytest.mark.timeout(900)
 
 #: Schedules in every test run, and in one test of them.
-SEEDS = 180
+SEEDS, IDS = 180, 40
 BLOCK = 20
 LONG_BLOCK = 200
 
@@ -37,10 +37,23 @@ def test_group_holds_its_invariants_in_every_schedule(seeds: range) -> None:
     play(seeds)
 
 
+@pytest.mark.parametrize("seeds", everyday(IDS, BLOCK), ids=str)
+def test_group_survives_what_happens_to_id_nodes(seeds: range) -> None:
+    outcomes = play_all(lambda seed: Schedule(seed, NODES), seeds)
+    if len(outcomes) > 1:
+        assert {each for outcome in outcomes for each in outcome.happened} >= {"kill", "delete", "strange", "nudge"}
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("seeds", blocks(SEEDS, SEEDS + LONG_SEEDS, LONG_BLOCK), ids=str)
 def test_group_holds_its_invariants_in_more_schedules(seeds: range) -> None:
     play(seeds)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seeds", blocks(IDS, IDS + LONG_SEEDS // 4, LONG_BLOCK), ids=str)
+def test_group_survives_what_happens_to_id_nodes_in_more_schedules(seeds: range) -> None:
+    play_all(lambda seed: Schedule(seed, NODES), seeds)
 
 
 @one_alone

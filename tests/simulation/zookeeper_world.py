@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from consumerd.base.partition import TopicPartition
-from consumerd.wire.registry import offsets_root, owners_root, parse_offset
+from consumerd.wire.registry import ids_path, offsets_root, owners_root, parse_offset
 from tests.simulation.base_world import BaseWorld
 from tests.simulation.network import Line
 from tests.simulation.owner_account import OwnerAccount
@@ -34,6 +34,9 @@ class ZooKeeperWorld(BaseWorld):
         self.zookeeper_name = self.zookeeper.host
         self._offsets_root = offsets_root(self.group) + "/"
         self._owners_root = owners_root(self.group) + "/"
+        self._ids_root = ids_path(self.group) + "/"
+        #: Sessions that created an id node.
+        self._registered: set[int] = set()
 
     def tables(self) -> dict[str, dict[str, Any]]:
         return {
@@ -75,6 +78,10 @@ class ZooKeeperWorld(BaseWorld):
             topic, _, name = path.removeprefix(self._owners_root).partition("/")
             if name:
                 self._observe_owner(change, TopicPartition.parse_any(topic, name), path)
+        if path.startswith(self._ids_root) and change is Change.CREATED:
+            node = self.zookeeper.tree.nodes.get(path)
+            if node is not None:  # that of a nudge is gone already
+                self._registered.add(node.owner)
         if path.startswith(self._offsets_root) and change in (Change.CREATED, Change.DATA):
             topic, _, name = path.removeprefix(self._offsets_root).partition("/")
             if name:
@@ -85,6 +92,8 @@ class ZooKeeperWorld(BaseWorld):
         zookeeper, account = self.zookeeper, self.account
         if change is Change.CREATED:
             owner = zookeeper.tree.nodes[path].owner
+            if owner not in self._registered and zookeeper.sessions[owner].owner in self.daemons:
+                account.violate(f"{zookeeper.sessions[owner].owner} claims {partition} without an id node")
             account.claimed(partition, zookeeper.sessions[owner].owner if owner else "")
             return
         claim = account.ownership.claim(partition)

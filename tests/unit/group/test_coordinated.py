@@ -331,6 +331,17 @@ def test_stopping_while_joining_does_not_wait_for_the_others() -> None:
     driver.did(e.Finished)  # it has no id to leave with
 
 
+def test_stopping_while_waiting_for_the_assignment_leaves_at_once() -> None:
+    driver = Driver()
+    driver.tell(e.Started())
+    driver.tell(driver.joined())
+    ticket = driver.did(e.Sync).ticket
+    driver.tell(e.StopRequested())
+    assert driver.did(e.Forget).ticket == ticket
+    driver.tell(e.Left(driver.did(e.Leave).ticket))
+    driver.did(e.Finished)
+
+
 def test_retries_leave_a_few_times() -> None:
     driver = Driver().stable()
     driver.tell(e.StopRequested())

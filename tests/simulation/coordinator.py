@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Surroundings(Protocol):
-    """Time, and a receiver of events: `tests.support.simulator.world.World`, for one."""
+    """Time, and a receiver of events: `tests.simulation.kafka_broker.SimulatedKafka`."""
 
     def after(self, delay: float, callback: Callable[..., None], *arguments: object) -> None:
         """Call `delay` seconds from now."""
