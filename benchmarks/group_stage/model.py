@@ -18,6 +18,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from consumerd.testing.memory_tree import Change
 from consumerd.wire.registry import ids_path, offsets_path, owners_root
 from tests.simulation.requests import (
     HEARTBEATS,
@@ -28,7 +29,6 @@ from tests.simulation.requests import (
     of_leave,
     of_partitions,
 )
-from tests.simulation.tree import Change
 from tests.simulation.world import World
 
 if TYPE_CHECKING:

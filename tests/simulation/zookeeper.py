@@ -16,8 +16,9 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 from consumerd.base.ports import Create, Delete, Operation, SetData
+from consumerd.net.zk.errors import ServerError
+from consumerd.testing.memory_tree import Change, Node, Transaction, Tree
 from tests.simulation import zookeeper_wire as wire
-from tests.simulation.tree import Change, Node, RefusedError, Transaction, Tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,7 +54,7 @@ class Replica:
     def __init__(self, tree: Tree | None = None, lag: float = 0.0) -> None:
         self.lag = lag
         self.tree = tree or Tree()
-        self.tree._fired = self.fired
+        self.tree.fired = self.fired
         self.data_watches: dict[str, dict[Connection, None]] = {}
         self.child_watches: dict[str, dict[Connection, None]] = {}
         self.connections: dict[Connection, None] = {}
@@ -154,7 +155,7 @@ class SimulatedZooKeeper:
         self.with_multi = with_multi
         self.line = line
         self.leader = Replica()
-        self.leader.tree._fired = self._changed
+        self.leader.tree.fired = self._changed
         self.followers: list[Replica] = []
         #: The replica that accepts new connections.
         self.entry = self.leader
@@ -233,7 +234,7 @@ class SimulatedZooKeeper:
         """Add a follower that is `lag` seconds behind; set `entry` to it to have it take new connections."""
         follower = Replica(lag=lag)
         follower.tree = _copy(self.tree)
-        follower.tree._fired = follower.fired
+        follower.tree.fired = follower.fired
         self.followers.append(follower)
         return follower
 
@@ -354,10 +355,10 @@ class SimulatedZooKeeper:
         self.serving = session.owner
         try:
             if self.sheds_load and kind != wire.CLOSE:
-                raise RefusedError(_THROTTLED)
+                raise ServerError(_THROTTLED)
             body = self._answer(connection, session, kind, reader)
             code = 0
-        except RefusedError as error:
+        except ServerError as error:
             body, code = b"", error.code
         finally:
             self.serving = ""
@@ -386,12 +387,12 @@ class SimulatedZooKeeper:
             return b""
         if kind in (wire.PING, wire.AUTH):
             return b""
-        raise RefusedError(-6)  # unimplemented
+        raise ServerError(-6)  # unimplemented
 
     def _write(self, session: Session, kind: int, operation: Operation) -> bytes:
         failure = self.commit((operation,), session.id)
         if failure is not None:
-            raise RefusedError(failure[1])
+            raise ServerError(failure[1])
         return self._result(kind, operation)
 
     def _result(self, kind: int, operation: Operation) -> bytes:
@@ -409,7 +410,7 @@ class SimulatedZooKeeper:
 
     def _read(self, connection: Connection, kind: int, path: str, watch: bool) -> bytes:
         if path in self.forbidden:
-            raise RefusedError(_NO_AUTH)
+            raise ServerError(_NO_AUTH)
         replica = connection.replica
         node = replica.tree.nodes.get(path)
         if watch and (node is not None or kind == wire.EXISTS):
@@ -418,7 +419,7 @@ class SimulatedZooKeeper:
             watches.setdefault(path, {})[connection] = None
             connection.watches[path] = None
         if node is None:
-            raise RefusedError(-101)
+            raise ServerError(-101)
         if kind == wire.GET_DATA:
             return wire.buffer(node.data) + wire.stat(node.stat)
         if kind == wire.EXISTS:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from consumerd.base.partition import TopicPartition
+from consumerd.testing.memory_tree import Change
 from consumerd.wire.registry import ids_path, offsets_root, owners_root, parse_offset
 from tests.simulation.base_world import BaseWorld
 from tests.simulation.network import Line
 from tests.simulation.owner_account import OwnerAccount
 from tests.simulation.ownership import Cause
-from tests.simulation.tree import Change
 from tests.simulation.zookeeper import SimulatedZooKeeper
 
 
