@@ -22,7 +22,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from consumerd.base.errors import reason_of
 from consumerd.net.errors import (
@@ -34,6 +35,9 @@ from consumerd.net.errors import (
 )
 from consumerd.net.framing import FrameReceiver
 from consumerd.wire.tls import is_tls_alert
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: Every answer of the protocol begins with an int16 error code.
 SMALLEST_BODY = 2
@@ -58,7 +62,7 @@ class ConnectionSettings:
 
 
 class _Waiting(NamedTuple):
-    future: asyncio.Future[bytes]
+    settle: Callable[[bytes | ConnectionClosedError], object]
     min_response: int
     max_response: int
     timeout: float
@@ -123,19 +127,34 @@ class BrokerConnection(asyncio.BufferedProtocol):
         FrameTooLargeError.
         """
         ceiling = self._settings.max_frame_bytes
+        answered: asyncio.Future[bytes] = self._loop.create_future()
         waiting = _Waiting(
-            self._loop.create_future(),
+            partial(_resolve, answered),
             min_response,
             ceiling if max_response is None else min(max_response, ceiling),
             self._settings.request_timeout if timeout is None else timeout,
         )
         async with self._turn:
-            transport = await self._room()
-            if not self._waiting:
-                self._start_clock(waiting)
-            self._waiting.append(waiting)
-            transport.write(frame)
-        return await waiting.future
+            self._write(await self._room(), frame, waiting)
+        return await answered
+
+    def post(self, frame: bytes, settle: Callable[[bytes | ConnectionClosedError], object], *, timeout: float) -> bool:
+        """As `request`, at once and without a task; return False, and send nothing, if that would have to wait.
+
+        `settle` is called once, with the body of the response or the reason of the connection's end, as soon as that
+        is known, by the reader of the connection: it must not raise.
+        """
+        if self.closed or self._turn.locked() or not self._writable.is_set():
+            return False
+        waiting = _Waiting(settle, SMALLEST_BODY, self._settings.max_frame_bytes, timeout)
+        self._write(self._open(), frame, waiting)
+        return True
+
+    def _write(self, transport: asyncio.Transport, frame: bytes, waiting: _Waiting) -> None:
+        if not self._waiting:
+            self._start_clock(waiting)
+        self._waiting.append(waiting)
+        transport.write(frame)
 
     async def send(self, frame: bytes) -> None:
         """Send a frame that has no answer (PRODUCE, MULTIPRODUCE); returns when the write buffer has room again.
@@ -238,9 +257,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             )
 
     def _deliver(self, body: memoryview) -> None:
-        future = self._waiting.popleft().future
-        if not future.done():
-            future.set_result(bytes(body))
+        self._waiting.popleft().settle(bytes(body))
         if self._waiting:
             self._start_clock(self._waiting[0])
 
@@ -306,9 +323,17 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self._timer = None
         oldest = reason.oldest
         while self._waiting:
-            future = self._waiting.popleft().future
-            if not future.done():
-                future.set_exception(oldest or ConnectionClosedError(reason.others))
-                future.exception()  # retrieved: a waiter that is cancelled at this moment must not leave a warning
+            self._waiting.popleft().settle(oldest or ConnectionClosedError(reason.others))
             oldest = None
         self._writable.set()  # waiting writers find the connection closed
+
+
+def _resolve(future: asyncio.Future[bytes], outcome: bytes | ConnectionClosedError) -> None:
+    """Give a request its outcome, unless it was abandoned."""
+    if future.done():
+        return
+    if isinstance(outcome, bytes):
+        future.set_result(outcome)
+    else:
+        future.set_exception(outcome)
+        future.exception()  # retrieved: a waiter that is cancelled at this moment must not leave a warning

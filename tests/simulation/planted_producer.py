@@ -49,15 +49,14 @@ def next_batch_first() -> Iterator[None]:
 @contextmanager
 def acknowledged_when_sent() -> Iterator[None]:
     """A request whose connection breaks counts as delivered."""
-    produce = ProduceRequests.produce
+    answered = Sender._answered
 
-    async def produce_without_answer(self: ProduceRequests, node_id: int, queues: Any) -> dict[Any, BatchOutcome]:
-        try:
-            return await produce(self, node_id, queues)
-        except BrokerError:
-            return dict.fromkeys(queues, BatchOutcome(None))
+    def answered_without_error(self: Sender, broker: Any, queues: Any, outcomes: Any) -> None:
+        if isinstance(outcomes, BrokerError):
+            outcomes = {queue.partition: BatchOutcome(None) for queue in queues}
+        answered(self, broker, queues, outcomes)
 
-    with _PATCH(ProduceRequests, "produce", produce_without_answer):
+    with _PATCH(Sender, "_answered", answered_without_error):
         yield
 
 

@@ -33,7 +33,7 @@ def test_target_has_each_message_when_a_daemon_ends_or_another_one_joins(resume:
     run = disturb_forwarding
     first = list(ForwardResume).index(resume)
     found = steps_of(
-        lambda number: run(number, MEMBER_FAULTS[number % 3], resume, "turns"), range(first, MOST_TURNS, 229)
+        lambda number: run(number, MEMBER_FAULTS[number % 3], resume, "turns"), range(first, MOST_TURNS, 149)
     )
     assert len(found) > 2
 
@@ -53,7 +53,7 @@ def test_target_has_each_message_in_order_when_any_request_is_disturbed(
 @RESUMES
 def test_target_has_each_message_when_a_daemon_ends_at_any_await(resume: ForwardResume, fault: MemberFault) -> None:
     run = disturb_forwarding
-    assert len(steps_of(lambda number: run(number, fault, resume, "turns"), range(MOST_TURNS))) > 500
+    assert len(steps_of(lambda number: run(number, fault, resume, "turns"), range(MOST_TURNS))) > 400
 
 
 COMMITTED, TARGET = ForwardResume.COMMITTED, ForwardResume.TARGET

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import asyncio
+from typing import TYPE_CHECKING, Any, Self
 
 from consumerd.wire.v08 import decode_request
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from consumerd.net.client.channel import PreparedRequest
     from consumerd.wire.v08.schema import Api
 
@@ -14,3 +17,26 @@ if TYPE_CHECKING:
 def request_body(api: Api, body: dict[str, Any] | PreparedRequest) -> dict[str, Any]:
     """The fields of a request."""
     return body if isinstance(body, dict) else decode_request(api, body.encode(1, "test")[4:]).body
+
+
+class Posting:
+    """A client and channel in one that serves what is posted as what is called."""
+
+    async def call(self, api: Api, body: Any, **options: Any) -> dict[str, Any]:
+        """The fields of a response."""
+        raise NotImplementedError
+
+    def open_node_channel(self, node_id: int) -> Self | None:
+        """The connection is open."""
+        del node_id
+        return self
+
+    def post(self, api: Api, body: Any, settle: Callable[[Any], object], **options: Any) -> bool:
+        """Send a request. The response comes in a later turn of the loop."""
+
+        def settled(called: asyncio.Task[dict[str, Any]]) -> None:
+            if not called.cancelled():
+                settle(called.exception() or called.result())
+
+        asyncio.ensure_future(self.call(api, body, **options)).add_done_callback(settled)
+        return True

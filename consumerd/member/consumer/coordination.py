@@ -17,7 +17,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
-from consumerd.member.offsets.together import all_of
 
 from consumerd.base.errors import ZooKeeperError, reason_of
 from consumerd.base.ports import Create, Delete
@@ -37,6 +36,7 @@ from consumerd.group.events import (
     Unregistered,
 )
 from consumerd.member.consumer.blocked import holder_of
+from consumerd.member.offsets.together import all_of
 from consumerd.net.cluster.reading import read_all
 from consumerd.net.cluster.watched import WatchedNodes
 from consumerd.net.zk.errors import BadVersion, MultiFailed, NodeExists, NoNode, NotConnected, SessionChanged

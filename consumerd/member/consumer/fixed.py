@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 import structlog
-from consumerd.member.consumer.running import RunningMember
 
 from consumerd.base.errors import NotFoundError
 from consumerd.member.consumer.controls import PartitionControls
 from consumerd.member.consumer.errors import FixedGroupError
 from consumerd.member.consumer.fence import FIXED_SESSION, Fence, FixedLease
+from consumerd.member.consumer.running import RunningMember
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence

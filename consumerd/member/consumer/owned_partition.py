@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import asyncio
 
-    from consumerd.member.consumer.work import BatchInHand, PartitionWork
-
     from consumerd.base.errors import BrokerError
     from consumerd.base.partition import TopicPartition
+    from consumerd.member.consumer.work import BatchInHand, PartitionWork
     from consumerd.member.fetch import Lane
 
 

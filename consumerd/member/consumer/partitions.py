@@ -16,14 +16,14 @@ import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import structlog
-from consumerd.member.consumer.starts import REFUSED_PAUSE, RETRY_PAUSE, StartFinder
-from consumerd.member.consumer.work import BatchInHand, PartitionWork, WorkOwner
 
 from consumerd.base.errors import BrokerError, ConsumerdError, ZooKeeperError, reason_of
 from consumerd.handlers import PartitionTakenError
 from consumerd.member.consumer.commits import Commits
 from consumerd.member.consumer.owned_partition import OwnedPartition, OwnedView
+from consumerd.member.consumer.starts import REFUSED_PAUSE, RETRY_PAUSE, StartFinder
 from consumerd.member.consumer.turnstile import Turnstile
+from consumerd.member.consumer.work import BatchInHand, PartitionWork, WorkOwner
 from consumerd.member.fetch import Lane
 from consumerd.member.offsets import OffsetsUnavailableError
 from consumerd.net.zk.errors import ConnectionLost, NotConnected, SessionChanged

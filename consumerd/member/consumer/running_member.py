@@ -28,8 +28,6 @@ from consumerd.member.fetch.log_changes import LogChangeKind
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 
-    from consumerd.member.consumer.work import BatchInHand
-
     from consumerd.base.partition import TopicPartition
     from consumerd.base.ports import Clock
     from consumerd.handlers import Handler
@@ -41,6 +39,7 @@ if TYPE_CHECKING:
     from consumerd.member.consumer.owned_partition import OwnedView
     from consumerd.member.consumer.protocols import PartitionPool
     from consumerd.member.consumer.settings import ConsumerSettings
+    from consumerd.member.consumer.work import BatchInHand
     from consumerd.member.fetch.listener import FetchCounters
     from consumerd.member.fetch.log_changes import LogChange
     from consumerd.member.offsets import OffsetStore

@@ -20,9 +20,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from consumerd.member.offsets.together import each_of
-
 from consumerd.base.ports import Check, Create, Delete
+from consumerd.member.offsets.together import each_of
 from consumerd.net.zk.errors import NodeExists, NoNode
 from consumerd.wire.registry.paths import owner_path, owners_path
 

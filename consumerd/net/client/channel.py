@@ -18,6 +18,8 @@ from consumerd.wire.v08.messages import decode_response, encode_request
 from consumerd.wire.v08.throttle import silence
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from consumerd.base.ports import Clock
     from consumerd.net import BrokerConnection
     from consumerd.net.client.settings import ClientSettings
@@ -98,6 +100,47 @@ class Channel:
             if self.unknown and type(error) is ConnectionClosedError and error.blamed:
                 raise ConnectionClosedError(f"{error}; is this a SASL listener?", blamed=True) from error
             raise
+        return self._answer(api, version, body, correlation_id, data, views=views)
+
+    def post(
+        self,
+        api: Api,
+        body: PreparedRequest,
+        settle: Callable[[dict[str, Any] | Exception], object],
+        *,
+        version: int,
+        timeout: float,
+    ) -> bool:
+        """As `call`, at once and without a task; return False, and send nothing, if that would have to wait.
+
+        `settle` is called once, with the fields of the response or the error, as soon as that is known, by the reader
+        of the connection: it must not raise. Raises what `call` raises where nothing was sent.
+        """
+        if self.unknown or self._silent_until > self._clock.monotonic():
+            return False
+        correlation_id, frame = self._frame(api, version, body)
+
+        def read(data: bytes | ConnectionClosedError) -> None:
+            answer: dict[str, Any] | Exception
+            try:
+                answer = data if isinstance(data, Exception) else self._answer(api, version, body, correlation_id, data)
+            except Exception as error:  # also a defect: nobody would settle it else
+                answer = error
+            settle(answer)
+
+        return self._connection.post(frame, read, timeout=timeout)
+
+    def _answer(
+        self,
+        api: Api,
+        version: int,
+        body: dict[str, Any] | PreparedRequest,
+        correlation_id: int,
+        data: bytes,
+        *,
+        views: bool = False,
+    ) -> dict[str, Any]:
+        """The fields of a response. Raises BadFrameError, which ends the connection."""
         self.unknown = False
         try:
             answered = read_correlation_id(data)

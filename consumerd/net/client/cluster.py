@@ -116,6 +116,11 @@ class ClusterClient:
         found = self._channels.get(address)
         return None if found is None or found.closed else found
 
+    def open_node_channel(self, node_id: int) -> Channel | None:
+        """Return the channel to a broker of the metadata; None if it is not open. Raises BrokerError once closed."""
+        node = self.metadata.nodes.get(node_id)
+        return None if node is None else self._open_channel((node.host, node.port))
+
     async def _node(self, node_id: int) -> Node:
         if (node := self.metadata.nodes.get(node_id)) is None:
             node = (await self.refresh()).nodes.get(node_id)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import structlog
 
@@ -33,7 +33,7 @@ from consumerd.wire.v08.produce_template import LAST_VERSION, ProduceTemplate
 from consumerd.wire.v08.records import RecordCodec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Container, Iterable, Mapping
 
     from consumerd.base.partition import TopicPartition
     from consumerd.net.client import Channel, ClusterClient
@@ -78,6 +78,9 @@ class BatchOutcome(NamedTuple):
     timestamp: int = -1
 
 
+Outcomes: TypeAlias = dict["TopicPartition", BatchOutcome]
+
+
 @dataclass(slots=True)
 class ProducerIdentity:
     """The producer id and epoch of partitions' messages."""
@@ -109,6 +112,8 @@ class ProduceRequests:
         self._settings = settings
         #: Seconds for which a broker may wait for replicas: no longer than a batch is tried at all.
         self._held_back = min(settings.request_timeout, settings.delivery_timeout)
+        #: Seconds to wait for a response: those, and the time for the response itself.
+        self._patience = self._held_back + client.settings.connection.request_timeout
         self._identities: dict[TopicPartition, ProducerIdentity] = {}
         #: The newest, for partitions that have none; None if one of them has forgotten it.
         self._newest: ProducerIdentity | None = None
@@ -124,15 +129,13 @@ class ProduceRequests:
             self._newest = None
         queue.sequence = 0
 
-    async def produce(
-        self, node_id: int, queues: Mapping[TopicPartition, PartitionQueue]
-    ) -> dict[TopicPartition, BatchOutcome]:
+    async def produce(self, node_id: int, queues: Mapping[TopicPartition, PartitionQueue]) -> Outcomes:
         """One request with the first batch of every queue. Raises BrokerError where nothing is known of any."""
         if self._settings.acks == 0:
             self._see_refusal(node_id)
         channel = await self._client.node_channel(node_id)
         version = channel.versions.pick(PRODUCE, at_most=LAST_VERSION)
-        outcomes: dict[TopicPartition, BatchOutcome] = {}
+        outcomes: Outcomes = {}
         body = await self._body(channel, version, queues, outcomes)
         if body is None:
             return outcomes
@@ -146,24 +149,69 @@ class ProduceRequests:
                 self._unconfirmed[node_id] = channel
                 await channel.send(PRODUCE, body, version=version)
                 return outcomes | dict.fromkeys(rest, BatchOutcome(None))
-            answer = await channel.call(PRODUCE, body, version=version, timeout=self._patience(channel))
+            answer = await channel.call(PRODUCE, body, version=version, timeout=self._patience)
         except (RequestTooLargeError, UnsupportedApiError) as error:
             failed = DeliveryError(str(error))
             return outcomes | dict.fromkeys(rest, BatchOutcome(failed))
         except EncodeError as error:
             return outcomes | {partition: _unsendable(partition, error) for partition in rest}
+        return outcomes | self._read(node_id, answer, [queues[partition] for partition in rest], fresh)
+
+    def post(self, node_id: int, queue: PartitionQueue, settle: Callable[[Outcomes | Exception], object]) -> bool:
+        """As `produce` for one queue, at once; return False, and send nothing, if that has to wait for something.
+
+        `settle` is called once with the outcome, or the error that `produce` would raise, by the reader of the
+        connection: it must not raise. What cannot be sent at all is left to `produce`, too.
+        """
+        batch, settings = queue.sealed[0], self._settings
+        if settings.acks == 0 or settings.codec is not RecordCodec.NONE:
+            return False
+        fresh = () if batch.sent else (queue.partition,)
+
+        def read(answer: dict[str, Any] | Exception) -> None:
+            outcomes: Outcomes | Exception
+            try:
+                outcomes = answer if isinstance(answer, Exception) else self._read(node_id, answer, [queue], fresh)
+            except Exception as error:
+                outcomes = error
+            settle(outcomes)
+
+        try:
+            channel = self._client.open_node_channel(node_id)
+            version = 0 if channel is None else channel.versions.pick(PRODUCE, at_most=LAST_VERSION)
+            if channel is None or version < RECORD_BATCHES:
+                return False
+            if not (self._numbered(queue) if self._is_idempotent(channel) else not settings.idempotent):
+                return False
+            body = BatchRequest(batch, self._template(version, queue.partition))
+            posted = channel.post(PRODUCE, body, read, version=version, timeout=self._patience)
+        except (BrokerError, EncodeError):
+            return False
+        batch.sent = batch.sent or posted
+        return posted
+
+    def _read(
+        self,
+        node_id: int,
+        answer: dict[str, Any],
+        queues: Iterable[PartitionQueue],
+        fresh: Container[TopicPartition],
+    ) -> Outcomes:
+        """The outcomes of the first batches of `queues` by a response. `fresh`: no broker can have had these before."""
         parts = {
             (topic["topic"], part["partition"]): part
             for topic in answer["responses"]
             for part in topic["partition_responses"]
         }
-        for partition in rest:
+        outcomes: Outcomes = {}
+        for queue in queues:
+            partition = queue.partition
             part = parts.get((partition.topic, partition.partition))
             if part is None:
                 missing = BrokerError(f"broker {node_id} sent a PRODUCE response without {partition}")
                 outcomes[partition] = BatchOutcome(missing, retry=True)
             elif partition in fresh and part["error_code"] in _NUMBERS_REFUSED:
-                outcomes[partition] = BatchOutcome(self._renumber(queues[partition], part["error_code"]), retry=True)
+                outcomes[partition] = BatchOutcome(self._renumber(queue, part["error_code"]), retry=True)
             else:
                 outcomes[partition] = self._outcome(partition, part)
         return outcomes
@@ -173,17 +221,16 @@ class ProduceRequests:
         channel: Channel,
         version: int,
         queues: Mapping[TopicPartition, PartitionQueue],
-        outcomes: dict[TopicPartition, BatchOutcome],
+        outcomes: Outcomes,
     ) -> dict[str, Any] | BatchRequest | None:
         """The body of a request; None if no batch can be sent. The outcomes of those that cannot be are added."""
         alone = len(queues) == 1 and version >= RECORD_BATCHES and self._settings.codec is RecordCodec.NONE
-        timeout = int(self._held_back * 1000)
         by_topic: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
         for partition, queue in queues.items():
             try:
                 magic = await self._prepare(channel, version, queue)
                 if alone:
-                    return BatchRequest(queue.sealed[0], self._template(version, timeout, partition))
+                    return BatchRequest(queue.sealed[0], self._template(version, partition))
                 data = await self._encoded(queue.sealed[0], magic)
             except (EncodeError, DeliveryError) as error:
                 outcomes[partition] = _unsendable(partition, error)
@@ -193,13 +240,14 @@ class ProduceRequests:
             return None
         return {  # the codec writes null for a transactional id, in versions that have one
             "acks": self._settings.acks,
-            "timeout": timeout,
+            "timeout": int(self._held_back * 1000),
             "topic_data": [{"topic": topic, "data": parts} for topic, parts in by_topic.items()],
         }
 
-    def _template(self, version: int, timeout: int, partition: TopicPartition) -> ProduceTemplate:
+    def _template(self, version: int, partition: TopicPartition) -> ProduceTemplate:
         template = self._templates.get(partition)
         if template is None or template.version != version:
+            timeout = int(self._held_back * 1000)
             template = self._templates[partition] = ProduceTemplate(
                 version, self._settings.acks, timeout, partition.topic, partition.partition
             )
@@ -217,10 +265,6 @@ class ProduceRequests:
             raise ConnectionClosedError(
                 f"broker {channel.address} closed the connection; messages sent with acks = 0 may be lost"
             )
-
-    def _patience(self, channel: Channel) -> float:
-        """Seconds to wait for a response: the broker's own timeout, and the time for the response itself."""
-        return self._held_back + self._client.settings.connection.request_timeout
 
     def _outcome(self, partition: TopicPartition, part: dict[str, Any]) -> BatchOutcome:
         code = part["error_code"]
@@ -247,7 +291,7 @@ class ProduceRequests:
             raise EncodeError(f"broker {channel.address} does not support zstd; use gzip, snappy or lz4")
         magic = 2 if version >= RECORD_BATCHES else 1 if version == _MAGIC_1 else 0
         if magic == 2 and self._is_idempotent(channel):
-            await self._number(queue, queue.sealed[0], channel)
+            await self._number(queue, channel)
         elif self._settings.idempotent:
             raise EncodeError(f"broker {channel.address} does not support idempotent producers (idempotent = true)")
         return magic
@@ -264,22 +308,28 @@ class ProduceRequests:
             return settings.acks == -1 and not self._forbidden and channel.versions.has(INIT_PRODUCER_ID)
         return settings.idempotent and channel.versions.has(INIT_PRODUCER_ID)
 
-    async def _number(self, queue: PartitionQueue, batch: ProducerBatch, channel: Channel) -> None:
-        """Give the batch its numbers, once. Raises BrokerError while no id is available, DeliveryError if never."""
+    async def _number(self, queue: PartitionQueue, channel: Channel) -> None:
+        """As `_numbered`, with a new id if none is known. Raises BrokerError, DeliveryError if there will be none."""
+        if not self._numbered(queue):
+            self._newest = await self._new_identity(channel)
+            self._numbered(queue)
+
+    def _numbered(self, queue: PartitionQueue) -> bool:
+        """Give the first batch its numbers, once; return False if no producer id is known."""
+        batch = queue.sealed[0]
         if batch.sequence >= 0:
-            return
+            return True
         count = len(batch.values)
         if queue.sequence + count > _MAX_SEQUENCE:
             self.forget(queue)
         identity = self._identities.get(queue.partition) or self._newest
         if identity is None:
-            identity = self._newest = await self._new_identity(channel)
-            if identity is None:
-                return
+            return False
         self._identities[queue.partition] = identity
         batch.producer_id, batch.producer_epoch = identity.producer_id, identity.epoch
         batch.sequence = queue.sequence
         queue.sequence += count
+        return True
 
     async def _new_identity(self, channel: Channel) -> ProducerIdentity | None:
         """None if it is not authorized (before 2.8 IdempotentWrite on the cluster is required) and not required."""

@@ -1,8 +1,10 @@
 """Batches -> brokers: which are ready, their leaders, their outcomes.
 
-Strategy: one dispatcher looks at the queues of which something is new, finds their leaders, and gives each leader one
-request with all of its; an answer settles batches or puts them back, with a pause. A partition's next batch is sent
-only when the last is settled: that keeps the order, also with retries.
+Strategy: in the turn of the loop after there is news, the queues of which something is new are looked at, their leaders
+found, and each leader is given one request with all of its; an answer settles batches or puts them back, with a pause.
+A partition's next batch is sent only when the last is settled: that keeps the order, also with retries. A request that
+waits for nothing is written in that turn, and its batch is settled in the turn in which the answer is read; any other
+(several batches, compression, a connection to open) is a task.
 
 What is open does not wait for company while the broker has nothing to do, and gathers while it has (as Nagle's
 algorithm): an open batch is sent when it has lingered and nothing was sent to its broker since the broker's last
@@ -14,6 +16,7 @@ another. A round costs what is new, however many partitions there are.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -21,7 +24,7 @@ import structlog
 from consumerd.base.errors import BrokerError, reason_of
 from consumerd.net.client import BrokerRefusedError
 from consumerd.producer.v08.batches import PartitionQueue
-from consumerd.producer.v08.delivery import BatchOutcome, DeliveryError, ProduceRequests
+from consumerd.producer.v08.delivery import BatchOutcome, DeliveryError, Outcomes, ProduceRequests
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,7 +93,11 @@ class Sender:
         #: The queues to look at, and the brokers.
         self._changed: dict[PartitionQueue, None] = {}
         self._free: dict[_Broker, None] = {}
-        self._news = asyncio.Event()
+        #: Whether there is a round in the next turn.
+        self._woken = False
+        #: While it runs: the owner of its tasks, and the first defect.
+        self._group: asyncio.TaskGroup | None = None
+        self._defect: asyncio.Future[None] | None = None
         self._brokers: dict[int, _Broker] = {}
         #: Where each queue waits, or did last. It waits at one broker, unless it is busy or its leader is looked up.
         self._waits_at: dict[PartitionQueue, _Broker] = {}
@@ -138,16 +145,39 @@ class Sender:
             batch.fail(error)
 
     async def run(self) -> None:
-        """Send until cancelled. Every request is a task of this one."""
+        """Send until cancelled. What has to wait for something is a task of this one, and a defect ends it."""
+        self._defect = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.TaskGroup() as group:
-                while True:
-                    await self._news.wait()
-                    self._news.clear()
-                    self._round(group)
+                self._group = group
+                self._turn(group)
+                try:
+                    await self._defect
+                finally:
+                    self._group = None
         finally:
             for queue in self._queues.values():
                 queue.sleep()
+
+    def _wake(self) -> None:
+        """Have a round in the next turn of the loop."""
+        if not self._woken and self._group is not None:
+            self._woken = True
+            asyncio.get_running_loop().call_soon(self._turn, self._group)
+
+    def _turn(self, group: asyncio.TaskGroup) -> None:
+        self._woken = False
+        try:
+            if self._group is not None:
+                self._round(group)
+        except Exception as error:
+            self._end(error)
+
+    def _end(self, defect: Exception) -> None:
+        """End `run` by an error of what the loop or a connection called."""
+        if self._defect is not None and not self._defect.done():
+            self._defect.set_exception(defect)
+            self._defect.exception()  # retrieved: `run` may be ending already
 
     def _round(self, group: asyncio.TaskGroup) -> None:
         """Send the batches that are ready, of the queues and to the brokers of which something is new."""
@@ -184,11 +214,16 @@ class Sender:
         while broker.in_flight < self.settings.in_flight and (line := broker.take()):
             queues, left = self._request(line)
             broker.ready.update(dict.fromkeys(left))
+            now = self._clock.monotonic()
             for queue in queues:
                 queue.busy = True
+                batch = queue.sealed[0]
+                batch.first_sent = now if batch.first_sent is None else batch.first_sent
             broker.in_flight += 1
             broker.answered = False
-            group.create_task(self._send(broker, queues))
+            settle = partial(self._answered, broker, queues)
+            if len(queues) > 1 or not self._exchange.post(broker.node_id, queues[0], settle):
+                group.create_task(self._send(broker, queues))
 
     def _request(self, line: list[PartitionQueue]) -> tuple[list[PartitionQueue], list[PartitionQueue]]:
         """Return those of a line whose first batches fit into one request, and the others."""
@@ -248,7 +283,7 @@ class Sender:
             else:
                 self._seal(queue)
                 self._put_off(queue, failure or self._client.leaderless(topic, number))
-        self._news.set()
+        self._wake()
 
     def _seal(self, queue: PartitionQueue) -> None:
         if not queue.sealed:
@@ -257,7 +292,7 @@ class Sender:
 
     def _look_at(self, queue: PartitionQueue) -> None:
         self._changed[queue] = None
-        self._news.set()
+        self._wake()
 
     def _wake_at(self, queue: PartitionQueue, at: float) -> None:
         """Look at a queue at a time, or earlier."""
@@ -273,25 +308,32 @@ class Sender:
         self._look_at(queue)
 
     async def _send(self, broker: _Broker, queues: list[PartitionQueue]) -> None:
-        now = self._clock.monotonic()
-        for queue in queues:
-            batch = queue.sealed[0]
-            batch.first_sent = now if batch.first_sent is None else batch.first_sent
-        by_partition = {queue.partition: queue for queue in queues}
+        outcomes: Outcomes | Exception
         try:
-            outcomes = await self._exchange.produce(broker.node_id, by_partition)
-        except BrokerError as error:
-            outcome = BatchOutcome(error, retry=not isinstance(error, DeliveryError))
-            outcomes = dict.fromkeys(by_partition, outcome)
-        finally:
+            outcomes = await self._exchange.produce(broker.node_id, {queue.partition: queue for queue in queues})
+        except Exception as error:
+            outcomes = error
+        self._answered(broker, queues, outcomes)
+
+    def _answered(self, broker: _Broker, queues: list[PartitionQueue], outcomes: Outcomes | Exception) -> None:
+        """Settle the first batches of the queues of a request, or put them off. Ends `run` by a defect."""
+        if self._group is None:
+            return  # sending has ended: what was under way has failed, or will
+        try:
+            if isinstance(outcomes, BrokerError):
+                outcome = BatchOutcome(outcomes, retry=not isinstance(outcomes, DeliveryError))
+                outcomes = {queue.partition: outcome for queue in queues}
+            elif isinstance(outcomes, Exception):
+                raise outcomes
+            broker.in_flight -= 1
+            broker.answered = True
+            self._free[broker] = None
             for queue in queues:
                 queue.busy = False
-            broker.in_flight -= 1
-        broker.answered = True
-        self._free[broker] = None
-        for queue in queues:
-            self._digest(queue, outcomes[queue.partition])
-            self._look_at(queue)
+                self._digest(queue, outcomes[queue.partition])
+                self._look_at(queue)
+        except Exception as error:
+            self._end(error)
 
     def _settle(self, batch: ProducerBatch) -> None:
         del self._unsettled[batch]

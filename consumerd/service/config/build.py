@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from consumerd.service.config.work import HandlerSection
-
     from consumerd.base.ports import Clock, SaslMechanism
     from consumerd.net import ConnectionSettings
     from consumerd.net.client.sasl_gssapi import GssapiIdentity
@@ -45,6 +43,7 @@ if TYPE_CHECKING:
     from consumerd.service.config.model import Config
     from consumerd.service.config.monitoring import HealthTlsSection
     from consumerd.service.config.servers import LoginSection, TlsSection, ZooKeeperSaslSection, ZooKeeperSection
+    from consumerd.service.config.work import HandlerSection
 
 
 def build_session(

@@ -7,13 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
-from consumerd.net.client.making import find_broker, security_protocol
 
 from consumerd.base.errors import BrokerError, ConfigError, NotFoundError, reason_of
 from consumerd.handlers.dead_letter_topic import TopicDeadLetters
 from consumerd.handlers.dead_letters import letter_size
 from consumerd.net import connect
 from consumerd.net.client import BrokerRefusedError
+from consumerd.net.client.making import find_broker, security_protocol
 from consumerd.net.client.topic_configs import message_limits
 from consumerd.net.cluster import V08ClusterView, look_for_dialect
 from consumerd.net.cluster.entry import start_session

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.handlers.stages import Stages
-
 from consumerd.base.errors import ConfigError
 from consumerd.handlers import FileDeadLetters, RetryPolicy, load_handler
 from consumerd.handlers.decoding import load_decoder
 from consumerd.handlers.decoding.api import BYTES
 from consumerd.handlers.key_lanes import has_key, no_keys
 from consumerd.handlers.middleware import load_middleware
+from consumerd.handlers.stages import Stages
 from consumerd.service.config.build import place_beside
 
 if TYPE_CHECKING:
     from random import Random
-
-    from consumerd.service.config.work import HandlerSection
 
     from consumerd.base.metrics.own import HandlerMetrics
     from consumerd.base.ports import Clock
     from consumerd.handlers import DeadLetters, Handler, OnFailure
     from consumerd.handlers.counts import HandlerCounts
     from consumerd.service.config.model import Config
+    from consumerd.service.config.work import HandlerSection
 
 
 def build_policy(section: HandlerSection, *, on_failure: OnFailure) -> RetryPolicy:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from consumerd.service.config.work import HandlerSection
 from pydantic_core import to_jsonable_python
 
 from consumerd.base.plugins import DECODER, MIDDLEWARE
@@ -17,6 +16,7 @@ from consumerd.handlers.secrets import HIDDEN, shown_options, without_passwords
 from consumerd.service.config.base import SecretStr, Section
 from consumerd.service.config.model import Config, parse
 from consumerd.service.config.problems import DELIMITER, PREFIX, read_document
+from consumerd.service.config.work import HandlerSection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

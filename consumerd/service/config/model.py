@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from consumerd.service.config.work import DaemonSection, FetchSection, HandlerSection, LogSection
-
 from consumerd.base.errors import ConfigError
 from consumerd.service.config.base import Field, Rule, Section
 from consumerd.service.config.group import CommitSection, GroupSection, RebalanceSection
@@ -20,6 +18,7 @@ from consumerd.service.config.monitoring import HealthSection, MetricsSection, T
 from consumerd.service.config.problems import read_document
 from consumerd.service.config.servers import KafkaSection, ZooKeeperSection
 from consumerd.service.config.subscriptions import MAIN, SubscriptionSection, rules_of_subscriptions
+from consumerd.service.config.work import DaemonSection, FetchSection, HandlerSection, LogSection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from consumerd.service.config.base import BrokenRulesError, Section
 
 if TYPE_CHECKING:
-    from consumerd.service.config.work import HandlerSection
-
     from consumerd.service.config.model import Config
     from consumerd.service.config.subscriptions import SubscriptionSection
+    from consumerd.service.config.work import HandlerSection
 
 _Table = TypeVar("_Table", bound=Section)
 

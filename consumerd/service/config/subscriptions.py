@@ -13,9 +13,8 @@ import re
 from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
-from consumerd.service.config.work import HandlerSection
-
 from consumerd.service.config.base import Field, Ge, Rule, Section
+from consumerd.service.config.work import HandlerSection
 from consumerd.wire.registry import FilterKind, RegistryError, TopicFilter
 
 if TYPE_CHECKING:

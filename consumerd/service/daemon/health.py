@@ -24,10 +24,9 @@ from consumerd.handlers.counts import HandlerCounts
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from consumerd.member.consumer.running import RunningMember
-
     from consumerd.base.partition import TopicPartition
     from consumerd.base.ports import Clock
+    from consumerd.member.consumer.running import RunningMember
     from consumerd.service.daemon.lag import LagWatch
 
 log = structlog.get_logger(__name__)

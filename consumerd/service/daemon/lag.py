@@ -23,11 +23,10 @@ import structlog
 from consumerd.base.errors import ConsumerdError, reason_of
 
 if TYPE_CHECKING:
-    from consumerd.member.consumer.running import RunningMember
-
     from consumerd.base.partition import TopicPartition
     from consumerd.base.ports import Clock
     from consumerd.member.consumer.owned_partition import OwnedView
+    from consumerd.member.consumer.running import RunningMember
 
 log = structlog.get_logger(__name__)
 

@@ -30,10 +30,9 @@ if TYPE_CHECKING:
     from random import Random
     from typing import Self
 
-    from consumerd.member.consumer.running import RunningMember
-
     from consumerd.base.ports import Clock
     from consumerd.handlers import Handler
+    from consumerd.member.consumer.running import RunningMember
     from consumerd.service.config.model import Config
     from consumerd.service.daemon.group_view import ReadGroup
     from consumerd.service.daemon.otel import Telemetry

@@ -20,11 +20,10 @@ from consumerd.base.partition import NO_BROKER
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from consumerd.member.consumer.running import RunningMember
-
     from consumerd.base.metrics import TargetCounts
     from consumerd.base.partition import TopicPartition
     from consumerd.member.consumer.owned_partition import OwnedView
+    from consumerd.member.consumer.running import RunningMember
     from consumerd.service.daemon.monitor import Monitor
     from consumerd.service.daemon.subscription_monitor import SubscriptionMonitor
 

@@ -26,14 +26,13 @@ if TYPE_CHECKING:
     from pathlib import Path
     from random import Random
 
-    from consumerd.member.consumer.running import RunningMember
-    from consumerd.service.config.work import HandlerSection
-
     from consumerd.base.ports import Clock
     from consumerd.handlers import Handler
     from consumerd.handlers.batching import BatchSettings
+    from consumerd.member.consumer.running import RunningMember
     from consumerd.service.config.model import Config
     from consumerd.service.config.reloading import ConfigChanges
+    from consumerd.service.config.work import HandlerSection
     from consumerd.service.daemon.monitor import Monitor
     from consumerd.service.daemon.subscription_monitor import SubscriptionMonitor
 

@@ -54,14 +54,13 @@ if TYPE_CHECKING:
     from pathlib import Path
     from random import Random
 
-    from consumerd.service.config.work import DaemonSection
-
     from consumerd.base.ports import Clock
     from consumerd.handlers import Handler
     from consumerd.member.consumer import ConsumerSettings, GroupBackend
     from consumerd.net.client import ClusterClient
     from consumerd.net.zk import Session
     from consumerd.service.config.model import Config
+    from consumerd.service.config.work import DaemonSection
     from consumerd.service.daemon.group_view import ReadGroup
     from consumerd.service.daemon.members import ServedMember
     from consumerd.service.daemon.otel import Telemetry

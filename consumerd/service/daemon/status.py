@@ -16,11 +16,10 @@ from consumerd.service.daemon.memory import resident_bytes
 from consumerd.service.daemon.recent import RECENT
 
 if TYPE_CHECKING:
-    from consumerd.member.consumer.running import RunningMember
-
     from consumerd.base.partition import LogId
     from consumerd.member.consumer.blocked import BlockedClaim
     from consumerd.member.consumer.owned_partition import OwnedView
+    from consumerd.member.consumer.running import RunningMember
     from consumerd.member.consumer.stats import SeenLogChange
     from consumerd.service.daemon.group_view import GroupSeen
     from consumerd.service.daemon.monitor import Monitor

@@ -406,6 +406,40 @@ def test_close_fails_waiting_requests_and_is_idempotent(run: Run, peer: Peer) ->
     run(main())
 
 
+def test_posts_beside_requests_and_passes_each_outcome_on_once(run: Run, peer: Peer) -> None:
+    async def main() -> None:
+        async with peer(echo) as port:
+            connection = await connect(HOST, port)
+            outcomes: list[bytes | ConnectionClosedError] = []
+            requested = asyncio.create_task(connection.request(frame(b"n0")))
+            await asyncio.sleep(0)
+            assert connection.post(frame(b"n1"), outcomes.append, timeout=60)
+            assert connection.in_flight == 2
+            assert await requested == b"n0"
+            assert await connection.request(frame(b"n2")) == b"n2"
+            assert outcomes == [b"n1"]
+            assert connection.post(frame(b"n3"), outcomes.append, timeout=60)
+            connection.abort()
+            assert [type(outcome) for outcome in outcomes] == [bytes, ConnectionClosedError]
+            assert not connection.post(frame(b"n4"), outcomes.append, timeout=60)
+
+    run(main())
+
+
+def test_posts_nothing_while_writers_wait(run: Run, peer: Peer) -> None:
+    async def main() -> None:
+        async with peer(silent_without_reading) as port:
+            connection = await connect(HOST, port, settings=ConnectionSettings(write_buffer=1024, close_timeout=0.05))
+            outcomes: list[bytes | ConnectionClosedError] = []
+            assert connection.post(frame(b"p" * (8 << 20)), outcomes.append, timeout=60)
+            assert not connection.post(frame(b"x"), outcomes.append, timeout=60)
+            assert connection.in_flight == 1
+            await connection.close()
+            assert len(outcomes) == 1
+
+    run(main())
+
+
 def test_abort_drops_the_connection(run: Run, peer: Peer) -> None:
     async def main() -> None:
         async with peer(echo) as port:

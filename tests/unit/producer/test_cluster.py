@@ -49,6 +49,9 @@ class Refusing(MemoryCluster):
     async def node_channel(self, node_id: int) -> MemoryCluster:
         raise BrokerError("not today")
 
+    def open_node_channel(self, node_id: int) -> None:
+        return None
+
 
 @pytest.mark.asyncio
 async def test_send_stores_keys_headers_and_timestamps_before_it_returns() -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.net import BadFrameError
+from consumerd.net import BadFrameError, ConnectionClosedError
 from consumerd.net.client import BrokerRelease, BrokerVersions, Channel, ClientSettings, RequestTooLargeError
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08 import ResponseHeader, ResponseMessage, encode_response
 from consumerd.wire.v08.apis import APIS, FETCH, HEARTBEAT, LIST_GROUPS
 from consumerd.wire.v08.messages import decode_request, encode_request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.asyncio
 BEAT = {"group_id": "g", "group_generation_id": 1, "member_id": "m"}
@@ -29,12 +32,23 @@ class Connection:
         #: What is added to the correlation ids.
         self.shift = 0
         self.closed = self.gone = False
+        #: For what is posted: whether it would have to wait, and the end of the connection.
+        self.full = False
+        self.broken: ConnectionClosedError | None = None
         self.in_flight = 0
 
     async def request(self, frame: bytes, **options: Any) -> bytes:
         self.sent.append(frame)
         self.options = options
         return (int.from_bytes(frame[8:12]) + self.shift).to_bytes(4) + self.answer
+
+    def post(self, frame: bytes, settle: Callable[[Any], object], *, timeout: float) -> bool:
+        self.options = {"timeout": timeout}
+        if self.full:
+            return False
+        self.sent.append(frame)
+        settle(self.broken or (int.from_bytes(frame[8:12]) + self.shift).to_bytes(4) + self.answer)
+        return True
 
     async def send(self, frame: bytes) -> None:
         self.sent.append(frame)
@@ -116,6 +130,48 @@ async def test_prepared_request_encodes_itself_and_decodes_its_answer_if_it_can(
     await channel.send(HEARTBEAT, Prepared(None))
     assert all(frame.endswith(b"own") for frame in connection.sent)
     assert connection.ids == [0, 1, 2]
+
+
+@pytest.mark.parametrize("found", [{"error_code": 7}, None])
+async def test_posted_request_gets_the_fields_of_its_answer(found: dict[str, Any] | None) -> None:
+    connection, answers = Connection(), list[Any]()
+    assert channel_of(connection).post(HEARTBEAT, Prepared(found), answers.append, version=0, timeout=7)
+    assert [answer["error_code"] for answer in answers] == [7 if found else 0]
+    assert (connection.ids, connection.options, connection.closed) == ([0], {"timeout": 7}, False)
+
+
+@pytest.mark.parametrize("how", ["another answer", "no answer", "an answer that cannot be read"])
+async def test_posted_request_gets_the_reason_for_which_there_is_no_answer(how: str) -> None:
+    connection, body, answers = Connection(), Prepared({}), list[Any]()
+    if how == "another answer":
+        connection.shift = 1
+    elif how == "no answer":
+        connection.broken = ConnectionClosedError("the end")
+    else:
+        body.decode = lambda _: 1 // 0  # type: ignore[method-assign, assignment, return-value]
+    assert channel_of(connection).post(HEARTBEAT, body, answers.append, version=0, timeout=7)
+    kinds = {"another answer": BadFrameError, "no answer": ConnectionClosedError}
+    assert [type(answer) for answer in answers] == [kinds.get(how, ZeroDivisionError)]
+    assert connection.closed == (how == "another answer")
+
+
+async def test_posts_nothing_that_has_to_wait() -> None:
+    clock, connection, answers = FakeClock(), Connection(), list[Any]()
+    channel = channel_of(connection, clock=clock)
+
+    def post() -> bool:
+        return channel.post(HEARTBEAT, Prepared({}), answers.append, version=0, timeout=7)
+
+    channel.unknown = True  # its first answer shows whether it must authenticate
+    assert not post()
+    channel.unknown, channel._silent_until = False, clock.now + 5
+    assert not post()
+    clock.now += 5
+    connection.full = True
+    assert not post()
+    assert (connection.sent, answers) == ([], [])
+    connection.full = False
+    assert post()
 
 
 @pytest.mark.parametrize(("options", "kind"), [({}, bytes), ({"views": False}, bytes), ({"views": True}, memoryview)])

@@ -325,6 +325,19 @@ async def test_asks_for_the_brokers_before_it_says_that_one_is_not_alive() -> No
             await client.node_channel(7)
 
 
+async def test_finds_the_channel_to_a_broker_only_while_it_is_open() -> None:
+    async with client_of(Cluster()) as client:
+        assert client.open_node_channel(2) is None  # nothing is known of it
+        await client.refresh()
+        assert client.open_node_channel(2) is None
+        channel = await client.node_channel(2)
+        assert client.open_node_channel(2) is channel
+        channel.abort()
+        assert client.open_node_channel(2) is None
+    with pytest.raises(BrokerError, match="was closed"):
+        client.open_node_channel(2)
+
+
 async def test_private_channel_belongs_to_its_caller() -> None:
     cluster = Cluster()
     async with client_of(cluster) as client:

@@ -8,7 +8,8 @@ import struct
 import threading
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+from unittest import mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -36,7 +37,7 @@ from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.messages import decode_request, encode_request
 from consumerd.wire.v08.produce_template import ProduceTemplate
 from consumerd.wire.v08.records import RecordCodec, decode_records
-from tests.support.prepared_requests import request_body
+from tests.support.prepared_requests import Posting, request_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +49,7 @@ pytestmark = pytest.mark.asyncio
 NUMBERS = struct.Struct(">qhi"), 43
 
 
-class CountingBroker:
+class CountingBroker(Posting):
     """Client and channel in one: a broker that takes a producer's messages in the order of their numbers."""
 
     def __init__(self) -> None:
@@ -220,7 +221,7 @@ async def test_batch_that_cannot_be_encoded_fails_alone() -> None:
     assert broker.log == [b"1"]
 
 
-class Peer:
+class Peer(Posting):
     """Client and channel in one: a broker of one version. Its error codes are 0 unless a test says otherwise."""
 
     def __init__(self, version: int = 9, *, ids: bool = False) -> None:
@@ -257,7 +258,7 @@ class Peer:
         self.requests.append(read.body)
         self.served.append((read.header.api_version, prepared))
 
-    async def call(self, api: Api, body: Any, *, version: int = 0, timeout: float = 0) -> dict[str, Any]:
+    async def call(self, api: Api, body: Any, *, version: int = 0, timeout: float = 0, **_: Any) -> dict[str, Any]:
         if api is INIT_PRODUCER_ID:
             self.asked.append(body)
             return {"error_code": self.id_error, "producer_id": 100 + len(self.asked), "producer_epoch": 3}
@@ -356,6 +357,68 @@ async def test_no_request_is_sent_for_batches_of_which_none_can_be_encoded() -> 
         outcomes = await produce(exchange(peer), *queues)
         assert [(type(each.error), each.retry) for each in outcomes] == [(DeliveryError, False)] * len(queues)
     assert peer.requests == []
+
+
+async def posted(ours: Exchange, queue: PartitionQueue) -> Any:
+    """What a posted request of a queue ends with; None if it is not posted."""
+    ended = asyncio.get_running_loop().create_future()
+    return await ended if ours.post(0, queue, ended.set_result) else None
+
+
+@pytest.mark.parametrize("ids", [False, True])
+async def test_posts_a_batch_that_has_to_wait_for_nothing(*, ids: bool) -> None:
+    peer, queue = Peer(ids=ids), sealed()
+    ours = exchange(peer)
+    if ids:
+        assert await posted(ours, queue) is None  # the producer id has to be requested
+        assert (peer.requests, queue.sealed[0].sent) == ([], False)
+        await produce(ours, queue)
+        renew(queue)
+    assert await posted(ours, queue) == {queue.partition: Outcome(None, base_offset=7)}
+    assert queue.sealed[0].sent
+    assert (queue.sealed[0].producer_id, queue.sealed[0].sequence) == ((101, 1) if ids else (-1, -1))
+    assert peer.served[-1] == (9, True)
+
+
+async def test_posted_batch_that_may_be_stored_keeps_its_numbers() -> None:
+    peer, queue = Peer(ids=True), sealed()
+    ours = exchange(peer)
+    await produce(ours, queue)
+    batch = renew(queue)
+    peer.says["t", 0] = {"error_code": ErrorCode.UNKNOWN_PRODUCER_ID}
+    for attempt, (retry, numbers) in enumerate([(True, (-1, False)), (False, (0, True))]):
+        if attempt:  # as sent before: of its first attempt nothing is known
+            await ours._number(queue, cast("Any", peer))
+            batch.sent = True
+        (outcome,) = (await posted(ours, queue)).values()
+        assert (outcome.retry, (batch.sequence, batch.sent)) == (retry, numbers)
+
+
+@pytest.mark.parametrize(
+    ("version", "settings"),
+    [(9, {"acks": 0}), (9, {"codec": RecordCodec.GZIP}), (2, {}), (9, {"idempotent": True})],
+    ids=["acks 0", "compression", "old broker", "no producer ids"],
+)
+async def test_posts_nothing_for_which_produce_has_a_way_of_its_own(version: int, settings: dict[str, Any]) -> None:
+    peer, queue = Peer(version), sealed()
+    assert await posted(exchange(peer, **settings), queue) is None
+    assert (peer.requests, queue.sealed[0].sent) == ([], False)
+
+
+@pytest.mark.parametrize("error", [None, BrokerError("the client was closed"), EncodeError("an odd name")])
+async def test_posts_nothing_without_an_open_channel_or_that_cannot_be_encoded(
+    error: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer, queue = Peer(), sealed()
+    monkeypatch.setattr(peer, "open_node_channel", mock.Mock(return_value=None, side_effect=error))
+    assert await posted(exchange(peer), queue) is None
+    assert not queue.sealed[0].sent
+
+
+async def test_defect_of_reading_a_posted_answer_is_passed_on() -> None:
+    peer, queue = Peer(), sealed()
+    peer.says["t", 0] = {}  # without an error code
+    assert isinstance(await posted(exchange(peer), queue), KeyError)
 
 
 @pytest.mark.parametrize("acks", [0, 1])

@@ -22,7 +22,7 @@ from consumerd.producer.v08.murmur2 import key_partition
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.v08.records import Record, decode_records
-from tests.support.prepared_requests import request_body
+from tests.support.prepared_requests import Posting, request_body
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ PARTITIONS = 3
 TOO_LARGE, NOT_ALLOWED = 10, 29
 
 
-class MemoryBroker:
+class MemoryBroker(Posting):
     """A client of one broker, which answers batches that have the payload `bad` with `code`, once `taking` is set."""
 
     def __init__(self, code: int = 0, bad: bytes | None = None) -> None:

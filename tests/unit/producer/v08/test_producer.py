@@ -22,13 +22,13 @@ from consumerd.producer.v08.murmur2 import key_partition
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.v08.records import Record, decode_records
-from tests.support.prepared_requests import request_body
+from tests.support.prepared_requests import Posting, request_body
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("either_codec")]
 PARTITIONS = 3
 
 
-class MemoryCluster:
+class MemoryCluster(Posting):
     """A client of one broker, which takes batches while `taking` is set."""
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ async def test_a_batch_that_had_to_wait_for_a_request_to_end_is_sent_without_a_f
         deliveries = [await ours.send("t", b"1", partition=0)]
         await cluster.asked.wait()
         deliveries.append(await ours.send("t", b"2", partition=second))
-        for _ in range(5):  # the dispatcher sees that it has to wait
+        for _ in range(5):  # the sender sees that it has to wait
             await asyncio.sleep(0)
         cluster.taking.set()
         assert [(await each).offset for each in deliveries] == [0, 1 if second == 0 else 0]

@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError
+from consumerd.net import ConnectionClosedError
 from consumerd.net.client import ClusterClient, ClusterMetadata
 from consumerd.net.client.metadata import Node, PartitionMetadata, TopicMetadata
 from consumerd.producer.errors import ProducerClosedError
@@ -26,10 +27,10 @@ from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08.apis import INIT_PRODUCER_ID
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.records import decode_records
-from tests.support.prepared_requests import request_body
+from tests.support.prepared_requests import Posting, request_body
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from consumerd.wire.v08.schema import Api
 
@@ -106,38 +107,52 @@ class Brokers:
     def stale(self, topics: Iterable[str] = ()) -> None:
         self.old.update(topics or self.metadata.topics)
 
-    async def node_channel(self, node_id: int) -> Any:
-        async def call(api: Api, body: Any, **_: Any) -> dict[str, Any]:
-            if api is INIT_PRODUCER_ID:
-                self.ids += 1
-                return {"error_code": 0, "producer_id": self.ids, "producer_epoch": 0}
-            fields = request_body(api, body)["topic_data"]
-            parts = {part["partition"]: part["record_set"] for topic in fields for part in topic["data"]}
-            values = {number: list(decode_records(data, 0).payloads) for number, data in parts.items()}
-            numbers = {number: struct.unpack_from(">qxxi", data, 43) for number, data in parts.items()}
-            request = Request(node_id, values, numbers)
-            self.requests.append(request)
-            self.arrived.set()
-            if isinstance(outcome := await request.answered, BaseException):
-                raise outcome
-            return {
-                "responses": [
-                    {
-                        "topic": topic["topic"],
-                        "partition_responses": [
-                            {"partition": part["partition"], "error_code": outcome, "base_offset": 7}
-                            for part in topic["data"]
-                        ],
-                    }
-                    for topic in fields
-                ]
-            }
+    async def node_channel(self, node_id: int) -> Link:
+        return Link(self, node_id)
 
-        return SimpleNamespace(call=call, versions=self.versions, address=f"memory:{node_id}", closed=False)
+    def open_node_channel(self, node_id: int) -> Link | None:
+        return Link(self, node_id)
 
     def sent(self) -> list[tuple[int, dict[int, list[bytes | None]]]]:
         """Of each request the broker, and the values by partition."""
         return [(request.node_id, request.values) for request in self.requests]
+
+
+class Link(Posting):
+    """A channel to one of them."""
+
+    def __init__(self, brokers: Brokers, node_id: int) -> None:
+        self._brokers = brokers
+        self._node_id = node_id
+        self.versions = brokers.versions
+        self.address = f"memory:{node_id}"
+
+    async def call(self, api: Api, body: Any, **_: Any) -> dict[str, Any]:
+        brokers = self._brokers
+        if api is INIT_PRODUCER_ID:
+            brokers.ids += 1
+            return {"error_code": 0, "producer_id": brokers.ids, "producer_epoch": 0}
+        fields = request_body(api, body)["topic_data"]
+        parts = {part["partition"]: part["record_set"] for topic in fields for part in topic["data"]}
+        values = {number: list(decode_records(data, 0).payloads) for number, data in parts.items()}
+        numbers = {number: struct.unpack_from(">qxxi", data, 43) for number, data in parts.items()}
+        request = Request(self._node_id, values, numbers)
+        brokers.requests.append(request)
+        brokers.arrived.set()
+        if isinstance(outcome := await request.answered, BaseException):
+            raise outcome
+        return {
+            "responses": [
+                {
+                    "topic": topic["topic"],
+                    "partition_responses": [
+                        {"partition": part["partition"], "error_code": outcome, "base_offset": 7}
+                        for part in topic["data"]
+                    ],
+                }
+                for topic in fields
+            ]
+        }
 
 
 def producer(brokers: Any, clock: Any = None, **settings: Any) -> V08Producer:
@@ -197,6 +212,73 @@ async def test_lone_message_leaves_at_once_and_needs_one_round_trip() -> None:
             assert brokers.sent()[number:] == [(0, {0: [b"%d" % number]})]
             brokers.requests[-1].answer()
             assert (await delivery).offset == 7
+
+
+class Posted(Link):
+    """A channel whose requests a test answers by itself."""
+
+    settles: list[Callable[[Any], object]]
+
+    def post(self, api: Api, body: Any, settle: Callable[[Any], object], **_: Any) -> bool:
+        self.settles.append(settle)
+        return True
+
+
+class PostedBrokers(Brokers):
+    def __init__(self) -> None:
+        super().__init__()
+        self.posted: list[Callable[[Any], object]] = []
+
+    def open_node_channel(self, node_id: int) -> Link | None:
+        link = Posted(self, node_id)
+        link.settles = self.posted
+        return link
+
+
+STORED = {"responses": [{"topic": "t", "partition_responses": [{"partition": 0, "error_code": 0, "base_offset": 7}]}]}
+
+
+async def test_lone_message_is_written_in_the_next_turn_and_settled_by_the_reader_of_its_answer() -> None:
+    brokers = PostedBrokers()
+    async with producer(brokers) as ours:
+        await turns()
+        for number in range(3):
+            delivery = await ours.send("t", b"x", partition=0)
+            assert len(brokers.posted) == number
+            await asyncio.sleep(0)
+            assert len(brokers.posted) == number + 1
+            brokers.posted[-1](STORED)
+            assert delivery.done
+            assert (await delivery).offset == 7
+
+
+async def test_answer_that_comes_after_the_end_has_no_effect() -> None:
+    brokers = PostedBrokers()
+    ours = producer(brokers)
+    await ours.start()
+    delivery = await ours.send("t", b"x", partition=0)
+    await turns()
+    await ours.abort()
+    with pytest.raises(ProducerClosedError, match="was closed before"):
+        await delivery
+    brokers.posted[0](STORED)
+    brokers.posted[0](ConnectionClosedError("the end"))
+    assert ours.buffered_bytes == 0
+
+
+async def test_defect_at_an_answer_ends_the_producer() -> None:
+    brokers = PostedBrokers()
+    ours = producer(brokers)
+    await ours.start()
+    deliveries = [await ours.send("t", b"x", partition=number) for number in (0, 0, 1)]
+    await turns()
+    brokers.posted[0](ZeroDivisionError("a defect"))
+    await turns()
+    for delivery in deliveries:
+        with pytest.raises(ProducerClosedError, match="ZeroDivisionError"):
+            await delivery
+    with pytest.raises(ExceptionGroup):
+        await ours.close()
 
 
 async def test_callers_that_are_ready_in_the_same_turn_share_a_batch() -> None:
