@@ -14,7 +14,7 @@ its handler. Producers send one message after the other and wait for each.
 This file needs nothing else of this project, since it also runs beside the `consumerd` of another checkout:
 
     python -P latency_clients.py consume aiokafka 127.0.0.1:9092 GROUP TOPIC
-    python -P latency_clients.py send consumerd 127.0.0.1:9092 TOPIC MESSAGES
+    python -P latency_clients.py send consumerd 127.0.0.1:9092 TOPIC MESSAGES [ACKS]
 """
 
 from __future__ import annotations
@@ -143,11 +143,12 @@ def note_confluent(bootstrap: str, group: str, topic: str, *settings: str) -> No
     consumer.close()
 
 
-async def send_ours(bootstrap: str, topic: str, messages: int) -> list[int]:
-    """By `send` of the producer that programs open."""
+async def send_ours(bootstrap: str, topic: str, messages: int, **acks: int) -> list[int]:
+    """By `send` of the producer that programs open. `acks`: as for all of them, if it is not the default."""
     consumerd: Any = importlib.import_module("consumerd")
+    own = {"v08": importlib.import_module("consumerd.producer").V08ProducerSettings(**acks)} if acks else {}
     ages = []
-    async with consumerd.open_producer(consumerd.ProducerConfig(bootstrap=[bootstrap])) as producer:
+    async with consumerd.open_producer(consumerd.ProducerConfig(bootstrap=[bootstrap], **own)) as producer:
         for value in [message(0, messages, 0)] * messages:
             began = time.monotonic_ns()
             await producer.send(topic, [value])
@@ -155,11 +156,11 @@ async def send_ours(bootstrap: str, topic: str, messages: int) -> list[int]:
     return ages
 
 
-async def send_aiokafka(bootstrap: str, topic: str, messages: int) -> list[int]:
+async def send_aiokafka(bootstrap: str, topic: str, messages: int, **acks: int) -> list[int]:
     """By `send_and_wait`."""
     aiokafka: Any = importlib.import_module("aiokafka")
     ages = []
-    async with aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
+    async with aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, **acks) as producer:
         for value in [message(0, messages, 0)] * messages:
             began = time.monotonic_ns()
             await producer.send_and_wait(topic, value)
@@ -167,10 +168,10 @@ async def send_aiokafka(bootstrap: str, topic: str, messages: int) -> list[int]:
     return ages
 
 
-def send_confluent(bootstrap: str, topic: str, messages: int) -> list[int]:
+def send_confluent(bootstrap: str, topic: str, messages: int, **acks: int) -> list[int]:
     """By `produce` and `flush`, which waits for no more messages."""
     confluent: Any = importlib.import_module("confluent_kafka")
-    producer = confluent.Producer({"bootstrap.servers": bootstrap})
+    producer = confluent.Producer({"bootstrap.servers": bootstrap, **acks})
     ages = []
     for value in [message(0, messages, 0)] * messages:
         began = time.monotonic_ns()
@@ -185,7 +186,7 @@ CONSUME: dict[str, Callable[[str, str, str], Awaitable[None] | None]] = {
     "aiokafka": consume_aiokafka,
     "confluent-kafka": consume_confluent,
 }
-SEND: dict[str, Callable[[str, str, int], Awaitable[list[int]] | list[int]]] = {
+SEND: dict[str, Callable[..., Awaitable[list[int]] | list[int]]] = {
     "consumerd": send_ours,
     "aiokafka": send_aiokafka,
     "confluent-kafka": send_confluent,
@@ -212,8 +213,9 @@ def main(arguments: list[str]) -> None:
     elif does == "idle":
         done(CONSUME[client](*rest), "asyncio")
     else:
-        bootstrap, topic, messages = rest
-        ages = done(SEND[client](bootstrap, topic, int(messages) + WARM_UP))[WARM_UP:]
+        bootstrap, topic, messages, *acks = rest
+        own = {"acks": int(acks[0])} if acks else {}
+        ages = done(SEND[client](bootstrap, topic, int(messages) + WARM_UP, **own))[WARM_UP:]
         append(json.dumps({"run": 0, "quantiles": quantiles(ages), "messages": len(ages)}))
 
 

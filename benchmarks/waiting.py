@@ -154,12 +154,15 @@ class Stage:
         finally:
             await member.child.stop(5)
 
-    async def send(self, name: str, python: str | None, topic: str, messages: int) -> dict[str, Any]:
-        """Let the producer of a subject send so many messages, one after the other; what it said of them."""
+    async def send(self, name: str, python: str | None, topic: str, messages: int, *acks: str) -> dict[str, Any]:
+        """Let the producer of a subject send so many messages, one after the other; what it said of them.
+
+        `acks`: if it is not the default.
+        """
         sender = Member(self, topic, self.folder / self.new_name("sender"))
         sender.folder.mkdir()
         client = name if python is None else OURS
-        command = client_command("send", client, self.address, topic, str(messages), python=python)
+        command = client_command("send", client, self.address, topic, str(messages), *acks, python=python)
         sender.start(command, {})
         try:
             status = await sender.child.wait(PATIENCE)

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import time
+from typing import Any
 
 import pytest
 
 from benchmarks.idle import rows_of as idle_rows_of
-from benchmarks.latency import ROWS, Row, parse_row, rows_of
+from benchmarks.latency import ROWS, Row, parse_row, rows_of, sending
 from benchmarks.latency_clients import QUANTILES, SIZE, Taker, message, quantiles
 from benchmarks.race import OURS
+from benchmarks.waiting import V08
 
 
 def test_a_run_is_reported_with_its_last_message() -> None:
@@ -47,6 +50,27 @@ def test_rows_are_parsed_by_their_short_names() -> None:
 def test_rejects_other_rows(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="neither send nor"):
         parse_row(text)
+
+
+def test_first_round_of_send_is_not_counted() -> None:
+    class Warming:
+        protocol = V08
+        turns = 0
+
+        async def topic(self, partitions: int) -> str:
+            return f"topic of {partitions}"
+
+        async def send(self, name: str, python: str, topic: str, messages: int, *acks: str) -> dict[str, Any]:
+            self.turns += 1
+            value = 100.0 if self.turns <= 2 else 2.0 if acks else 4.0
+            return {"quantiles": [value] * len(QUANTILES)}
+
+    options = argparse.Namespace(rounds=1, seconds=1.0, tree=[], subjects=[OURS], json=True)
+    rows = asyncio.run(sending(Warming(), options))  # type: ignore[arg-type]
+    assert [(row.case, row.value) for row in rows if "p50" in row.case] == [
+        ("0.8+, send and wait, p50", 4.0),
+        ("0.8+, send and wait, acks 1, p50", 2.0),
+    ]
 
 
 def test_ratios_of_latencies_are_theirs_by_ours() -> None:
