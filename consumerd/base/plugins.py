@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
@@ -17,7 +16,7 @@ import structlog
 from consumerd.base.errors import ConsumerdError, HandlerLoadError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +35,32 @@ MIDDLEWARE: Final = PluginKind("middleware", "consumerd.middleware")
 KINDS: Final = (HANDLER, DECODER, MIDDLEWARE)
 
 
+class EntryPoint(NamedTuple):
+    """The name of a plugin, and its object: `module:attribute`, with extras of its package as `[extra]`."""
+
+    name: str
+    value: str
+
+
+#: By group, as another process found them (`consumerd.service.config.child`): the search imports 2 MiB that nothing
+#: else needs.
+_found_aside: dict[str, Sequence[EntryPoint]] = {}
+
+
+def entry_points(group: str) -> Sequence[EntryPoint]:
+    """Return the entry points of a group in the installed packages."""
+    if group not in _found_aside:
+        from importlib import metadata  # noqa: PLC0415
+
+        return [EntryPoint(each.name, each.value) for each in metadata.entry_points(group=group)]
+    return _found_aside[group]
+
+
+def remember_entry_points(found: Mapping[str, Sequence[EntryPoint]]) -> None:
+    """Use these entry points from now on: all of each group."""
+    _found_aside.update(found)
+
+
 def find(kind: PluginKind, name: str) -> object:
     """Return the object that `name` stands for, imported and not called. Raises the error of its kind."""
     if ":" in name:
@@ -45,9 +70,10 @@ def find(kind: PluginKind, name: str) -> object:
             raise kind.error(f"{kind.noun} {name!r} is not of the form module:attribute.")
         return _import(kind, name, module, attribute)
     point = _entry_point(kind, name)
-    if not point.attr:
+    module, _, attribute = (part.strip() for part in point.value.partition("[")[0].partition(":"))
+    if not attribute:
         raise kind.error(f"{kind.noun} {name!r}: its package names {point.value!r}, which is not module:attribute.")
-    return _import(kind, name, point.module, point.attr)
+    return _import(kind, name, module, attribute)
 
 
 def call(kind: PluginKind, name: str, factory: Callable[..., object], options: Mapping[str, Any]) -> object:
@@ -72,7 +98,7 @@ def find_instance(kind: PluginKind, name: str) -> object:
 
 
 def _entry_point(kind: PluginKind, name: str) -> EntryPoint:
-    installed = entry_points(group=kind.group)
+    installed = entry_points(kind.group)
     found = {point.value: point for point in installed if point.name == name}
     if len(found) > 1:
         raise kind.error(

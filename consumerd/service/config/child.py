@@ -1,10 +1,10 @@
 """The configuration of a daemon, read and validated by a child process: pydantic stays out of the daemon.
 
-Strategy: pydantic and its models take 9 MiB, and are needed once. The child is forked before the process has threads or
-an event loop, when what both need is imported, and validates while the parent imports the rest. Only a valid
-configuration comes back, as plain values. In any other case, also where there can be no child, the process reads the
-file by itself, as every command does: so errors and their tracebacks are the same. A reload has a process of its own,
-as one with threads must not be forked.
+Strategy: pydantic and its models take 9 MiB, and the search for plugins 2. Both are needed once. The child is forked
+before the process has threads or an event loop, when what both need is imported, and validates while the parent imports
+the rest. Only a valid configuration comes back, as plain values, with the entry points of the installed packages. In
+any other case, also where there can be no child, the process reads the file by itself, as every command does: so errors
+and their tracebacks are the same. A reload has a process of its own, as one with threads must not be forked.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
+from consumerd.base.plugins import KINDS, entry_points, remember_entry_points
 from consumerd.service.config.model import load, parse
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
 #: The program of the process that parses for a reload.
 _PARSES: Final = (
-    "import pickle, sys; from consumerd.service.config.model import parse; "
-    "sys.stdout.buffer.write(pickle.dumps(parse(*pickle.load(sys.stdin.buffer))))"
+    "import pickle, sys; from consumerd.service.config.child import parsed; "
+    "sys.stdout.buffer.write(parsed(*pickle.load(sys.stdin.buffer)))"
 )
 
 
@@ -57,7 +58,7 @@ def _validate(path: Path, writer: int) -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends without a traceback: the parent reports it
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         with open(writer, "wb") as pipe:
-            pickle.dump(load(path), pipe)
+            pipe.write(_pickled(load(path)))
         code = 0
     finally:
         os._exit(code)  # whatever the error is: the parent meets it again, and reports it
@@ -70,7 +71,22 @@ def _loaded(path: Path, child: int, reader: int) -> Config:
         _, status = os.waitpid(child, 0)
     except ChildProcessError:  # SIGCHLD is ignored, so nobody knows how it ended
         status = -1
-    return load(path) if status else cast("Config", pickle.loads(pickled))  # noqa: S301 - of our own child
+    return load(path) if status else _unpickled(pickled)
+
+
+def parsed(document: dict[str, Any], source: str) -> bytes:
+    """Return what the process of `parse_aside` writes. Raises as `consumerd.service.config.model.parse`."""
+    return _pickled(parse(document, source))
+
+
+def _pickled(config: Config) -> bytes:
+    return pickle.dumps((config, {kind.group: entry_points(kind.group) for kind in KINDS}))
+
+
+def _unpickled(pickled: bytes) -> Config:
+    config, found = pickle.loads(pickled)  # noqa: S301 - of our own child
+    remember_entry_points(found)
+    return cast("Config", config)
 
 
 def parse_aside(document: dict[str, Any], source: str) -> Config:
@@ -87,5 +103,5 @@ def parse_aside(document: dict[str, Any], source: str) -> Config:
         except OSError:  # a limit on processes
             return parse(document, source)
         if ended.returncode == 0:
-            return cast("Config", pickle.loads(ended.stdout))  # noqa: S301 - of our own child
+            return _unpickled(ended.stdout)
     return parse(document, source)

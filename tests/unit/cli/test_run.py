@@ -32,9 +32,11 @@ UNUSED = (
     "consumerd.wire.v08.records.encode",
     "cramjam",
     "dotenv",
+    "email",
     "fastavro",
     "fsspec",
     "google_crc32c",
+    "importlib.metadata",
     "matplotlib",
     "msgspec",
     "multiprocessing",
@@ -50,6 +52,7 @@ UNUSED = (
     "pyspark",
     "rich",
     "snappy",
+    "zipfile",
 )
 
 #: What it does not need either before it knows that it speaks 0.8.

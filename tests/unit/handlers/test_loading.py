@@ -208,17 +208,21 @@ def test_checks_options_before_and_in_the_factory(plugin: object) -> None:
     assert "has no option 'a'" in refused("null", {"a": 1})
 
 
-def test_distinguishes_two_packages_with_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_distinguishes_two_packages_with_one_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plugin: object
+) -> None:
     info = tmp_path / "rival-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rival\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[consumerd.handlers]\nnull = rival:Null\nbroken = rival\n")
+    points = "null = rival:Null\nbroken = rival\nspaced = plug_in : instance [extra]\n"
+    (info / "entry_points.txt").write_text(f"[consumerd.handlers]\n{points}")
     monkeypatch.syspath_prepend(str(tmp_path))
     text = refused("null")
     assert "several packages" in text
     assert "rival:Null" in text
     assert "did you mean 'broken'" in refused("brken")
     assert "names 'rival', which is not module:attribute" in refused("broken")
+    assert plain_handler(load_handler("spaced")) is sys.modules["plug_in"].instance
 
 
 @pytest.mark.asyncio

@@ -40,20 +40,22 @@ INVALID = 'handler = 3\n[group]\nid = "g"\ntopcs = { events = 1 }\n[log]\nlevel 
 
 #: Of each way to read a file in another process.
 WAYS = {"start": "child.begin_loading(path)()", "reload": "child.parse_aside(read_document(path), str(path))"}
-#: Writes what comes of it, and whether this process imported pydantic for it.
+#: Writes what comes of it, and which modules this process imported for it, or to find the handler.
 PROGRAM = """\
 import os, pickle, signal, sys
 from pathlib import Path
 from consumerd.service.config import child
 from consumerd.service.config.problems import ConfigProblemsError, read_document
+from consumerd.handlers import load_handler
 
 path = Path(sys.argv[1])
 {trouble}
 try:
     found = {way}
+    load_handler("null")
 except ConfigProblemsError as error:
     found = str(error), int(error.exit_code)
-sys.stdout.buffer.write(pickle.dumps((found, "pydantic" in sys.modules)))
+sys.stdout.buffer.write(pickle.dumps((found, sys.modules.keys() & {{"pydantic", "importlib.metadata"}})))
 """
 
 
@@ -74,7 +76,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_reads_a_configuration_without_importing_pydantic(path: Path, way: str) -> None:
+def test_reads_a_configuration_without_importing_pydantic_or_looking_for_plugins(path: Path, way: str) -> None:
     config, imported = read(path, way)
     assert config == parse(read_document(path), str(path), environment=False)
     assert config.kafka.sasl.secret("password", "kafka.sasl") == "hush"
@@ -102,4 +104,4 @@ def test_errors_are_those_of_a_command(path: Path, way: str) -> None:
 def test_reads_the_configuration_itself_where_the_child_fails(path: Path, way: str, trouble: str) -> None:
     config, imported = read(path, way, trouble)
     assert config == parse(read_document(path), str(path), environment=False)
-    assert imported
+    assert imported == {"pydantic", "importlib.metadata"}
