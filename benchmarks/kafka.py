@@ -53,6 +53,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
     from consumerd.net.client import ClusterClient
+    from consumerd.wire.v08.message_types import (
+        DeleteTopicsRequest,
+        OffsetsRequest,
+        OffsetsRequestPartition,
+        ProduceRequest,
+        ProduceRequestData,
+    )
 
 NAME = "kafka"
 RELEASE = "3.9.1"
@@ -101,7 +108,8 @@ class Bench:
         """Give its bytes back."""
         channel = await self._client.any_channel()
         version = channel.versions.pick(DELETE_TOPICS, at_most=5)
-        await channel.call(DELETE_TOPICS, {"topics": [topic], "timeout": 10_000}, version=version)
+        body: DeleteTopicsRequest = {"topics": [topic], "timeout": 10_000}
+        await channel.call(DELETE_TOPICS, body, version=version)
 
     async def fill(self, topic: str, job: Job) -> None:
         """Write what is read later, in batches of `job.batch_bytes`, round the partitions."""
@@ -111,7 +119,7 @@ class Bench:
         per_batch = max(1, job.batch_bytes // job.size)
         written, now = 0, int(time.time() * 1000)  # brokers delete what is old by this
         while written < job.messages:
-            parts = []
+            parts: list[ProduceRequestData] = []
             for number in range(PARTITIONS):
                 values = [rows[(written + n) % len(rows)] for n in range(min(per_batch, job.messages - written))]
                 if not values:
@@ -121,7 +129,7 @@ class Bench:
                 data = encode_record_batch(values, codec=RecordCodec[job.codec.upper()], timestamps=stamps)
                 parts.append({"partition": number, "record_set": data})
                 now += 5
-            body = {
+            body: ProduceRequest = {
                 "transactional_id": None,
                 "acks": 1,
                 "timeout": 30_000,
@@ -135,8 +143,10 @@ class Bench:
     async def written(self, topic: str) -> int:
         """Messages in all partitions."""
         channel = await self._client.node_channel(self._broker.broker_id)
-        parts = [{"partition": number, "timestamp": LATEST, "current_leader_epoch": -1} for number in range(PARTITIONS)]
-        body = {"isolation_level": 0, "topics": [{"topic": topic, "partitions": parts}]}
+        parts: list[OffsetsRequestPartition] = [
+            {"partition": number, "timestamp": LATEST, "current_leader_epoch": -1} for number in range(PARTITIONS)
+        ]
+        body: OffsetsRequest = {"isolation_level": 0, "topics": [{"topic": topic, "partitions": parts}]}
         version = channel.versions.pick(OFFSETS, at_most=5)
         answer = await channel.call(OFFSETS, body, version=version)
         return sum(part["offset"] for each in answer["responses"] for part in each["partition_responses"])

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import AsyncIterator, Mapping, Sequence
 
+    from consumerd.wire.v08 import message_types as m
+
 RELEASE = "3.9.1"
 V07, V08 = "0.7", "0.8+"
 PEERS = ("aiokafka", "confluent-kafka")
@@ -294,14 +296,18 @@ class KafkaStage(Stage):
         channel = await self._client.node_channel(self._broker.broker_id)
         version = channel.versions.pick(PRODUCE, at_most=9)
         now = int(time.time() * 1000)
-        parts = [
+        parts: list[m.ProduceRequestData] = [
             {"partition": number, "record_set": encode_record_batch(values, timestamps=now)}
             for number, values in messages.items()
         ]
         end = time.monotonic() + PATIENCE
         while parts:
-            data = [{"topic": topic, "data": parts}]
-            body = {"transactional_id": None, "acks": 1, "timeout": 30_000, "topic_data": data}
+            body: m.ProduceRequest = {
+                "transactional_id": None,
+                "acks": 1,
+                "timeout": 30_000,
+                "topic_data": [{"topic": topic, "data": parts}],
+            }
             answer = await channel.call(PRODUCE, body, version=version)
             codes = {
                 part["partition"]: part["error_code"]

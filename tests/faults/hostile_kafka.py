@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 TOPIC, PARTITIONS = "events", 2
 #: The one version of each API that it serves.
-VERSIONS = {
+VERSIONS: dict[Api[Any, Any], int] = {
     apis.PRODUCE: 3, apis.FETCH: 4, apis.OFFSETS: 1, apis.METADATA: 1, apis.OFFSET_COMMIT: 2, apis.OFFSET_FETCH: 1,
     apis.GROUP_COORDINATOR: 0, apis.JOIN_GROUP: 1, apis.HEARTBEAT: 0, apis.LEAVE_GROUP: 0, apis.SYNC_GROUP: 0,
     apis.SASL_HANDSHAKE: 1, apis.SASL_AUTHENTICATE: 0, apis.INIT_PRODUCER_ID: 0, apis.API_VERSIONS: 0,
@@ -46,7 +46,7 @@ class HostileKafka:
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
-        self.spoil: Callable[[Api], str | None] = lambda _: None
+        self.spoil: Callable[[Api[Any, Any]], str | None] = lambda _: None
         self.port = 0
         self.log: dict[int, list[bytes]] = {number: [] for number in range(PARTITIONS)}
         self.committed: dict[int, int] = {}
@@ -152,7 +152,7 @@ class HostileKafka:
                 body[at : at + 4] = struct.pack(">i", rng.choice([-1, -2, 1000, _BIG, -_BIG - 1]))
         return body
 
-    def _changed(self, api: Api, answer: dict[str, Any]) -> dict[str, Any]:
+    def _changed(self, api: Api[Any, Any], answer: dict[str, Any]) -> dict[str, Any]:
         """The answer with other values in some of its fields; still one that can be encoded."""
         for _ in range(20):
             lie = copy.deepcopy(answer)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from consumerd.base.ports import SaslMechanism
     from consumerd.handlers import Batch
+    from consumerd.wire.v08.message_types import HeartbeatRequest
     from consumerd.wire.v08.schema import Api
 
 pytestmark = pytest.mark.asyncio
@@ -61,13 +62,13 @@ def client_of(broker: HostileKafka, mechanism: Callable[[], SaslMechanism] | Non
 
 
 def sometimes(
-    rng: random.Random, kinds: tuple[str, ...], *, of: tuple[Api, ...] = ALL_BUT_VERSIONS, share: float = 0.5
+    rng: random.Random, kinds: tuple[str, ...], *, of: tuple[Api[Any, Any], ...] = ALL_BUT_VERSIONS, share: float = 0.5
 ) -> Any:
     """A spoiler of a share of all answers; those that only end by a timeout are rare."""
     slow = {"endless", "silence"}
     quick = [kind for kind in kinds if kind not in slow]
 
-    def spoil(api: Api) -> str | None:
+    def spoil(api: Api[Any, Any]) -> str | None:
         if api not in of or rng.random() > share:
             return None
         return rng.choice(kinds) if rng.random() < 0.1 else rng.choice(quick)
@@ -77,14 +78,13 @@ def sometimes(
 
 @pytest.mark.parametrize("kind", [*BROKEN, *LYING])
 async def test_client_rejects_invalid_responses(kind: str) -> None:
+    beat: HeartbeatRequest = {"group_id": "g", "group_generation_id": 1, "member_id": "m"}
     async with HostileKafka(random.Random(kind)) as broker:
-        questions: dict[Api, Callable[[ClusterClient], Any]] = {
+        questions: dict[Api[Any, Any], Callable[[ClusterClient], Any]] = {
             apis.API_VERSIONS: lambda client: client.refresh(),
             apis.METADATA: lambda client: client.refresh([TOPIC]),
             apis.GROUP_COORDINATOR: lambda client: client.coordinator("g"),
-            apis.HEARTBEAT: lambda client: client.call_coordinator(
-                "g", apis.HEARTBEAT, {"group_id": "g", "group_generation_id": 1, "member_id": "m"}
-            ),
+            apis.HEARTBEAT: lambda client: client.call_coordinator("g", apis.HEARTBEAT, beat),
         }
         slow = kind in ("endless", "silence")
         for api, ask in questions.items():

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from consumerd.base.java import JavaRuntime
     from consumerd.net.client import ClusterClient
+    from consumerd.wire.v08.message_types import ProduceRequest
     from tests.support.kafka import KafkaBroker, KafkaRelease
 
 TOPIC, GROUP, PARTITIONS = "events", "group", 6
@@ -140,7 +141,7 @@ class Group:
             if version >= 3
             else encode_message_set(payloads, magic=int(version >= 2), timestamps=now if version >= 2 else -1)
         )
-        body: dict[str, Any] = {
+        body: ProduceRequest = {
             "acks": -1,
             "timeout": 5000,
             "topic_data": [{"topic": TOPIC, "data": [{"partition": partition, "record_set": data}]}],

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from consumerd.net.client import ClusterClient
+    from consumerd.wire.v08.message_types import OffsetsRequest, OffsetsRequestPartition
 
 pytestmark = pytest.mark.interop
 EVERYDAY = ("0.8.2.2", "3.9.1")
@@ -31,15 +32,15 @@ async def end_of(client: ClusterClient, topic: str, partition: int) -> int:
     """The partition's end, asked of its leader."""
     leader = await client.leader(topic, partition)
     versions = (await client.node_channel(leader.id)).versions
-    asked: dict[str, Any] = {"partition": partition, "timestamp": -1}
+    asked: OffsetsRequestPartition = {"partition": partition, "timestamp": -1}
     if versions.pick(OFFSETS) == 0:
         asked["max_num_offsets"] = 1
-    body = {"replica_id": -1, "topics": [{"topic": topic, "partitions": [asked]}]}
+    body: OffsetsRequest = {"replica_id": -1, "topics": [{"topic": topic, "partitions": [asked]}]}
     answer = await client.call_node(leader.id, OFFSETS, body)
     told = answer["responses"][0]["partition_responses"][0]
     if error := error_of(told["error_code"], f"{topic}/{partition}"):
         raise error
-    return int(told.get("offsets", [told.get("offset")])[0])
+    return told["offsets"][0] if "offsets" in told else told["offset"]
 
 
 @pytest.mark.asyncio

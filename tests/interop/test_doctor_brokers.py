@@ -25,16 +25,17 @@ if TYPE_CHECKING:
 
     from consumerd.base.java import JavaRuntime
     from consumerd.net.client import ClusterClient
+    from consumerd.wire.v08.message_types import JoinGroupRequest, JoinGroupResponse, SyncGroupRequest
     from tests.support.kafka import KafkaRelease
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 
 
-async def join(client: ClusterClient) -> dict[str, Any]:
+async def join(client: ClusterClient) -> JoinGroupResponse:
     """Become a member that never sends a heartbeat; waits for the members that there are."""
 
-    async def attempt() -> dict[str, Any]:
-        body = {
+    async def attempt() -> JoinGroupResponse:
+        body: JoinGroupRequest = {
             "group_id": GROUP,
             "session_timeout": 60_000,
             "rebalance_timeout": 60_000,
@@ -46,19 +47,17 @@ async def join(client: ClusterClient) -> dict[str, Any]:
         }
         node = await client.coordinator(GROUP)
         channel = await client.node_channel(node)
-        answer: dict[str, Any] = await channel.call(
-            JOIN_GROUP, body, version=channel.versions.pick(JOIN_GROUP, at_most=2), timeout=90
-        )
+        answer = await channel.call(JOIN_GROUP, body, version=channel.versions.pick(JOIN_GROUP, at_most=2), timeout=90)
         assert answer["error_code"] == 0
         return answer
 
     return await client.retrying("join", attempt)
 
 
-async def deal(client: ClusterClient, joined: dict[str, Any], *partitions: int) -> None:
+async def deal(client: ClusterClient, joined: JoinGroupResponse, *partitions: int) -> None:
     """As the leader and only member, take `partitions`."""
     assignment = MemberAssignment(((TOPIC, partitions),)).encode()
-    body = {
+    body: SyncGroupRequest = {
         "group_id": GROUP,
         "generation_id": joined["generation_id"],
         "member_id": joined["member_id"],

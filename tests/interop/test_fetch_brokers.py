@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from consumerd.base.errors import ConsumerdError
     from consumerd.member.fetch.log_changes import LogChange
+    from consumerd.wire.v08.message_types import ProduceRequest
     from consumerd.wire.v08.records import Record
 
 pytestmark = pytest.mark.interop
@@ -89,7 +90,7 @@ class Cluster:
             if magic == 2
             else encode_message_set(payloads, magic=magic, codec=codec, keys=keys, timestamps=1234 if magic else -1)
         )
-        body: dict[str, Any] = {
+        body: ProduceRequest = {
             "acks": -1,
             "timeout": 5000,
             "topic_data": [{"topic": "events", "data": [{"partition": 0, "record_set": data}]}],

@@ -27,6 +27,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from consumerd.net.client import ClusterClient
+    from consumerd.wire.v08.message_types import (
+        CreateTopicsRequest,
+        CreateTopicsRequestCreateTopicRequest,
+        FetchRequest,
+        FetchRequestPartition,
+        ProduceRequest,
+        ProduceRequestData,
+    )
 
 pytestmark = pytest.mark.interop
 COUNT = 60
@@ -46,7 +54,7 @@ class Topic:
         self.name = name
 
     async def create(self, **config: str) -> None:
-        request: dict[str, Any] = {
+        request: CreateTopicsRequestCreateTopicRequest = {
             "topic": self.name,
             "num_partitions": 1,
             "replication_factor": 1,
@@ -55,7 +63,7 @@ class Topic:
         }
 
         async def made() -> None:
-            body = {"create_topic_requests": [request], "timeout": 10_000}
+            body: CreateTopicsRequest = {"create_topic_requests": [request], "timeout": 10_000}
             channel = await self.client.any_channel()
             answer = await channel.call(CREATE_TOPICS, body, version=0)
             code = answer["topic_error_codes"][0]["error_code"]
@@ -79,8 +87,8 @@ class Topic:
             data = encode_record_batch(VALUES, headers=headers, **columns)
         else:
             data = encode_message_set(VALUES, magic=magic, **columns)
-        partition = {"partition": 0, "record_set": data}
-        body = {"acks": -1, "timeout": 5000, "topic_data": [{"topic": self.name, "data": [partition]}]}
+        partition: ProduceRequestData = {"partition": 0, "record_set": data}
+        body: ProduceRequest = {"acks": -1, "timeout": 5000, "topic_data": [{"topic": self.name, "data": [partition]}]}
 
         async def send() -> None:
             node = await self.client.leader(self.name, 0)
@@ -97,8 +105,8 @@ class Topic:
         return bytes((await self.told(version, offset))["record_set"])
 
     async def told(self, version: int, offset: int = 0, *, committed: bool = False) -> dict[str, Any]:
-        partition = {"partition": 0, "fetch_offset": offset, "max_bytes": 1 << 24}
-        body: dict[str, Any] = {
+        partition: FetchRequestPartition = {"partition": 0, "fetch_offset": offset, "max_bytes": 1 << 24}
+        body: FetchRequest = {
             "replica_id": -1,
             "max_wait_time": 100,
             "min_bytes": 1,

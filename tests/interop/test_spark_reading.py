@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from consumerd.net.client import ClusterClient
+    from consumerd.wire.v08.message_types import ProduceRequest
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
 EVERYDAY = ("0.8.2.2", "3.9.1")
@@ -71,7 +72,7 @@ async def produce(client: ClusterClient, magic: int, codec: RecordCodec, payload
         data = encode_message_set(
             payloads, magic=magic, codec=codec, keys=keys, timestamps=STAMP if magic else -1
         )  # fmt: skip
-    body: dict[str, Any] = {
+    body: ProduceRequest = {
         "acks": -1,
         "timeout": 5000,
         "topic_data": [{"topic": "events", "data": [{"partition": 0, "record_set": data}]}],

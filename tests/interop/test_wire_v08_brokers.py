@@ -89,7 +89,7 @@ class Wire:
             data += piece
         return data
 
-    def call(self, api: Api, version: int, body: dict[str, Any]) -> dict[str, Any]:
+    def call(self, api: Api[Any, Any], version: int, body: dict[str, Any]) -> Any:
         self._asked += 1
         self._socket.sendall(encode_request(api, version, body, correlation_id=self._asked, client_id="test"))
         frame = self._receive(4)
@@ -109,12 +109,12 @@ class Wire:
                     first = 3  # it names older ones for the sake of a client that asks for them, and refuses them
                 self.ranges[api.key] = range(first, min(served["max_version"], api.versions[1]) + 1)
 
-    def versions(self, api: Api) -> Iterator[int]:
+    def versions(self, api: Api[Any, Any]) -> Iterator[int]:
         yield from self.ranges.get(api.key, ())
 
     def until(
-        self, api: Api, version: int, body: dict[str, Any], good: Callable[[dict[str, Any]], bool]
-    ) -> dict[str, Any]:
+        self, api: Api[Any, Any], version: int, body: dict[str, Any], good: Callable[[dict[str, Any]], bool]
+    ) -> Any:
         """The first good answer: elections and coordinators take their time."""
         end = time.monotonic() + PATIENCE_S
         while not good(answer := self.call(api, version, body)):
@@ -299,7 +299,7 @@ def commit_and_fetch_offsets(wire: Wire, topic: str, topic_id: bytes, *, kraft: 
 def be_a_member(wire: Wire, group: str) -> None:
     """One membership for each version of JoinGroup; the other APIs take turns through theirs."""
 
-    def turn(api: Api, number: int) -> int:
+    def turn(api: Api[Any, Any], number: int) -> int:
         return wire.ranges[api.key][min(number, len(wire.ranges[api.key]) - 1)]
 
     most = max(

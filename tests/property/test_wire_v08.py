@@ -51,7 +51,7 @@ SIMPLE: dict[FieldType, st.SearchStrategy[Any]] = {
 #: Tags that no schema knows.
 TAGS = st.dictionaries(st.integers(1000, (1 << 32) - 1), st.binary(max_size=200), max_size=2)
 
-Message = tuple[Api, Direction, int]
+Message = tuple[Api[Any, Any], Direction, int]
 MESSAGES: list[Message] = [
     (api, direction, version)
     for api in APIS.values()
@@ -105,7 +105,7 @@ def shorter(data: bytes) -> Iterator[bytes]:
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
 @settings(max_examples=40)
 @given(data=st.data())
-def test_reads_the_bodies_it_wrote(api: Api, data: st.DataObject) -> None:
+def test_reads_the_bodies_it_wrote(api: Api[Any, Any], data: st.DataObject) -> None:
     message, body = drawn(data, [message for message in MESSAGES if message[0] is api])
     encoded = encode_body(*message, body)
     assert decode_body(*message, encoded) == body

@@ -65,16 +65,18 @@ class Era(NamedTuple):
     """The versions that brokers of one release serve, and the rules of their coordinator."""
 
     name: str
-    versions: Mapping[Api, tuple[int, int]]
+    versions: Mapping[Api[Any, Any], tuple[int, int]]
     rules: Rules
 
 
-def _served(*last: int, first_fetch: int, epochs: int | None = None) -> dict[Api, tuple[int, int]]:
-    served = (
+def _served(*last: int, first_fetch: int, epochs: int | None = None) -> dict[Api[Any, Any], tuple[int, int]]:
+    served: tuple[Api[Any, Any], ...] = (
         apis.FETCH, apis.OFFSETS, apis.METADATA, apis.OFFSET_COMMIT, apis.OFFSET_FETCH, apis.GROUP_COORDINATOR,
         apis.JOIN_GROUP, apis.HEARTBEAT, apis.LEAVE_GROUP, apis.SYNC_GROUP, apis.API_VERSIONS,
     )  # fmt: skip
-    ranges = {api: (0, version) for api, version in zip(served, last, strict=True)}
+    ranges: dict[Api[Any, Any], tuple[int, int]] = {
+        api: (0, version) for api, version in zip(served, last, strict=True)
+    }
     if epochs is not None:
         ranges[apis.OFFSET_FOR_LEADER_EPOCH] = (0, epochs)
     return ranges | {apis.FETCH: (first_fetch, last[0]), apis.OFFSETS: (min(1, last[1]), last[1])}

@@ -16,6 +16,8 @@ from consumerd.producer.v08.sender import Sender
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from consumerd.wire.v08.message_types import ProduceResponsePartitionResponse
+
 _PATCH = mock.patch.object
 
 
@@ -65,7 +67,9 @@ def refusal_not_read() -> Iterator[None]:
     """The error code of a partition is not looked at."""
     outcome = ProduceRequests._outcome
 
-    def outcome_without_error(self: ProduceRequests, partition: Any, part: dict[str, Any]) -> BatchOutcome:
+    def outcome_without_error(
+        self: ProduceRequests, partition: Any, part: ProduceResponsePartitionResponse
+    ) -> BatchOutcome:
         return outcome(self, partition, {**part, "error_code": 0})
 
     with _PATCH(ProduceRequests, "_outcome", outcome_without_error):

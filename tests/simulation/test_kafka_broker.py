@@ -67,15 +67,21 @@ class Place:
         """As the link of the connection: the broker has closed it."""
         raise AssertionError("the broker hangs up")
 
-    def begin(self, api: Api, version: int, body: dict[str, Any], *, broker: int = 0) -> None:
+    def begin(self, api: Api[Any, Any], version: int, body: dict[str, Any], *, broker: int = 0) -> None:
         """Send a request."""
         connection = self.kafka.brokers[broker]._accept(self)  # type: ignore[arg-type]
         connection.received(encode_request(api, version, body, correlation_id=1, client_id="c"))
         self.kernel.run(0.001)
 
     def ask(
-        self, api: Api, body: dict[str, Any], *, broker: int = 0, version: int | None = None, at_once: bool = True
-    ) -> dict[str, Any]:
+        self,
+        api: Api[Any, Any],
+        body: dict[str, Any],
+        *,
+        broker: int = 0,
+        version: int | None = None,
+        at_once: bool = True,
+    ) -> Any:
         """The answer, in the newest version."""
         newest = self.kafka.era.versions[api][1] if version is None else version
         self.begin(api, newest, body, broker=broker)
@@ -94,7 +100,7 @@ class Place:
         number: int = 0,
         broker: int = 0,
         at_once: bool = True,
-    ) -> dict[str, Any]:
+    ) -> Any:
         """What is answered for the partition. `current`, `read`: the epochs of the leader and of the last message."""
         body = self.fetch_body(offset, current, read, topic_id, number)
         (topic,) = self.ask(FETCH, body, broker=broker, at_once=at_once)["responses"]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from consumerd.wire.v08.schema import Api
 
 
-def request_body(api: Api, body: dict[str, Any] | PreparedRequest) -> dict[str, Any]:
+def request_body(api: Api[Any, Any], body: dict[str, Any] | PreparedRequest[Any]) -> dict[str, Any]:
     """The fields of a request."""
     return body if isinstance(body, dict) else decode_request(api, body.encode(1, "test")[4:]).body
 

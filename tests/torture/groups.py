@@ -23,11 +23,11 @@ from tests.torture.stage import GROUP
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
     from consumerd.base.partition import TopicPartition
     from consumerd.net.client import ClusterClient
     from consumerd.net.zk import Session
+    from consumerd.wire.v08.message_types import DescribeGroupsRequest, DescribeGroupsResponseMember
     from tests.torture.stage import Member
 
 #: Nodes that are read at once.
@@ -140,18 +140,18 @@ class BrokerGroup(Group):
         owned = frozenset(name for member in members for name in _assigned(member))
         return Sighting(tuple(sorted(member["client_id"] for member in members)), owned)
 
-    async def _members(self) -> list[dict[str, Any]]:
+    async def _members(self) -> list[DescribeGroupsResponseMember]:
+        asked: DescribeGroupsRequest = {"group_ids": [GROUP]}
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
-                answer = await self._client.call_coordinator(GROUP, DESCRIBE_GROUPS, {"group_ids": [GROUP]})
+                answer = await self._client.call_coordinator(GROUP, DESCRIBE_GROUPS, asked)
         except TimeoutError:
             raise BrokerError(f"the coordinator did not answer within {_ANSWER_SECONDS:g} s") from None
         [described] = answer["groups"]
         if error := error_of(described["error_code"], f"group {GROUP!r} cannot be described"):
             self._client.forget_coordinator(GROUP)
             raise error
-        members: list[dict[str, Any]] = described["members"]
-        return members
+        return described["members"]
 
     async def offsets(self) -> dict[str, int]:
         try:
@@ -171,6 +171,6 @@ class BrokerGroup(Group):
         return True
 
 
-def _assigned(member: dict[str, Any]) -> list[str]:
+def _assigned(member: DescribeGroupsResponseMember) -> list[str]:
     given = decode_assignment(member["member_assignment"]).partitions
     return [str(number) for topic, numbers in given if topic == TOPIC for number in numbers]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -21,6 +21,7 @@ from consumerd.wire.v08.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from consumerd.net.client import ClusterClient
+    from consumerd.wire.v08.message_types import CreateTopicsRequest
 
 log = structlog.get_logger(__name__)
 
@@ -126,12 +127,16 @@ class ForwardTopics:
                 f"the target has no topic {topic!r}, and its brokers (before 2.4) have no default replication factor: "
                 "set replication_factor (--replication-factor)."
             )
-        entry: dict[str, Any] = {
-            "topic": topic,
-            "num_partitions": partitions,
-            "replication_factor": -1 if replicas is None else replicas,
+        body: CreateTopicsRequest = {
+            "create_topic_requests": [
+                {
+                    "topic": topic,
+                    "num_partitions": partitions,
+                    "replication_factor": -1 if replicas is None else replicas,
+                }
+            ],
+            "timeout": _TIMEOUT_MS,
         }
-        body = {"create_topic_requests": [entry], "timeout": _TIMEOUT_MS}
         answer = await channel.call(CREATE_TOPICS, body, version=version)
         for described in answer["topic_error_codes"]:
             error = error_of(

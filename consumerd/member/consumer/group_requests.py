@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from consumerd.group.coordinated_tables import CoordinationSettings
     from consumerd.net.client import ClusterClient
     from consumerd.net.client.channel import Channel
-    from consumerd.wire.v08.schema import Api
+    from consumerd.wire.v08.message_types import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
+    from consumerd.wire.v08.schema import Api, RequestT, ResponseT
 
 log = structlog.get_logger(__name__)
 
@@ -82,11 +83,12 @@ class GroupRequests:
 
         async def ask(channel: Channel) -> e.Event:
             settings = self._settings
-            body = {
+            body: JoinGroupRequest = {
                 "group_id": self._group,
                 "session_timeout": int(self._session_timeout * 1000),
                 "rebalance_timeout": int(settings.rebalance_timeout * 1000),
                 "member_id": action.member_id,
+                "group_instance_id": settings.instance_id,
                 "protocol_type": PROTOCOL_TYPE,
                 "group_protocols": [
                     {"protocol_name": name, "protocol_metadata": metadata} for name, metadata in action.protocols
@@ -123,10 +125,11 @@ class GroupRequests:
         """Send the assignment as the leader, or wait until the leader has sent it; return it."""
 
         async def ask(channel: Channel) -> e.Event:
-            body = {
+            body: SyncGroupRequest = {
                 "group_id": self._group,
                 "generation_id": action.generation,
                 "member_id": action.member_id,
+                "group_instance_id": self._settings.instance_id,
                 "protocol_type": PROTOCOL_TYPE,
                 "protocol_name": action.protocol,
                 "group_assignment": [
@@ -145,10 +148,11 @@ class GroupRequests:
         """Send one heartbeat. It times out early, so that there is time for the next one within the session timeout."""
 
         async def ask(channel: Channel) -> e.Event:
-            body = {
+            body: HeartbeatRequest = {
                 "group_id": self._group,
                 "group_generation_id": action.generation,
                 "member_id": action.member_id,
+                "group_instance_id": self._settings.instance_id,
             }
             _, answer = await self._call(channel, HEARTBEAT, body, self._settings.session_timeout)
             if code := answer["error_code"]:
@@ -162,7 +166,7 @@ class GroupRequests:
         limit = min(_LEAVE_LIMIT, self._settings.session_timeout / 3)
 
         async def ask(channel: Channel) -> e.Event:
-            body: dict[str, Any] = {"group_id": self._group}
+            body: LeaveGroupRequest = {"group_id": self._group}
             if channel.versions.pick(LEAVE_GROUP) < _LEAVE_MEMBERS_SINCE:
                 body["member_id"] = action.member_id
             else:
@@ -213,13 +217,10 @@ class GroupRequests:
             return self._channel
 
     async def _call(
-        self, channel: Channel, api: Api, body: dict[str, Any], patience: float
-    ) -> tuple[int, dict[str, Any]]:
-        version = channel.versions.pick(api)
-        instance = self._settings.instance_id
-        if instance is not None:
-            version = channel.versions.pick(api, at_least=_INSTANCE_SINCE[api.key])
-            body["group_instance_id"] = instance
+        self, channel: Channel, api: Api[RequestT, ResponseT], body: RequestT, patience: float
+    ) -> tuple[int, ResponseT]:
+        static = self._settings.instance_id is not None
+        version = channel.versions.pick(api, at_least=_INSTANCE_SINCE[api.key] if static else 0)
         return version, await channel.call(api, body, version=version, timeout=patience)
 
     async def _attempt(
@@ -270,7 +271,7 @@ class GroupRequests:
         self._note(reason)
         return e.Failed(ticket)
 
-    def _refused(self, ticket: int, code: int, api: Api | None, member_id: str = "") -> e.Event:
+    def _refused(self, ticket: int, code: int, api: Api[Any, Any] | None, member_id: str = "") -> e.Event:
         info = error_info(code)
         if info.retriable or code == ErrorCode.UNKNOWN:  # the broker's log has the reason, and a daemon tries again
             if code in _MOVED:

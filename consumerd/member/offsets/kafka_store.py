@@ -16,7 +16,7 @@ import asyncio
 import math
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
@@ -34,7 +34,14 @@ if TYPE_CHECKING:
     from consumerd.member.offsets.store import Notes
     from consumerd.net.client import ClusterClient
     from consumerd.net.client.channel import Channel
-    from consumerd.wire.v08.schema import Api
+    from consumerd.wire.v08.message_types import (
+        OffsetCommitRequest,
+        OffsetCommitRequestPartition,
+        OffsetFetchRequest,
+        OffsetFetchRequestPartition,
+        OffsetFetchRequestTopic,
+    )
+    from consumerd.wire.v08.schema import Api, RequestT, ResponseT
 
 #: Version 0 of both is ZooKeeper's; the later ones here are the last that name topics and are for one group.
 FIRST_VERSION: Final = 1
@@ -42,6 +49,8 @@ LAST_COMMIT_VERSION: Final = 9
 LAST_FETCH_VERSION: Final = 7
 #: The first version of OFFSET_COMMIT with static members.
 _INSTANCE_SINCE: Final = 7
+#: The first version of OFFSET_FETCH in which partitions are not structures, and that reads all of a group.
+_PLAIN_NUMBERS_SINCE: Final = 2
 #: The version of OFFSET_FETCH that reads the offsets of each configured version of OFFSET_COMMIT.
 _FETCH_FOR: Final = {0: 0, 1: 1, 2: 1}
 #: Errors that mean that other members own the partitions by now.
@@ -177,9 +186,9 @@ class KafkaOffsetStore:
 
     async def read(self, partitions: Iterable[TopicPartition] | None) -> dict[TopicPartition, CommittedOffset]:
         """As `load`, with the metadata; with None, all that the group committed (since 0.10.2)."""
-        topics: list[dict[str, Any]] | None = None
+        topics: list[OffsetFetchRequestTopic] | None = None
         channel = await self._channel()
-        first, last = FIRST_VERSION if partitions is not None else 2, LAST_FETCH_VERSION
+        first, last = FIRST_VERSION if partitions is not None else _PLAIN_NUMBERS_SINCE, LAST_FETCH_VERSION
         if self._version is not None and partitions is not None:
             first = last = _FETCH_FOR[self._version]
         version = channel.versions.pick(OFFSET_FETCH, at_least=first, at_most=last)
@@ -187,12 +196,10 @@ class KafkaOffsetStore:
             by_topic: defaultdict[str, list[int]] = defaultdict(list)
             for partition in partitions:
                 by_topic[partition.topic].append(partition.partition)
-            topics = [
-                {"topic": topic, "partitions": [{"partition": n} for n in numbers] if version < 2 else numbers}
-                for topic, numbers in by_topic.items()
-            ]
+            topics = [_asked(topic, numbers, version) for topic, numbers in by_topic.items()]
         what = f"cannot read the offsets of group {self._group!r}"
-        answer = await self._ask(channel, OFFSET_FETCH, {"group_id": self._group, "topics": topics}, version, what)
+        body: OffsetFetchRequest = {"group_id": self._group, "topics": topics}
+        answer = await self._ask(channel, OFFSET_FETCH, body, version, what)
         self._raise(answer.get("error_code", 0), what)
         found = {}
         for topic in answer["responses"]:
@@ -227,33 +234,32 @@ class KafkaOffsetStore:
         if membership is not None and membership.session_id != session_id:
             return CommitResult(frozenset(), frozenset(positions))
         # Read now: after the wait for a coordinator the generation may be another one.
-        member: dict[str, Any] = {
-            "group_generation_id": _NO_OFFSET if membership is None else membership.generation,
-            "member_id": "" if membership is None else membership.member_id,
-        }
+        generation = _NO_OFFSET if membership is None else membership.generation
+        member_id = "" if membership is None else membership.member_id
         instance_id = None if membership is None else membership.instance_id
         channel = await self._channel()
         first, last = (FIRST_VERSION, LAST_COMMIT_VERSION) if self._version is None else (self._version, self._version)
         version = channel.versions.pick(OFFSET_COMMIT, at_least=first, at_most=last)
-        by_topic: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+        by_topic: defaultdict[str, list[OffsetCommitRequestPartition]] = defaultdict(list)
         for partition, offset in positions.items():
             noted = notes.get(partition, OffsetNotes())
             log = noted.log
-            entry = {
+            entry: OffsetCommitRequestPartition = {
                 "partition": partition.partition,
                 "offset": offset,
                 "committed_leader_epoch": _NO_EPOCH if log.leader_epoch is None else log.leader_epoch,
                 "metadata": format_metadata(self._metadata, noted, with_epoch=version < _EPOCH_SINCE),
             }
             by_topic[partition.topic].append(entry)
-        if instance_id is not None and version >= _INSTANCE_SINCE:
-            member["group_instance_id"] = instance_id
-        body = {
+        body: OffsetCommitRequest = {
             "group_id": self._group,
-            **member,
+            "group_generation_id": generation,
+            "member_id": member_id,
             "retention_time": self._retention_ms,
             "topics": [{"topic": topic, "partitions": parts} for topic, parts in by_topic.items()],
         }
+        if instance_id is not None and version >= _INSTANCE_SINCE:
+            body["group_instance_id"] = instance_id
         what = f"the offsets of group {self._group!r} cannot be written"
         answer = await self._ask(channel, OFFSET_COMMIT, body, version, what)
         committed, lost = set(), set()
@@ -289,7 +295,9 @@ class KafkaOffsetStore:
             self._client.forget_coordinator(self._group)
             raise OffsetsUnavailableError(str(error)) from error
 
-    async def _ask(self, channel: Channel, api: Api, body: dict[str, Any], version: int, what: str) -> dict[str, Any]:
+    async def _ask(
+        self, channel: Channel, api: Api[RequestT, ResponseT], body: RequestT, version: int, what: str
+    ) -> ResponseT:
         """Send to the known coordinator; the next attempt looks it up again."""
         try:
             return await channel.call(api, body, version=version)
@@ -307,3 +315,10 @@ class KafkaOffsetStore:
         if error.retriable or code in _PASSING:
             raise OffsetsUnavailableError(str(error))
         raise error
+
+
+def _asked(topic: str, numbers: list[int], version: int) -> OffsetFetchRequestTopic:
+    if version < _PLAIN_NUMBERS_SINCE:
+        rows: list[OffsetFetchRequestPartition] = [{"partition": number} for number in numbers]
+        return {"topic": topic, "partitions": rows}
+    return {"topic": topic, "partitions": numbers}

@@ -8,7 +8,7 @@ it cannot be trusted either.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from consumerd.net import BadFrameError, ConnectionClosedError
 from consumerd.net.client.errors import RequestTooLargeError
@@ -23,22 +23,23 @@ if TYPE_CHECKING:
     from consumerd.base.ports import Clock
     from consumerd.net import BrokerConnection
     from consumerd.net.client.settings import ClientSettings
-    from consumerd.wire.v08.schema import Api
+    from consumerd.wire.v08.schema import Api, RequestT, ResponseT
     from consumerd.wire.v08.versions import BrokerVersions
 
+_ResponseT_co = TypeVar("_ResponseT_co", covariant=True)
 _MAX_CORRELATION_ID = (1 << 31) - 1
 #: Largest token of a mechanism, in bytes (Kerberos tickets with large authorization data come closest).
 MAX_TOKEN_BYTES = 1 << 20
 
 
-class PreparedRequest(Protocol):
+class PreparedRequest(Protocol[_ResponseT_co]):
     """The body of a request for which there is a faster way than the codec of all APIs. Gives the same."""
 
     def encode(self, correlation_id: int, client_id: str | None) -> bytes:
         """The whole frame, header included. Raises EncodeError."""
         ...
 
-    def decode(self, data: bytes) -> dict[str, Any] | None:
+    def decode(self, data: bytes) -> _ResponseT_co | None:
         """The fields of the response `data`; None if the codec has to read it."""
         ...
 
@@ -76,14 +77,14 @@ class Channel:
 
     async def call(
         self,
-        api: Api,
-        body: dict[str, Any] | PreparedRequest,
+        api: Api[RequestT, ResponseT],
+        body: RequestT | PreparedRequest[ResponseT],
         *,
         version: int | None = None,
         max_response: int | None = None,
         timeout: float | None = None,
         views: bool = False,
-    ) -> dict[str, Any]:
+    ) -> ResponseT:
         """Send a request and return the answer's fields, with any error codes in them.
 
         `version`: the highest common one by default. `timeout`: seconds that the broker may take once it works on
@@ -149,7 +150,7 @@ class Channel:
                     f"broker {self.address} answered request {answered} where {correlation_id} was the next",
                     blamed=True,
                 )
-            answer = None if isinstance(body, dict) else body.decode(data)
+            answer = None if isinstance(body, dict) else cast("PreparedRequest[ResponseT]", body).decode(data)
             if answer is None:
                 answer = decode_response(api, version, memoryview(data) if views else data).body
         except WireError as error:
@@ -171,21 +172,23 @@ class Channel:
         """As `exchange_token`, without a response."""
         await self._connection.send(len(token).to_bytes(4) + token)
 
-    async def send(self, api: Api, body: dict[str, Any] | PreparedRequest, *, version: int | None = None) -> None:
+    async def send(
+        self, api: Api[RequestT, Any], body: RequestT | PreparedRequest[Any], *, version: int | None = None
+    ) -> None:
         """Send a request that has no answer (Produce with acks 0). Raises as `call`; a refusal ends the connection."""
         version = self.versions.pick(api) if version is None else version
         _, frame = self._frame(api, version, body)
         await self._wait_out_silence()
         await self._connection.send(frame)
 
-    def _frame(self, api: Api, version: int, body: dict[str, Any] | PreparedRequest) -> tuple[int, bytes]:
+    def _frame(self, api: Api[RequestT, Any], version: int, body: RequestT | PreparedRequest[Any]) -> tuple[int, bytes]:
         correlation_id = self._correlation_id
         self._correlation_id = 0 if correlation_id == _MAX_CORRELATION_ID else correlation_id + 1
         client_id = self._settings.client_id
         if isinstance(body, dict):
             frame = encode_request(api, version, body, correlation_id=correlation_id, client_id=client_id)
         else:
-            frame = body.encode(correlation_id, client_id)
+            frame = cast("PreparedRequest[Any]", body).encode(correlation_id, client_id)
         if len(frame) > self._settings.max_request_bytes:
             raise RequestTooLargeError(
                 f"a {api.name} request of {len(frame)} bytes is larger than max_request_bytes allows "

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from consumerd.net.client.metadata import Node
     from consumerd.net.client.opening import ChannelOpener
     from consumerd.net.client.settings import ClientSettings
-    from consumerd.wire.v08.schema import Api
+    from consumerd.wire.v08.message_types import GroupCoordinatorRequest
+    from consumerd.wire.v08.schema import Api, RequestT, ResponseT
 
 _T = TypeVar("_T")
 Address = tuple[str, int]
@@ -301,7 +302,7 @@ class ClusterClient:
 
     # -- requests
 
-    async def call_node(self, node_id: int, api: Api, body: dict[str, Any], **options: Any) -> dict[str, Any]:
+    async def call_node(self, node_id: int, api: Api[RequestT, ResponseT], body: RequestT, **options: Any) -> ResponseT:
         """Send a request to one broker. One attempt; raises as `Channel.call` and BrokerError."""
         channel = await self.node_channel(node_id)
         return await channel.call(api, body, **options)
@@ -313,11 +314,12 @@ class ClusterClient:
             return known
         channel = await self.any_channel()
         version = channel.versions.pick(GROUP_COORDINATOR, at_most=_ONE_GROUP)
-        answer = await channel.call(GROUP_COORDINATOR, {"group_id": group}, version=version)
+        body: GroupCoordinatorRequest = {"group_id": group}
+        answer = await channel.call(GROUP_COORDINATOR, body, version=version)
         what = f"broker {channel.address} returned no coordinator of group {group!r}"
         if error := error_of(answer["error_code"], what, answer.get("error_message")):
             raise error
-        node_id: int = answer["coordinator"]["node_id"]
+        node_id = answer["coordinator"]["node_id"]
         if node_id not in self.metadata.nodes:
             await self.refresh()
         self._coordinators[group] = node_id
@@ -327,7 +329,9 @@ class ClusterClient:
         """Forget the coordinator, which proved wrong: the next call looks it up."""
         self._coordinators.pop(group, None)
 
-    async def call_coordinator(self, group: str, api: Api, body: dict[str, Any], **options: Any) -> dict[str, Any]:
+    async def call_coordinator(
+        self, group: str, api: Api[RequestT, ResponseT], body: RequestT, **options: Any
+    ) -> ResponseT:
         """Send a request to the coordinator of `group`. One attempt; one that cannot be reached is forgotten."""
         node_id = await self.coordinator(group)
         try:

@@ -6,7 +6,7 @@ read learns whether the log still has that message: it has not if the epoch ends
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consumerd.wire.errors import FrameError
 from consumerd.wire.v08.apis import OFFSET_FOR_LEADER_EPOCH
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
     from consumerd.net.client.channel import Channel
     from consumerd.wire.v08.fetch_session import Place
+    from consumerd.wire.v08.message_types import (
+        OffsetForLeaderEpochRequest,
+        OffsetForLeaderEpochRequestPartition,
+        OffsetForLeaderEpochResponsePartition,
+    )
 
 #: The value of an unknown offset or epoch.
 _UNKNOWN: Final = -1
@@ -50,11 +55,14 @@ async def epoch_ends(channel: Channel, partitions: Iterable[tuple[str, int, int,
     as `Channel.call`, UnsupportedApiError for brokers before 0.11, and FrameError for an invalid epoch or offset.
     """
     version = channel.versions.pick(OFFSET_FOR_LEADER_EPOCH)
-    by_topic: dict[str, list[dict[str, int]]] = {}
+    by_topic: dict[str, list[OffsetForLeaderEpochRequestPartition]] = {}
     for topic, number, current, epoch in partitions:
-        asked = {"partition": number, "current_leader_epoch": current, "leader_epoch": epoch}
-        by_topic.setdefault(topic, []).append(asked)
-    body = {"topics": [{"topic": topic, "partitions": asked} for topic, asked in by_topic.items()]}
+        by_topic.setdefault(topic, []).append(
+            {"partition": number, "current_leader_epoch": current, "leader_epoch": epoch}
+        )
+    body: OffsetForLeaderEpochRequest = {
+        "topics": [{"topic": topic, "partitions": asked} for topic, asked in by_topic.items()]
+    }
     answer = await channel.call(OFFSET_FOR_LEADER_EPOCH, body, version=version)
     return {
         (topic["topic"], part["partition"]): _end(part, channel.address, topic["topic"])
@@ -63,7 +71,7 @@ async def epoch_ends(channel: Channel, partitions: Iterable[tuple[str, int, int,
     }
 
 
-def _end(part: dict[str, Any], broker: object, topic: str) -> EpochEnd:
+def _end(part: OffsetForLeaderEpochResponsePartition, broker: object, topic: str) -> EpochEnd:
     end = EpochEnd(part["error_code"], part.get("leader_epoch", _UNKNOWN), part["end_offset"])
     if not end.error and min(end.leader_epoch, end.end_offset) < _UNKNOWN:
         raise FrameError(

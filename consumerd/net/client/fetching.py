@@ -8,7 +8,7 @@ not have are left out by the codec. A request may be part of a fetch session (`c
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from consumerd.net import BadFrameError
 from consumerd.wire.v08.apis import FETCH
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
     from consumerd.net.client.channel import Channel
     from consumerd.wire.v08.fetch_session import PartitionFetch, Place
+    from consumerd.wire.v08.message_types import FetchRequest, FetchRequestPartition, FetchResponsePartitionResponse
 
+_T = TypeVar("_T")
 #: The last version that names topics and not their ids.
 LAST_WITH_NAMES: Final = 12
 #: The first version in which the broker compares the reader's log with its own (KIP-595).
@@ -87,17 +89,26 @@ async def fetch_partitions(
     """
     request = partitions if isinstance(partitions, SessionRequest) else without_session(partitions)
     version = channel.versions.pick(FETCH, at_most=LAST_WITH_NAMES if NO_UUID in request.topics else None)
-    body: dict[str, Any] = {
+    body: FetchRequest = {
         "max_wait_time": round(max_wait * 1000),
         "min_bytes": min_bytes,
         "max_bytes": max_bytes,
         "isolation_level": int(read_committed),
         "session_id": request.session_id,
         "session_epoch": request.epoch,
-        "topics": _by_topic(request.named, _entry_with_epoch if version >= LAST_EPOCH_SINCE else _entry),
+        "topics": [
+            {"topic": topic, "topic_id": topic_id, "partitions": parts}
+            for topic, topic_id, parts in _by_topic(
+                request.named, _entry_with_epoch if version >= LAST_EPOCH_SINCE else _entry
+            )
+        ],
     }
     if request.forgotten:
-        body["forgotten_topics_data"] = _by_topic(request.forgotten, attrgetter("partition"))
+        numbers: Callable[[PartitionFetch], int] = attrgetter("partition")
+        body["forgotten_topics_data"] = [
+            {"topic": topic, "topic_id": topic_id, "partitions": parts}
+            for topic, topic_id, parts in _by_topic(request.forgotten, numbers)
+        ]
     answer = await channel.call(FETCH, body, version=version, max_response=max_response, timeout=timeout, views=views)
     found: dict[Place, FetchedPartition] = {}
     for topic in answer["responses"]:
@@ -116,15 +127,17 @@ async def fetch_partitions(
     return FetchedPartitions(error, silence(FETCH, version, answer), found, session_id)
 
 
-def _by_topic(partitions: Collection[PartitionFetch], make: Callable[[PartitionFetch], Any]) -> list[dict[str, Any]]:
+def _by_topic(
+    partitions: Collection[PartitionFetch], make: Callable[[PartitionFetch], _T]
+) -> list[tuple[str, bytes, list[_T]]]:
     """What is said of each partition, by topic, in the order of the first partition of each."""
-    by_topic: dict[tuple[str, bytes], list[Any]] = {}
+    by_topic: dict[tuple[str, bytes], list[_T]] = {}
     for each in partitions:
         by_topic.setdefault((each.topic, each.topic_id), []).append(make(each))
-    return [{"topic": topic, "topic_id": number, "partitions": parts} for (topic, number), parts in by_topic.items()]
+    return [(topic, topic_id, parts) for (topic, topic_id), parts in by_topic.items()]
 
 
-def _entry(each: PartitionFetch) -> dict[str, Any]:
+def _entry(each: PartitionFetch) -> FetchRequestPartition:
     return {
         "partition": each.partition,
         "current_leader_epoch": each.leader_epoch,
@@ -133,11 +146,11 @@ def _entry(each: PartitionFetch) -> dict[str, Any]:
     }
 
 
-def _entry_with_epoch(each: PartitionFetch) -> dict[str, Any]:
-    return _entry(each) | {"last_fetched_epoch": each.last_epoch}
+def _entry_with_epoch(each: PartitionFetch) -> FetchRequestPartition:
+    return {**_entry(each), "last_fetched_epoch": each.last_epoch}
 
 
-def _fetched(part: dict[str, Any], *, read_committed: bool) -> FetchedPartition:
+def _fetched(part: FetchResponsePartitionResponse, *, read_committed: bool) -> FetchedPartition:
     stable = part.get("last_stable_offset", _UNKNOWN)
     aborted = part.get("aborted_transactions") or () if read_committed else ()
     return FetchedPartition(

@@ -10,13 +10,21 @@ an older epoch that is repeated is accepted in the end.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.schema import NO_UUID
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from consumerd.wire.v08.message_types import (
+        MetadataRequest,
+        MetadataRequestTopic,
+        MetadataResponse,
+        MetadataResponsePartitionMetadata,
+        MetadataResponseTopicMetadata,
+    )
 
 #: From this version on METADATA requests can prevent the creation of topics.
 NO_CREATION_SINCE: Final = 4
@@ -26,17 +34,17 @@ _NAMED_IN_FIELDS: Final = 9
 _OLDER_EPOCHS_NEEDED: Final = 3
 
 
-def metadata_body(version: int, topics: Sequence[str] | None, *, create: bool = False) -> dict[str, Any]:
+def metadata_body(version: int, topics: Sequence[str] | None, *, create: bool = False) -> MetadataRequest:
     """Return the body of a METADATA request for `topics`, for none, or for all (None); version 0 has no form for none.
 
     `create`: the brokers may create what is missing; they always may in versions without this field.
     """
-    asked: list[Any] | None = None if topics is None else list(topics)
-    if version == 0 and asked is None:
-        asked = []
-    elif version >= _NAMED_IN_FIELDS and asked is not None:
-        asked = [{"topic": name} for name in asked]
-    body: dict[str, Any] = {"topics": asked}
+    body: MetadataRequest = {"topics": None if topics is None else list(topics)}
+    if version == 0 and topics is None:
+        body["topics"] = []
+    elif version >= _NAMED_IN_FIELDS and topics is not None:
+        named: list[MetadataRequestTopic] = [{"topic": name} for name in topics]
+        body["topics"] = named
     if version >= NO_CREATION_SINCE:
         body["allow_auto_topic_creation"] = create
     return body
@@ -98,13 +106,15 @@ class ClusterMetadata:
         found = self.topics.get(topic)
         return NO_UUID if found is None else found.id
 
-    def updated(self, body: dict[str, Any], *, complete: bool) -> ClusterMetadata:
+    def updated(self, body: MetadataResponse, *, complete: bool) -> ClusterMetadata:
         """Return the snapshot after an answer to METADATA; `complete` if all topics were requested."""
         nodes = {
             entry["node_id"]: Node(entry["node_id"], entry["host"], entry["port"], entry.get("rack"))
             for entry in body["brokers"]
         }
-        topics = {entry["topic"]: self._topic(entry) for entry in body["topic_metadata"] if entry["topic"] is not None}
+        topics = {
+            name: self._topic(name, entry) for entry in body["topic_metadata"] if (name := entry["topic"]) is not None
+        }
         controller = body.get("controller_id", -1)
         return ClusterMetadata(
             nodes or self.nodes,  # a broker that just started may not know of any
@@ -113,8 +123,8 @@ class ClusterMetadata:
             body.get("cluster_id"),
         )
 
-    def _topic(self, entry: dict[str, Any]) -> TopicMetadata:
-        former = self.topics.get(entry["topic"])
+    def _topic(self, name: str, entry: MetadataResponseTopicMetadata) -> TopicMetadata:
+        former = self.topics.get(name)
         topic_id = entry.get("topic_id", NO_UUID)
         same = former is not None and former.id == topic_id
         partitions = {}
@@ -130,7 +140,7 @@ class ClusterMetadata:
         return TopicMetadata(entry["topic_error_code"], partitions, entry.get("is_internal", False), topic_id)
 
 
-def _partition(entry: dict[str, Any]) -> PartitionMetadata:
+def _partition(entry: MetadataResponsePartitionMetadata) -> PartitionMetadata:
     leader = entry["leader"]
     return PartitionMetadata(
         leader if leader >= 0 else None,

@@ -6,7 +6,7 @@ answer with a list; later ones have those of messages and answer with one offset
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consumerd.wire.errors import FrameError
 from consumerd.wire.v08.apis import OFFSETS
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
     from consumerd.net.client.channel import Channel
     from consumerd.wire.v08.fetch_session import Place
+    from consumerd.wire.v08.message_types import (
+        OffsetsRequest,
+        OffsetsRequestPartition,
+        OffsetsResponsePartitionResponse,
+    )
 
 #: The first version with transactions.
 _ISOLATION_SINCE: Final = 2
@@ -49,13 +54,13 @@ async def list_offsets(
     segments. Raises as `Channel.call`, and FrameError for an invalid offset.
     """
     version = channel.versions.pick(OFFSETS)
-    by_topic: dict[str, list[dict[str, int]]] = {}
+    by_topic: dict[str, list[OffsetsRequestPartition]] = {}
     for topic, number in partitions:
-        entry = {"partition": number, "timestamp": time}
+        entry: OffsetsRequestPartition = {"partition": number, "timestamp": time}
         if version == 0:
             entry["max_num_offsets"] = max_number
         by_topic.setdefault(topic, []).append(entry)
-    body: dict[str, Any] = {"topics": [{"topic": topic, "partitions": asked} for topic, asked in by_topic.items()]}
+    body: OffsetsRequest = {"topics": [{"topic": topic, "partitions": asked} for topic, asked in by_topic.items()]}
     if version >= _ISOLATION_SINCE:
         body["isolation_level"] = int(read_committed)
     answer = await channel.call(OFFSETS, body, version=version)
@@ -66,7 +71,7 @@ async def list_offsets(
     }
 
 
-def _listed(part: dict[str, Any], version: int, broker: str, topic: str) -> ListedOffsets:
+def _listed(part: OffsetsResponsePartitionResponse, version: int, broker: str, topic: str) -> ListedOffsets:
     listed = part["offsets"] if version == 0 else [part["offset"]]
     offsets = () if listed == [_NO_OFFSET] else tuple(listed)
     if not part["error_code"] and any(offset < 0 for offset in offsets):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from consumerd.base.ports import Clock
     from consumerd.net import BrokerConnection
     from consumerd.net.client.settings import ClientSettings
+    from consumerd.wire.v08.message_types import ApiVersionsRequest, ListGroupsRequest
     from consumerd.wire.v08.schema import Api
 
     #: Opens a connection to (host, port). Raises ConnectError.
@@ -50,7 +51,8 @@ class Authenticate(Protocol):
         ...
 
 
-_SOFTWARE: Final = {"client_software_name": "consumerd", "client_software_version": __version__}
+_SOFTWARE: Final[ApiVersionsRequest] = {"client_software_name": "consumerd", "client_software_version": __version__}
+_ALL_GROUPS: Final[ListGroupsRequest] = {}
 #: Seconds for a second attempt at API_VERSIONS, once the broker has answered another request.
 _SECOND_LOOK: Final = 1.0
 _NOT_A_BROKER: Final = (
@@ -152,7 +154,7 @@ class ChannelOpener:
             version = first.pick(API_VERSIONS)
             answer = await channel.call(API_VERSIONS, _SOFTWARE, version=version, timeout=timeout)
             if answer["error_code"] == ErrorCode.UNSUPPORTED_VERSION:
-                answer = await channel.call(API_VERSIONS, {}, version=0)
+                answer = await channel.call(API_VERSIONS, _SOFTWARE, version=0)
             if error := error_of(answer["error_code"], f"broker {channel.address} did not return its API versions"):
                 raise error
         except BaseException:
@@ -163,8 +165,8 @@ class ChannelOpener:
 
     async def _probe(self, host: str, port: int) -> BrokerRelease | None:
         """Return the release of a broker that closed the connection upon API_VERSIONS; None if it answers nothing."""
-        questions: list[tuple[BrokerRelease, Api, dict[str, Any]]] = [
-            (BrokerRelease.V0_9, LIST_GROUPS, {}),
+        questions: list[tuple[BrokerRelease, Api[Any, Any], Any]] = [
+            (BrokerRelease.V0_9, LIST_GROUPS, _ALL_GROUPS),
             (BrokerRelease.V0_8, METADATA, metadata_body(0, None)),
         ]
         for release, api, body in questions:
@@ -206,7 +208,7 @@ class ChannelOpener:
         channel = await self._connected(host, port, BrokerVersions.of(f"{host}:{port}", BrokerRelease.V0_9))
         try:
             await self._authenticate(channel)
-            await channel.call(LIST_GROUPS, {}, timeout=self._settings.versions_timeout)
+            await channel.call(LIST_GROUPS, _ALL_GROUPS, timeout=self._settings.versions_timeout)
         except AuthenticationError as error:
             if not isinstance(error.__cause__, ConnectionClosedError):
                 raise

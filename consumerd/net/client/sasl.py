@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from consumerd.base.ports import SaslMechanism
     from consumerd.net.client.channel import Channel
+    from consumerd.wire.v08.message_types import SaslAuthenticateRequest, SaslHandshakeRequest
 
 #: Limit of tokens, more than any mechanism exchanges.
 _MOST_TOKENS: Final = 10
@@ -137,7 +138,8 @@ class SaslAuthenticator:
             return False
         wrapped = channel.versions.has(SASL_AUTHENTICATE) and channel.versions.has(SASL_HANDSHAKE, 1)
         version = channel.versions.pick(SASL_HANDSHAKE, at_most=None if wrapped else 0)
-        answer = await channel.call(SASL_HANDSHAKE, {"mechanism": name}, version=version, timeout=self._timeout)
+        body: SaslHandshakeRequest = {"mechanism": name}
+        answer = await channel.call(SASL_HANDSHAKE, body, version=version, timeout=self._timeout)
         code = answer["error_code"]
         if code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
             offered = ", ".join(sorted(answer["enabled_mechanisms"])) or "none"
@@ -147,12 +149,12 @@ class SaslAuthenticator:
         return wrapped
 
     async def _wrapped(self, channel: Channel, token: bytes) -> bytes:
-        answer = await channel.call(SASL_AUTHENTICATE, {"auth_bytes": token}, timeout=self._timeout)
+        body: SaslAuthenticateRequest = {"auth_bytes": token}
+        answer = await channel.call(SASL_AUTHENTICATE, body, timeout=self._timeout)
         what = f"broker {channel.address} refuses the authentication"
         if error := error_of(answer["error_code"], what, answer.get("error_message")):
             raise AuthenticationError(str(error))
-        challenge: bytes = answer["auth_bytes"]
-        return challenge
+        return answer["auth_bytes"]
 
     async def _bare(self, channel: Channel, mechanism: SaslMechanism, token: bytes) -> bytes:
         try:

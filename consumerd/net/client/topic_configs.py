@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from consumerd.net.client.cluster import ClusterClient
+    from consumerd.wire.v08.message_types import DescribeConfigsRequest
 
 _LIMIT: Final = "max.message.bytes"
 #: Topics that one request names at most.
@@ -23,9 +24,13 @@ async def message_limits(client: ClusterClient, topics: Sequence[str]) -> dict[s
     Topics that do not exist are left out. Raises UnsupportedApiError for brokers before 0.11, BrokerRefusedError
     without the permission DescribeConfigs, BrokerError.
     """
-    resources = [{"resource_type": TOPIC, "resource_name": topic, "config_names": [_LIMIT]} for topic in topics[:_MOST]]
+    body: DescribeConfigsRequest = {
+        "resources": [
+            {"resource_type": TOPIC, "resource_name": topic, "config_names": [_LIMIT]} for topic in topics[:_MOST]
+        ]
+    }
     channel = await client.any_channel()
-    answer = await channel.call(DESCRIBE_CONFIGS, {"resources": resources})
+    answer = await channel.call(DESCRIBE_CONFIGS, body)
     limits = {}
     for result in answer["results"]:
         topic = result["resource_name"]

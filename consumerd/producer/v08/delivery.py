@@ -39,6 +39,12 @@ if TYPE_CHECKING:
     from consumerd.net.client import Channel, ClusterClient
     from consumerd.producer.v08.batches import PartitionQueue, ProducerBatch
     from consumerd.producer.v08.settings import V08ProducerSettings
+    from consumerd.wire.v08.message_types import (
+        InitProducerIdRequest,
+        ProduceRequest,
+        ProduceRequestData,
+        ProduceResponsePartitionResponse,
+    )
 
 log = structlog.get_logger(__name__)
 
@@ -222,10 +228,11 @@ class ProduceRequests:
         version: int,
         queues: Mapping[TopicPartition, PartitionQueue],
         outcomes: Outcomes,
-    ) -> dict[str, Any] | BatchRequest | None:
+    ) -> ProduceRequest | BatchRequest | None:
         """The body of a request; None if no batch can be sent. The outcomes of those that cannot be are added."""
         alone = len(queues) == 1 and version >= RECORD_BATCHES and self._settings.codec is RecordCodec.NONE
-        by_topic: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+        timeout = int(self._held_back * 1000)
+        by_topic: defaultdict[str, list[ProduceRequestData]] = defaultdict(list)
         for partition, queue in queues.items():
             try:
                 magic = await self._prepare(channel, version, queue)
@@ -266,7 +273,7 @@ class ProduceRequests:
                 f"broker {channel.address} closed the connection; messages sent with acks = 0 may be lost"
             )
 
-    def _outcome(self, partition: TopicPartition, part: dict[str, Any]) -> BatchOutcome:
+    def _outcome(self, partition: TopicPartition, part: ProduceResponsePartitionResponse) -> BatchOutcome:
         code = part["error_code"]
         if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             return BatchOutcome(None)
@@ -333,9 +340,8 @@ class ProduceRequests:
 
     async def _new_identity(self, channel: Channel) -> ProducerIdentity | None:
         """None if it is not authorized (before 2.8 IdempotentWrite on the cluster is required) and not required."""
-        answer = await channel.call(
-            INIT_PRODUCER_ID, {"transactional_id": None, "transaction_timeout_ms": _MAX_SEQUENCE}
-        )
+        body: InitProducerIdRequest = {"transactional_id": None, "transaction_timeout_ms": _MAX_SEQUENCE}
+        answer = await channel.call(INIT_PRODUCER_ID, body)
         error = error_of(answer["error_code"], f"broker {channel.address} gave no producer id")
         if error is None:
             return ProducerIdentity(answer["producer_id"], answer["producer_epoch"])

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @cache
-def codec_of(api: Api, direction: Direction, version: int) -> FieldCodec:
+def codec_of(api: Api[Any, Any], direction: Direction, version: int) -> FieldCodec:
     """The codec of one message without its header. Raises UnsupportedVersionError."""
     api.check(version)
     fields = api.request if direction == "request" else api.response

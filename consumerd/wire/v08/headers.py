@@ -9,7 +9,7 @@ does not know yet what the broker can do.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from consumerd.wire.errors import EncodeError, FrameError
 from consumerd.wire.v08.schema import FieldType
@@ -48,14 +48,14 @@ class ResponseHeader(NamedTuple):
     tags: dict[int, bytes] = {}  # noqa: RUF012  # never changed
 
 
-def request_header_version(api: Api, version: int) -> int:
+def request_header_version(api: Api[Any, Any], version: int) -> int:
     """0: no client id; 1: with it; 2: with tagged fields."""
     if api.is_flexible(version):
         return 2
     return 0 if api.key == CONTROLLED_SHUTDOWN_KEY and version == 0 else 1
 
 
-def response_header_version(api: Api, version: int) -> int:
+def response_header_version(api: Api[Any, Any], version: int) -> int:
     """0: the correlation id alone; 1: with tagged fields."""
     return int(api.is_flexible(version) and api.key != API_VERSIONS_KEY)
 

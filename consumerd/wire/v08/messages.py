@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from consumerd.wire.errors import EncodeError, FrameError
 from consumerd.wire.v08.codec import codec_of
@@ -27,8 +27,11 @@ from consumerd.wire.v08.headers import (
     write_request_header,
     write_response_header,
 )
+from consumerd.wire.v08.schema import RequestT, ResponseT
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from consumerd.wire.v08.schema import Api, Direction
     from consumerd.wire.v08.types import Data
 
@@ -51,22 +54,22 @@ class MessageLimits:
 DEFAULT_MESSAGE_LIMITS = MessageLimits()
 
 
-class RequestMessage(NamedTuple):
+class RequestMessage(NamedTuple, Generic[RequestT]):
     """A decoded request: its header, and its fields by name."""
 
     header: RequestHeader
-    body: dict[str, Any]
+    body: RequestT
 
 
-class ResponseMessage(NamedTuple):
+class ResponseMessage(NamedTuple, Generic[ResponseT]):
     """A decoded response: its header, and its fields by name."""
 
     header: ResponseHeader
-    body: dict[str, Any]
+    body: ResponseT
 
 
 def encode_request(
-    api: Api, version: int, body: dict[str, Any], *, correlation_id: int, client_id: str | None
+    api: Api[Any, Any], version: int, body: Mapping[str, Any], *, correlation_id: int, client_id: str | None
 ) -> bytes:
     """The whole frame. `client_id` is left out where the header has no place for it.
 
@@ -76,7 +79,7 @@ def encode_request(
     return encode_request_message(api, RequestMessage(header, body))
 
 
-def encode_request_message(api: Api, message: RequestMessage) -> bytes:
+def encode_request_message(api: Api[Any, Any], message: RequestMessage[Any]) -> bytes:
     """The whole frame of a request with the header that it has. Raises as `encode_request`."""
     version = message.header.api_version
     codec = codec_of(api, "request", version)
@@ -89,7 +92,7 @@ def encode_request_message(api: Api, message: RequestMessage) -> bytes:
         raise EncodeError(f"a {api.name} request of version {version} cannot be made: {error}") from None
 
 
-def encode_response(api: Api, version: int, message: ResponseMessage) -> bytes:
+def encode_response(api: Api[Any, Any], version: int, message: ResponseMessage[Any]) -> bytes:
     """The whole frame of a response. Raises EncodeError with the path to the field, UnsupportedVersionError."""
     codec = codec_of(api, "response", version)
     parts: list[Any] = [b""]
@@ -110,7 +113,9 @@ def _framed(parts: list[Any]) -> bytes:
     return b"".join(parts)
 
 
-def decode_request(api: Api, data: Data, *, limits: MessageLimits = DEFAULT_MESSAGE_LIMITS) -> RequestMessage:
+def decode_request(
+    api: Api[RequestT, Any], data: Data, *, limits: MessageLimits = DEFAULT_MESSAGE_LIMITS
+) -> RequestMessage[RequestT]:
     """Read a request, in the version that its header says. `data`: the frame without its size.
 
     Raises FrameError for any bytes that are not such a request, UnsupportedVersionError for an unknown version.
@@ -132,8 +137,8 @@ def decode_request(api: Api, data: Data, *, limits: MessageLimits = DEFAULT_MESS
 
 
 def decode_response(
-    api: Api, version: int, data: Data, *, limits: MessageLimits = DEFAULT_MESSAGE_LIMITS
-) -> ResponseMessage:
+    api: Api[Any, ResponseT], version: int, data: Data, *, limits: MessageLimits = DEFAULT_MESSAGE_LIMITS
+) -> ResponseMessage[ResponseT]:
     """Read the response to a request of `version`. `data`: the frame without its size.
 
     Raises FrameError for any bytes that are not such a response, UnsupportedVersionError for an unknown version.
@@ -153,7 +158,12 @@ def decode_response(
 
 
 def decode_body(
-    api: Api, direction: Direction, version: int, data: Data, *, limits: MessageLimits = DEFAULT_MESSAGE_LIMITS
+    api: Api[Any, Any],
+    direction: Direction,
+    version: int,
+    data: Data,
+    *,
+    limits: MessageLimits = DEFAULT_MESSAGE_LIMITS,
 ) -> dict[str, Any]:
     """Read a message that has no header. Raises FrameError, UnsupportedVersionError."""
     codec = codec_of(api, direction, version)
@@ -168,7 +178,7 @@ def decode_body(
     return body
 
 
-def encode_body(api: Api, direction: Direction, version: int, body: dict[str, Any]) -> bytes:
+def encode_body(api: Api[Any, Any], direction: Direction, version: int, body: Mapping[str, Any]) -> bytes:
     """A message without size and header. Raises EncodeError, UnsupportedVersionError."""
     codec = codec_of(api, direction, version)
     parts: list[Any] = []
@@ -179,7 +189,7 @@ def encode_body(api: Api, direction: Direction, version: int, body: dict[str, An
     return b"".join(parts)
 
 
-def answered_version(api: Api, version: int, data: Data) -> int:
+def answered_version(api: Api[Any, Any], version: int, data: Data) -> int:
     """The version in which `data` answers a request of `version`: 0 where a broker refuses a version of ApiVersions."""
     if api.key == API_VERSIONS_KEY and len(data) >= 6 and _INT16.unpack_from(data, 4)[0] == _UNSUPPORTED_VERSION:
         return 0

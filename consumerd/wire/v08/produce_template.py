@@ -9,7 +9,7 @@ one that was written once. A response that differs is left to the codec.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.headers import ResponseHeader
@@ -17,6 +17,7 @@ from consumerd.wire.v08.messages import ResponseMessage, decode_response, encode
 from consumerd.wire.v08.records.encode import Surroundings
 
 if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import ProduceRequest, ProduceResponse, ProduceResponsePartitionResponse
     from consumerd.wire.v08.types import Data
 
 #: The first version with record batches.
@@ -43,7 +44,7 @@ class ProduceTemplate:
 
     def __init__(self, version: int, acks: int, timeout: int, topic: str, partition: int) -> None:
         self.version = version
-        self._request = {
+        self._request: ProduceRequest = {
             "transactional_id": None,
             "acks": acks,
             "timeout": timeout,
@@ -53,8 +54,14 @@ class ProduceTemplate:
         self._around: tuple[bytes, bytes, bool, bytes] | None = None
         self._names = [name for name, since in _NUMBERS if version >= since]
         self._numbers = struct.Struct(f">{len(self._names)}q")
-        part = {"partition": partition, "error_code": 0, "base_offset": _MARK, "timestamp": -1, "log_start_offset": -1}
-        body = {"responses": [{"topic": topic, "partition_responses": [part]}], "throttle_time_ms": 0}
+        part: ProduceResponsePartitionResponse = {
+            "partition": partition,
+            "error_code": 0,
+            "base_offset": _MARK,
+            "timestamp": -1,
+            "log_start_offset": -1,
+        }
+        body: ProduceResponse = {"responses": [{"topic": topic, "partition_responses": [part]}], "throttle_time_ms": 0}
         data = encode_response(PRODUCE, version, ResponseMessage(ResponseHeader(0), body))[_SIZE:]
         start = data.rindex(_MARK.to_bytes(8))
         self._head = data[_CORRELATION_ID.size : start]
@@ -79,7 +86,7 @@ class ProduceTemplate:
         start = _SIZE + _API
         return frame[_SIZE:start], frame[start + _CORRELATION_ID.size : begin], compact, frame[end:]
 
-    def decode(self, data: Data) -> dict[str, Any] | None:
+    def decode(self, data: Data) -> ProduceResponse | None:
         """The fields of a response without an error, as `decode_response` gives them; None for any other response."""
         start = _CORRELATION_ID.size + len(self._head)
         end = start + self._numbers.size
@@ -89,4 +96,9 @@ class ProduceTemplate:
         (topic,) = answer["responses"]
         (part,) = topic["partition_responses"]
         numbers = zip(self._names, self._numbers.unpack_from(data, start), strict=True)
-        return {**answer, "responses": [{**topic, "partition_responses": [part | dict(numbers)]}]}
+        return {
+            **answer,
+            "responses": [
+                {**topic, "partition_responses": [cast("ProduceResponsePartitionResponse", part | dict(numbers))]}
+            ],
+        }

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 from consumerd.wire.v08.errors import UnsupportedVersionError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class FieldType(Enum):
@@ -64,6 +67,9 @@ class Required(Enum):
 REQUIRED: Final = Required.REQUIRED
 
 Direction = Literal["request", "response"]
+#: The bodies of an API, of `consumerd.wire.v08.message_types`.
+RequestT = TypeVar("RequestT", bound="Mapping[str, object]")
+ResponseT = TypeVar("ResponseT", bound="Mapping[str, object]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +112,8 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Api:
-    """A pair of request and response in all their versions.
+class Api(Generic[RequestT, ResponseT]):
+    """A pair of request and response in all their versions, and of the types of their bodies.
 
     `versions`: the first and last that are described. `flexible`: the first with compact lengths and tagged fields.
     `alias`: the name that later documents use.

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from consumerd.wire.v08 import apis
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from consumerd.wire.v08.schema import Api
 
 #: API key -> the first version whose throttle time is the client's to obey.
@@ -42,7 +44,7 @@ _SINCE: Final = {
 LONGEST: Final = 60.0
 
 
-def silence(api: Api, version: int, body: dict[str, Any]) -> float:
+def silence(api: Api[Any, Any], version: int, body: Mapping[str, Any]) -> float:
     """Seconds for which the next request has to wait after this answer."""
     since = _SINCE.get(api.key)
     if since is None or version < since:

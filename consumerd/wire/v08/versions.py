@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.wire.v08.apis import APIS
 from consumerd.wire.v08.errors import UnsupportedApiError
@@ -17,6 +17,7 @@ from consumerd.wire.v08.errors import UnsupportedApiError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from consumerd.wire.v08.message_types import ApiVersionsResponseApiVersion
     from consumerd.wire.v08.schema import Api
 
 
@@ -50,12 +51,12 @@ class BrokerVersions:
         """Return the versions of a release without API_VERSIONS."""
         return cls(broker, release, KNOWN[release])
 
-    def has(self, api: Api, version: int = 0) -> bool:
+    def has(self, api: Api[Any, Any], version: int = 0) -> bool:
         """Whether the broker serves the API in `version` or a later one that this client knows."""
         first, last = self._common(api)
         return first <= last and version <= last
 
-    def pick(self, api: Api, *, at_least: int = 0, at_most: int | None = None) -> int:
+    def pick(self, api: Api[Any, Any], *, at_least: int = 0, at_most: int | None = None) -> int:
         """The highest version of `api` within the bounds. Raises UnsupportedApiError."""
         first, last = self._common(api)
         last = last if at_most is None else min(last, at_most)
@@ -71,12 +72,12 @@ class BrokerVersions:
             f"{max(api.versions[0], at_least)} to {api.versions[1] if at_most is None else at_most} is needed"
         )
 
-    def _common(self, api: Api) -> tuple[int, int]:
+    def _common(self, api: Api[Any, Any]) -> tuple[int, int]:
         first, last = self.ranges.get(api.key, (0, -1))
         return max(first, api.versions[0]), min(last, api.versions[1])
 
 
-def versions_of_answer(broker: str, api_versions: list[Mapping[str, int]]) -> BrokerVersions:
+def versions_of_answer(broker: str, api_versions: list[ApiVersionsResponseApiVersion]) -> BrokerVersions:
     """Return the versions of an answer to API_VERSIONS, without APIs that this client does not support."""
     ranges = {
         entry["api_key"]: (entry["min_version"], entry["max_version"])

@@ -47,7 +47,7 @@ def _body(fields: Sequence[Field], version: int) -> dict[str, Any]:
     return {field.name: _value(field, version) for field in fields if field.in_version(version)}
 
 
-def _versions() -> Iterator[tuple[Api, int]]:
+def _versions() -> Iterator[tuple[Api[Any, Any], int]]:
     for api in APIS.values():
         first, last = api.versions
         chosen = {first, last, *([api.flexible] if api.flexible is not None and first <= api.flexible <= last else [])}

@@ -8,7 +8,7 @@ it. Brokers before 0.10.2 do not list the committed offsets of a group; they are
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
@@ -37,6 +37,16 @@ if TYPE_CHECKING:
     from consumerd.net.client import ClusterClient
     from consumerd.net.cluster import V08Topics
     from consumerd.operate.admin.changes import OffsetChange
+    from consumerd.wire.v08.message_types import (
+        ConsumerGroupDescribeRequest,
+        ConsumerGroupDescribeResponseGroup,
+        DeleteGroupsRequest,
+        DescribeGroupsRequest,
+        DescribeGroupsResponseGroup,
+        DescribeGroupsResponseMember,
+        ListGroupsRequest,
+        ListGroupsResponseGroup,
+    )
 
 #: OFFSET_FETCH of everything that a group committed.
 _ALL_OFFSETS: Final = 2
@@ -44,6 +54,17 @@ _GROUP_ID_NOT_FOUND: Final = 69
 _UNSUPPORTED_VERSION: Final = 35
 _NON_EMPTY_GROUP: Final = 68
 _DEAD: Final = "Dead"
+_ALL_GROUPS: Final[ListGroupsRequest] = {}
+
+
+class _Description(NamedTuple):
+    """What brokers return of a group: its description by one of two protocols, or its type if it is of another."""
+
+    state: str = ""
+    assignor: str = ""
+    classic: DescribeGroupsResponseGroup | None = None
+    consumer: ConsumerGroupDescribeResponseGroup | None = None
+    type: str = ""
 
 
 class BrokerGroups:
@@ -61,12 +82,11 @@ class BrokerGroups:
         found = set()
         for node_id in metadata.nodes:
 
-            async def ask(node_id: int = node_id) -> list[dict[str, Any]]:
-                answer = await self.client.call_node(node_id, LIST_GROUPS, {})
+            async def ask(node_id: int = node_id) -> list[ListGroupsResponseGroup]:
+                answer = await self.client.call_node(node_id, LIST_GROUPS, _ALL_GROUPS)
                 if error := error_of(answer["error_code"], f"broker {node_id} lists no groups"):
                     raise error
-                groups: list[dict[str, Any]] = answer["groups"]
-                return groups
+                return answer["groups"]
 
             try:
                 found |= {each["group_id"] for each in await self.client.retrying("list groups", ask)}
@@ -79,33 +99,32 @@ class BrokerGroups:
         described = await self._describe(group)
         view = GroupView(group)
         clients = {}
-        for each in described.get("members", ()):
-            name = each["member_id"]
-            clients[name] = f"{each['client_id']} at {each['client_host'].removeprefix('/')}"
-            if "protocol_type" in described:
-                _add_member(view, name, described["protocol_type"], each)
+        for described_by in (described.classic, described.consumer):
+            for each in () if described_by is None else described_by["members"]:
+                clients[each["member_id"]] = f"{each['client_id']} at {each['client_host'].removeprefix('/')}"
+        if (classic := described.classic) is not None:
+            for member in classic["members"]:
+                _add_member(view, classic["protocol_type"], member)
         moving = None
-        if "group_epoch" in described:
-            moving = add_members(view, described, await self.topics() if has_patterns(described) else ())
-        if "type" in described:
-            view.problems.append(f"the group is of type {described['type']!r}, whose members brokers do not describe")
+        if (consumer := described.consumer) is not None:
+            moving = add_members(view, consumer, await self.topics() if has_patterns(consumer) else ())
+        if described.type:
+            view.problems.append(f"the group is of type {described.type!r}, whose members brokers do not describe")
         committed = await self._committed(group)
         view.offsets = {partition: committed[partition].offset for partition in sorted(committed)}
-        state = described.get("state") or described.get("group_state", "")
-        if not view.members and not view.offsets and state in ("", _DEAD):
+        if not view.members and not view.offsets and described.state in ("", _DEAD):
             raise NotFoundError(f"no broker knows a group {group!r}; see `consumerd group list`")
         wanted = {partition.topic for partition in (*view.owners, *view.offsets)}
-        for member in view.members.values():
-            if isinstance(member.subscription, StaticSubscription):
-                wanted |= member.subscription.streams.keys()
+        for seen in view.members.values():
+            if isinstance(seen.subscription, StaticSubscription):
+                wanted |= seen.subscription.streams.keys()
         topics = {topic: tuple(sorted(numbers)) for topic, numbers in (await self.topics(wanted)).items()}
-        rule = described.get("protocol") or described.get("assignor_name", "")
         return V08GroupSnapshot(
             view,
             topics,
             self.coordinator,
-            state,
-            rule,
+            described.state,
+            described.assignor,
             moving,
             clients=clients,
             metadata=texts_of(committed),
@@ -119,11 +138,12 @@ class BrokerGroups:
         NotFoundError, RefusedError while it has members, UnsupportedApiError, BrokerError.
         """
         unanswered = UnansweredAttempts()
+        body: DeleteGroupsRequest = {"group_ids": [group]}
 
         async def attempt() -> None:
             await self.client.coordinator(group)  # outside: a lost answer to this request says nothing
             with unanswered:
-                answer = await self.client.call_coordinator(group, DELETE_GROUPS, {"group_ids": [group]})
+                answer = await self.client.call_coordinator(group, DELETE_GROUPS, body)
                 code = next((each["error_code"] for each in answer["results"]), _GROUP_ID_NOT_FOUND)
                 if code == _GROUP_ID_NOT_FOUND:
                     if unanswered:
@@ -143,51 +163,54 @@ class BrokerGroups:
                 "its last commit"
             ) from error
 
-    async def _describe(self, group: str) -> Mapping[str, Any]:
+    async def _describe(self, group: str) -> _Description:
         """The coordinator's description of the group; empty where it coordinates none (0.8) or does not know it."""
+        body: DescribeGroupsRequest = {"group_ids": [group]}
 
-        async def ask() -> Mapping[str, Any]:
-            answer = await self.client.call_coordinator(group, DESCRIBE_GROUPS, {"group_ids": [group]})
-            found: Mapping[str, Any] = next(iter(answer["groups"]), {"error_code": _GROUP_ID_NOT_FOUND})
-            dead = not found["error_code"] and found["state"] == _DEAD  # so brokers before 4.0 tell of other types
-            if dead or found["error_code"] == _GROUP_ID_NOT_FOUND:
-                return await self._of_consumers(group) or (found if dead else await self._listed(group))
-            what = f"group {group!r} cannot be described"
-            if error := error_of(found["error_code"], what, found.get("error_message")):
+        async def ask() -> _Description:
+            answer = await self.client.call_coordinator(group, DESCRIBE_GROUPS, body)
+            found = next(iter(answer["groups"]), None)
+            code = _GROUP_ID_NOT_FOUND if found is None else found["error_code"]
+            # Brokers before 4.0 return "Dead" for a group of another type.
+            if found is None or code == _GROUP_ID_NOT_FOUND or (not code and found["state"] == _DEAD):
+                if (consumer := await self._of_consumers(group)) is not None:
+                    return _Description(consumer["group_state"], consumer["assignor_name"], consumer=consumer)
+                if found is None or code:
+                    return await self._listed(group)
+            if error := error_of(code, f"group {group!r} cannot be described", found.get("error_message")):
                 self.client.forget_coordinator(group)
                 raise error
-            return found
+            return _Description(found["state"], found["protocol"], found)
 
         try:
             return await self.client.retrying(f"group {group}", ask)
         except UnsupportedApiError:
-            return {}
+            return _Description()
 
-    async def _of_consumers(self, group: str) -> Mapping[str, Any]:
-        """The description of a group of the consumer protocol; empty for another type or old brokers."""
+    async def _of_consumers(self, group: str) -> ConsumerGroupDescribeResponseGroup | None:
+        """The description of a group of the consumer protocol; None for another type or old brokers."""
+        body: ConsumerGroupDescribeRequest = {"group_ids": [group]}
         try:
-            answer = await self.client.call_coordinator(group, CONSUMER_GROUP_DESCRIBE, {"group_ids": [group]})
+            answer = await self.client.call_coordinator(group, CONSUMER_GROUP_DESCRIBE, body)
         except UnsupportedApiError:
-            return {}
+            return None
         for found in answer["groups"]:
-            described: Mapping[str, Any] = found
-            if described["error_code"] in (_GROUP_ID_NOT_FOUND, _UNSUPPORTED_VERSION):
+            code = found["error_code"]
+            if code in (_GROUP_ID_NOT_FOUND, _UNSUPPORTED_VERSION):
                 continue
-            if error := error_of(
-                described["error_code"], f"group {group!r} cannot be described", described["error_message"]
-            ):
+            if error := error_of(code, f"group {group!r} cannot be described", found["error_message"]):
                 self.client.forget_coordinator(group)
                 raise error
-            return described
-        return {}
+            return found
+        return None
 
-    async def _listed(self, group: str) -> Mapping[str, Any]:
+    async def _listed(self, group: str) -> _Description:
         """The entry in the list of groups for one that cannot be described; empty without one."""
-        answer = await self.client.call_coordinator(group, LIST_GROUPS, {})
+        answer = await self.client.call_coordinator(group, LIST_GROUPS, _ALL_GROUPS)
         for each in answer["groups"]:
-            if each["group_id"] == group and each.get("group_type"):
-                return {"state": each.get("group_state", ""), "type": each["group_type"]}
-        return {}
+            if each["group_id"] == group and (kind := each.get("group_type")):
+                return _Description(each.get("group_state", ""), type=kind)
+        return _Description()
 
     async def _committed(self, group: str) -> Mapping[TopicPartition, CommittedOffset]:
         async def ask() -> Mapping[TopicPartition, CommittedOffset]:
@@ -241,7 +264,8 @@ class BrokerGroups:
         return len(moving)
 
 
-def _add_member(view: GroupView, name: str, protocol_type: str, described: Mapping[str, Any]) -> None:
+def _add_member(view: GroupView, protocol_type: str, described: DescribeGroupsResponseMember) -> None:
+    name = described["member_id"]
     if protocol_type != PROTOCOL_TYPE:
         view.members[name] = LiveMember(protocol_type, None)
         view.problems.append(f"member {name} has the protocol type {protocol_type!r}, whose assignments cannot be read")

@@ -7,25 +7,31 @@ matched here, as the coordinator does against whole names, because it does not r
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from consumerd.base.partition import TopicPartition
 from consumerd.net.cluster import GroupView, LiveMember
 from consumerd.wire.registry import FilterKind, RegistryError, StaticSubscription, TopicFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
+
+    from consumerd.wire.v08.message_types import (
+        ConsumerGroupDescribeResponseAssignment,
+        ConsumerGroupDescribeResponseGroup,
+        ConsumerGroupDescribeResponseMember,
+    )
 
 #: States in which members move to a new assignment.
 MOVING = frozenset({"Assigning", "Reconciling"})
 
 
-def has_patterns(described: Mapping[str, Any]) -> bool:
+def has_patterns(described: ConsumerGroupDescribeResponseGroup) -> bool:
     """Whether a member subscribes by a pattern, so that the names of all topics are needed."""
     return any(each["subscribed_topic_regex"] for each in described["members"])
 
 
-def add_members(view: GroupView, described: Mapping[str, Any], topics: Iterable[str]) -> list[str]:
+def add_members(view: GroupView, described: ConsumerGroupDescribeResponseGroup, topics: Iterable[str]) -> list[str]:
     """Fill in members and owners. `topics`: the names that patterns may match. The members that are yet to move."""
     names = list(topics)
     moving = []
@@ -40,8 +46,10 @@ def add_members(view: GroupView, described: Mapping[str, Any], topics: Iterable[
     return moving
 
 
-def _member(view: GroupView, name: str, described: Mapping[str, Any], topics: list[str]) -> LiveMember:
-    pattern: str | None = described["subscribed_topic_regex"]
+def _member(
+    view: GroupView, name: str, described: ConsumerGroupDescribeResponseMember, topics: list[str]
+) -> LiveMember:
+    pattern = described["subscribed_topic_regex"]
     wanted = sorted(described["subscribed_topic_names"])
     text = ",".join([*wanted, *([pattern] if pattern else [])])
     try:
@@ -61,7 +69,7 @@ def _matching(pattern: str, topics: list[str]) -> list[str]:
     return [topic for topic in topics if found.matches(topic)]
 
 
-def _partitions(described: Mapping[str, Any]) -> set[TopicPartition]:
+def _partitions(described: ConsumerGroupDescribeResponseAssignment) -> set[TopicPartition]:
     return {
         TopicPartition.numbered(each["topic_name"], number)
         for each in described["topic_partitions"]

@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 
     from consumerd.net.client import Channel, ClusterClient
     from consumerd.operate.admin.v08.topic_plan import TopicPlan
+    from consumerd.wire.v08.message_types import (
+        CreateTopicsRequest,
+        CreateTopicsRequestCreateTopicRequest,
+        CreateTopicsResponse,
+        DeleteTopicsRequest,
+        DeleteTopicsRequestTopic,
+        DeleteTopicsResponse,
+    )
     from consumerd.wire.v08.schema import Api
 
 #: From this version of CREATE_TOPICS on -1 stands for the brokers' defaults.
@@ -39,7 +47,7 @@ async def create_topic(client: ClusterClient, plan: TopicPlan, *, timeout: float
 
     async def attempt(channel: Channel) -> None:
         version = channel.versions.pick(CREATE_TOPICS, at_least=_VALIDATE_SINCE if check_only else 0)
-        body: dict[str, Any] = {"create_topic_requests": [_topic(plan, version)], "timeout": int(timeout * 1000)}
+        body: CreateTopicsRequest = {"create_topic_requests": [_topic(plan, version)], "timeout": int(timeout * 1000)}
         if version >= _VALIDATE_SINCE:
             body["validate_only"] = check_only
         answer = await channel.call(CREATE_TOPICS, body, version=version, timeout=2 * timeout)
@@ -64,8 +72,11 @@ async def delete_topic(client: ClusterClient, topic: str, *, timeout: float) -> 
 
     async def attempt(channel: Channel) -> None:
         version = channel.versions.pick(DELETE_TOPICS)
-        names: list[Any] = [topic] if version < _BY_NAME_OR_ID else [{"topic": topic}]
-        body = {"topics": names, "timeout": int(timeout * 1000)}
+        named: DeleteTopicsRequestTopic = {"topic": topic}
+        body: DeleteTopicsRequest = {
+            "topics": [topic] if version < _BY_NAME_OR_ID else [named],
+            "timeout": int(timeout * 1000),
+        }
         answer = await channel.call(DELETE_TOPICS, body, version=version, timeout=2 * timeout)
         _judge(answer, f"the topic {topic!r} was not deleted", timeout)
 
@@ -89,7 +100,10 @@ async def _is_there(client: ClusterClient, plan: TopicPlan) -> bool:
 
 
 async def _at_controller(
-    client: ClusterClient, api: Api, attempt: Callable[[Channel], Awaitable[None]], unanswered: UnansweredAttempts
+    client: ClusterClient,
+    api: Api[Any, Any],
+    attempt: Callable[[Channel], Awaitable[None]],
+    unanswered: UnansweredAttempts,
 ) -> None:
     async def once() -> None:
         metadata = await client.refresh()
@@ -113,7 +127,7 @@ def _is_repeated(error: BrokerError) -> bool:
     return error.code == _NOT_CONTROLLER if isinstance(error, BrokerRefusedError) else passes(error)
 
 
-def _topic(plan: TopicPlan, version: int) -> dict[str, Any]:
+def _topic(plan: TopicPlan, version: int) -> CreateTopicsRequestCreateTopicRequest:
     partitions, replication = plan.partitions, plan.replication
     if plan.assignment is not None:
         partitions = replication = -1
@@ -133,7 +147,7 @@ def _topic(plan: TopicPlan, version: int) -> dict[str, Any]:
     }
 
 
-def _judge(answer: dict[str, Any], what: str, timeout: float) -> None:
+def _judge(answer: CreateTopicsResponse | DeleteTopicsResponse, what: str, timeout: float) -> None:
     results = answer["topic_error_codes"]
     if len(results) != 1:
         raise BrokerError(f"{what}: the broker returned {len(results)} topics instead of one")

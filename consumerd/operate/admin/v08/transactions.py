@@ -8,7 +8,7 @@ no error: a transaction is worth knowing without its producer, too.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.base.errors import BrokerError, reason_of
 from consumerd.net.client import topic_error
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from consumerd.net.client import ClusterClient
     from consumerd.operate.admin.logs import LookupFailure
     from consumerd.operate.admin.v08.logs import V08BrokerLogs
+    from consumerd.wire.v08.message_types import DescribeProducersRequest, DescribeProducersResponsePartition
 
 
 class OpenProducer(NamedTuple):
@@ -81,8 +82,10 @@ async def _ask(
     by_topic: defaultdict[str, list[int]] = defaultdict(list)
     for partition in starts:
         by_topic[partition.topic].append(partition.partition)
-    topics = [{"topic": topic, "partitions": numbers} for topic, numbers in by_topic.items()]
-    answer = await client.call_node(node_id, DESCRIBE_PRODUCERS, {"topics": topics})
+    body: DescribeProducersRequest = {
+        "topics": [{"topic": topic, "partitions": numbers} for topic, numbers in by_topic.items()]
+    }
+    answer = await client.call_node(node_id, DESCRIBE_PRODUCERS, body)
     told = {(topic["topic"], part["partition"]): part for topic in answer["topics"] for part in topic["partitions"]}
     return {
         partition: _producer(told[place], start, partition.topic)
@@ -91,7 +94,7 @@ async def _ask(
     }
 
 
-def _producer(part: dict[str, Any], start: int, topic: str) -> OpenProducer | str:
+def _producer(part: DescribeProducersResponsePartition, start: int, topic: str) -> OpenProducer | str:
     if error := topic_error(part["error_code"], "the broker did not name it", topic, "Read"):
         return str(error)
     for each in part["active_producers"]:

@@ -8,7 +8,7 @@ unavailable for a while does not end the stream: the failure is logged, and the 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from consumerd.net import ConnectError, ConnectionClosedError
 from consumerd.net.client import error_of
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from consumerd.net.client import Channel, ClusterClient
     from consumerd.spark.source.offsets import Offsets
     from consumerd.spark.source.option_values import BootstrapLocation
+    from consumerd.wire.v08.message_types import (
+        DescribeGroupsRequest,
+        OffsetCommitRequest,
+        OffsetCommitRequestPartition,
+    )
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +57,8 @@ class V08Committer:
         """Raise RefusedError if the group has members, BrokerRejectedError for brokers that know of no groups."""
 
         async def ask(client: ClusterClient, coordinator: Channel) -> None:
-            answer = await coordinator.call(DESCRIBE_GROUPS, {"group_ids": [self._group]})
+            body: DescribeGroupsRequest = {"group_ids": [self._group]}
+            answer = await coordinator.call(DESCRIBE_GROUPS, body)
             for found in answer["groups"]:
                 if found["error_code"] != ErrorCode.GROUP_ID_NOT_FOUND:
                     self._raise_for(found["error_code"], client, f"broker {coordinator.address} does not describe")
@@ -63,14 +69,16 @@ class V08Committer:
 
     def commit(self, offsets: Offsets) -> int:
         """Write where a stream is; returns how many offsets were written."""
-        by_topic: dict[str, list[dict[str, Any]]] = {}
+        by_topic: dict[str, list[OffsetCommitRequestPartition]] = {}
         for (topic, name), offset in entries(offsets):
             by_topic.setdefault(topic, []).append({"partition": int(name), "offset": offset, "metadata": ""})
-        topics = [{"topic": topic, "partitions": partitions} for topic, partitions in by_topic.items()]
+        body: OffsetCommitRequest = {
+            "group_id": self._group,
+            "topics": [{"topic": topic, "partitions": partitions} for topic, partitions in by_topic.items()],
+        }
 
         async def ask(client: ClusterClient, coordinator: Channel) -> int:
             version = coordinator.versions.pick(OFFSET_COMMIT, at_most=_LAST_COMMIT)
-            body: dict[str, Any] = {"group_id": self._group, "topics": topics}
             answer = await coordinator.call(OFFSET_COMMIT, body, version=version)
             codes = [part["error_code"] for topic in answer["responses"] for part in topic["partition_responses"]]
             for code in codes:
@@ -79,7 +87,7 @@ class V08Committer:
                 self._raise_for(code, client, f"broker {coordinator.address} rejected the offsets of")
             return len(codes)
 
-        return self._at_coordinator(ask) if topics else 0
+        return self._at_coordinator(ask) if by_topic else 0
 
     def commit_if_possible(self, offsets: Offsets) -> None:
         """`commit`, but only log a warning if the brokers are unavailable or reject it."""

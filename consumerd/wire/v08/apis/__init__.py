@@ -1,5 +1,9 @@
 """The APIs: one module each, named for it; `APIS` has them by key."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from consumerd.wire.v08.apis.api_versions import API_VERSIONS
 from consumerd.wire.v08.apis.consumer_group_describe import CONSUMER_GROUP_DESCRIBE
 from consumerd.wire.v08.apis.controlled_shutdown import CONTROLLED_SHUTDOWN
@@ -29,8 +33,11 @@ from consumerd.wire.v08.apis.stop_replica import STOP_REPLICA
 from consumerd.wire.v08.apis.sync_group import SYNC_GROUP
 from consumerd.wire.v08.apis.update_metadata import UPDATE_METADATA
 
+if TYPE_CHECKING:
+    from consumerd.wire.v08.schema import Api
+
 #: All APIs that are described, by their keys.
-APIS = {
+APIS: dict[int, Api[Any, Any]] = {
     api.key: api
     for api in (
         PRODUCE,

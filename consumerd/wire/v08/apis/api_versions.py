@@ -6,10 +6,15 @@ connection.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from consumerd.wire.v08.apis.common import error_code, throttle_time
 from consumerd.wire.v08.schema import ARRAY, BOOLEAN, INT16, INT64, STRING, Api, Field
 
-API_VERSIONS = Api(
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import ApiVersionsRequest, ApiVersionsResponse
+
+API_VERSIONS: Api[ApiVersionsRequest, ApiVersionsResponse] = Api(
     key=18,
     name="ApiVersions",
     versions=(0, 4),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from consumerd.wire.v08.apis.common import (
     authorized_operations,
     error_code,
@@ -11,6 +13,9 @@ from consumerd.wire.v08.apis.common import (
     topic_id,
 )
 from consumerd.wire.v08.schema import ARRAY, INT8, INT32, STRING, STRUCT, Api, Field
+
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 
 
 def _assignment(name: str, what: str) -> Field:
@@ -27,7 +32,7 @@ def _assignment(name: str, what: str) -> Field:
     return Field(name, STRUCT, what, of=(topics,))
 
 
-CONSUMER_GROUP_DESCRIBE = Api(
+CONSUMER_GROUP_DESCRIBE: Api[ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse] = Api(
     key=69,
     name="ConsumerGroupDescribe",
     versions=(0, 1),

@@ -5,10 +5,15 @@ The guide has version 1 alone. Version 0 has the same fields; its request's head
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from consumerd.wire.v08.apis.common import error_code
 from consumerd.wire.v08.schema import ARRAY, INT32, STRING, Api, Field
 
-CONTROLLED_SHUTDOWN = Api(
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import ControlledShutdownRequest, ControlledShutdownResponse
+
+CONTROLLED_SHUTDOWN: Api[ControlledShutdownRequest, ControlledShutdownResponse] = Api(
     key=7,
     name="ControlledShutdown",
     versions=(0, 1),

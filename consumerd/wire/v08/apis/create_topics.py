@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from consumerd.wire.v08.apis.common import error_code, throttle_time, topic_id
 from consumerd.wire.v08.schema import ARRAY, BOOLEAN, INT8, INT16, INT32, STRING, Api, Field
 
-CREATE_TOPICS = Api(
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import CreateTopicsRequest, CreateTopicsResponse
+
+CREATE_TOPICS: Api[CreateTopicsRequest, CreateTopicsResponse] = Api(
     key=19,
     name="CreateTopics",
     versions=(0, 7),

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from consumerd.wire.v08.apis.common import error_code, throttle_time
 from consumerd.wire.v08.schema import ARRAY, STRING, Api, Field
 
-DELETE_GROUPS = Api(
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import DeleteGroupsRequest, DeleteGroupsResponse
+
+DELETE_GROUPS: Api[DeleteGroupsRequest, DeleteGroupsResponse] = Api(
     key=42,
     name="DeleteGroups",
     versions=(0, 2),

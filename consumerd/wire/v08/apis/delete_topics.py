@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from consumerd.wire.v08.apis.common import error_code, error_message, throttle_time, topic_id
 from consumerd.wire.v08.schema import ARRAY, INT32, NO_UUID, STRING, UUID, Api, Field
 
-DELETE_TOPICS = Api(
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import DeleteTopicsRequest, DeleteTopicsResponse
+
+DELETE_TOPICS: Api[DeleteTopicsRequest, DeleteTopicsResponse] = Api(
     key=20,
     name="DeleteTopics",
     versions=(0, 6),

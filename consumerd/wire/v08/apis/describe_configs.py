@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from consumerd.wire.v08.apis.common import error_code, error_message, throttle_time
 from consumerd.wire.v08.schema import ARRAY, BOOLEAN, INT8, STRING, Api, Field
+
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import DescribeConfigsRequest, DescribeConfigsResponse
 
 #: The resource type of topics.
 TOPIC = 2
 
-DESCRIBE_CONFIGS = Api(
+DESCRIBE_CONFIGS: Api[DescribeConfigsRequest, DescribeConfigsResponse] = Api(
     key=32,
     name="DescribeConfigs",
     versions=(0, 4),

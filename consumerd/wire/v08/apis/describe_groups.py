@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from consumerd.wire.v08.apis.common import (
     authorized_operations,
     error_code,
@@ -12,7 +14,10 @@ from consumerd.wire.v08.apis.common import (
 )
 from consumerd.wire.v08.schema import ARRAY, BYTES, STRING, Api, Field
 
-DESCRIBE_GROUPS = Api(
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import DescribeGroupsRequest, DescribeGroupsResponse
+
+DESCRIBE_GROUPS: Api[DescribeGroupsRequest, DescribeGroupsResponse] = Api(
     key=15,
     name="DescribeGroups",
     versions=(0, 6),

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from consumerd.wire.v08.apis.common import error_code, error_message, throttle_time
 from consumerd.wire.v08.schema import ARRAY, INT32, INT64, STRING, Api, Field
 
-DESCRIBE_PRODUCERS = Api(
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import DescribeProducersRequest, DescribeProducersResponse
+
+DESCRIBE_PRODUCERS: Api[DescribeProducersRequest, DescribeProducersResponse] = Api(
     key=61,
     name="DescribeProducers",
     versions=(0, 0),

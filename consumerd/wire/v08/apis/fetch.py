@@ -6,8 +6,13 @@ the limits if necessary; the broker fills partitions in the order of the request
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from consumerd.wire.v08.apis.common import NODE_ENDPOINT, current_leader, error_code, throttle_time, topic_id
 from consumerd.wire.v08.schema import ARRAY, INT8, INT32, INT64, NO_UUID, RECORDS, STRING, STRUCT, UUID, Api, Field
+
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import FetchRequest, FetchResponse
 
 _TOPIC = Field("topic", STRING, "Name of the topic.", until=12, default="", ignorable=True)
 
@@ -109,7 +114,7 @@ _PARTITION_RESPONSE = (
     Field("record_set", RECORDS, "Messages or record batches as the log has them, cut off anywhere."),
 )
 
-FETCH = Api(
+FETCH: Api[FetchRequest, FetchResponse] = Api(
     key=1,
     name="Fetch",
     versions=(0, 18),

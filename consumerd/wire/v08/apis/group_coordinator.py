@@ -5,8 +5,13 @@ Version 4 and later ask for several at once.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from consumerd.wire.v08.apis.common import error_code, error_message, throttle_time
 from consumerd.wire.v08.schema import ARRAY, INT8, INT32, STRING, STRUCT, Api, Field
+
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import GroupCoordinatorRequest, GroupCoordinatorResponse
 
 _ADDRESS = (
     Field("node_id", INT32, "Broker id, -1 with an error."),
@@ -14,7 +19,7 @@ _ADDRESS = (
     Field("port", INT32, "Port at which it is reached."),
 )
 
-GROUP_COORDINATOR = Api(
+GROUP_COORDINATOR: Api[GroupCoordinatorRequest, GroupCoordinatorResponse] = Api(
     key=10,
     name="GroupCoordinator",
     alias="FindCoordinator",

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from consumerd.wire.v08.apis.common import error_code, group_instance_id, throttle_time
 from consumerd.wire.v08.schema import INT32, STRING, Api, Field
 
-HEARTBEAT = Api(
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import HeartbeatRequest, HeartbeatResponse
+
+HEARTBEAT: Api[HeartbeatRequest, HeartbeatResponse] = Api(
     key=12,
     name="Heartbeat",
     versions=(0, 4),

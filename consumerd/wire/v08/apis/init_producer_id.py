@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from consumerd.wire.v08.apis.common import error_code, throttle_time
 from consumerd.wire.v08.schema import BOOLEAN, INT16, INT32, INT64, STRING, Api, Field
 
-INIT_PRODUCER_ID = Api(
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import InitProducerIdRequest, InitProducerIdResponse
+
+INIT_PRODUCER_ID: Api[InitProducerIdRequest, InitProducerIdResponse] = Api(
     key=22,
     name="InitProducerId",
     versions=(0, 6),

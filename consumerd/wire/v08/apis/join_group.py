@@ -6,10 +6,15 @@ version 4 on a new member is first answered MEMBER_ID_REQUIRED (79) with the id 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from consumerd.wire.v08.apis.common import error_code, group_instance_id, throttle_time
 from consumerd.wire.v08.schema import ARRAY, BOOLEAN, BYTES, INT32, STRING, Api, Field
 
-JOIN_GROUP = Api(
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import JoinGroupRequest, JoinGroupResponse
+
+JOIN_GROUP: Api[JoinGroupRequest, JoinGroupResponse] = Api(
     key=11,
     name="JoinGroup",
     versions=(0, 9),

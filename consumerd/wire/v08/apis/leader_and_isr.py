@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from consumerd.wire.v08.apis.controller import CONTROLLER, PARTITION_RESULTS, PARTITION_STATE
 from consumerd.wire.v08.schema import ARRAY, INT32, STRING, Api, Field
 
-LEADER_AND_ISR = Api(
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import LeaderAndIsrRequest, LeaderAndIsrResponse
+
+LEADER_AND_ISR: Api[LeaderAndIsrRequest, LeaderAndIsrResponse] = Api(
     key=4,
     name="LeaderAndIsr",
     versions=(0, 0),

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from consumerd.wire.v08.apis.common import error_code, group_instance_id, throttle_time
 from consumerd.wire.v08.schema import ARRAY, STRING, Api, Field
 
-LEAVE_GROUP = Api(
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import LeaveGroupRequest, LeaveGroupResponse
+
+LEAVE_GROUP: Api[LeaveGroupRequest, LeaveGroupResponse] = Api(
     key=13,
     name="LeaveGroup",
     versions=(0, 5),

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from consumerd.wire.v08.apis.common import error_code, throttle_time
 from consumerd.wire.v08.schema import ARRAY, STRING, Api, Field
 
-LIST_GROUPS = Api(
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import ListGroupsRequest, ListGroupsResponse
+
+LIST_GROUPS: Api[ListGroupsRequest, ListGroupsResponse] = Api(
     key=16,
     name="ListGroups",
     versions=(0, 5),

@@ -6,8 +6,13 @@ not exist can create it, if the broker's configuration says so.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from consumerd.wire.v08.apis.common import authorized_operations, error_code, throttle_time, topic_id
 from consumerd.wire.v08.schema import ARRAY, BOOLEAN, INT16, INT32, STRING, Api, Field
+
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import MetadataRequest, MetadataResponse
 
 _PARTITION = (
     Field("partition_error_code", INT16, "What is wrong with the partition, 0 for nothing."),
@@ -27,7 +32,7 @@ _PARTITION = (
     ),
 )
 
-METADATA = Api(
+METADATA: Api[MetadataRequest, MetadataResponse] = Api(
     key=3,
     name="Metadata",
     versions=(0, 13),

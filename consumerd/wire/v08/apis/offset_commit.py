@@ -6,12 +6,17 @@ and the member id empty.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from consumerd.wire.v08.apis.common import error_code, group_instance_id, throttle_time, topic_id
 from consumerd.wire.v08.schema import ARRAY, INT32, INT64, STRING, Api, Field
 
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import OffsetCommitRequest, OffsetCommitResponse
+
 _TOPIC = Field("topic", STRING, "Name of the topic.", until=9, default="", ignorable=True)
 
-OFFSET_COMMIT = Api(
+OFFSET_COMMIT: Api[OffsetCommitRequest, OffsetCommitResponse] = Api(
     key=8,
     name="OffsetCommit",
     versions=(0, 10),

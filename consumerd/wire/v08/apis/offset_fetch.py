@@ -5,8 +5,13 @@ Version 0 reads ZooKeeper, later ones Kafka. Version 8 and later ask for several
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from consumerd.wire.v08.apis.common import error_code, throttle_time, topic_id
 from consumerd.wire.v08.schema import ARRAY, BOOLEAN, INT32, INT64, STRING, Api, Field
+
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import OffsetFetchRequest, OffsetFetchResponse
 
 _PARTITION_RESPONSE = (
     Field("partition", INT32, "Number of the partition."),
@@ -18,7 +23,7 @@ _PARTITION_RESPONSE = (
 _NAME = Field("topic", STRING, "Name of the topic.", until=9, default="", ignorable=True)
 _PARTITIONS = Field("partitions", ARRAY, "Numbers of the partitions.", of=INT32)
 
-OFFSET_FETCH = Api(
+OFFSET_FETCH: Api[OffsetFetchRequest, OffsetFetchResponse] = Api(
     key=9,
     name="OffsetFetch",
     versions=(0, 10),

@@ -7,10 +7,15 @@ the log's first offset (by early brokers with -1), one after all of them with -1
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from consumerd.wire.v08.apis.common import error_code, throttle_time
 from consumerd.wire.v08.schema import ARRAY, INT32, INT64, STRING, Api, Field
 
-OFFSET_FOR_LEADER_EPOCH = Api(
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
+
+OFFSET_FOR_LEADER_EPOCH: Api[OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse] = Api(
     key=23,
     name="OffsetForLeaderEpoch",
     versions=(0, 4),

@@ -7,10 +7,15 @@ offsets of segments, later ones that of the first message at the time or after.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from consumerd.wire.v08.apis.common import error_code, throttle_time
 from consumerd.wire.v08.schema import ARRAY, INT8, INT32, INT64, STRING, Api, Field
 
-OFFSETS = Api(
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import OffsetsRequest, OffsetsResponse
+
+OFFSETS: Api[OffsetsRequest, OffsetsResponse] = Api(
     key=2,
     name="Offsets",
     alias="ListOffsets",

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from consumerd.wire.v08.apis.common import NODE_ENDPOINT, current_leader, error_code, throttle_time, topic_id
 from consumerd.wire.v08.schema import ARRAY, INT16, INT32, INT64, RECORDS, STRING, Api, Field
 
-PRODUCE = Api(
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import ProduceRequest, ProduceResponse
+
+PRODUCE: Api[ProduceRequest, ProduceResponse] = Api(
     key=0,
     name="Produce",
     versions=(0, 13),

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from consumerd.wire.v08.apis.common import error_code
 from consumerd.wire.v08.schema import BYTES, INT64, STRING, Api, Field
 
-SASL_AUTHENTICATE = Api(
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import SaslAuthenticateRequest, SaslAuthenticateResponse
+
+SASL_AUTHENTICATE: Api[SaslAuthenticateRequest, SaslAuthenticateResponse] = Api(
     key=36,
     name="SaslAuthenticate",
     versions=(0, 2),

@@ -5,10 +5,15 @@ After version 0 the tokens follow bare, each with its size before it; after vers
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from consumerd.wire.v08.apis.common import error_code
 from consumerd.wire.v08.schema import ARRAY, STRING, Api, Field
 
-SASL_HANDSHAKE = Api(
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import SaslHandshakeRequest, SaslHandshakeResponse
+
+SASL_HANDSHAKE: Api[SaslHandshakeRequest, SaslHandshakeResponse] = Api(
     key=17,
     name="SaslHandshake",
     versions=(0, 1),

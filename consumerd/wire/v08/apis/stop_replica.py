@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from consumerd.wire.v08.apis.controller import CONTROLLER, PARTITION_RESULTS
 from consumerd.wire.v08.schema import ARRAY, BOOLEAN, INT32, STRING, Api, Field
 
-STOP_REPLICA = Api(
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import StopReplicaRequest, StopReplicaResponse
+
+STOP_REPLICA: Api[StopReplicaRequest, StopReplicaResponse] = Api(
     key=5,
     name="StopReplica",
     versions=(0, 0),

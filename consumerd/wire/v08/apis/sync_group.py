@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from consumerd.wire.v08.apis.common import error_code, group_instance_id, throttle_time
 from consumerd.wire.v08.schema import ARRAY, BYTES, INT32, STRING, Api, Field
+
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import SyncGroupRequest, SyncGroupResponse
 
 
 def _protocol(name: str, what: str) -> Field:
     return Field(name, STRING, what, since=5, nullable=5, default=None, ignorable=True)
 
 
-SYNC_GROUP = Api(
+SYNC_GROUP: Api[SyncGroupRequest, SyncGroupResponse] = Api(
     key=14,
     name="SyncGroup",
     versions=(0, 5),

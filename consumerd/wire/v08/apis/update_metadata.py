@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from consumerd.wire.v08.apis.common import error_code
 from consumerd.wire.v08.apis.controller import CONTROLLER, PARTITION_STATE
 from consumerd.wire.v08.schema import ARRAY, INT16, INT32, STRING, Api, Field
 
-UPDATE_METADATA = Api(
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import UpdateMetadataRequest, UpdateMetadataResponse
+
+UPDATE_METADATA: Api[UpdateMetadataRequest, UpdateMetadataResponse] = Api(
     key=6,
     name="UpdateMetadata",
     versions=(0, 2),

@@ -238,10 +238,10 @@ class Channel:
     def closed(self) -> bool:
         return self._closed.is_set()
 
-    def pick(self, api: Api, *, at_least: int = 0) -> int:
+    def pick(self, api: Api[Any, Any], *, at_least: int = 0) -> int:
         return api.versions[1]
 
-    async def call(self, api: Api, body: dict[str, Any], *, version: int, timeout: float) -> dict[str, Any]:
+    async def call(self, api: Api[Any, Any], body: dict[str, Any], *, version: int, timeout: float) -> dict[str, Any]:
         answer = self._cluster.answer(api, body)
         if answer is None:
             await self._closed.wait()
@@ -267,7 +267,7 @@ class Cluster:
         self.store = Offsets()
         self.topics = {"t": 2}
         self.asked: list[str] = []
-        self.answers: dict[Api, list[dict[str, Any] | None]] = {}
+        self.answers: dict[Api[Any, Any], list[dict[str, Any] | None]] = {}
         self.channels: list[Channel] = []
         self._generation = 0
         self._backend = cast(
@@ -334,7 +334,7 @@ class Cluster:
 
     # -- the coordinator
 
-    def answer(self, api: Api, body: dict[str, Any]) -> dict[str, Any] | None:
+    def answer(self, api: Api[Any, Any], body: dict[str, Any]) -> dict[str, Any] | None:
         """Return the fields of the answer."""
         self.asked.append(api.name)
         if scripted := self.answers.get(api):

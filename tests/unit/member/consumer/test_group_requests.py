@@ -31,7 +31,7 @@ class Versions:
     def __init__(self, at_most: int) -> None:
         self.at_most = at_most
 
-    def pick(self, api: Api, *, at_least: int = 0, at_most: int | None = None) -> int:
+    def pick(self, api: Api[Any, Any], *, at_least: int = 0, at_most: int | None = None) -> int:
         last = min(self.at_most, api.versions[1])
         if last < at_least:
             raise UnsupportedApiError("too old")
@@ -44,11 +44,11 @@ class Channel:
     def __init__(self, answers: list[Any], at_most: int) -> None:
         self.answers = answers
         self.versions = Versions(at_most)
-        self.asked: list[tuple[Api, int, dict[str, Any]]] = []
+        self.asked: list[tuple[Api[Any, Any], int, dict[str, Any]]] = []
         self.timeouts: list[float] = []
         self.closed = False
 
-    async def call(self, api: Api, body: dict[str, Any], *, version: int, timeout: float) -> dict[str, Any]:
+    async def call(self, api: Api[Any, Any], body: dict[str, Any], *, version: int, timeout: float) -> dict[str, Any]:
         self.asked.append((api, version, body))
         self.timeouts.append(timeout)
         answer = self.answers.pop(0)
@@ -174,7 +174,9 @@ async def test_static_membership_requires_supporting_brokers() -> None:
 
 
 @pytest.mark.parametrize(("api", "since"), [(JOIN_GROUP, 5), (SYNC_GROUP, 3), (HEARTBEAT, 3)])
-async def test_requests_of_static_members_have_the_first_version_that_names_them(api: Api, since: int) -> None:
+async def test_requests_of_static_members_have_the_first_version_that_names_them(
+    api: Api[Any, Any], since: int
+) -> None:
     def ask(asking: GroupRequests) -> Awaitable[e.Event]:
         if api is JOIN_GROUP:
             return asking.join(e.Join(7, "me", ()))
@@ -343,6 +345,7 @@ async def test_each_request_names_group_generation_and_member() -> None:
                 "session_timeout": 45000,
                 "rebalance_timeout": 60000,
                 "member_id": "me",
+                "group_instance_id": None,
                 "protocol_type": "consumer",
                 "group_protocols": [{"protocol_name": "range", "protocol_metadata": b"m"}],
             },
@@ -353,6 +356,7 @@ async def test_each_request_names_group_generation_and_member() -> None:
                 "group_id": "g",
                 "generation_id": 4,
                 "member_id": "me",
+                "group_instance_id": None,
                 "protocol_type": "consumer",
                 "protocol_name": "range",
                 "group_assignment": [
@@ -361,7 +365,7 @@ async def test_each_request_names_group_generation_and_member() -> None:
                 ],
             },
         ),
-        (HEARTBEAT, {"group_id": "g", "group_generation_id": 4, "member_id": "me"}),
+        (HEARTBEAT, {"group_id": "g", "group_generation_id": 4, "member_id": "me", "group_instance_id": None}),
         (LEAVE_GROUP, {"group_id": "g", "members": [{"member_id": "me", "group_instance_id": None}]}),
     ]
 

@@ -31,7 +31,7 @@ PLACE = TopicPartition.numbered("t", 0)
 
 
 class Versions:
-    def pick(self, api: Api, *, at_least: int = 0, at_most: int | None = None) -> int:
+    def pick(self, api: Api[Any, Any], *, at_least: int = 0, at_most: int | None = None) -> int:
         assert at_least <= api.versions[1]
         return api.versions[1] if at_most is None else at_most
 
@@ -43,7 +43,7 @@ class Cluster:
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
-        self.asked: list[tuple[Api, int, dict[str, Any]]] = []
+        self.asked: list[tuple[Api[Any, Any], int, dict[str, Any]]] = []
         self.versions: Versions | BrokerVersions = Versions()
         self.forgotten = 0
         #: Happens while the channel is opened.
@@ -66,7 +66,7 @@ class Cluster:
     def forget_coordinator(self, group: str) -> None:
         self.forgotten += 1
 
-    async def call(self, api: Api, body: dict[str, Any], *, version: int) -> dict[str, Any]:
+    async def call(self, api: Api[Any, Any], body: dict[str, Any], *, version: int) -> dict[str, Any]:
         encode_request(api, version, body, correlation_id=0, client_id="a test")  # it can be made
         self.asked.append((api, version, body))
         answer = self.answers.pop(0)
@@ -425,7 +425,7 @@ class Topic(Cluster):
         await asyncio.sleep(0)
         return SimpleNamespace(topics={names[0]: SimpleNamespace(partitions=range(200))})
 
-    async def call(self, api: Api, body: dict[str, Any], *, version: int) -> dict[str, Any]:
+    async def call(self, api: Api[Any, Any], body: dict[str, Any], *, version: int) -> dict[str, Any]:
         parts = [{"partition": n, "offset": 7, "metadata": "", "error_code": 0} for n in self.handled]
         self.answers.append({"error_code": 0, "responses": [{"topic": "t", "partition_responses": parts}]})
         return await super().call(api, body, version=version)

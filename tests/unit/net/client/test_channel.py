@@ -11,14 +11,16 @@ from consumerd.net import BadFrameError, ConnectionClosedError
 from consumerd.net.client import BrokerRelease, BrokerVersions, Channel, ClientSettings, RequestTooLargeError
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08 import ResponseHeader, ResponseMessage, encode_response
-from consumerd.wire.v08.apis import APIS, FETCH, HEARTBEAT, LIST_GROUPS
+from consumerd.wire.v08.apis import APIS, FETCH, HEARTBEAT
 from consumerd.wire.v08.messages import decode_request, encode_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from consumerd.wire.v08.message_types import FetchRequest, HeartbeatRequest, HeartbeatResponse
+
 pytestmark = pytest.mark.asyncio
-BEAT = {"group_id": "g", "group_generation_id": 1, "member_id": "m"}
+BEAT: HeartbeatRequest = {"group_id": "g", "group_generation_id": 1, "member_id": "m"}
 FINE = encode_response(HEARTBEAT, 0, ResponseMessage(ResponseHeader(0), {"error_code": 0}))[8:]
 
 
@@ -112,13 +114,13 @@ async def test_first_request_waits_for_nothing() -> None:
 class Prepared:
     """A body that encodes itself, and decodes the answer or leaves that to the codec."""
 
-    def __init__(self, found: dict[str, Any] | None) -> None:
+    def __init__(self, found: HeartbeatResponse | None) -> None:
         self.found = found
 
     def encode(self, correlation_id: int, client_id: str | None) -> bytes:
         return encode_request(HEARTBEAT, 0, BEAT, correlation_id=correlation_id, client_id=client_id) + b"own"
 
-    def decode(self, data: bytes) -> dict[str, Any] | None:
+    def decode(self, data: bytes) -> HeartbeatResponse | None:
         return self.found
 
 
@@ -179,7 +181,7 @@ async def test_record_sets_are_views_on_request(options: dict[str, bool], kind: 
     part = {"partition": 0, "error_code": 0, "high_watermark": 1, "record_set": b"records"}
     body = {"responses": [{"topic": "t", "partition_responses": [part]}]}
     channel = channel_of(Connection(encode_response(FETCH, 0, ResponseMessage(ResponseHeader(0), body))[8:]))
-    asked = {"max_wait_time": 0, "min_bytes": 0, "topics": []}
+    asked: FetchRequest = {"max_wait_time": 0, "min_bytes": 0, "topics": []}
     answer = await channel.call(FETCH, asked, **options)
     assert type(answer["responses"][0]["partition_responses"][0]["record_set"]) is kind
 
@@ -197,7 +199,7 @@ async def test_request_without_an_answer_waits_for_a_quota_as_well() -> None:
     clock, connection = FakeClock(), Connection()
     channel = channel_of(connection, clock=clock)
     channel._silent_until = clock.now + 5
-    sending = asyncio.create_task(channel.send(LIST_GROUPS, {}))
+    sending = asyncio.create_task(channel.send(HEARTBEAT, BEAT))
     await clock.advance(4.9)
     assert connection.sent == []
     await clock.advance(0.1)

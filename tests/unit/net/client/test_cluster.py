@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,6 +22,9 @@ from consumerd.net.client import (
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08.apis import APIS, GROUP_COORDINATOR, HEARTBEAT, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import HeartbeatRequest, MetadataRequest
 
 pytestmark = pytest.mark.asyncio
 VERSIONS = BrokerVersions("", BrokerRelease.V0_10_OR_NEWER, {key: api.versions for key, api in APIS.items()})
@@ -142,7 +145,8 @@ async def test_asks_other_brokers_while_one_hangs() -> None:
         for node in NODES:
             await client.node_channel(node)
         cluster.hangs = 1
-        hanging = asyncio.create_task(client.call_node(1, METADATA, {"topics": []}))
+        asked: MetadataRequest = {"topics": []}
+        hanging = asyncio.create_task(client.call_node(1, METADATA, asked))
         await asyncio.sleep(0)
         async with asyncio.timeout(60):
             for _ in range(10):
@@ -154,7 +158,7 @@ async def test_asks_other_brokers_while_one_hangs() -> None:
 
 async def test_retries_until_broker_is_known_again() -> None:
     cluster = Cluster()
-    heartbeat = {"group_id": "g", "group_generation_id": 1, "member_id": "m"}
+    heartbeat: HeartbeatRequest = {"group_id": "g", "group_generation_id": 1, "member_id": "m"}
     async with client_of(cluster) as client:
         await client.refresh(["t"])
         cluster.leader = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -29,10 +29,13 @@ from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.headers import ResponseHeader
 from consumerd.wire.v08.messages import ResponseMessage, decode_request, encode_response
 
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import HeartbeatRequest
+
 pytestmark = pytest.mark.asyncio
 
 SERVED = BrokerVersions("", BrokerRelease.V0_10_OR_NEWER, {key: api.versions for key, api in APIS.items()})
-BEAT = {"group_id": "g", "group_generation_id": 1, "member_id": "m"}
+BEAT: HeartbeatRequest = {"group_id": "g", "group_generation_id": 1, "member_id": "m"}
 
 
 async def turns(count: int = 20) -> None:
@@ -508,10 +511,11 @@ async def test_forgets_a_coordinator_that_cannot_be_reached(how: str) -> None:
 
 async def test_keeps_a_coordinator_whose_request_is_refused_for_another_reason() -> None:
     cluster = Cluster()
+    long: HeartbeatRequest = {**BEAT, "member_id": "m" * 100}
     async with client_of(cluster, max_request_bytes=60) as client:
         await client.coordinator("g")
         with pytest.raises(BrokerError, match="larger than max_request_bytes"):
-            await client.call_coordinator("g", HEARTBEAT, BEAT | {"member_id": "m" * 100})
+            await client.call_coordinator("g", HEARTBEAT, long)
         assert await client.coordinator("g") == 1
         assert cluster.asked[GROUP_COORDINATOR.name] == 1
 

@@ -41,9 +41,7 @@ class OneVersion:
     def abort(self) -> None:
         self.closed = True
 
-    async def call(
-        self, api: Any, body: dict[str, Any], *, version: int, views: bool = False, **_: Any
-    ) -> dict[str, Any]:
+    async def call(self, api: Any, body: dict[str, Any], *, version: int, views: bool = False, **_: Any) -> Any:
         self.version = version
         self.asked = decode_request(api, encode_request(api, version, body, correlation_id=1, client_id="c")[4:]).body
         responses = [

@@ -15,7 +15,7 @@ def partition(number: int, leader: int, epoch: int = -1) -> dict[str, Any]:
     return entry | ({"leader_epoch": epoch} if epoch >= 0 else {})
 
 
-def answer(*partitions: dict[str, Any], topic: str = "t", topic_id: bytes = bytes(16)) -> dict[str, Any]:
+def answer(*partitions: dict[str, Any], topic: str = "t", topic_id: bytes = bytes(16)) -> Any:
     return {
         "brokers": [{"node_id": 1, "host": "a", "port": 9}, {"node_id": 2, "host": "b", "port": 9, "rack": "r"}],
         "controller_id": 2,
@@ -97,7 +97,7 @@ def test_accepts_recreated_topic_without_ids() -> None:
 
 def test_keeps_brokers_when_response_names_none() -> None:
     metadata = ClusterMetadata().updated(answer(partition(0, 1)), complete=True)
-    empty = {"brokers": [], "topic_metadata": [], "controller_id": -1}
+    empty: Any = {"brokers": [], "topic_metadata": [], "controller_id": -1}
     assert metadata.updated(empty, complete=False).nodes == metadata.nodes
     assert metadata.updated(empty, complete=False).controller is None
 

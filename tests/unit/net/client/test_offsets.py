@@ -26,7 +26,7 @@ class OneVersion:
         self.parts = parts
         self.asked: dict[str, Any] = {}
 
-    async def call(self, api: Any, body: dict[str, Any], *, version: int) -> dict[str, Any]:
+    async def call(self, api: Any, body: dict[str, Any], *, version: int) -> Any:
         frame = encode_request(api, version, body, correlation_id=1, client_id="c")
         self.asked = decode_request(api, frame[4:]).body
         answer = {"responses": [{"topic": "t", "partition_responses": self.parts}]}

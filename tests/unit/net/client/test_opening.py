@@ -32,7 +32,10 @@ from consumerd.wire.v08.messages import ResponseMessage, decode_request, encode_
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from consumerd.wire.v08.message_types import ListGroupsRequest
+
 pytestmark = pytest.mark.asyncio
+ALL_GROUPS: ListGroupsRequest = {}
 SERVED = {"error_code": 0, "api_versions": [{"api_key": key, "min_version": 0, "max_version": 9} for key in APIS]}
 ANSWERS: dict[int, dict[str, Any]] = {
     API_VERSIONS.key: SERVED,
@@ -270,16 +273,16 @@ async def test_suggests_sasl_when_broker_closes_on_first_request() -> None:
         opener = ChannelOpener(Broker(says).connect, ClientSettings(), SystemClock())
         channel = await opener.open("h", 1)
         for _ in range(answered):
-            await channel.call(LIST_GROUPS, {}, version=0)
+            await channel.call(LIST_GROUPS, ALL_GROUPS, version=0)
         with pytest.raises(ConnectionClosedError) as caught:
-            await channel.call(LIST_GROUPS, {}, version=0)
+            await channel.call(LIST_GROUPS, ALL_GROUPS, version=0)
         assert str(caught.value) == f"the broker hung up{hint}"
         assert caught.value.blamed
     channel = await ChannelOpener(
         Broker(with_sasl).connect, ClientSettings(), SystemClock(), authenticate=Ticket()
     ).open("h", 1)
     with pytest.raises(ConnectionClosedError, match=r"hung up$"):  # it is one, and we are authenticated
-        await channel.call(LIST_GROUPS, {}, version=0)
+        await channel.call(LIST_GROUPS, ALL_GROUPS, version=0)
     channel = await ChannelOpener(Broker(kafka_08).connect, ClientSettings(), SystemClock()).open("h", 1)
     with pytest.raises(ConnectionClosedError, match=r"hung up$"):  # which 0.8 does not have
-        await channel.call(LIST_GROUPS, {}, version=0)
+        await channel.call(LIST_GROUPS, ALL_GROUPS, version=0)

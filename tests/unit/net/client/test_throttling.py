@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,8 +12,11 @@ from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08 import ResponseHeader, ResponseMessage, encode_response
 from consumerd.wire.v08.apis import HEARTBEAT
 
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import HeartbeatRequest
+
 pytestmark = pytest.mark.asyncio
-BODY = {"group_id": "g", "group_generation_id": 1, "member_id": "m"}
+BODY: HeartbeatRequest = {"group_id": "g", "group_generation_id": 1, "member_id": "m"}
 
 
 class Connection:

@@ -66,10 +66,10 @@ class CountingBroker(Posting):
         self.expected: dict[int, int] = {}
         self.ids = 0
         #: The timeouts of the last request: ours in seconds, the broker's in milliseconds.
-        self.patience: dict[Api, tuple[float, int]] = {}
+        self.patience: dict[Api[Any, Any], tuple[float, int]] = {}
         #: Hooks that run before and after a request is carried out.
-        self.before: Callable[[Api], int | None] = lambda _: None
-        self.after: Callable[[Api], None] = lambda _: None
+        self.before: Callable[[Api[Any, Any]], int | None] = lambda _: None
+        self.after: Callable[[Api[Any, Any]], None] = lambda _: None
 
     def known_leader(self, topic: str, partition: int) -> Node:
         return self.metadata.nodes[0]
@@ -77,7 +77,7 @@ class CountingBroker(Posting):
     async def node_channel(self, node_id: int) -> CountingBroker:
         return self
 
-    async def call(self, api: Api, body: dict[str, Any], *, timeout: float = 0, **_: Any) -> dict[str, Any]:
+    async def call(self, api: Api[Any, Any], body: dict[str, Any], *, timeout: float = 0, **_: Any) -> dict[str, Any]:
         body = request_body(api, body)
         self.patience[api] = (timeout, body.get("timeout", 0))
         error = self.before(api)
@@ -113,11 +113,11 @@ def producer(broker: CountingBroker, **settings: Any) -> V08Producer:
     return V08Producer(broker, ours, clock=SystemClock(), rng=random.Random(1))  # type: ignore[arg-type]
 
 
-def once(happens: Callable[[], int | None], which: Api, number: int) -> Callable[[Api], int | None]:
+def once(happens: Callable[[], int | None], which: Api[Any, Any], number: int) -> Callable[[Api[Any, Any]], int | None]:
     """Let something happen at the request of this number, of an API."""
     count = 0
 
-    def hook(api: Api) -> int | None:
+    def hook(api: Api[Any, Any]) -> int | None:
         nonlocal count
         count += api is which
         return happens() if api is which and count == number else None
@@ -249,7 +249,7 @@ class Peer(Posting):
     async def node_channel(self, node_id: int) -> Peer:
         return self
 
-    async def send(self, api: Api, body: Any, *, version: int) -> None:
+    async def send(self, api: Api[Any, Any], body: Any, *, version: int) -> None:
         if self.failure is not None:
             raise self.failure
         prepared = not isinstance(body, dict)
@@ -258,7 +258,9 @@ class Peer(Posting):
         self.requests.append(read.body)
         self.served.append((read.header.api_version, prepared))
 
-    async def call(self, api: Api, body: Any, *, version: int = 0, timeout: float = 0, **_: Any) -> dict[str, Any]:
+    async def call(
+        self, api: Api[Any, Any], body: Any, *, version: int = 0, timeout: float = 0, **_: Any
+    ) -> dict[str, Any]:
         if api is INIT_PRODUCER_ID:
             self.asked.append(body)
             return {"error_code": self.id_error, "producer_id": 100 + len(self.asked), "producer_epoch": 3}

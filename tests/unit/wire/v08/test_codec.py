@@ -24,15 +24,15 @@ from consumerd.wire.v08.structures import UNKNOWN_TAGS
 FETCH = APIS[1]
 
 
-def api(*fields: Field, flexible: int | None = None) -> Api:
+def api(*fields: Field, flexible: int | None = None) -> Api[Any, Any]:
     return Api(key=99, name="Made", versions=(0, 3), request=fields, response=(), flexible=flexible)
 
 
-def encoded(made: Api, body: dict[str, Any], version: int = 0) -> bytes:
+def encoded(made: Api[Any, Any], body: dict[str, Any], version: int = 0) -> bytes:
     return encode_body(made, "request", version, body)
 
 
-def decoded(made: Api, text: str, version: int = 0, **limits: int) -> dict[str, Any]:
+def decoded(made: Api[Any, Any], text: str, version: int = 0, **limits: int) -> dict[str, Any]:
     return decode_body(made, "request", version, bytes.fromhex(text), limits=MessageLimits(**limits))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -54,7 +55,7 @@ def test_api_versions_responses_have_no_tagged_fields_in_the_header() -> None:
 
 
 def test_keeps_tagged_fields_of_headers() -> None:
-    request = RequestMessage(RequestHeader(16, 3, 1, None, {5: b"x"}), {})
+    request: RequestMessage[Any] = RequestMessage(RequestHeader(16, 3, 1, None, {5: b"x"}), {})
     frame = encode_request_message(APIS[16], request)
     assert decode_request(APIS[16], frame[4:]) == request
     response = ResponseMessage(ResponseHeader(1, {0: b"", 9: b"yz"}), {"throttle_time_ms": 0, "error_code": 0})

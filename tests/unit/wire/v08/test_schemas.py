@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pkgutil
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.wire.v08 import APIS, Api, FieldType
+from consumerd.wire.v08 import APIS, Api, FieldType, apis
 from consumerd.wire.v08.structures import UNKNOWN_TAGS
+from tests.support import message_types
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +45,7 @@ def test_keys_and_versions_are_those_of_the_guide() -> None:
 
 
 @pytest.mark.parametrize(("api", "fields"), EVERY)
-def test_field_names_are_unique_in_each_version(api: Api, fields: tuple[Field, ...]) -> None:
+def test_field_names_are_unique_in_each_version(api: Api[Any, Any], fields: tuple[Field, ...]) -> None:
     for version in range(api.versions[0], api.versions[1] + 1):
         names = [field.name for field in fields if field.in_version(version)]
         assert len(names) == len(set(names))
@@ -50,7 +53,7 @@ def test_field_names_are_unique_in_each_version(api: Api, fields: tuple[Field, .
 
 
 @pytest.mark.parametrize(("api", "fields"), EVERY)
-def test_fields_are_complete(api: Api, fields: tuple[Field, ...]) -> None:
+def test_fields_are_complete(api: Api[Any, Any], fields: tuple[Field, ...]) -> None:
     for field in fields:
         assert field.help, field.name
         assert field.help == field.help.strip()
@@ -62,7 +65,7 @@ def test_fields_are_complete(api: Api, fields: tuple[Field, ...]) -> None:
 
 
 @pytest.mark.parametrize(("api", "fields"), EVERY)
-def test_tagged_fields_have_defaults_and_flexible_versions(api: Api, fields: tuple[Field, ...]) -> None:
+def test_tagged_fields_have_defaults_and_flexible_versions(api: Api[Any, Any], fields: tuple[Field, ...]) -> None:
     tagged = [field for field in fields if field.tag is not None]
     assert len({field.tag for field in tagged}) == len(tagged)
     for field in tagged:
@@ -71,3 +74,16 @@ def test_tagged_fields_have_defaults_and_flexible_versions(api: Api, fields: tup
         # Of a structure `None` says that it is not there, of an array `()`.
         assert (field.default is None) is (field.type is FieldType.STRUCT or field.null_in(field.since))
         assert (field.default == ()) is (field.type is FieldType.ARRAY)
+
+
+def test_each_api_has_the_types_of_its_messages() -> None:
+    found: dict[str, str] = {}
+    for module in pkgutil.iter_modules(apis.__path__, f"{apis.__name__}."):
+        found |= import_module(module.name).__annotations__
+    types = [f"Api[{api.name}Request, {api.name}Response]" for api in APIS.values()]
+    assert sorted(found.values()) == sorted(types)
+
+
+def test_types_of_messages_are_those_of_the_schemas() -> None:
+    written = message_types.MODULE.read_text(encoding="utf-8")
+    assert written == message_types.source(), "run python -m tests.support.message_types"

@@ -55,7 +55,7 @@ class Leader:
         self.stale(())
         self.fails: BrokerError | None = None
 
-    def _pick(self, api: Api, *, at_most: int | None = None, **_: Any) -> int:
+    def _pick(self, api: Api[Any, Any], *, at_most: int | None = None, **_: Any) -> int:
         if api is OFFSET_FOR_LEADER_EPOCH and self.fetch < OLD_EPOCHS:
             raise UnsupportedApiError("the broker does not serve OffsetForLeaderEpoch")
         return min(self.fetch, at_most or self.fetch) if api is FETCH else 4
@@ -97,7 +97,7 @@ class Leader:
 
     # -- the channel
 
-    async def call(self, api: Api, body: dict[str, Any], *, version: int, **_: Any) -> dict[str, Any]:
+    async def call(self, api: Api[Any, Any], body: dict[str, Any], *, version: int, **_: Any) -> dict[str, Any]:
         await asyncio.sleep(0)
         part = body["topics"][0]["partitions"][0]
         self.asked.append((api.key, part))

@@ -47,7 +47,8 @@ def threads() -> list[threading.Thread]:
 def serving(broker: V08Broker, **versions: int) -> None:
     """Let it say that it serves APIs up to these versions."""
     served = {METADATA.key: 9, OFFSETS.key: 5, FETCH.key: 11, API_VERSIONS.key: 3}
-    served |= {{"metadata": METADATA, "handshake": SASL_HANDSHAKE}[name].key: last for name, last in versions.items()}
+    keys_of = {"metadata": METADATA.key, "handshake": SASL_HANDSHAKE.key}
+    served |= {keys_of[name]: last for name, last in versions.items()}
     keys = [{"api_key": key, "min_version": 0, "max_version": last} for key, last in served.items()]
     broker.answers[API_VERSIONS.key] = lambda *_: {"error_code": 0, "api_versions": keys}
 

@@ -1,0 +1,326 @@
+"""Types of the messages, for type checkers: no other module imports this one at run time.
+
+`python -m tests.support.message_types` makes it from the schemas in `consumerd.wire.v08.apis`. Do not edit it.
+"""
+# ruff: noqa: UP013  # the form with fewer lines
+# fmt: off
+
+from collections.abc import Sequence
+from typing import NotRequired, TypedDict
+
+ProduceRequestData = TypedDict("ProduceRequestData", {"partition": int, "record_set": bytes | memoryview | None})
+ProduceRequestTopicData = TypedDict("ProduceRequestTopicData", {"topic": NotRequired[str],
+    "topic_id": NotRequired[bytes], "data": Sequence[ProduceRequestData]})
+ProduceRequest = TypedDict("ProduceRequest", {"transactional_id": NotRequired[str | None], "acks": int, "timeout": int,
+    "topic_data": Sequence[ProduceRequestTopicData]})
+ProduceResponseRecordError = TypedDict("ProduceResponseRecordError", {"batch_index": int,
+    "batch_index_error_message": str | None})
+ProduceResponseCurrentLeader = TypedDict("ProduceResponseCurrentLeader", {"leader_id": int, "leader_epoch": int})
+ProduceResponsePartitionResponse = TypedDict("ProduceResponsePartitionResponse", {"partition": int, "error_code": int,
+    "base_offset": int, "timestamp": NotRequired[int], "log_start_offset": NotRequired[int],
+    "record_errors": NotRequired[list[ProduceResponseRecordError]], "error_message": NotRequired[str | None],
+    "current_leader": NotRequired[ProduceResponseCurrentLeader | None]})
+ProduceResponseResponse = TypedDict("ProduceResponseResponse", {"topic": NotRequired[str],
+    "topic_id": NotRequired[bytes], "partition_responses": list[ProduceResponsePartitionResponse]})
+ProduceResponseNodeEndpoint = TypedDict("ProduceResponseNodeEndpoint", {"node_id": int, "host": str, "port": int,
+    "rack": str | None})
+ProduceResponse = TypedDict("ProduceResponse", {"responses": list[ProduceResponseResponse],
+    "throttle_time_ms": NotRequired[int], "node_endpoints": NotRequired[list[ProduceResponseNodeEndpoint]]})
+FetchRequestReplicaState = TypedDict("FetchRequestReplicaState", {"replica_id": NotRequired[int],
+    "replica_epoch": NotRequired[int]})
+FetchRequestPartition = TypedDict("FetchRequestPartition", {"partition": int, "current_leader_epoch": NotRequired[int],
+    "fetch_offset": int, "last_fetched_epoch": NotRequired[int], "log_start_offset": NotRequired[int], "max_bytes": int,
+    "replica_directory_id": NotRequired[bytes], "high_watermark": NotRequired[int]})
+FetchRequestTopic = TypedDict("FetchRequestTopic", {"topic": NotRequired[str], "topic_id": NotRequired[bytes],
+    "partitions": Sequence[FetchRequestPartition]})
+FetchRequestForgottenTopicsData = TypedDict("FetchRequestForgottenTopicsData", {"topic": NotRequired[str],
+    "topic_id": NotRequired[bytes], "partitions": Sequence[int]})
+FetchRequest = TypedDict("FetchRequest", {"cluster_id": NotRequired[str | None], "replica_id": NotRequired[int],
+    "replica_state": NotRequired[FetchRequestReplicaState | None], "max_wait_time": int, "min_bytes": int,
+    "max_bytes": NotRequired[int], "isolation_level": NotRequired[int], "session_id": NotRequired[int],
+    "session_epoch": NotRequired[int], "topics": Sequence[FetchRequestTopic],
+    "forgotten_topics_data": NotRequired[Sequence[FetchRequestForgottenTopicsData]], "rack_id": NotRequired[str]})
+FetchResponseDivergingEpoch = TypedDict("FetchResponseDivergingEpoch", {"epoch": int, "end_offset": int})
+FetchResponseCurrentLeader = TypedDict("FetchResponseCurrentLeader", {"leader_id": int, "leader_epoch": int})
+FetchResponseSnapshotId = TypedDict("FetchResponseSnapshotId", {"end_offset": int, "epoch": int})
+FetchResponseAbortedTransaction = TypedDict("FetchResponseAbortedTransaction", {"producer_id": int,
+    "first_offset": int})
+FetchResponsePartitionResponse = TypedDict("FetchResponsePartitionResponse", {"partition": int, "error_code": int,
+    "high_watermark": int, "last_stable_offset": NotRequired[int], "log_start_offset": NotRequired[int],
+    "diverging_epoch": NotRequired[FetchResponseDivergingEpoch | None],
+    "current_leader": NotRequired[FetchResponseCurrentLeader | None],
+    "snapshot_id": NotRequired[FetchResponseSnapshotId | None],
+    "aborted_transactions": NotRequired[list[FetchResponseAbortedTransaction] | None],
+    "preferred_read_replica": NotRequired[int], "record_set": bytes | memoryview | None})
+FetchResponseResponse = TypedDict("FetchResponseResponse", {"topic": NotRequired[str], "topic_id": NotRequired[bytes],
+    "partition_responses": list[FetchResponsePartitionResponse]})
+FetchResponseNodeEndpoint = TypedDict("FetchResponseNodeEndpoint", {"node_id": int, "host": str, "port": int,
+    "rack": str | None})
+FetchResponse = TypedDict("FetchResponse", {"throttle_time_ms": NotRequired[int], "error_code": NotRequired[int],
+    "session_id": NotRequired[int], "responses": list[FetchResponseResponse],
+    "node_endpoints": NotRequired[list[FetchResponseNodeEndpoint]]})
+OffsetsRequestPartition = TypedDict("OffsetsRequestPartition", {"partition": int,
+    "current_leader_epoch": NotRequired[int], "timestamp": int, "max_num_offsets": NotRequired[int]})
+OffsetsRequestTopic = TypedDict("OffsetsRequestTopic", {"topic": str, "partitions": Sequence[OffsetsRequestPartition]})
+OffsetsRequest = TypedDict("OffsetsRequest", {"replica_id": NotRequired[int], "isolation_level": NotRequired[int],
+    "topics": Sequence[OffsetsRequestTopic], "timeout": NotRequired[int]})
+OffsetsResponsePartitionResponse = TypedDict("OffsetsResponsePartitionResponse", {"partition": int, "error_code": int,
+    "offsets": NotRequired[list[int]], "timestamp": NotRequired[int], "offset": NotRequired[int],
+    "leader_epoch": NotRequired[int]})
+OffsetsResponseResponse = TypedDict("OffsetsResponseResponse", {"topic": str,
+    "partition_responses": list[OffsetsResponsePartitionResponse]})
+OffsetsResponse = TypedDict("OffsetsResponse", {"throttle_time_ms": NotRequired[int],
+    "responses": list[OffsetsResponseResponse]})
+MetadataRequestTopic = TypedDict("MetadataRequestTopic", {"topic_id": NotRequired[bytes], "topic": str | None})
+MetadataRequest = TypedDict("MetadataRequest", {"topics": Sequence[str] | Sequence[MetadataRequestTopic] | None,
+    "allow_auto_topic_creation": NotRequired[bool], "include_cluster_authorized_operations": NotRequired[bool],
+    "include_topic_authorized_operations": NotRequired[bool]})
+MetadataResponseBroker = TypedDict("MetadataResponseBroker", {"node_id": int, "host": str, "port": int,
+    "rack": NotRequired[str | None]})
+MetadataResponsePartitionMetadata = TypedDict("MetadataResponsePartitionMetadata", {"partition_error_code": int,
+    "partition_id": int, "leader": int, "leader_epoch": NotRequired[int], "replicas": list[int], "isr": list[int],
+    "offline_replicas": NotRequired[list[int]]})
+MetadataResponseTopicMetadata = TypedDict("MetadataResponseTopicMetadata", {"topic_error_code": int,
+    "topic": str | None, "topic_id": NotRequired[bytes], "is_internal": NotRequired[bool],
+    "partition_metadata": list[MetadataResponsePartitionMetadata], "topic_authorized_operations": NotRequired[int]})
+MetadataResponse = TypedDict("MetadataResponse", {"throttle_time_ms": NotRequired[int],
+    "brokers": list[MetadataResponseBroker], "cluster_id": NotRequired[str | None], "controller_id": NotRequired[int],
+    "topic_metadata": list[MetadataResponseTopicMetadata], "cluster_authorized_operations": NotRequired[int],
+    "error_code": NotRequired[int]})
+LeaderAndIsrRequestPartitionState = TypedDict("LeaderAndIsrRequestPartitionState", {"topic": str, "partition": int,
+    "controller_epoch": int, "leader": int, "leader_epoch": int, "isr": Sequence[int], "zk_version": int,
+    "replicas": Sequence[int]})
+LeaderAndIsrRequestLiveLeader = TypedDict("LeaderAndIsrRequestLiveLeader", {"id": int, "host": str, "port": int})
+LeaderAndIsrRequest = TypedDict("LeaderAndIsrRequest", {"controller_id": int, "controller_epoch": int,
+    "partition_states": Sequence[LeaderAndIsrRequestPartitionState],
+    "live_leaders": Sequence[LeaderAndIsrRequestLiveLeader]})
+LeaderAndIsrResponsePartition = TypedDict("LeaderAndIsrResponsePartition", {"topic": str, "partition": int,
+    "error_code": int})
+LeaderAndIsrResponse = TypedDict("LeaderAndIsrResponse", {"error_code": int,
+    "partitions": list[LeaderAndIsrResponsePartition]})
+StopReplicaRequestPartition = TypedDict("StopReplicaRequestPartition", {"topic": str, "partition": int})
+StopReplicaRequest = TypedDict("StopReplicaRequest", {"controller_id": int, "controller_epoch": int,
+    "delete_partitions": bool, "partitions": Sequence[StopReplicaRequestPartition]})
+StopReplicaResponsePartition = TypedDict("StopReplicaResponsePartition", {"topic": str, "partition": int,
+    "error_code": int})
+StopReplicaResponse = TypedDict("StopReplicaResponse", {"error_code": int,
+    "partitions": list[StopReplicaResponsePartition]})
+UpdateMetadataRequestPartitionState = TypedDict("UpdateMetadataRequestPartitionState", {"topic": str, "partition": int,
+    "controller_epoch": int, "leader": int, "leader_epoch": int, "isr": Sequence[int], "zk_version": int,
+    "replicas": Sequence[int]})
+UpdateMetadataRequestEndPoint = TypedDict("UpdateMetadataRequestEndPoint", {"port": int, "host": str,
+    "security_protocol_type": int})
+UpdateMetadataRequestLiveBroker = TypedDict("UpdateMetadataRequestLiveBroker", {"id": int, "host": NotRequired[str],
+    "port": NotRequired[int], "end_points": NotRequired[Sequence[UpdateMetadataRequestEndPoint]],
+    "rack": NotRequired[str | None]})
+UpdateMetadataRequest = TypedDict("UpdateMetadataRequest", {"controller_id": int, "controller_epoch": int,
+    "partition_states": Sequence[UpdateMetadataRequestPartitionState],
+    "live_brokers": Sequence[UpdateMetadataRequestLiveBroker]})
+UpdateMetadataResponse = TypedDict("UpdateMetadataResponse", {"error_code": int})
+ControlledShutdownRequest = TypedDict("ControlledShutdownRequest", {"broker_id": int})
+ControlledShutdownResponsePartitionsRemaining = TypedDict("ControlledShutdownResponsePartitionsRemaining",
+    {"topic": str, "partition": int})
+ControlledShutdownResponse = TypedDict("ControlledShutdownResponse", {"error_code": int,
+    "partitions_remaining": list[ControlledShutdownResponsePartitionsRemaining]})
+OffsetCommitRequestPartition = TypedDict("OffsetCommitRequestPartition", {"partition": int, "offset": int,
+    "timestamp": NotRequired[int], "committed_leader_epoch": NotRequired[int], "metadata": NotRequired[str | None]})
+OffsetCommitRequestTopic = TypedDict("OffsetCommitRequestTopic", {"topic": NotRequired[str],
+    "topic_id": NotRequired[bytes], "partitions": Sequence[OffsetCommitRequestPartition]})
+OffsetCommitRequest = TypedDict("OffsetCommitRequest", {"group_id": str, "group_generation_id": NotRequired[int],
+    "member_id": NotRequired[str], "group_instance_id": NotRequired[str | None], "retention_time": NotRequired[int],
+    "topics": Sequence[OffsetCommitRequestTopic]})
+OffsetCommitResponsePartitionResponse = TypedDict("OffsetCommitResponsePartitionResponse", {"partition": int,
+    "error_code": int})
+OffsetCommitResponseResponse = TypedDict("OffsetCommitResponseResponse", {"topic": NotRequired[str],
+    "topic_id": NotRequired[bytes], "partition_responses": list[OffsetCommitResponsePartitionResponse]})
+OffsetCommitResponse = TypedDict("OffsetCommitResponse", {"throttle_time_ms": NotRequired[int],
+    "responses": list[OffsetCommitResponseResponse]})
+OffsetFetchRequestPartition = TypedDict("OffsetFetchRequestPartition", {"partition": int})
+OffsetFetchRequestTopic = TypedDict("OffsetFetchRequestTopic", {"topic": str,
+    "partitions": Sequence[OffsetFetchRequestPartition] | Sequence[int]})
+OffsetFetchRequestGroupTopic = TypedDict("OffsetFetchRequestGroupTopic", {"topic": NotRequired[str],
+    "topic_id": NotRequired[bytes], "partitions": Sequence[int]})
+OffsetFetchRequestGroup = TypedDict("OffsetFetchRequestGroup", {"group_id": str, "member_id": NotRequired[str | None],
+    "member_epoch": NotRequired[int], "topics": Sequence[OffsetFetchRequestGroupTopic] | None})
+OffsetFetchRequest = TypedDict("OffsetFetchRequest", {"group_id": NotRequired[str],
+    "topics": NotRequired[Sequence[OffsetFetchRequestTopic] | None],
+    "groups": NotRequired[Sequence[OffsetFetchRequestGroup]], "require_stable": NotRequired[bool]})
+OffsetFetchResponsePartitionResponse = TypedDict("OffsetFetchResponsePartitionResponse", {"partition": int,
+    "offset": int, "committed_leader_epoch": NotRequired[int], "metadata": str | None, "error_code": int})
+OffsetFetchResponseResponse = TypedDict("OffsetFetchResponseResponse", {"topic": str,
+    "partition_responses": list[OffsetFetchResponsePartitionResponse]})
+OffsetFetchResponseResponsePartitionResponse = TypedDict("OffsetFetchResponseResponsePartitionResponse",
+    {"partition": int, "offset": int, "committed_leader_epoch": int, "metadata": str | None, "error_code": int})
+OffsetFetchResponseGroupResponse = TypedDict("OffsetFetchResponseGroupResponse", {"topic": NotRequired[str],
+    "topic_id": NotRequired[bytes], "partition_responses": list[OffsetFetchResponseResponsePartitionResponse]})
+OffsetFetchResponseGroup = TypedDict("OffsetFetchResponseGroup", {"group_id": str,
+    "responses": list[OffsetFetchResponseGroupResponse], "error_code": int})
+OffsetFetchResponse = TypedDict("OffsetFetchResponse", {"throttle_time_ms": NotRequired[int],
+    "responses": NotRequired[list[OffsetFetchResponseResponse]], "error_code": NotRequired[int],
+    "groups": NotRequired[list[OffsetFetchResponseGroup]]})
+GroupCoordinatorRequest = TypedDict("GroupCoordinatorRequest", {"group_id": NotRequired[str],
+    "key_type": NotRequired[int], "coordinator_keys": NotRequired[Sequence[str]]})
+GroupCoordinatorResponseCoordinator = TypedDict("GroupCoordinatorResponseCoordinator", {"node_id": int, "host": str,
+    "port": int})
+GroupCoordinatorResponseCoordinators = TypedDict("GroupCoordinatorResponseCoordinators", {"key": str, "node_id": int,
+    "host": str, "port": int, "error_code": int, "error_message": str | None})
+GroupCoordinatorResponse = TypedDict("GroupCoordinatorResponse", {"throttle_time_ms": NotRequired[int],
+    "error_code": NotRequired[int], "error_message": NotRequired[str | None],
+    "coordinator": NotRequired[GroupCoordinatorResponseCoordinator],
+    "coordinators": NotRequired[list[GroupCoordinatorResponseCoordinators]]})
+JoinGroupRequestGroupProtocol = TypedDict("JoinGroupRequestGroupProtocol", {"protocol_name": str,
+    "protocol_metadata": bytes})
+JoinGroupRequest = TypedDict("JoinGroupRequest", {"group_id": str, "session_timeout": int,
+    "rebalance_timeout": NotRequired[int], "member_id": str, "group_instance_id": NotRequired[str | None],
+    "protocol_type": str, "group_protocols": Sequence[JoinGroupRequestGroupProtocol],
+    "reason": NotRequired[str | None]})
+JoinGroupResponseMember = TypedDict("JoinGroupResponseMember", {"member_id": str,
+    "group_instance_id": NotRequired[str | None], "member_metadata": bytes})
+JoinGroupResponse = TypedDict("JoinGroupResponse", {"throttle_time_ms": NotRequired[int], "error_code": int,
+    "generation_id": int, "protocol_type": NotRequired[str | None], "group_protocol": str | None, "leader_id": str,
+    "skip_assignment": NotRequired[bool], "member_id": str, "members": list[JoinGroupResponseMember]})
+HeartbeatRequest = TypedDict("HeartbeatRequest", {"group_id": str, "group_generation_id": int, "member_id": str,
+    "group_instance_id": NotRequired[str | None]})
+HeartbeatResponse = TypedDict("HeartbeatResponse", {"throttle_time_ms": NotRequired[int], "error_code": int})
+LeaveGroupRequestMember = TypedDict("LeaveGroupRequestMember", {"member_id": str,
+    "group_instance_id": NotRequired[str | None], "reason": NotRequired[str | None]})
+LeaveGroupRequest = TypedDict("LeaveGroupRequest", {"group_id": str, "member_id": NotRequired[str],
+    "members": NotRequired[Sequence[LeaveGroupRequestMember]]})
+LeaveGroupResponseMember = TypedDict("LeaveGroupResponseMember", {"member_id": str, "group_instance_id": str | None,
+    "error_code": int})
+LeaveGroupResponse = TypedDict("LeaveGroupResponse", {"throttle_time_ms": NotRequired[int], "error_code": int,
+    "members": NotRequired[list[LeaveGroupResponseMember]]})
+SyncGroupRequestGroupAssignment = TypedDict("SyncGroupRequestGroupAssignment", {"member_id": str,
+    "member_assignment": bytes})
+SyncGroupRequest = TypedDict("SyncGroupRequest", {"group_id": str, "generation_id": int, "member_id": str,
+    "group_instance_id": NotRequired[str | None], "protocol_type": NotRequired[str | None],
+    "protocol_name": NotRequired[str | None], "group_assignment": Sequence[SyncGroupRequestGroupAssignment]})
+SyncGroupResponse = TypedDict("SyncGroupResponse", {"throttle_time_ms": NotRequired[int], "error_code": int,
+    "protocol_type": NotRequired[str | None], "protocol_name": NotRequired[str | None], "member_assignment": bytes})
+DescribeGroupsRequest = TypedDict("DescribeGroupsRequest", {"group_ids": Sequence[str],
+    "include_authorized_operations": NotRequired[bool]})
+DescribeGroupsResponseMember = TypedDict("DescribeGroupsResponseMember", {"member_id": str,
+    "group_instance_id": NotRequired[str | None], "client_id": str, "client_host": str, "member_metadata": bytes,
+    "member_assignment": bytes})
+DescribeGroupsResponseGroup = TypedDict("DescribeGroupsResponseGroup", {"error_code": int,
+    "error_message": NotRequired[str | None], "group_id": str, "state": str, "protocol_type": str, "protocol": str,
+    "members": list[DescribeGroupsResponseMember], "authorized_operations": NotRequired[int]})
+DescribeGroupsResponse = TypedDict("DescribeGroupsResponse", {"throttle_time_ms": NotRequired[int],
+    "groups": list[DescribeGroupsResponseGroup]})
+ListGroupsRequest = TypedDict("ListGroupsRequest", {"states_filter": NotRequired[Sequence[str]],
+    "types_filter": NotRequired[Sequence[str]]})
+ListGroupsResponseGroup = TypedDict("ListGroupsResponseGroup", {"group_id": str, "protocol_type": str,
+    "group_state": NotRequired[str], "group_type": NotRequired[str]})
+ListGroupsResponse = TypedDict("ListGroupsResponse", {"throttle_time_ms": NotRequired[int], "error_code": int,
+    "groups": list[ListGroupsResponseGroup]})
+SaslHandshakeRequest = TypedDict("SaslHandshakeRequest", {"mechanism": str})
+SaslHandshakeResponse = TypedDict("SaslHandshakeResponse", {"error_code": int, "enabled_mechanisms": list[str]})
+ApiVersionsRequest = TypedDict("ApiVersionsRequest", {"client_software_name": NotRequired[str],
+    "client_software_version": NotRequired[str]})
+ApiVersionsResponseApiVersion = TypedDict("ApiVersionsResponseApiVersion", {"api_key": int, "min_version": int,
+    "max_version": int})
+ApiVersionsResponseSupportedFeature = TypedDict("ApiVersionsResponseSupportedFeature", {"name": str, "min_version": int,
+    "max_version": int})
+ApiVersionsResponseFinalizedFeature = TypedDict("ApiVersionsResponseFinalizedFeature", {"name": str,
+    "max_version_level": int, "min_version_level": int})
+ApiVersionsResponse = TypedDict("ApiVersionsResponse", {"error_code": int,
+    "api_versions": list[ApiVersionsResponseApiVersion], "throttle_time_ms": NotRequired[int],
+    "supported_features": NotRequired[list[ApiVersionsResponseSupportedFeature]],
+    "finalized_features_epoch": NotRequired[int],
+    "finalized_features": NotRequired[list[ApiVersionsResponseFinalizedFeature]],
+    "zk_migration_ready": NotRequired[bool]})
+CreateTopicsRequestReplicaAssignment = TypedDict("CreateTopicsRequestReplicaAssignment", {"partition_id": int,
+    "replicas": Sequence[int]})
+CreateTopicsRequestConfig = TypedDict("CreateTopicsRequestConfig", {"config_key": str, "config_value": str | None})
+CreateTopicsRequestCreateTopicRequest = TypedDict("CreateTopicsRequestCreateTopicRequest", {"topic": str,
+    "num_partitions": int, "replication_factor": int,
+    "replica_assignment": NotRequired[Sequence[CreateTopicsRequestReplicaAssignment]],
+    "configs": NotRequired[Sequence[CreateTopicsRequestConfig]]})
+CreateTopicsRequest = TypedDict("CreateTopicsRequest",
+    {"create_topic_requests": Sequence[CreateTopicsRequestCreateTopicRequest], "timeout": int,
+    "validate_only": NotRequired[bool]})
+CreateTopicsResponseConfig = TypedDict("CreateTopicsResponseConfig", {"config_key": str, "config_value": str | None,
+    "read_only": bool, "config_source": int, "is_sensitive": bool})
+CreateTopicsResponseTopicErrorCode = TypedDict("CreateTopicsResponseTopicErrorCode", {"topic": str,
+    "topic_id": NotRequired[bytes], "error_code": int, "error_message": NotRequired[str | None],
+    "topic_config_error_code": NotRequired[int], "num_partitions": NotRequired[int],
+    "replication_factor": NotRequired[int], "configs": NotRequired[list[CreateTopicsResponseConfig] | None]})
+CreateTopicsResponse = TypedDict("CreateTopicsResponse", {"throttle_time_ms": NotRequired[int],
+    "topic_error_codes": list[CreateTopicsResponseTopicErrorCode]})
+DeleteTopicsRequestTopic = TypedDict("DeleteTopicsRequestTopic", {"topic": NotRequired[str | None],
+    "topic_id": NotRequired[bytes]})
+DeleteTopicsRequest = TypedDict("DeleteTopicsRequest", {"topics": Sequence[str] | Sequence[DeleteTopicsRequestTopic],
+    "timeout": int})
+DeleteTopicsResponseTopicErrorCode = TypedDict("DeleteTopicsResponseTopicErrorCode", {"topic": str | None,
+    "topic_id": NotRequired[bytes], "error_code": int, "error_message": NotRequired[str | None]})
+DeleteTopicsResponse = TypedDict("DeleteTopicsResponse", {"throttle_time_ms": NotRequired[int],
+    "topic_error_codes": list[DeleteTopicsResponseTopicErrorCode]})
+InitProducerIdRequest = TypedDict("InitProducerIdRequest", {"transactional_id": str | None,
+    "transaction_timeout_ms": int, "producer_id": NotRequired[int], "producer_epoch": NotRequired[int],
+    "enable_2pc": NotRequired[bool], "keep_prepared_txn": NotRequired[bool]})
+InitProducerIdResponse = TypedDict("InitProducerIdResponse", {"throttle_time_ms": int, "error_code": int,
+    "producer_id": int, "producer_epoch": int, "ongoing_txn_producer_id": NotRequired[int],
+    "ongoing_txn_producer_epoch": NotRequired[int]})
+OffsetForLeaderEpochRequestPartition = TypedDict("OffsetForLeaderEpochRequestPartition", {"partition": int,
+    "current_leader_epoch": NotRequired[int], "leader_epoch": int})
+OffsetForLeaderEpochRequestTopic = TypedDict("OffsetForLeaderEpochRequestTopic", {"topic": str,
+    "partitions": Sequence[OffsetForLeaderEpochRequestPartition]})
+OffsetForLeaderEpochRequest = TypedDict("OffsetForLeaderEpochRequest", {"replica_id": NotRequired[int],
+    "topics": Sequence[OffsetForLeaderEpochRequestTopic]})
+OffsetForLeaderEpochResponsePartition = TypedDict("OffsetForLeaderEpochResponsePartition", {"error_code": int,
+    "partition": int, "leader_epoch": NotRequired[int], "end_offset": int})
+OffsetForLeaderEpochResponseTopic = TypedDict("OffsetForLeaderEpochResponseTopic", {"topic": str,
+    "partitions": list[OffsetForLeaderEpochResponsePartition]})
+OffsetForLeaderEpochResponse = TypedDict("OffsetForLeaderEpochResponse", {"throttle_time_ms": NotRequired[int],
+    "topics": list[OffsetForLeaderEpochResponseTopic]})
+SaslAuthenticateRequest = TypedDict("SaslAuthenticateRequest", {"auth_bytes": bytes})
+SaslAuthenticateResponse = TypedDict("SaslAuthenticateResponse", {"error_code": int, "error_message": str | None,
+    "auth_bytes": bytes, "session_lifetime_ms": NotRequired[int]})
+DeleteGroupsRequest = TypedDict("DeleteGroupsRequest", {"group_ids": Sequence[str]})
+DeleteGroupsResponseResult = TypedDict("DeleteGroupsResponseResult", {"group_id": str, "error_code": int})
+DeleteGroupsResponse = TypedDict("DeleteGroupsResponse", {"throttle_time_ms": int,
+    "results": list[DeleteGroupsResponseResult]})
+DescribeConfigsRequestResource = TypedDict("DescribeConfigsRequestResource", {"resource_type": int,
+    "resource_name": str, "config_names": Sequence[str] | None})
+DescribeConfigsRequest = TypedDict("DescribeConfigsRequest", {"resources": Sequence[DescribeConfigsRequestResource],
+    "include_synonyms": NotRequired[bool], "include_documentation": NotRequired[bool]})
+DescribeConfigsResponseSynonym = TypedDict("DescribeConfigsResponseSynonym", {"name": str, "value": str | None,
+    "source": int})
+DescribeConfigsResponseConfig = TypedDict("DescribeConfigsResponseConfig", {"name": str, "value": str | None,
+    "read_only": bool, "config_source": NotRequired[int], "is_default": NotRequired[bool], "is_sensitive": bool,
+    "synonyms": NotRequired[list[DescribeConfigsResponseSynonym]], "config_type": NotRequired[int],
+    "documentation": NotRequired[str | None]})
+DescribeConfigsResponseResult = TypedDict("DescribeConfigsResponseResult", {"error_code": int,
+    "error_message": str | None, "resource_type": int, "resource_name": str,
+    "configs": list[DescribeConfigsResponseConfig]})
+DescribeConfigsResponse = TypedDict("DescribeConfigsResponse", {"throttle_time_ms": int,
+    "results": list[DescribeConfigsResponseResult]})
+DescribeProducersRequestTopic = TypedDict("DescribeProducersRequestTopic", {"topic": str, "partitions": Sequence[int]})
+DescribeProducersRequest = TypedDict("DescribeProducersRequest", {"topics": Sequence[DescribeProducersRequestTopic]})
+DescribeProducersResponseActiveProducer = TypedDict("DescribeProducersResponseActiveProducer", {"producer_id": int,
+    "producer_epoch": int, "last_sequence": int, "last_timestamp": int, "coordinator_epoch": int,
+    "current_txn_start_offset": int})
+DescribeProducersResponsePartition = TypedDict("DescribeProducersResponsePartition", {"partition": int,
+    "error_code": int, "error_message": str | None, "active_producers": list[DescribeProducersResponseActiveProducer]})
+DescribeProducersResponseTopic = TypedDict("DescribeProducersResponseTopic", {"topic": str,
+    "partitions": list[DescribeProducersResponsePartition]})
+DescribeProducersResponse = TypedDict("DescribeProducersResponse", {"throttle_time_ms": int,
+    "topics": list[DescribeProducersResponseTopic]})
+ConsumerGroupDescribeRequest = TypedDict("ConsumerGroupDescribeRequest", {"group_ids": Sequence[str],
+    "include_authorized_operations": NotRequired[bool]})
+ConsumerGroupDescribeResponseTopicPartition = TypedDict("ConsumerGroupDescribeResponseTopicPartition",
+    {"topic_id": bytes, "topic_name": str, "partitions": list[int]})
+ConsumerGroupDescribeResponseAssignment = TypedDict("ConsumerGroupDescribeResponseAssignment",
+    {"topic_partitions": list[ConsumerGroupDescribeResponseTopicPartition]})
+ConsumerGroupDescribeResponseTargetAssignment = TypedDict("ConsumerGroupDescribeResponseTargetAssignment",
+    {"topic_partitions": list[ConsumerGroupDescribeResponseTopicPartition]})
+ConsumerGroupDescribeResponseMember = TypedDict("ConsumerGroupDescribeResponseMember", {"member_id": str,
+    "instance_id": str | None, "rack_id": str | None, "member_epoch": int, "client_id": str, "client_host": str,
+    "subscribed_topic_names": list[str], "subscribed_topic_regex": str | None,
+    "assignment": ConsumerGroupDescribeResponseAssignment,
+    "target_assignment": ConsumerGroupDescribeResponseTargetAssignment, "member_type": NotRequired[int]})
+ConsumerGroupDescribeResponseGroup = TypedDict("ConsumerGroupDescribeResponseGroup", {"error_code": int,
+    "error_message": str | None, "group_id": str, "group_state": str, "group_epoch": int, "assignment_epoch": int,
+    "assignor_name": str, "members": list[ConsumerGroupDescribeResponseMember], "authorized_operations": int})
+ConsumerGroupDescribeResponse = TypedDict("ConsumerGroupDescribeResponse", {"throttle_time_ms": int,
+    "groups": list[ConsumerGroupDescribeResponseGroup]})
