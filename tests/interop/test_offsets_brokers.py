@@ -23,6 +23,7 @@ from consumerd.member.offsets import (
 )
 from consumerd.net.zk import Session
 from consumerd.wire.registry import owner_path
+from consumerd.wire.v08 import NO_UUID
 from tests.support.kafka import RELEASES
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.interop
 PLACE = TopicPartition.numbered("events", 0)
-EVERYDAY = ("0.8.2.2", "3.9.1")
+#: The newest one reads offsets by topic ids.
+EVERYDAY = ("0.8.2.2", "4.3.1")
 OTHER = TopicPartition.numbered("events", 1)
 
 
@@ -57,6 +59,8 @@ async def test_reads_back_commits_and_rejects_other_members(version: str, kafka:
 
         await client.retrying("create the topic", led)
         await client.retrying("find the coordinator", lambda: client.coordinator("group"))
+        named_by_id = client.known_topic_id("events") != NO_UUID
+        assert named_by_id is (RELEASES[version].number >= (2, 8))  # since 4.1 offsets are read by it
         store = KafkaOffsetStore(client, "group", metadata="by a test", retention=3600)
         assert await client.retrying("load", lambda: store.load([PLACE, OTHER])) == {}
         result = await store.commit({PLACE: 5, OTHER: 0}, session_id=0)

@@ -16,7 +16,7 @@ import asyncio
 import math
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
@@ -27,6 +27,7 @@ from consumerd.net import ConnectionClosedError
 from consumerd.net.client import BrokerRefusedError, topic_error
 from consumerd.wire.v08.apis import OFFSET_COMMIT, OFFSET_FETCH
 from consumerd.wire.v08.error_codes import ErrorCode
+from consumerd.wire.v08.schema import NO_UUID
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -38,15 +39,21 @@ if TYPE_CHECKING:
         OffsetCommitRequest,
         OffsetCommitRequestPartition,
         OffsetFetchRequest,
+        OffsetFetchRequestGroup,
         OffsetFetchRequestPartition,
-        OffsetFetchRequestTopic,
+        OffsetFetchResponse,
+        OffsetFetchResponsePartitionResponse,
+        OffsetFetchResponseResponsePartitionResponse,
     )
     from consumerd.wire.v08.schema import Api, RequestT, ResponseT
 
-#: Version 0 of both is ZooKeeper's; the later ones here are the last that name topics and are for one group.
+#: Version 0 of both is ZooKeeper's; the later ones here are the last that name topics and not their ids.
 FIRST_VERSION: Final = 1
 LAST_COMMIT_VERSION: Final = 9
-LAST_FETCH_VERSION: Final = 7
+_LAST_FETCH_WITH_NAMES: Final = 9
+_Fetched: TypeAlias = "list[OffsetFetchResponsePartitionResponse] | list[OffsetFetchResponseResponsePartitionResponse]"
+#: The first version of OFFSET_FETCH for several groups.
+_GROUPS_SINCE: Final = 8
 #: The first version of OFFSET_COMMIT with static members.
 _INSTANCE_SINCE: Final = 7
 #: The first version of OFFSET_FETCH in which partitions are not structures, and that reads all of a group.
@@ -186,29 +193,29 @@ class KafkaOffsetStore:
 
     async def read(self, partitions: Iterable[TopicPartition] | None) -> dict[TopicPartition, CommittedOffset]:
         """As `load`, with the metadata; with None, all that the group committed (since 0.10.2)."""
-        topics: list[OffsetFetchRequestTopic] | None = None
+        by_topic: defaultdict[str, list[int]] = defaultdict(list)
+        for partition in partitions or ():
+            by_topic[partition.topic].append(partition.partition)
         channel = await self._channel()
-        first, last = FIRST_VERSION if partitions is not None else _PLAIN_NUMBERS_SINCE, LAST_FETCH_VERSION
+        ids = {topic: self._client.known_topic_id(topic) for topic in by_topic}
+        first = FIRST_VERSION if partitions is not None else _PLAIN_NUMBERS_SINCE
+        last = _LAST_FETCH_WITH_NAMES if partitions is None or NO_UUID in ids.values() else None
         if self._version is not None and partitions is not None:
             first = last = _FETCH_FOR[self._version]
         version = channel.versions.pick(OFFSET_FETCH, at_least=first, at_most=last)
-        if partitions is not None:
-            by_topic: defaultdict[str, list[int]] = defaultdict(list)
-            for partition in partitions:
-                by_topic[partition.topic].append(partition.partition)
-            topics = [_asked(topic, numbers, version) for topic, numbers in by_topic.items()]
         what = f"cannot read the offsets of group {self._group!r}"
-        body: OffsetFetchRequest = {"group_id": self._group, "topics": topics}
+        body = _fetch_body(self._group, None if partitions is None else by_topic, ids, version)
         answer = await self._ask(channel, OFFSET_FETCH, body, version, what)
-        self._raise(answer.get("error_code", 0), what)
+        code, topics = _fetched(answer, {topic_id: topic for topic, topic_id in ids.items()}, version, what)
+        self._raise(code, what)
         found = {}
-        for topic in answer["responses"]:
-            for part in topic["partition_responses"]:
+        for topic, parts in topics:
+            for part in parts:
                 if version == 0 and part["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     continue  # no node: there is none. A coordinator of 0.8.2 says so before it knows its topics
-                self._raise(part["error_code"], what, topic["topic"])
+                self._raise(part["error_code"], what, topic)
                 if part["offset"] != _NO_OFFSET:
-                    partition = TopicPartition.numbered(topic["topic"], part["partition"])
+                    partition = TopicPartition.numbered(topic, part["partition"])
                     epoch = part.get("committed_leader_epoch", _NO_EPOCH)
                     known = None if epoch == _NO_EPOCH else epoch
                     found[partition] = CommittedOffset(part["offset"], part["metadata"], known)
@@ -312,13 +319,52 @@ class KafkaOffsetStore:
             return
         if code in MOVED:
             self._client.forget_coordinator(self._group)
+        if code == ErrorCode.UNKNOWN_TOPIC_ID:
+            self._client.stale([topic])  # the topic is another one by now, or new to the coordinator
         if error.retriable or code in _PASSING:
             raise OffsetsUnavailableError(str(error))
         raise error
 
 
-def _asked(topic: str, numbers: list[int], version: int) -> OffsetFetchRequestTopic:
-    if version < _PLAIN_NUMBERS_SINCE:
-        rows: list[OffsetFetchRequestPartition] = [{"partition": number} for number in numbers]
-        return {"topic": topic, "partitions": rows}
-    return {"topic": topic, "partitions": numbers}
+def _fetch_body(
+    group: str, by_topic: Mapping[str, list[int]] | None, ids: Mapping[str, bytes], version: int
+) -> OffsetFetchRequest:
+    """A request for these partitions, or for all (None)."""
+    if version >= _GROUPS_SINCE:
+        of_group: OffsetFetchRequestGroup = {"group_id": group, "topics": None}
+        if by_topic is not None:
+            of_group["topics"] = [
+                {"topic": topic, "topic_id": ids[topic], "partitions": numbers} for topic, numbers in by_topic.items()
+            ]
+        return {"groups": [of_group]}
+    if by_topic is None:
+        return {"group_id": group, "topics": None}
+    if version >= _PLAIN_NUMBERS_SINCE:
+        return {
+            "group_id": group,
+            "topics": [{"topic": topic, "partitions": numbers} for topic, numbers in by_topic.items()],
+        }
+    rows: dict[str, list[OffsetFetchRequestPartition]] = {
+        topic: [{"partition": number} for number in numbers] for topic, numbers in by_topic.items()
+    }
+    return {"group_id": group, "topics": [{"topic": topic, "partitions": row} for topic, row in rows.items()]}
+
+
+def _fetched(
+    answer: OffsetFetchResponse, names: Mapping[bytes, str], version: int, what: str
+) -> tuple[int, list[tuple[str, _Fetched]]]:
+    """The error of a response and its partitions by topic. `names`: those of topic ids; others were not requested."""
+    if version < _GROUPS_SINCE:
+        return answer.get("error_code", 0), [
+            (topic["topic"], topic["partition_responses"]) for topic in answer["responses"]
+        ]
+    if len(answer["groups"]) != 1:
+        raise BrokerError(f"{what}: the broker returned {len(answer['groups'])} groups instead of one")
+    (group,) = answer["groups"]
+    if version <= _LAST_FETCH_WITH_NAMES:
+        return group["error_code"], [(topic["topic"], topic["partition_responses"]) for topic in group["responses"]]
+    return group["error_code"], [
+        (names[topic["topic_id"]], topic["partition_responses"])
+        for topic in group["responses"]
+        if topic["topic_id"] in names
+    ]

@@ -32,6 +32,7 @@ from consumerd.net.client.metadata import MISSING_TOPIC, NO_CREATION_SINCE, Clus
 from consumerd.net.client.retrying import log_retry, passes, retry
 from consumerd.wire.v08.apis import GROUP_COORDINATOR, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode
+from consumerd.wire.v08.schema import NO_UUID
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
@@ -285,6 +286,10 @@ class ClusterClient:
     def known_leader(self, topic: str, partition: int) -> Node | None:
         """Return the leader of a partition; None if there is none, or the metadata of the topic are old or missing."""
         return self.metadata.leader(topic, partition) if self.is_fresh(topic) else None
+
+    def known_topic_id(self, topic: str) -> bytes:
+        """Return the id of a topic; NO_UUID if it has none, or the metadata of the topic are old or missing."""
+        return self.metadata.topic_id(topic) if self.is_fresh(topic) else NO_UUID
 
     def leaderless(self, topic: str, partition: int) -> BrokerError:
         """Return the reason why a partition has no leader, by the metadata, and mark those of its topic as stale."""

@@ -17,7 +17,8 @@ from consumerd.net import ConnectionClosedError
 from consumerd.net.client import BrokerRefusedError, error_of
 from consumerd.wire.v08.apis import OFFSET_COMMIT, OFFSET_FETCH
 from consumerd.wire.v08.errors import UnsupportedApiError
-from consumerd.wire.v08.messages import encode_request
+from consumerd.wire.v08.messages import decode_request, encode_request
+from consumerd.wire.v08.schema import NO_UUID
 from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 
 if TYPE_CHECKING:
@@ -49,6 +50,14 @@ class Cluster:
         #: Happens while the channel is opened.
         self.meanwhile: Callable[[], None] = lambda: None
         self.known: list[int | Exception] = []
+        self.ids: dict[str, bytes] = {}
+        self.old: list[str] = []
+
+    def known_topic_id(self, topic: str) -> bytes:
+        return self.ids.get(topic, NO_UUID)
+
+    def stale(self, topics: list[str]) -> None:
+        self.old += topics
 
     async def coordinator(self, group: str) -> int:
         found = self.known.pop(0) if self.known else 1
@@ -72,6 +81,8 @@ class Cluster:
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
+        if api is OFFSET_FETCH and version >= 8 and "groups" not in answer:
+            return {"groups": [{"group_id": "g", "error_code": 0, **answer}]}
         return cast("dict[str, Any]", answer)
 
 
@@ -81,8 +92,11 @@ def store(cluster: Cluster, *args: Any, **options: Any) -> KafkaOffsetStore:
 
 def told(code: int, **fields: Any) -> dict[str, Any]:
     """An answer about one partition."""
-    part = {"partition": 0, "error_code": code, **fields}
-    return {"responses": [{"topic": "t", "partition_responses": [part]}]}
+    return {"responses": [{"topic": "t", "partition_responses": [part_of(code, **fields)]}]}
+
+
+def part_of(code: int, **fields: Any) -> dict[str, Any]:
+    return {"partition": 0, "offset": -1, "metadata": "", "error_code": code, **fields}
 
 
 class Membership:
@@ -283,7 +297,7 @@ async def test_loads_offsets_with_their_metadata() -> None:
     assert await store(cluster).peek([PLACE, OTHER]) == {PLACE: 0, OTHER: 8}
 
 
-@pytest.mark.parametrize(("commits", "fetches"), [(0, 0), (1, 1), (2, 1), (None, 7)])
+@pytest.mark.parametrize(("commits", "fetches"), [(0, 0), (1, 1), (2, 1)])
 async def test_reads_with_the_version_that_belongs_to_the_one_of_commits(commits: Any, fetches: int) -> None:
     cluster = Cluster(told(0, offset=-1, metadata=""))
     assert await store(cluster, version=commits).load([PLACE]) == {}
@@ -298,7 +312,49 @@ async def test_reads_all_offsets_of_the_group_with_the_newest_version(version: A
     cluster = Cluster({"error_code": 0, "responses": []})
     assert await store(cluster, version=version).read(None) == {}
     ((_, asked, body),) = cluster.asked
-    assert (asked, body["topics"]) == (7, None)
+    assert (asked, body) == (9, {"groups": [{"group_id": "g", "topics": None}]})
+
+
+@pytest.mark.parametrize(("served", "ids", "asked"), [(7, True, 7), (8, True, 8), (10, False, 9), (10, True, 10)])
+async def test_reads_with_the_newest_version_and_by_topic_id_where_all_are_known(
+    served: int, ids: bool, asked: int
+) -> None:
+    one, other = bytes([1] * 16), bytes([2] * 16)
+    topics = [
+        ({"topic": "t"}, {"topic_id": one}, {"partition": 0, "offset": 3, "metadata": "x"}),
+        ({"topic": "u"}, {"topic_id": other}, {"partition": 3, "offset": 8, "metadata": ""}),
+    ]
+    rows = [
+        {**(by_id if asked == 10 else name), "partition_responses": [{**part, "error_code": 0}]}
+        for name, by_id, part in topics
+    ]
+    cluster = Cluster({"error_code": 0, "responses": rows})
+    cluster.versions = older_broker(8, served)
+    cluster.ids = {"t": one} | ({"u": other} if ids else {})
+    assert await store(cluster).read([PLACE, OTHER]) == {PLACE: CommittedOffset(3, "x"), OTHER: CommittedOffset(8, "")}
+    ((_, version, body),) = cluster.asked
+    data = encode_request(OFFSET_FETCH, version, body, correlation_id=0, client_id=None)
+    sent = decode_request(OFFSET_FETCH, data[4:]).body
+    of_group: Any = sent if asked < 8 else sent["groups"][0]
+    assert (version, of_group["group_id"]) == (asked, "g")
+    assert of_group["topics"] == [
+        {**(by_id if asked == 10 else name), "partitions": [part["partition"]]} for name, by_id, part in topics
+    ]
+
+
+async def test_reads_again_by_name_after_the_coordinator_does_not_know_a_topic_id() -> None:
+    cluster = Cluster({"responses": [{"topic_id": bytes([1] * 16), "partition_responses": [part_of(100)]}]})
+    cluster.ids = {"t": bytes([1] * 16)}
+    with pytest.raises(OffsetsUnavailableError, match="UNKNOWN_TOPIC_ID"):
+        await store(cluster).load([PLACE])
+    assert cluster.old == ["t"]
+
+
+@pytest.mark.parametrize("number", [0, 2])
+async def test_rejects_a_response_that_is_not_about_one_group(number: int) -> None:
+    cluster = Cluster({"groups": [{"group_id": "g", "error_code": 0, "responses": []}] * number})
+    with pytest.raises(BrokerError, match=f"the broker returned {number} groups instead of one"):
+        await store(cluster).load([PLACE])
 
 
 @pytest.mark.parametrize(("code", "forgotten"), [(15, 1), (16, 1), (14, 0), (27, 0)])

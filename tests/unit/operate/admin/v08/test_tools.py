@@ -238,7 +238,12 @@ def consumer(name: str, topics: list[str], pattern: str | None, has: list[int], 
     }  # fmt: skip
 
 
-NOTHING_COMMITTED: Answer = {"error_code": 0, "responses": []}
+def offsets_of_group(*responses: Answer) -> Answer:
+    """An answer to OffsetFetch of version 9."""
+    return {"groups": [{"group_id": "g", "error_code": 0, "responses": list(responses)}]}
+
+
+NOTHING_COMMITTED = offsets_of_group()
 
 
 @pytest.mark.asyncio
@@ -593,7 +598,7 @@ def committed(offset: int, *, epoch: int = -1, metadata: str = "") -> Answer:
     part = {
         "partition": 0, "offset": offset, "committed_leader_epoch": epoch, "metadata": metadata, "error_code": 0,
     }  # fmt: skip
-    return {"error_code": 0, "responses": [{"topic": "t", "partition_responses": [part]}]}
+    return offsets_of_group({"topic": "t", "partition_responses": [part]})
 
 
 def epoch_end(epoch: int, offset: int, error: int = 0) -> Answer:
