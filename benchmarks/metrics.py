@@ -19,7 +19,6 @@ import time
 from types import SimpleNamespace
 from typing import Any, cast
 
-from consumerd.member.consumer.work import PartitionWork
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 from benchmarks.race import Measurement, compared, show
@@ -28,6 +27,7 @@ from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, RetryPolicy, retrying
 from consumerd.handlers.builtin.null import NullHandler
 from consumerd.member.consumer.fence import FIXED_SESSION, Fence, FixedLease
+from consumerd.member.consumer.partition_work import PartitionWork
 from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.member.consumer.sinks import PlainHandler
 from consumerd.member.consumer.stats import ConsumerStats

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _Item = TypeVar("_Item")
 
 
-def in_pieces(items: Iterable[_Item], count: int, size: int, size_of: Callable[[_Item], int]) -> Iterator[list[_Item]]:
+def in_chunks(items: Iterable[_Item], count: int, size: int, size_of: Callable[[_Item], int]) -> Iterator[list[_Item]]:
     """The items, in order, as lists of at most `count`.
 
     A list ends before the item that would bring the sum of `size_of` beyond `size`, unless it is the list's only one.

@@ -1,8 +1,8 @@
 """The context of a handler: the identity of its member, and the calls that it may make to the member.
 
 Strategy: the member brings its identity and `MemberPort`; the stages around the handler add its name, settings and
-metrics (`consumerd.handlers.stages`). Outside of a member (`handlers test`, replays, tests) the same context is there,
-with a port that owns nothing.
+metrics (`consumerd.handlers.handler_stages`). Outside of a member (`handlers test`, replays, tests) the same context is
+there, with a port that owns nothing.
 """
 
 from __future__ import annotations

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from consumerd.base.errors import HandlerLoadError
 from consumerd.handlers.api import keeps_positions
+from consumerd.handlers.chunks import in_chunks
 from consumerd.handlers.contents import known_timestamp
 from consumerd.handlers.dead_letter_files import file_digest, opened_letters, read_lines
 from consumerd.handlers.loading import plain_handler
 from consumerd.handlers.messages import Batch
-from consumerd.handlers.picked import PickedContent
-from consumerd.handlers.pieces import in_pieces
+from consumerd.handlers.sparse_content import SparseContent
 from consumerd.producer import ProducerData
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class HandlerTarget:
     async def replay(self, letters: Sequence[StoredLetter]) -> None:
         """Batches of letters of one log each, in the order of the file."""
         for (partition, log), group in groupby(letters, key=lambda letter: (letter.message.partition, letter.log)):
-            batch = Batch(partition, PickedContent([letter.message for letter in group], log=log))
+            batch = Batch(partition, SparseContent([letter.message for letter in group], log=log))
             await self._handler.handle(batch)
 
 
@@ -108,7 +108,7 @@ async def replay(
         with opened_letters(path) as file:
             digest = file_digest(file, path)
             lines = read_lines(file, path, progress.of(digest))
-            for group in in_pieces(lines, _GROUP, _GROUP_BYTES, _size):
+            for group in in_chunks(lines, _GROUP, _GROUP_BYTES, _size):
                 found = [line.letter for line in group if line.letter is not None]
                 problems += [f"{path}, byte {line.start}: {line.problem}" for line in group if line.letter is None]
                 wanted = [letter for letter in found if selection.takes(letter)]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, Literal
 import structlog
 
 from consumerd.base.errors import HandlerFailedError
+from consumerd.handlers.chunks import in_chunks
 from consumerd.handlers.dead_letters import Letter
-from consumerd.handlers.pieces import in_pieces
 from consumerd.handlers.tracebacks import brief, short_traceback
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class GivingUp:
                 "or dead_letter."
             ) from error
         if self._dead_letters is not None:
-            for piece in in_pieces(failed.messages(), _LETTERS, _LETTER_BYTES, _payload_size):
+            for piece in in_chunks(failed.messages(), _LETTERS, _LETTER_BYTES, _payload_size):
                 letters = [Letter(message, error, attempts, log=failed.log, traceback=traceback) for message in piece]
                 await self._write(self._dead_letters, letters)
         given_up_as = self._counts.skipped if self._dead_letters is None else self._counts.dead_lettered

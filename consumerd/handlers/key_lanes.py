@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 from consumerd.base.errors import HandlerFailedError, HandlerLoadError
 from consumerd.handlers.api import Handler, keeps_positions
+from consumerd.handlers.chunks import in_chunks
 from consumerd.handlers.counts import HandlerCounts
 from consumerd.handlers.giving_up import GivingUp
 from consumerd.handlers.loading import plain_handler
 from consumerd.handlers.messages import Batch
-from consumerd.handlers.picked import PickedContent
-from consumerd.handlers.pieces import in_pieces
+from consumerd.handlers.sparse_content import SparseContent
 from consumerd.wire.crc import crc32
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class KeyLanes(Handler):
         """Return when all of `batch` is handled; handled messages are marked from its front on meanwhile."""
         if self._key is None and batch.keys is None:
             raise HandlerFailedError(no_keys(self._name))
-        for piece in in_pieces(batch.messages(), _PIECE, _PIECE_BYTES, lambda message: len(message.payload or b"")):
+        for piece in in_chunks(batch.messages(), _PIECE, _PIECE_BYTES, lambda message: len(message.payload or b"")):
             await self._handle_piece(batch, piece)
 
     async def _handle_piece(self, batch: Batch, piece: Sequence[Message]) -> None:
@@ -129,7 +129,7 @@ class _Share(Batch):
     __slots__ = ("_numbers", "progressed")
 
     def __init__(self, whole: Batch, piece: Sequence[Message], numbers: list[int]) -> None:
-        content = PickedContent([piece[number] for number in numbers], log=whole.log, decoded=whole.decoded)
+        content = SparseContent([piece[number] for number in numbers], log=whole.log, decoded=whole.decoded)
         super().__init__(whole.partition, content)
         self._numbers = numbers
         self.progressed: Callable[[], None] = lambda: None

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 from consumerd.base.errors import HandlerFailedError, HandlerLoadError, reason_of
 from consumerd.base.plugins import HANDLER, call, find
 from consumerd.handlers.api import Handler
-from consumerd.handlers.pieces import in_pieces
+from consumerd.handlers.chunks import in_chunks
 from consumerd.handlers.threads import in_thread
 from consumerd.handlers.tracebacks import TOLD, short_traceback
 
@@ -86,7 +86,7 @@ class ProcessHandler(Handler):
     async def handle(self, batch: Batch) -> None:
         """Have a worker handle the messages. Raises what the handler raises, and WorkerDiedError."""
         handled = batch.handled
-        pieces = in_pieces(batch.rest(handled).messages(), _MESSAGES, _BYTES, lambda each: len(each.payload or b""))
+        pieces = in_chunks(batch.rest(handled).messages(), _MESSAGES, _BYTES, lambda each: len(each.payload or b""))
         for piece in pieces:
             worker = await self._idle.get()
             try:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from consumerd.base.errors import CorruptDataError
 from consumerd.base.partition import TopicPartition
+from consumerd.handlers.chunks import in_chunks
 from consumerd.handlers.messages import Batch, KeyedMessage, Message
-from consumerd.handlers.picked import PickedContent
-from consumerd.handlers.pieces import in_pieces
+from consumerd.handlers.sparse_content import SparseContent
 from consumerd.storage.log.dump import find_segments, read_segment
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ def batches(messages: Iterable[Message | KeyedMessage], size: BatchSettings) -> 
     for partition, of_partition in groupby(messages, key=lambda message: message.partition):
         # The leaves of a compressed message share its offset, and stay together.
         whole = (list(outer) for _, outer in groupby(of_partition, key=lambda message: message.offset))
-        for piece in in_pieces(whole, _COUNT, _BYTES, _size):
-            yield from size.cut(Batch(partition, PickedContent([*chain.from_iterable(piece)], contiguous=True)))
+        for piece in in_chunks(whole, _COUNT, _BYTES, _size):
+            yield from size.cut(Batch(partition, SparseContent([*chain.from_iterable(piece)], contiguous=True)))
 
 
 def _size(messages: list[Message | KeyedMessage]) -> int:

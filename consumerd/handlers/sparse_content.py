@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _Made = TypeVar("_Made")
 
 
-class PickedContent:
+class SparseContent:
     """`messages`, at least one, in the order of the log. There may be others between them, which are not meant, unless
     they are `contiguous`. They bring their values where they are `decoded`.
     """

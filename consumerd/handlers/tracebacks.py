@@ -35,7 +35,7 @@ TOLD: Final = "_consumerd_traceback"
 #: What calls the handler: frames up to the last of these are the way to it, libraries between them included.
 _CALLERS: Final = frozenset(
     f"{OURS}handlers/{name}.py"
-    for name in ("api", "decoding/stage", "key_lanes", "loading", "middleware", "processes", "retry", "stages")
+    for name in ("api", "decoding/stage", "key_lanes", "loading", "middleware", "processes", "retry", "handler_stages")
 )
 
 

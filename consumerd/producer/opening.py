@@ -17,7 +17,7 @@ from consumerd.base.address import format_address, parse_addresses
 from consumerd.base.clock import SystemClock
 from consumerd.base.plugins import PluginKind, find_instance
 from consumerd.net import connect as connect_to_broker
-from consumerd.net.client.making import find_broker, make_client, security_protocol
+from consumerd.net.client.factory import find_broker, make_client, security_protocol
 from consumerd.net.cluster import V08ClusterView, look_for_dialect
 from consumerd.net.cluster.entry import start_session
 from consumerd.net.zk import Session

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import HandlerContext, RetryPolicy, load_handler, make_handler, plain_handler
-from consumerd.handlers.stages import Stages
+from consumerd.handlers.handler_stages import Stages
 from consumerd.testing.clock import FakeClock, PassingPauses
 from consumerd.testing.errors import HarnessError
 from consumerd.testing.life import Life

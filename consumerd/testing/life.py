@@ -1,7 +1,7 @@
 """One life of a handler under test: the equivalent of a process, from its start to its stop or crash.
 
-Strategy: as in `consumerd.member.consumer.work`, batches of one partition are delivered in turn, and a `HandledPrefix`
-says what counts as handled. The logs and the committed offsets are handed in: they outlive the process.
+Strategy: as in `consumerd.member.consumer.partition_work`, batches of one partition are delivered in turn, and a
+`HandledPrefix` says what counts as handled. The logs and the committed offsets are handed in: they outlive the process.
 """
 
 from __future__ import annotations

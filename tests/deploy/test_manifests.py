@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import kubernetes_validate
 import pytest
 import yaml
-from consumerd.service.config.work import FetchSection
 
 from consumerd.service.config.model import parse
+from consumerd.service.config.processing import FetchSection
 from consumerd.service.daemon.signals import FORCE_SECONDS
 from tests.deploy.manifests import (
     CHART,

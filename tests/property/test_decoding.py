@@ -14,13 +14,13 @@ from unittest import mock
 
 import fastavro
 import pytest
-from consumerd.handlers.stages import Stages
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, DecodeError, Handler, Message, RetryPolicy
 from consumerd.handlers.decoding import load_decoder, make_decoder, stage
+from consumerd.handlers.handler_stages import Stages
 from consumerd.testing import FakeClock
 from consumerd.testing.records import MemoryDeadLetters
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set

@@ -15,8 +15,6 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from consumerd.net.client.making import make_client
-
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, HandlerContext, RetryPolicy, retrying
 from consumerd.handlers.forward.handler import ForwardHandler
@@ -24,6 +22,7 @@ from consumerd.handlers.forward.identity import SourceMark
 from consumerd.handlers.forward.mapping import BrokerMajorNumbering, TopicNaming
 from consumerd.handlers.forward.settings import ForwardResume, ForwardSettings
 from consumerd.net import ConnectionSettings
+from consumerd.net.client.factory import make_client
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 from consumerd.wire.v08.error_codes import ErrorCode
 from tests.simulation.daemon import ProcessClock

@@ -10,10 +10,9 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from consumerd.member.consumer.work import PartitionWork
-
 from consumerd.handlers.forward.feed import PartitionFeed
 from consumerd.handlers.forward.handler import ForwardHandler
+from consumerd.member.consumer.partition_work import PartitionWork
 from tests.simulation.planted_forward import MUTATIONS as OF_HANDLER
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from consumerd.handlers.picked import PickedContent
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConsumerdError
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, FileDeadLetters, HandlerContext, Letter, Message, load_handler
+from consumerd.handlers.sparse_content import SparseContent
 from consumerd.net import connect
 from consumerd.storage.archives.outputs import is_output
 from consumerd.storage.broker import Broker, BrokerConfig
@@ -77,7 +77,7 @@ PLAIN = [
 
 def batch(topic: str) -> Batch:
     partition = TopicPartition(topic, 0, 0)
-    return Batch(partition, PickedContent([Message(partition, 0, 0, 9, b"x")]))
+    return Batch(partition, SparseContent([Message(partition, 0, 0, 9, b"x")]))
 
 
 def everything(folder: Path) -> set[str]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 import trustme
-from consumerd.handlers.picked import PickedContent
 from cryptography import x509
 
 from consumerd.base.clock import SystemClock
@@ -21,6 +20,7 @@ from consumerd.base.errors import ConfigError
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, HandlerContext, Message, load_handler
 from consumerd.handlers.builtin.http import HttpRequestError
+from consumerd.handlers.sparse_content import SparseContent
 from consumerd.net import ConnectionSettings
 from consumerd.net.zk import DigestMd5
 from consumerd.service.config.base import SecretStr
@@ -159,7 +159,7 @@ async def http_handler(port: int, tls: TlsSection) -> None:
     try:
         while True:
             with pytest.raises(HttpRequestError):
-                await handler.handle(Batch(partition, PickedContent([Message(partition, 0, 0, 9, b"x")])))
+                await handler.handle(Batch(partition, SparseContent([Message(partition, 0, 0, 9, b"x")])))
     finally:
         await handler.stop()
 
@@ -251,7 +251,7 @@ async def test_each_request_has_the_headers_of_its_time(tmp_path: Path) -> None:
         handler = load_handler("http", {"url": receiver.url, "header_files": {"Authorization": str(token)}})
         await handler.start(HandlerContext("g", "g_1", CLOCK))
         for _ in range(2):
-            await handler.handle(Batch(partition, PickedContent([Message(partition, 0, 0, 9, b"x")])))
+            await handler.handle(Batch(partition, SparseContent([Message(partition, 0, 0, 9, b"x")])))
             replace(token, "Bearer second")
         await handler.stop()
     assert [each.headers["Authorization"] for each in receiver.requests] == ["Bearer first", "Bearer second"]

@@ -9,9 +9,9 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from consumerd.service.config.work import DaemonSection
 
 from consumerd.base.errors import ExitCode
+from consumerd.service.config.processing import DaemonSection
 from consumerd.service.config.servers import KafkaSection, ZooKeeperSection
 from consumerd.service.daemon.health import STUCK_AFTER
 from consumerd.service.daemon.service import STARTED_AFTER

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trustme
 from aiozk.protocol import ConnectRequest
-from consumerd.handlers.picked import PickedContent
 
 import consumerd
 from consumerd.base.clock import SystemClock
@@ -25,6 +24,7 @@ from consumerd.base.errors import ConsumerdError
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, HandlerContext, Message, load_handler
 from consumerd.handlers.builtin.http import HttpRequestError
+from consumerd.handlers.sparse_content import SparseContent
 from consumerd.net import ConnectionSettings, connect
 from consumerd.net.zk import ConnectionLimits, NotConnected, ZooKeeperHost
 from consumerd.net.zk.connection import ConnectionEnded, ZooKeeperConnection
@@ -114,7 +114,7 @@ async def http_handler(port: int, authority: Path) -> None:
     await handler.start(HandlerContext("g", "g_1", CLOCK))
     try:
         partition = TopicPartition("t", 0, 0)
-        await handler.handle(Batch(partition, PickedContent([Message(partition, 0, 0, 9, b"x")])))
+        await handler.handle(Batch(partition, SparseContent([Message(partition, 0, 0, 9, b"x")])))
     finally:
         await handler.stop()
 

@@ -25,7 +25,7 @@ from consumerd.base.errors import HandlerFailedError
 from consumerd.base.threads import until_done
 from consumerd.handlers.api import Handler
 from consumerd.handlers.builtin.records import encode_records
-from consumerd.handlers.pieces import in_pieces
+from consumerd.handlers.chunks import in_chunks
 from consumerd.handlers.threads import in_thread
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ async def _feed(process: asyncio.subprocess.Process, batch: Batch) -> None:
     """Write all lines. The task that reads its answers notices a program that stops reading."""
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        for piece in in_pieces(encode_records(batch), _LINES, _BYTES, len):
+        for piece in in_chunks(encode_records(batch), _LINES, _BYTES, len):
             process.stdin.write(b"".join(piece))
             await process.stdin.drain()
 

@@ -34,8 +34,8 @@ import structlog
 from consumerd.base.errors import HandlerFailedError, HandlerLoadError
 from consumerd.base.partition import UNKNOWN_LOG, LogId
 from consumerd.handlers.api import Handler, PartitionTakenError, SinkPosition
+from consumerd.handlers.chunks import in_chunks
 from consumerd.handlers.contents import known_timestamp
-from consumerd.handlers.pieces import in_pieces
 from consumerd.handlers.secret_options import Secret  # noqa: TC001 - `config show` reads the type
 from consumerd.net.addresses import connect_reason
 
@@ -304,7 +304,7 @@ class PostgresHandler(Handler):
         import asyncpg  # noqa: PLC0415
 
         try:
-            for piece in in_pieces(batch.messages(), _ROWS, _ROW_BYTES, _size):
+            for piece in in_chunks(batch.messages(), _ROWS, _ROW_BYTES, _size):
                 await connection.copy_records_to_table(
                     self._name,
                     schema_name=self._schema or None,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 from consumerd.base.errors import ExitCode, HandlerFailedError
 from consumerd.handlers.api import Handler
 from consumerd.handlers.builtin.records import encode_records
-from consumerd.handlers.pieces import in_pieces
+from consumerd.handlers.chunks import in_chunks
 from consumerd.handlers.threads import in_thread
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class PrintHandler(Handler):
 
     def _write(self, batch: Batch, stop: threading.Event) -> None:
         """Write until all is out or `stop` is set; marks the messages whose lines are out as a whole."""
-        for piece in in_pieces(self.lines(batch.rest(batch.handled)), LINES, BYTES, len):
+        for piece in in_chunks(self.lines(batch.rest(batch.handled)), LINES, BYTES, len):
             self._write_lines(batch, piece, stop)
             if stop.is_set():
                 return

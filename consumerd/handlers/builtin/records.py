@@ -15,8 +15,8 @@ from json.encoder import encode_basestring
 from typing import TYPE_CHECKING
 
 from consumerd.base.partition import NO_BROKER
+from consumerd.handlers.chunks import in_chunks
 from consumerd.handlers.contents import known_timestamp
-from consumerd.handlers.pieces import in_pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +62,7 @@ def encode_pieces(batch: Batch, lines: int, size: int) -> Iterator[bytes]:
     """
     buffer = batch.buffer
     if buffer is None:
-        yield from map(b"".join, in_pieces(encode_records(batch), lines, size, len))
+        yield from map(b"".join, in_chunks(encode_records(batch), lines, size, len))
         return
     origin, number = _origin(batch).encode(), buffer.first
     end = buffer.first + len(batch)

@@ -15,7 +15,7 @@ import structlog
 from consumerd.base.errors import HandlerFailedError
 from consumerd.base.metrics import TargetCounts
 from consumerd.handlers import Handler
-from consumerd.handlers.pieces import in_pieces
+from consumerd.handlers.chunks import in_chunks
 from consumerd.producer import (
     EncodingError,
     MessageSizeTooLargeError,
@@ -77,7 +77,7 @@ class MirrorHandler(Handler):
         try:
             if self._topics is not None:
                 await self._topics.ensure(batch.topic)
-            for piece in in_pieces(batch.rest(batch.handled), MESSAGES, BYTES, len):
+            for piece in in_chunks(batch.rest(batch.handled), MESSAGES, BYTES, len):
                 self.counts.sent[batch.topic] += len(piece)
                 await self._producer.send(batch.topic, piece, key=key)
                 batch.mark(batch.handled + len(piece))

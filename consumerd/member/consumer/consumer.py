@@ -3,8 +3,8 @@
 Strategy: one queue of events, one loop that feeds them to the pure machine
 (`consumerd.group.membership.ZooKeeperMember`), one method per kind of action. Each action that takes time runs in a
 task of one TaskGroup and puts its answer into the queue; so the machine is never entered twice, and there is no lock
-around decisions. Three functions tell the story: `run` (start, main loop, end: `consumerd.member.consumer.running`),
-`_perform` (an action), and `request_stop`.
+around decisions. Three functions tell the story: `run` (start, main loop, end:
+`consumerd.member.consumer.running_member`), `_perform` (an action), and `request_stop`.
 
     ZooKeeper session ──events──►┐                           ┌──► GroupCoordination (znodes)
     watches, timer, answers ────►│ queue ► ZooKeeperMember ──┤
@@ -28,7 +28,9 @@ from consumerd.member.consumer.controls import PartitionControls
 from consumerd.member.consumer.coordination import GroupCoordination
 from consumerd.member.consumer.errors import GroupRefusedError
 from consumerd.member.consumer.fence import Fence
+from consumerd.member.consumer.missing_topics import MissingTopics
 from consumerd.member.consumer.running import RunningMember
+from consumerd.member.consumer.running_member import RunningMember
 from consumerd.member.consumer.taken_id import TakenId
 
 if TYPE_CHECKING:
@@ -95,7 +97,7 @@ class GroupConsumer(RunningMember[events.Event]):
         self._shown: dict[TopicPartition, int] | None = None
         self._blocked = BlockedClaims(settings.group)
         self._taken_id = TakenId(settings.group, settings.consumer_id, clock)
-        self._awaited = AwaitedTopics(settings.group, settings.subscription)
+        self._awaited = MissingTopics(settings.group, settings.subscription)
         #: Set by `_begin`.
         self._unsubscribe: Callable[[], None]
         self._member = ZooKeeperMember(settings.consumer_id, settings.subscription, settings.membership, backend.rules)
@@ -154,7 +156,7 @@ class GroupConsumer(RunningMember[events.Event]):
             case events.Triggered():
                 self._trigger_queued = False
             case events.SubscriptionChanged(subscription):
-                self._awaited = AwaitedTopics(self.settings.group, subscription)
+                self._awaited = MissingTopics(self.settings.group, subscription)
                 self._unregistered.clear()
                 self._coordination.change_subscription(subscription)
             case events.Registered():

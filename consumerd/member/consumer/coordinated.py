@@ -24,7 +24,9 @@ from consumerd.member.consumer.awaited import AwaitedTopics
 from consumerd.member.consumer.controls import PartitionControls
 from consumerd.member.consumer.fence import Fence, GroupLease
 from consumerd.member.consumer.group_requests import GroupRequests
+from consumerd.member.consumer.missing_topics import MissingTopics
 from consumerd.member.consumer.running import RunningMember
+from consumerd.member.consumer.running_member import RunningMember
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ class CoordinatedConsumer(RunningMember[events.Event]):
             events.ReadTopics: requests.read_topics,
         }
         self._asking: dict[int, asyncio.Task[None]] = {}
-        self._awaited = AwaitedTopics(settings.group, settings.subscription)
+        self._awaited = MissingTopics(settings.group, settings.subscription)
         store = backend.store(settings.group, self._member)
         self.cluster, self.brokers = backend.cluster, backend.brokers
         self._partitions = self._make_partitions(
@@ -113,7 +115,7 @@ class CoordinatedConsumer(RunningMember[events.Event]):
         return self._member.settled
 
     def _subscription_changed(self, subscription: Subscription) -> events.Event:
-        self._awaited = AwaitedTopics(self.settings.group, subscription)
+        self._awaited = MissingTopics(self.settings.group, subscription)
         return events.SubscriptionChanged(subscription)
 
     # -- life

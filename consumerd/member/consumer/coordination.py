@@ -36,6 +36,7 @@ from consumerd.group.events import (
     Unregistered,
 )
 from consumerd.member.consumer.blocked import holder_of
+from consumerd.member.offsets.concurrent_calls import all_of
 from consumerd.member.offsets.together import all_of
 from consumerd.net.cluster.reading import read_all
 from consumerd.net.cluster.watched import WatchedNodes

@@ -17,6 +17,7 @@ from consumerd.member.consumer.controls import PartitionControls
 from consumerd.member.consumer.errors import FixedGroupError
 from consumerd.member.consumer.fence import FIXED_SESSION, Fence, FixedLease
 from consumerd.member.consumer.running import RunningMember
+from consumerd.member.consumer.running_member import RunningMember
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence

@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 _NOT_REGISTERED: Final = "no broker has registered them yet"
 
 
-class AwaitedTopics:
+class MissingTopics:
     """The topics of `subscription` that have not appeared yet."""
 
     def __init__(self, group: str, subscription: Subscription) -> None:

@@ -21,6 +21,8 @@ from consumerd.base.errors import BrokerError, ConsumerdError, ZooKeeperError, r
 from consumerd.handlers import PartitionTakenError
 from consumerd.member.consumer.commits import Commits
 from consumerd.member.consumer.owned_partition import OwnedPartition, OwnedView
+from consumerd.member.consumer.partition_work import BatchInHand, PartitionWork, WorkOwner
+from consumerd.member.consumer.start_offsets import REFUSED_PAUSE, RETRY_PAUSE, StartFinder
 from consumerd.member.consumer.starts import REFUSED_PAUSE, RETRY_PAUSE, StartFinder
 from consumerd.member.consumer.turnstile import Turnstile
 from consumerd.member.consumer.work import BatchInHand, PartitionWork, WorkOwner

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from consumerd.member.consumer.fence import Fence
     from consumerd.member.consumer.listeners import OwnershipHooks, RebalanceListener
     from consumerd.member.consumer.owned_partition import OwnedView
+    from consumerd.member.consumer.partition_work import BatchInHand
     from consumerd.member.consumer.protocols import PartitionPool
     from consumerd.member.consumer.settings import ConsumerSettings
     from consumerd.member.consumer.work import BatchInHand

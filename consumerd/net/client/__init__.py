@@ -18,8 +18,8 @@ if TYPE_CHECKING:
         error_of,
         topic_error,
     )
+    from consumerd.net.client.factory import find_broker, make_client
     from consumerd.net.client.fetching import FetchedPartition, FetchedPartitions, fetch_partitions
-    from consumerd.net.client.making import find_broker, make_client
     from consumerd.net.client.metadata import ClusterMetadata, Node, PartitionMetadata
     from consumerd.net.client.offsets import ListedOffsets, list_offsets
     from consumerd.net.client.opening import ChannelOpener
@@ -41,7 +41,7 @@ else:
                 " UnavailableError error_of topic_error"
             ),
             "consumerd.net.client.fetching": "FetchedPartition FetchedPartitions fetch_partitions",
-            "consumerd.net.client.making": "find_broker make_client",
+            "consumerd.net.client.factory": "find_broker make_client",
             "consumerd.net.client.metadata": "ClusterMetadata Node PartitionMetadata",
             "consumerd.net.client.offsets": "ListedOffsets list_offsets",
             "consumerd.net.client.opening": "ChannelOpener",

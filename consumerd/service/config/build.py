@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from consumerd.service.config.group import GroupSection
     from consumerd.service.config.model import Config
     from consumerd.service.config.monitoring import HealthTlsSection
+    from consumerd.service.config.processing import HandlerSection
     from consumerd.service.config.servers import LoginSection, TlsSection, ZooKeeperSaslSection, ZooKeeperSection
     from consumerd.service.config.work import HandlerSection
 

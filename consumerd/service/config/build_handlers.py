@@ -8,6 +8,7 @@ from consumerd.base.errors import ConfigError
 from consumerd.handlers import FileDeadLetters, RetryPolicy, load_handler
 from consumerd.handlers.decoding import load_decoder
 from consumerd.handlers.decoding.api import BYTES
+from consumerd.handlers.handler_stages import Stages
 from consumerd.handlers.key_lanes import has_key, no_keys
 from consumerd.handlers.middleware import load_middleware
 from consumerd.handlers.stages import Stages
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from consumerd.handlers import DeadLetters, Handler, OnFailure
     from consumerd.handlers.counts import HandlerCounts
     from consumerd.service.config.model import Config
+    from consumerd.service.config.processing import HandlerSection
     from consumerd.service.config.work import HandlerSection
 
 

@@ -16,6 +16,7 @@ from consumerd.handlers.secrets import HIDDEN, shown_options, without_passwords
 from consumerd.service.config.base import SecretStr, Section
 from consumerd.service.config.model import Config, parse
 from consumerd.service.config.problems import DELIMITER, PREFIX, read_document
+from consumerd.service.config.processing import HandlerSection
 from consumerd.service.config.work import HandlerSection
 
 if TYPE_CHECKING:

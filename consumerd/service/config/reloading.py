@@ -15,6 +15,7 @@ from consumerd.service.config.base import BrokenRulesError, Section
 
 if TYPE_CHECKING:
     from consumerd.service.config.model import Config
+    from consumerd.service.config.processing import HandlerSection
     from consumerd.service.config.subscriptions import SubscriptionSection
     from consumerd.service.config.work import HandlerSection
 

@@ -14,6 +14,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 from consumerd.service.config.base import Field, Ge, Rule, Section
+from consumerd.service.config.processing import HandlerSection
 from consumerd.service.config.work import HandlerSection
 from consumerd.wire.registry import FilterKind, RegistryError, TopicFilter
 

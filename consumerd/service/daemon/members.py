@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ServedMember(Protocol):
-    """As much of a member as the service looks at (`consumerd.member.consumer.running.RunningMember`)."""
+    """As much of a member as the service looks at (`consumerd.member.consumer.running_member.RunningMember`)."""
 
     #: Set when the first assignment is decided, when the handler has started, and when it has begun to leave.
     ready: asyncio.Event

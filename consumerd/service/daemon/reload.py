@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from consumerd.handlers import Handler
     from consumerd.handlers.batching import BatchSettings
     from consumerd.member.consumer.running import RunningMember
+    from consumerd.member.consumer.running_member import RunningMember
     from consumerd.service.config.model import Config
+    from consumerd.service.config.processing import HandlerSection
     from consumerd.service.config.reloading import ConfigChanges
     from consumerd.service.config.work import HandlerSection
     from consumerd.service.daemon.monitor import Monitor

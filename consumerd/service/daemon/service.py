@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from consumerd.net.client import ClusterClient
     from consumerd.net.zk import Session
     from consumerd.service.config.model import Config
+    from consumerd.service.config.processing import DaemonSection
     from consumerd.service.config.work import DaemonSection
     from consumerd.service.daemon.group_view import ReadGroup
     from consumerd.service.daemon.members import ServedMember

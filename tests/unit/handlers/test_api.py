@@ -9,11 +9,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from consumerd.handlers.picked import PickedContent
 
 from consumerd.base import native
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, Handler, HandlerContext, Identity, Message, make_handler, message_handler
+from consumerd.handlers.sparse_content import SparseContent
 from consumerd.wire.v07 import decode_batch, encode_message_set
 
 if TYPE_CHECKING:
@@ -291,7 +291,7 @@ async def test_all_that_was_called_is_marked_when_it_is_cancelled_between_two_me
 
 @pytest.mark.asyncio
 async def test_all_before_a_message_that_cannot_be_made_are_marked() -> None:
-    class Broken(PickedContent):
+    class Broken(SparseContent):
         def messages_as(self, *arguments: Any, **options: Any) -> Iterator[Any]:
             yield from islice(super().messages_as(*arguments, **options), 33)
             raise ValueError("broken")

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow
 import pytest
-from consumerd.handlers.picked import PickedContent
 
 from consumerd.base import native
 from consumerd.base.partition import TopicPartition
@@ -16,6 +15,7 @@ from consumerd.handlers.arrow_columns import MOST_BYTES, count_within
 from consumerd.handlers.batching import join
 from consumerd.handlers.builtin.parquet_rows import parquet_schema
 from consumerd.handlers.decoding.stage import DecodedContent
+from consumerd.handlers.sparse_content import SparseContent
 from consumerd.storage.archives.errors import MissingExtraError
 from consumerd.wire.batch import DecodedBatch
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
@@ -116,7 +116,7 @@ def test_batches_of_several_contents() -> None:
     contents = [decode_batch(one, 0), decode_batch(b"", len(one)), decode_batch(two, len(one))]
     joined = Batch(PLACE, join(contents))
     decoded = Batch(PLACE, DecodedContent(joined.part(1, 3), [1, 2, 3]))
-    picked = Batch(PLACE, PickedContent([*joined.messages()][1:3]))
+    picked = Batch(PLACE, SparseContent([*joined.messages()][1:3]))
     for batch in (joined, joined.part(1, 3), joined.part(2, 2), decoded, decoded.part(1, 1), picked, picked.part(1, 1)):
         assert columns_of(batch.to_arrow()) == expected_columns(batch)
     keyed = Batch(
@@ -173,7 +173,7 @@ def test_times_after_the_year_9999_are_numbers_in_a_column_of_their_own() -> Non
     last = 253_402_300_799_999
     times = [1_700_000_000_123, 1_700_000_000_123_000, -1, last, last + 1]
     decoded = v08(encode_record_batch([b"x"] * 5, timestamps=times), 0)
-    for made in (decoded, Batch(LATER, PickedContent([*decoded.messages()]))):
+    for made in (decoded, Batch(LATER, SparseContent([*decoded.messages()]))):
         rows = columns_of(made.to_arrow())
         assert rows == expected_columns(made)
         assert rows["timestamp"] == [times[0], None, None, last, None]

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.handlers.pieces import in_pieces
+from consumerd.handlers.chunks import in_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 def pieces(items: list[bytes], count: int, size: int) -> list[list[bytes]]:
-    return list(in_pieces(items, count, size, len))
+    return list(in_chunks(items, count, size, len))
 
 
 def test_piece_ends_at_its_count_or_before_it_exceeds_its_size() -> None:
@@ -35,5 +35,5 @@ def test_takes_only_the_items_of_the_next_piece() -> None:
             taken.append(number)
             yield b"x"
 
-    next(in_pieces(items(), 10, 100, len))
+    next(in_chunks(items(), 10, 100, len))
     assert len(taken) == 11  # the one that did not fit

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from consumerd.service.config.work import HandlerSection
 from structlog.testing import capture_logs
 
 from consumerd.base.errors import BrokerError, ConfigError, HandlerFailedError, NotFoundError
@@ -27,6 +26,7 @@ from consumerd.producer import MessageSizeTooLargeError
 from consumerd.service.config.build import place_beside
 from consumerd.service.config.build_dead_letters import compare_limits, require_topic
 from consumerd.service.config.model import parse
+from consumerd.service.config.processing import HandlerSection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

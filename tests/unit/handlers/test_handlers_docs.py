@@ -10,9 +10,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from consumerd.handlers.stages import Stages
 
 from consumerd.handlers.decoding import load_decoder
+from consumerd.handlers.handler_stages import Stages
 from consumerd.handlers.processes import ProcessHandler
 from consumerd.service.config.build_handlers import build_plugin, build_stages
 from consumerd.service.config.model import parse

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 from aiohttp import web
-from consumerd.handlers.picked import PickedContent
 
 from consumerd.base.errors import HandlerFailedError, HandlerLoadError, ZooKeeperError
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
@@ -29,6 +28,7 @@ from consumerd.handlers import (
 )
 from consumerd.handlers.builtin.http import HttpRejectedError, HttpRequestError, idempotency_key, retry_after
 from consumerd.handlers.secrets import HIDDEN, shown_options
+from consumerd.handlers.sparse_content import SparseContent
 from tests.support.receiver import OncePerKey, Receiver
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ async def test_sends_headers_from_options_and_files(make_batch: MakeBatch, clock
 
 async def test_messages_of_lanes_have_no_key_because_their_ranges_overlap(make_batch: MakeBatch, clock: Any) -> None:
     batch = make_batch([b"a", b"b", b"c"])
-    share = Batch(batch.partition, PickedContent([*batch.messages()][::2]))
+    share = Batch(batch.partition, SparseContent([*batch.messages()][::2]))
     async with Receiver() as receiver, started(receiver.url, clock) as handler:
         await handler.handle(share)
         assert "Idempotency-Key" not in receiver.requests[0].headers
@@ -145,7 +145,7 @@ async def test_key_is_the_same_for_a_repeated_batch_and_another_for_any_other(ma
 def keyed(*offsets: int, log: LogId = UNKNOWN_LOG) -> Batch:
     place = TopicPartition.numbered("t", 3)
     messages = [KeyedMessage(place, each, 0, each + 1, b"%d" % each, None, 1, 0, ()) for each in offsets]
-    return Batch(place, PickedContent(messages, log=log, contiguous=True))
+    return Batch(place, SparseContent(messages, log=log, contiguous=True))
 
 
 async def test_key_names_the_log_so_that_nothing_of_another_one_is_dropped(clock: Any) -> None:

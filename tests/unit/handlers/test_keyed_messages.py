@@ -7,7 +7,6 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from consumerd.handlers.picked import PickedContent
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.partition import NO_BROKER, TopicPartition
@@ -16,6 +15,7 @@ from consumerd.handlers.builtin import postgres
 from consumerd.handlers.builtin.records import encode_records
 from consumerd.handlers.dead_letter_replay import TopicTarget
 from consumerd.handlers.dead_letters import StoredLetter
+from consumerd.handlers.sparse_content import SparseContent
 from consumerd.wire.v08.records import TimestampType, decode_records, encode_record_batch
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def test_records_have_all_fields_of_the_protocol(batch: Batch) -> None:
 @pytest.mark.asyncio
 async def test_sinks_store_no_timestamp_that_their_receivers_cannot_hold(time: int, stored: int | None) -> None:
     message: Any = KeyedMessage(PLACE, 7, 0, 8, b"one", None, time, 0, ())
-    (line,) = encode_records(Batch(PLACE, PickedContent([message])))
+    (line,) = encode_records(Batch(PLACE, SparseContent([message])))
     assert json.loads(line).get("timestamp") == stored
     assert postgres._row(message)[-2] == stored
     sent: list[ProducerData] = []

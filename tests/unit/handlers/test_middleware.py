@@ -7,11 +7,11 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from consumerd.handlers.stages import Stages
 from structlog.testing import capture_logs
 
 from consumerd.base.errors import HandlerFailedError, HandlerLoadError
 from consumerd.handlers import Batch, Handler, HandlerContext, Message, RetryPolicy, message_handler
+from consumerd.handlers.handler_stages import Stages
 from consumerd.handlers.middleware import HandlerCall, load_middleware, make_middleware
 from consumerd.handlers.slow_calls import SlowCalls
 from consumerd.testing import FakeClock

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from consumerd.handlers.stages import Stages
 
 from consumerd.base.errors import HandlerFailedError, HandlerLoadError
 from consumerd.handlers import HandlerContext, RetryPolicy
 from consumerd.handlers.decoding import load_decoder
+from consumerd.handlers.handler_stages import Stages
 from consumerd.handlers.processes import ProcessHandler
 from consumerd.testing.records import MemoryDeadLetters
 

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from consumerd.handlers.picked import PickedContent
 from structlog.testing import capture_logs
 
 from consumerd.base.errors import HandlerFailedError
@@ -25,6 +24,7 @@ from consumerd.handlers.forward import (
 )
 from consumerd.handlers.forward.errors import OtherLogError
 from consumerd.handlers.forward.feed import PartitionFeed
+from consumerd.handlers.sparse_content import SparseContent
 from consumerd.net.client import BrokerRefusedError, ClientSettings, error_of
 from consumerd.producer.v08.batches import message_size
 from consumerd.testing.clock import FakeClock
@@ -102,7 +102,7 @@ def feed(source: TopicPartition, producer: Any = None, **settings: Any) -> Parti
 
 
 def keyed(*messages: KeyedMessage, log: LogId = UNKNOWN_LOG, start: int | None = None) -> Batch:
-    content = PickedContent(messages, log=log, contiguous=True)
+    content = SparseContent(messages, log=log, contiguous=True)
     if start is not None:
         content.start_offset = start
     return Batch(messages[0].partition, content)

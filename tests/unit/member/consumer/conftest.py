@@ -36,10 +36,9 @@ from consumerd.wire.v08.apis import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GRO
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
 
-    from consumerd.member.consumer.running import RunningMember
-
     from consumerd.base.partition import TopicPartition
     from consumerd.member.consumer.backends_v08 import ClusterBackend
+    from consumerd.member.consumer.running_member import RunningMember
     from consumerd.member.fetch import FetchSettings, Lane
     from consumerd.member.offsets.store import Notes as CommitNotes
     from consumerd.testing import MemoryMember

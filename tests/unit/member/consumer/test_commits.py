@@ -22,9 +22,8 @@ from consumerd.testing.clock import FakeClock
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from consumerd.member.consumer.work import PartitionWork
-
     from consumerd.member.consumer.fence import Fence
+    from consumerd.member.consumer.partition_work import PartitionWork
     from consumerd.member.offsets.store import Notes
 
 pytestmark = pytest.mark.asyncio

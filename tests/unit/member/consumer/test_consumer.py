@@ -218,7 +218,7 @@ async def test_retries_start_after_invalid_response(group: Any, answer: bytes, m
         return answer if asked == 1 else None
 
     group.broker.on_request = nonsense
-    monkeypatch.setattr("consumerd.member.consumer.starts.RETRY_PAUSE", 0.01)
+    monkeypatch.setattr("consumerd.member.consumer.start_offsets.RETRY_PAUSE", 0.01)
     member = await group.member()
     await group.until(lambda: member.handler.seen == [b"one"])
     assert asked == 2
@@ -622,7 +622,7 @@ async def test_stop_at_end_handles_recreated_log(group: Any, policy: str) -> Non
 
 async def test_stop_at_end_ends_when_all_was_handled_before(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing else happens once the broker has told the end."""
-    monkeypatch.setattr("consumerd.member.consumer.starts.RETRY_PAUSE", 0.01)
+    monkeypatch.setattr("consumerd.member.consumer.start_offsets.RETRY_PAUSE", 0.01)
     group.topic("t", 1)
     group.zookeeper.put(OFFSET, b"%d" % group.broker.append("t", 0, b"one"))
     group.broker.away = True

@@ -1,9 +1,9 @@
 """Missing topics are reported once, and once again when they exist."""
 
 import pytest
-from consumerd.member.consumer.awaited import AwaitedTopics
 from structlog.testing import capture_logs
 
+from consumerd.member.consumer.missing_topics import MissingTopics
 from consumerd.wire.registry import FilterKind, FilterSubscription, StaticSubscription, Subscription, TopicFilter
 
 Snapshots = list[dict[str, dict[int, range]]]
@@ -41,7 +41,7 @@ INTRICATE = "(?:a?){60}" * 30 + "b"
     ],
 )
 def test_logs_awaited_topics(subscription: Subscription, snapshots: Snapshots, told: list[object]) -> None:
-    awaited = AwaitedTopics("g", subscription)
+    awaited = MissingTopics("g", subscription)
     with capture_logs() as logs:
         for topics in snapshots:
             awaited.look(topics)
@@ -49,7 +49,7 @@ def test_logs_awaited_topics(subscription: Subscription, snapshots: Snapshots, t
 
 
 def test_tells_topics_that_brokers_do_not_show_from_those_that_do_not_exist() -> None:
-    awaited = AwaitedTopics("g", StaticSubscription({"t": 1, "u": 1, "v": 1}))
+    awaited = MissingTopics("g", StaticSubscription({"t": 1, "u": 1, "v": 1}))
     with capture_logs() as logs:
         awaited.look({"v": {0: range(1)}}, {"u": "Describe is missing", "x": "of no interest"})
         awaited.look({"v": {0: range(1)}}, {"u": "Describe is missing"})

@@ -6,15 +6,15 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from consumerd.member.consumer.work import BatchInHand
 
 from consumerd.base.partition import TopicPartition
 from consumerd.member.consumer.owned_partition import OwnedPartition, OwnedView
+from consumerd.member.consumer.partition_work import BatchInHand
 from consumerd.member.fetch import ByteBudget, Lane
 from consumerd.wire.v07 import decode_batch, encode_message_set
 
 if TYPE_CHECKING:
-    from consumerd.member.consumer.work import PartitionWork
+    from consumerd.member.consumer.partition_work import PartitionWork
 
 TP = TopicPartition("t", 0, 1)
 

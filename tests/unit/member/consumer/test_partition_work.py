@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
-from consumerd.member.consumer.work import BatchInHand, PartitionWork
 from structlog.testing import capture_logs
 
 from consumerd.base.clock import SystemClock
@@ -18,6 +17,7 @@ from consumerd.handlers import Batch, Handler, Message, message_handler
 from consumerd.handlers.batching import BatchSettings
 from consumerd.handlers.rate import RateLimiter
 from consumerd.member.consumer.fence import Fence
+from consumerd.member.consumer.partition_work import BatchInHand, PartitionWork
 from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.member.consumer.stats import ConsumerStats
 from consumerd.member.fetch import ByteBudget, Lane

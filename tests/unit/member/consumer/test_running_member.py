@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from consumerd.member.consumer.running import RunningMember
 from structlog.testing import capture_logs
 
 from consumerd.base.errors import BrokerError, ConsumerdError, HandlerFailedError
@@ -18,6 +17,7 @@ from consumerd.handlers import Batch, Handler, HandlerContext
 from consumerd.handlers.batching import BatchSettings
 from consumerd.member.consumer.errors import ConsumerTimeoutError
 from consumerd.member.consumer.fence import Fence
+from consumerd.member.consumer.running_member import RunningMember
 from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.member.consumer.stats import Rebalance
 from consumerd.member.fetch import ByteBudget, FetchCounters

@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from consumerd.member.consumer.starts import REFUSED_PAUSE, RETRY_PAUSE, Start, StartFinder
 from structlog.testing import capture_logs
 
 from consumerd.base.errors import BrokerError
@@ -15,6 +14,7 @@ from consumerd.handlers import Batch, Handler, SinkPosition
 from consumerd.member.consumer.fence import Fence
 from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.member.consumer.sinks import PlainHandler
+from consumerd.member.consumer.start_offsets import REFUSED_PAUSE, RETRY_PAUSE, Start, StartFinder
 from consumerd.member.fetch.listener import FetchCounters
 from consumerd.member.offsets import CommitResult, OffsetsUnavailableError, Trace
 from consumerd.member.offsets.store import NO_NOTES

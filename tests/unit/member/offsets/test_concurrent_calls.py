@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from consumerd.member.offsets.together import all_of, each_of
+
+from consumerd.member.offsets.concurrent_calls import all_of, each_of
 
 pytestmark = pytest.mark.asyncio
 

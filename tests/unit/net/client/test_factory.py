@@ -6,7 +6,6 @@ import random
 from typing import Any
 
 import pytest
-from consumerd.net.client.making import security_protocol
 
 from consumerd.net import ConnectError, ConnectionSettings
 from consumerd.net.client import (
@@ -17,6 +16,7 @@ from consumerd.net.client import (
     find_broker,
     make_client,
 )
+from consumerd.net.client.factory import security_protocol
 from consumerd.testing.clock import FakeClock
 from tests.unit.net.client.test_opening import Broker
 

@@ -23,7 +23,7 @@ from consumerd.net import ConnectionSettings
 from consumerd.net.client import ClientSettings
 from consumerd.net.zk import Session
 from consumerd.producer import ProducerConfig
-from consumerd.service.config import group, model, servers, work
+from consumerd.service.config import group, model, processing, servers
 from consumerd.service.config.base import Section
 from consumerd.service.config.build import build_connection_settings, build_offset_settings, build_settings
 from consumerd.service.config.build_v08 import build_coordination
@@ -107,14 +107,14 @@ def repeated(text: str) -> set[str]:
 
 
 def sections() -> Iterator[tuple[str, type[Section]]]:
-    for module in (group, servers, work):
+    for module in (group, servers, processing):
         for found in vars(module).values():
             if isinstance(found, type) and issubclass(found, Section) and found.__module__ == module.__name__:
                 yield found.__name__, found
 
 
 def test_tables_and_keywords_refer_to_the_settings() -> None:
-    files = [Path(inspect.getfile(module)) for module in (group, servers, work, model, consumer_config)]
+    files = [Path(inspect.getfile(module)) for module in (group, servers, processing, model, consumer_config)]
     assert set().union(*(repeated(file.read_text("utf-8")) for file in files)) == OWN
 
 

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from consumerd.member.consumer.work import BatchInHand
 from structlog.testing import capture_logs
 
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers.counts import HandlerCounts
 from consumerd.member.consumer.owned_partition import OwnedView
+from consumerd.member.consumer.partition_work import BatchInHand
 from consumerd.service.daemon.health import STUCK_AFTER, UNREACHABLE_AFTER, Health
 from consumerd.testing.clock import FakeClock
 

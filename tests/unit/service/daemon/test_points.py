@@ -18,7 +18,7 @@ from consumerd.testing.clock import FakeClock
 if TYPE_CHECKING:
     from typing import Any
 
-    from consumerd.member.consumer.running import RunningMember
+    from consumerd.member.consumer.running_member import RunningMember
 
 pytestmark = pytest.mark.asyncio
 

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from consumerd.member.consumer.work import BatchInHand
 
 from consumerd.base.errors import BrokerError
 from consumerd.base.metrics import Histogram
 from consumerd.base.partition import TopicPartition
 from consumerd.member.consumer.owned_partition import OwnedView
+from consumerd.member.consumer.partition_work import BatchInHand
 from consumerd.member.consumer.stats import ConsumerStats
 from consumerd.member.fetch.listener import FetchCounters
 from consumerd.service.config.model import parse
@@ -21,7 +21,7 @@ from consumerd.service.daemon.readings import read
 from consumerd.testing.clock import FakeClock
 
 if TYPE_CHECKING:
-    from consumerd.member.consumer.running import RunningMember
+    from consumerd.member.consumer.running_member import RunningMember
 
 pytestmark = pytest.mark.asyncio
 

@@ -9,10 +9,10 @@ import socket
 from typing import Any
 
 import pytest
-from consumerd.service.config.work import DaemonSection
 
 from consumerd.base.errors import ConsumerdError, HandlerFailedError, ZooKeeperError
 from consumerd.service.config.model import parse
+from consumerd.service.config.processing import DaemonSection
 from consumerd.service.daemon.service import _Service, serve
 from consumerd.service.daemon.signals import StopForcedError
 
