@@ -1,10 +1,10 @@
 """What a hundred honest clients of our broker have to wait for beside one that attacks it.
 
-The broker runs as `consumerd broker --no-zookeeper` with its defaults, anew for each attack; the attacker is a process
-of its own that repeats one request as often as it is taken. The honest clients, in this process, each do small things
-in turns: a PRODUCE of twenty messages (what follows it waits for it), a FETCH of 64 KiB, an OFFSETS. Printed are the
-longest and the median wait of any of their requests, the broker's largest resident size, and how often the attack was
-carried out. The promise is a longest wait below a second on two idle cores.
+The broker runs as `consumerd broker --no-zookeeper` with its defaults, started for each attack; the attacker is a
+process of its own that repeats one request as often as it is taken. The honest clients, in this process, each do small
+things in turns: a PRODUCE of twenty messages (what follows it waits for it), a FETCH of 64 KiB, an OFFSETS. Printed are
+the longest and the median wait of any of their requests, the broker's largest resident size, and how often the attack
+was carried out. The promise is a longest wait below a second on two idle cores.
 
     python -m benchmarks broker_attack [--attack NAME ...] [--seconds 8] [--clients 100] [--json]
 """
@@ -256,7 +256,7 @@ def idle_connections(port: int) -> Callable[[socket.socket], None]:
 
 
 def carry_out(name: str, port: int, seconds: float) -> int:
-    """Repeat an attack; prints how often it was carried out, and how often the broker hung up over it."""
+    """Repeat an attack; prints how often it was carried out, and how often the broker closed the connection for it."""
     once = ATTACKS[name](port)
     until = time.monotonic() + seconds
     done = refused = 0

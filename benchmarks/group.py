@@ -26,7 +26,7 @@ after the first member had begun to read everything.
 of JSON. In a line stand seconds and requests of each event.
 
 Nothing may be lost, repeated or left uncommitted. What a peer of the JVM's kind repeats because it reads offsets before
-it claims is told by itself. Seconds depend on what else the machine does: its load is told, too.
+it claims is printed by itself. Seconds depend on what else the machine does: its load is printed, too.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ async def measure(scenario: str, options: argparse.Namespace, directory: Path, f
 
 
 def case(scenario: str, options: argparse.Namespace) -> str:
-    """What is told of a run beside its figures."""
+    """What is recorded of a run beside its figures."""
     members = {
         "join-leave": f"{options.first} + {options.second}",
         "stop": options.first,

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 NAME = "kafka"
 RELEASE = "3.9.1"
 PARTITIONS = 4
-#: Bytes of values per batch, in the log that is read and as the producers are told to.
+#: Bytes of values per batch, in the log that is read and as the producers are configured.
 BATCH_BYTES = 64 << 10
 #: Size of values: messages that are read, and written.
 SIZES = {100: (1_500_000, 400_000), 1000: (300_000, 100_000)}

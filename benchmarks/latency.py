@@ -77,7 +77,7 @@ class Row:
         return f"{self.protocol}, {self.rate}/s over {self.partitions} partition{'s' * (self.partitions > 1)}"
 
 
-#: All, in the order in which they are told.
+#: All, in the order in which they are printed.
 ROWS = tuple(Row(protocol, partitions, rate) for protocol in (V08, V07) for partitions in PARTITIONS for rate in RATES)
 _ROW = re.compile(r"(0\.7:)?([1-9]\d*)/([1-9]\d*)")
 
@@ -93,7 +93,7 @@ def parse_row(text: str) -> Row | None:
 
 
 def rows_of(case: str, figures: Figures) -> list[Measurement]:
-    """What is told of a case: TOLD of each subject, ours beside the others."""
+    """What is printed of a case: TOLD for each subject, ours beside the others."""
     ours = OURS if OURS in figures else next(iter(figures))
     found = []
     for name, part in TOLD.items():

@@ -1,7 +1,7 @@
 """The clients whose waiting `benchmarks.latency` and `benchmarks.idle` measure, each in a process of its own.
 
 A message begins with the byte of its run, the number of messages of that run, and when it was sent, in nanoseconds of
-the clock that all processes of the machine share (CLOCK_MONOTONIC). Whoever is handed a message notes how old it is;
+the clock that all processes of the machine share (CLOCK_MONOTONIC). The receiver of a message notes how old it is;
 with the last one of a run it appends a line of JSON to the file that LATENCY_REPORT names: the run, the quantiles
 (milliseconds), and how many messages there were.
 
@@ -191,7 +191,7 @@ SEND: dict[str, Callable[..., Awaitable[list[int]] | list[int]]] = {
     "aiokafka": send_aiokafka,
     "confluent-kafka": send_confluent,
 }
-#: The first messages of a producer, which open connections and are no part of the figures.
+#: The first messages of a producer, which open connections and do not count in the figures.
 WARM_UP = 50
 
 

@@ -1,6 +1,6 @@
 """What metrics cost on the way of a batch: two looks at the clock and a few additions, as a part of the whole way.
 
-The way is that of the daemon in one process: decode what a fetch brought, put it into the lane, hand it over under the
+The way is that of the daemon in one process: decode what a fetch brought, put it into the lane, pass it under the
 fence to a handler that does nothing (behind the failure policy), move the position. What metrics add is measured by
 itself, since a difference of 1 % between two runs would drown in their noise. Rounds of both alternate, because other
 programs share the machine, and the median of their ratios counts. Sets are as large as a busy fetch, an idle poll, and

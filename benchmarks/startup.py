@@ -145,7 +145,7 @@ class Noted:
         self.child.start()
 
     def messages(self, since: int = 0) -> list[tuple[int, int]]:
-        """(time, partition) of each message handed over after `since`, in order."""
+        """(time, partition) of each message delivered after `since`, in order."""
         if self.pipe:
             said = [line.split(" ") for line in self.child.output().rpartition("\n")[0].splitlines()]
             found = [(int(line[1]), int(line[2])) for line in said if line[0] == "MSG"]

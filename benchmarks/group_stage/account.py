@@ -1,4 +1,4 @@
-"""What became of each message, by what the members wrote down when it was handed over."""
+"""The result for each message, from what members recorded at its delivery."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """One message, handed over once."""
+    """One message, delivered once."""
 
     #: `time.monotonic()`.
     at: float
@@ -65,7 +65,7 @@ class Account:
         self._tails: dict[Path, Tail] = {}
         self._phases: list[tuple[float, str]] = []
         self.handed: dict[int, list[HandOver]] = defaultdict(list)
-        #: Per partition the largest offset that was handed over.
+        #: Per partition the largest offset that was delivered.
         self.reached: dict[int, int] = {}
 
     def phase(self, at: float, name: str) -> None:
@@ -98,7 +98,7 @@ class Account:
         """Hand-overs beyond each message's first, by the phase in which they happened, and by who had them.
 
         Second, by themselves, those to members `peers` of the JVM's kind of what another member was handed before: they
-        read offsets before they claim, and what is committed in between is handed over again there. Whether ours had
+        read offsets before they claim, and what is committed in between is delivered again there. Whether ours had
         committed it is not seen here, but told by their logs.
         """
         to = ", to {}".format if by_member else lambda _: ""

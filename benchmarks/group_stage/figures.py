@@ -29,7 +29,7 @@ class Figures:
     def spread(
         self, subject: str, counts: Counter[str], unit: str, limit: float | None = None, *, detail: bool = False
     ) -> None:
-        """A total, and the parts that it is made of; those of a mere `detail` only where `details` are wanted."""
+        """A total, and the parts that it is made of; those of a mere `detail` only with `details`."""
         self.add(subject, counts.total(), unit, limit)
         if detail and not self._details:
             return

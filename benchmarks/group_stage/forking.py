@@ -1,4 +1,4 @@
-"""The program of `benchmarks.group_stage.host.Host`: has imported everything, and forks daemons when it is told to.
+"""The program of `benchmarks.group_stage.host.Host`: has imported everything, and forks daemons on request.
 
 Two hundred interpreters that start at once would measure importing. It reads a line `CONFIG LOG` for each daemon that
 is to start, runs `consumerd run -c CONFIG` in a fork, and says `started CONFIG PID` and `ended PID STATUS`. Its daemons

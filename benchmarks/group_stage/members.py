@@ -27,7 +27,7 @@ PATIENCE = 180.0
 class Member(ABC):
     """One member. `paths` are the files with its hand-overs."""
 
-    #: Whether it reads offsets before it claims, and so hands over again what is committed in between.
+    #: Whether it reads offsets before it claims, and so delivers again what is committed in between.
     reads_early = False
 
     def __init__(self, name: str, directory: Path, line: Line) -> None:

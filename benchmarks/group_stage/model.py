@@ -8,7 +8,7 @@ Names say where a member stands in the order of the group: one more at the end m
 front nearly all.
 
 Nothing may be lost, repeated or left uncommitted, and each event's requests stay below the formula that the tests hold
-members to; the lower bound of any such protocol is told beside them (both: `tests.simulation.requests`).
+members to; the lower bound of any such protocol is printed beside them (both: `tests.simulation.requests`).
 """
 
 from __future__ import annotations

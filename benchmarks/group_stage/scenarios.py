@@ -98,7 +98,7 @@ async def came(
 
 
 async def finish(account: Account, members: Sequence[Member], since: float) -> None:
-    """Wait until everything was handed over, or nothing has been for long.
+    """Wait until everything was delivered, or nothing has been for long.
 
     The members' lines to ZooKeeper are on this loop: a million messages are counted in a thread beside it, or else
     sessions would expire.

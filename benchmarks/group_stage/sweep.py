@@ -2,7 +2,7 @@
 
 Strategy: a scenario is run at one size after the other, the smallest first, and each makes one line as soon as it has
 ended. What its figures say of an event (`join: settled`, `join: requests`) stands in one cell; the rest (what was lost,
-repeated, the load) is told in the object of JSON only. A size at which the group does not settle is a line as well.
+repeated, the load) is in the object of JSON only. A size at which the group does not settle is a line as well.
 """
 
 from __future__ import annotations

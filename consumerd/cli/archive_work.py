@@ -106,11 +106,11 @@ def stopping(stop: StopFlag) -> Iterator[None]:
 def progress(what: str) -> Iterator[Progress]:
     """A bar where standard error is a terminal, now and then a line where it is not."""
     if not sys.stderr.isatty():
-        from consumerd.base.clock import SystemClock  # noqa: PLC0415 - only where lines are wanted
+        from consumerd.base.clock import SystemClock  # noqa: PLC0415 - only where lines are printed
 
         yield Lines(what, SystemClock().monotonic)
         return
-    from consumerd.cli.progress_bar import bar  # noqa: PLC0415 - only where a bar is wanted
+    from consumerd.cli.progress_bar import bar  # noqa: PLC0415 - only where a bar is shown
 
     with bar(what) as shown:
         yield shown

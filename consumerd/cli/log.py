@@ -108,7 +108,7 @@ def _show_json(path: Path, entries: Iterator[LogEntry]) -> None:
 
 
 def _show_table(path: Path, entries: Iterator[LogEntry]) -> None:
-    from rich.console import Console  # noqa: PLC0415  # only where a table is wanted
+    from rich.console import Console  # noqa: PLC0415  # only where a table is printed
     from rich.table import Table  # noqa: PLC0415
 
     console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, emoji=False, markup=False)

@@ -137,7 +137,7 @@ def cli(ctx: click.Context, debug: bool) -> None:
     ctx.obj = {"debug": debug}
 
 
-#: The system's limit on the process, or the machine's memory; the kernel may as well kill the process without a word.
+#: The system's limit on the process, or the machine's memory; the kernel may also kill the process without an error.
 _NO_MEMORY: Final = (
     "no memory is left: raise the memory limit of the process (of its service, its container, or ulimit -v), or lower "
     "what it may hold (fetch.budget of a daemon). What was not committed is delivered again."

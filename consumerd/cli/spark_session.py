@@ -94,7 +94,7 @@ class Work:
         return self._signal is not None
 
     def begin(self, step: str) -> None:
-        """Show that a step begins. Raises StoppedBySignal when there shall be no further one."""
+        """Show that a step begins. Raises StoppedBySignal to prevent a further one."""
         self.check()
         self._shown.step(step)
 

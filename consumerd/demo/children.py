@@ -1,8 +1,8 @@
 """Child processes that end with this process, however it ends: servers, brokers and daemons for the demo and for tests.
 
 Strategy: every child leads its own session, so that Ctrl-C in the terminal reaches only the parent, which then stops
-its children in order. Beside each child stands a guard, a shell that reads from a pipe of ours: when we vanish without
-a word (SIGKILL included) the pipe ends and the guard kills the child's whole process group. The child itself waits at
+its children in order. Beside each child stands a guard, a shell that reads from a pipe of ours: when we end in any
+way (SIGKILL included) the pipe ends and the guard kills the child's whole process group. The child itself waits at
 a gate (a line on its standard input) until its guard knows its pid, so there is no moment in which it can be orphaned.
 
 A child is waited for through a pidfd, not through asyncio's subprocess transports: those belong to one event loop and

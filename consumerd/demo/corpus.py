@@ -25,7 +25,7 @@ DEFAULT_BYTES: Final = 12_000_000
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """The source of lines. `max_lines` and `max_bytes` (of payload) bound them; None is no bound."""
+    """The source of lines. `max_lines` and `max_bytes` (of payload) bound them; None: unbounded."""
 
     files: tuple[Path, ...]
     name: str
@@ -93,7 +93,7 @@ def _regular_files(folder: Path, skip: frozenset[str] = frozenset()) -> Iterator
 
 
 def named_corpus(path: Path) -> Corpus:
-    """All lines of a file, or of all files below a folder. Raises DemoInputError where there is no such thing."""
+    """All lines of a file, or of all files below a folder. Raises DemoInputError where it does not exist."""
     if path.is_dir():
         return Corpus(tuple(_regular_files(path)), str(path))
     if path.is_file():

@@ -96,7 +96,7 @@ class Ledger:
     ) -> None:
         """Note all that a broker's log directory holds of `partition`; a partition without a folder holds nothing.
 
-        Raises AuditError when its segment files hold something that is no valid message. Blocks.
+        Raises AuditError when its segment files hold anything but valid messages. Blocks.
         """
         ledger = self.partition(partition)
         folder = log_directory / f"{partition.topic}-{partition.partition}"

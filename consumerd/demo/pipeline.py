@@ -3,7 +3,7 @@
 Strategy: as an operator would do it. A configuration declares the pipeline, `consumerd spark run` runs it as a process
 of its own, and its JSON is the result. The input are the files of the daemons' `files` handler, written under kills and
 handovers. The lines are any text, so the declared pattern requires a word in front: lines with one go to silver and
-are counted by it, all else (empty lines, brackets, bytes that are no text) to quarantine with the reason.
+are counted by it, all else (empty lines, brackets, bytes that are not text) to quarantine with the reason.
 """
 
 from __future__ import annotations

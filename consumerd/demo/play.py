@@ -351,7 +351,7 @@ class Demo:
     async def _between_commits(self, daemon: DaemonProcess, feed: Feed) -> None:
         """Return half an interval after a commit of this member: a kill right behind a commit would show little.
 
-        With nothing left to handle there may be no further commit to wait for.
+        With nothing left to handle no further commit may follow.
         """
         name = f"{GROUP}_{daemon.name}"
         before = dict(self._snapshot.committed)

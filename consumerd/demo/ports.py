@@ -45,7 +45,7 @@ def free_ports(count: int) -> list[int]:
             listener = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
             listener.setsockopt(
                 socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-            )  # as the servers do: TIME_WAIT is no obstacle
+            )  # as the servers do: TIME_WAIT does not matter
             with contextlib.suppress(OSError):
                 listener.bind((LOOPBACK, port))
                 listener.listen(1)  # only listening keeps another SO_REUSEADDR socket from binding it too

@@ -73,7 +73,7 @@ class View(Protocol):
 
 
 class PlainView(View):
-    """A line for each event, on a stream that is no terminal."""
+    """A line for each event, on a stream that is not a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

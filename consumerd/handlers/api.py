@@ -30,8 +30,8 @@ _MESSAGES = 16
 class PartitionTakenError(HandlerFailedError):
     """A sink that owns its position found that another member has taken the partition over.
 
-    Nothing of the batch was stored; the other member stores it. For one partition, unlike other failures, this is
-    no reason to stop: the member that gets it has lost the partition without knowing, and should drop it.
+    Nothing of the batch was stored; the other member stores it. For one partition, unlike other failures, this
+    does not stop the daemon: the member that gets it has lost the partition without knowing, and should drop it.
     """
 
 

@@ -43,7 +43,7 @@ FILE_SIZE: Final = 64 << 20
 #: Seconds to wait for other members' writes.
 _LOCK_SECONDS: Final = 5.0
 _LOCK_PAUSE: Final = 0.01
-#: Bytes of one line that are read: larger ones are no letters of ours.
+#: Bytes of one line that are read: larger ones are not our letters.
 MAX_LINE: Final = 256 << 20
 
 
@@ -216,7 +216,7 @@ def _rotated(path: Path) -> list[Path]:
 
 
 class LetterLine(NamedTuple):
-    """One line of a file. `letter` is None where it is no letter, and `problem` says why."""
+    """One line of a file. `letter` is None where the line is not a letter, and `problem` says why."""
 
     path: Path
     #: Its start and end, the newline included.

@@ -90,7 +90,7 @@ class Replayed(NamedTuple):
     """The result of a replay."""
 
     letters: int
-    #: Lines that are no letters, which stay where they are; and the first of them.
+    #: Lines that are not letters, which stay where they are; and the first of them.
     unreadable: int
     first_problem: str
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class MessageSizeTooLargeError(ConsumerdError):
-    """A message is larger than brokers accept; they would drop it without a word (golden notes, 1)."""
+    """A message is larger than brokers accept; they would drop it silently (golden notes, 1)."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.USAGE
 

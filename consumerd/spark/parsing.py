@@ -128,8 +128,8 @@ def _avro(frame: DataFrame, spec: RefineSpec) -> _Reading:
     from pyspark.sql.avro.functions import from_avro  # noqa: PLC0415 - few pipelines need it
 
     assert spec.avro_schema is not None
-    # Bytes that are no record come out as one of nulls, and what follows a record is not looked at. Between two things
-    # that are known neither can go unnoticed.
+    # Bytes that are not a record come out as one of nulls, and what follows a record is not looked at. Between two
+    # things that are known neither can go unnoticed.
     parts = [{"name": "head", "type": "int"}, {"name": "record", "type": json.loads(avro_text(spec.avro_schema))}]
     parts.append({"name": "tail", "type": {"type": "fixed", "name": "consumerd_tail", "size": len(_TAIL)}})
     schema = json.dumps({"type": "record", "name": "consumerd_framed", "fields": parts})

@@ -73,7 +73,7 @@ class PartitionCheck:
     #: Where the log itself has no message, as reading it has shown, now or at an earlier comparison: places that
     #: compaction left, ends of transactions, compressed messages that hold none.
     empty: LogStretches = LogStretches()
-    #: Where the source has bytes that are no message, and the pipeline leaves such out (DROPMALFORMED).
+    #: Where the source has bytes that are not messages, and the pipeline leaves such out (DROPMALFORMED).
     dropped: LogStretches = LogStretches()
     #: Neither in bronze nor in the source any more: lost.
     trimmed: LogStretches = LogStretches()

@@ -72,7 +72,7 @@ class ProxiedConnection:
         self._server.setblocking(False)
         self._client = client
         self._ending = False
-        self.spoilt = False  # bytes were lost: what follows them makes no sense any more
+        self.spoilt = False  # bytes were lost: what follows them cannot be parsed
 
     def _end(self, direction: Direction) -> socket.socket:
         """The socket that bytes of this direction are written to."""

@@ -119,7 +119,7 @@ async def end_of(port: int, partition: int) -> int:
 
 
 async def watch(port: int, seen: dict[int, int]) -> None:
-    """Note the furthest offset that the broker has shown of every partition: so much is flushed."""
+    """Note the furthest offset that the broker has shown of every partition: up to it all is flushed."""
     while True:
         for partition, known in seen.items():
             seen[partition] = max(known, await end_of(port, partition))

@@ -49,7 +49,7 @@ async def test_counts_every_message_by_identity(java: JavaRuntime, tmp_path: Pat
     assert [result[name] for name in ("lost", "out_of_order", "corrupted", "overlapping")] == [0, 0, 0, 0]
     assert result["rebalances"] >= 4
     assert result["rows_landed"] == 27_005
-    # Lines without a word in front: empty ones, numbers, bytes.
+    # Lines that do not begin with a word: empty ones, numbers, bytes.
     assert result["rows_quarantined"] == 1_000 + 20_000 + len([line for line in awkward if not line.startswith(b"x")])
     assert (result["gaps"], result["duplicates"]) == (0, 0)
     assert result["report"] == str(report)

@@ -2,7 +2,8 @@
 
 Strategy: what every release since 0.10.2 understands: PKCS #12 stores, a JAAS file for both mechanisms, and one
 listener for clients and brokers. SCRAM's users are made by the release's own tools, before the broker starts: in
-ZooKeeper, or when the storage of a KRaft server is formatted. A broker is ready when it lets us in and names itself.
+ZooKeeper, or when the storage of a KRaft server is formatted. A broker is ready when it authenticates us and names
+itself.
 """
 
 from __future__ import annotations

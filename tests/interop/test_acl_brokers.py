@@ -1,6 +1,6 @@
 """Permissions on one topic of several that are missing, come and go: the other topics are not affected.
 
-Strategy: brokers without authentication let in everybody as ANONYMOUS. With `allow.everyone.if.no.acl.found` a topic
+Strategy: brokers without authentication accept every client as ANONYMOUS. With `allow.everyone.if.no.acl.found` a topic
 without an ACL is open to all, and one with any ACL is open only to those that it names.
 """
 

@@ -2,7 +2,7 @@
 
 Strategy: the real command line and configuration files, passwords in a file or in the environment. One broker sees a
 whole life: topics, messages, groups, the move from a 0.7 log of ours, a daemon that forwards. Then everything that can
-be wrong with who we are is wrong once. Whatever is printed, logged or stored is searched for the password.
+be wrong with the authentication is wrong once. Whatever is printed, logged or stored is searched for the password.
 """
 
 from __future__ import annotations

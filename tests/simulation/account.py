@@ -221,7 +221,7 @@ class Account:
         self.violations.append(f"{self._kernel.now:.6f} {what}")
         self._kernel.note("VIOLATION", what)
 
-    # -- what became of it
+    # -- the result
 
     def summary(self) -> dict[str, int]:
         """The numbers of messages that had to be delivered, were lost, were repeated, and of violations."""

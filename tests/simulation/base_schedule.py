@@ -26,7 +26,7 @@ _Outcome = TypeVar("_Outcome")
 AFTERMATH = 12.0
 #: Seconds after which a healed group has settled.
 SETTLED_WITHIN = 90.0
-#: Lines of the timeline that a failure shows before what went wrong.
+#: Lines of the timeline that a failure shows before its error.
 SHOWN = 120
 
 

@@ -58,7 +58,7 @@ class SimulatedBroker:
             connection.link.cut()
 
     def move(self, host: str, port: int, *, silent: bool = False) -> None:
-        """Go to another address. `silent`: the old one does not answer any more, instead of hanging up."""
+        """Go to another address. `silent`: the old one does not answer any more, instead of closing the connection."""
         if silent:
             self._network.unlisten(self.host, self.port)
             for connection in list(self._connections):

@@ -1,4 +1,4 @@
-"""What worlds with brokers of 0.9 and later have in common, whoever coordinates the group: producers and logs."""
+"""What worlds with brokers of 0.9 and later have in common, with any coordinator: producers and logs."""
 
 from __future__ import annotations
 

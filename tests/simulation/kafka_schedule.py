@@ -404,7 +404,7 @@ class FixedSchedule(ClusterSchedule):
         return self.world.daemon(name, settings, handling=self.rng.choice((0.0, 0.002, 0.05, 0.3)))
 
     def _replace(self) -> None:
-        """Start another process for each that has ended or was told to leave."""
+        """Start another process for each that has ended or was asked to leave."""
         for at, (share, daemon) in enumerate(self._places):
             if daemon.name in self._told_to_leave:
                 self.world.kernel.until(partial(_is_gone, daemon), 30.0, what=f"{daemon.name} is gone")

@@ -4,7 +4,7 @@
 
 Strategy: a `Way` makes a world with a topic of two partitions, and settings for its members; a story is a function of
 it that begins with a member which has handled and committed everything, changes the logs, and lets the rest be
-delivered. In the end `wrong` says what breaks the rule: every message of every log that exists was handed over, none
+delivered. In the end `wrong` says what breaks the rule: every message of every log that exists was delivered, none
 twice, and all is committed.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 TOPIC = "events"
 #: Messages of each partition before the change.
 BEFORE = 40
-#: Seconds in which a member notices what became of its log, and within which everything is delivered.
+#: Seconds in which a member notices a change of its log, and within which everything is delivered.
 NOTICED, DELIVERED = 10.0, 60.0
 #: Seconds for which a topic is gone before it is made again.
 GONE = 3.0
@@ -38,7 +38,7 @@ STILL = 4.0
 
 
 class Way(NamedTuple):
-    """A way of coordination. `era`: of the brokers, None for 0.7; `fixed`: partitions are dealt by settings."""
+    """A way of coordination. `era`: of the brokers, None for 0.7; `fixed`: partitions are assigned by settings."""
 
     name: str
     make: Callable[[], BaseWorld]
@@ -330,7 +330,7 @@ def can_be_known(story: str, way: Way) -> bool:
 
     ZooKeeper has the transaction numbers of a topic's node and of the offset's. Brokers since 0.11 (1.0 here) have
     epochs, and those with ids tell even what was made again between two looks. 0.7 has nothing but the messages: what a
-    member read last ends inside of another one. Fixed partitions are told by settings: there are as many as before, and
+    member read last ends inside of another one. Fixed partitions are in the settings: there are as many as before, and
     no coordinator drops the offsets of a running member: without ids, a topic that is as long again looks the same.
     A commit for the former topic that arrives in the new one has no mark of its own there without ids, either.
     """
@@ -360,7 +360,7 @@ def tell(story: str, way: Way) -> str:
             handling=2.0 if busy else 0.002,
             fetch=_BUSY if busy else {},
         )
-        # 0.7 cannot tell a log that was cut from one that was made anew: it is read again from its beginning.
+        # 0.7 cannot tell a log that was cut from one that was created again: it is read again from its beginning.
         again = way.era is None and story.startswith("truncated")
         world.account.may_go_back = again
         STORIES[story](telling)

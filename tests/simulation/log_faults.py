@@ -1,9 +1,9 @@
 """What random schedules do to logs: topics that are made again, logs that are cut, partitions that come.
 
 Strategy: `LogFaults.log_changes` switches all of it on, for every schedule. Each change happens to a group that is
-whole, which then has the time to notice it (`NOTICED`); what is told about a change while its members were disturbed in
-other ways may be too little for anybody. In what way members see it is random: they run, one of them is frozen, or none
-is there. Nothing that these faults do explains that a message is delivered twice, or not at all.
+whole, which then has the time to notice it (`NOTICED`); what is known about a change while its members were disturbed
+in other ways may be too little for anybody. In what way members see it is random: they run, one of them is frozen, or
+none is there. Nothing that these faults do explains that a message is delivered twice, or not at all.
 """
 
 from __future__ import annotations

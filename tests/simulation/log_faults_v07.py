@@ -1,7 +1,7 @@
 """What random schedules of groups of 0.7 do to logs: brokers that are rebuilt, topics and messages that are gone.
 
 Strategy: as `tests.simulation.log_faults`. Old offsets lie inside of new messages, which is all that members can see. A
-log that was cut looks like one that was made anew, so its messages may be delivered again.
+log that was cut looks like one that was created again, so its messages may be delivered again.
 """
 
 from __future__ import annotations

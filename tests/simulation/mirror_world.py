@@ -40,7 +40,7 @@ TARGET_PARTITIONS = 2
 PIECE = 3
 #: Seconds until a broker has registered a topic that it has got messages of.
 _REGISTERS = 0.02
-#: Seconds for which a broker is away: longer than the producer tries, so that the handler tries again.
+#: Seconds for which a broker is unavailable: longer than the producer tries, so that the handler tries again.
 _AWAY = 6.0
 #: Seconds to a broker of the target, one way.
 _LATENCY = 0.0002

@@ -23,7 +23,7 @@ _CLEARED = 0.5
 
 
 class OwnerAccount(Account):
-    """Of one group. `news`: seconds in which a process learns what became of its nodes, where nothing keeps it."""
+    """Of one group. `news`: seconds in which a process learns of changes of its nodes, where nothing keeps it."""
 
     def __init__(self, kernel: Kernel, news: Callable[[str], float]) -> None:
         super().__init__(kernel)

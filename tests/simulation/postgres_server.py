@@ -66,7 +66,7 @@ class _ServerError(Exception):
     """A statement fails with an SQLSTATE."""
 
 
-class _Locked(Exception):  # noqa: N818 - it is no error of the statement
+class _Locked(Exception):  # noqa: N818 - not an error of the statement
     """A statement has to wait for another transaction, and is begun again after it."""
 
     def __init__(self, lock: Hashable) -> None:

@@ -73,7 +73,7 @@ def _explains(fault: Fault, first: HandOver, again: HandOver, ends: list[End]) -
     """
     if fault.names is not None and first.member not in fault.names:
         return False
-    if fault.what == CUT_LOGS:  # 0.7 cannot tell such a log from one of another broker, whoever reads it
+    if fault.what == CUT_LOGS:  # 0.7 cannot tell such a log from one of another broker, with any reader
         return fault.start <= again.time <= fault.end + AFTERMATH
     if ends:
         return any(

@@ -4,9 +4,8 @@
 
 Defects that were put back by hand, and are found by no coordinated seed:
 
-    commit without the look at the session          none of 60: `consumer.commits` looks, too
-    (tests/unit/member/offsets) a late Synced taken                             none of 40: its request is cancelled
-    first (tests/unit/group)
+    commit without the look at the session     none of 60: `consumer.commits` looks, too (tests/unit/member/offsets)
+    a late Synced taken                        none of 40: its request is cancelled first (tests/unit/group)
 """
 
 from __future__ import annotations

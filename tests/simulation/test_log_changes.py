@@ -1,4 +1,4 @@
-"""A log becomes another one beneath a group: every message of the logs as they are is handed over, and none twice."""
+"""A log becomes another one beneath a group: every message of the logs as they are is delivered, and none twice."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
 """The producers for brokers of 0.7, with a fault at one chosen request.
 
 Strategy: four tasks of one process send numbered messages, each to a partition of its own on one of two brokers, and
-note what they are told. Before the broker works on a request, or before it answers, the connection breaks, the broker
-restarts, it is away for longer than the producer tries, or the process dies. Then the logs are compared with what was
-told, by the guarantees in `consumerd.producer.v07.producer` and `async_producer`:
+note the results. Before the broker works on a request, or before it answers, the connection breaks, the broker
+restarts, it is unavailable for longer than the producer tries, or the process dies. Then the logs are compared with
+what was reported, by the guarantees in `consumerd.producer.v07.producer` and `async_producer`:
 
     sync         what `send` returned for is there; UncertainError: perhaps; any other error: nothing of it
     once         the same without resends: and nothing is there twice
     unconfirmed  what a `flush` returned for is there
-    async        the same, but for messages of which `not_sent` was told
+    async        the same, but for messages of which `not_sent` was called
 
 Everything is in the order in which it was sent, and only those are there twice that were not confirmed at the fault.
 """
@@ -65,7 +65,7 @@ PARTITIONS, BATCHES = 2, 5
 _SIZES = (1, 3, 2)
 #: Seconds between two batches, and those to a broker, one way.
 _PAUSE, _LATENCY = 0.0005, 0.0002
-#: Seconds for which a broker restarts, or is away: longer than the producer tries.
+#: Seconds for which a broker restarts, or is unavailable: longer than the producer tries.
 _RESTARTS, _AWAY = 0.3, 15.0
 
 
@@ -85,7 +85,7 @@ class _Failures(CallbackHandler):
 
 
 class Told:
-    """What callers were told of the messages that they sent, by number."""
+    """The results of the messages that callers sent, by number."""
 
     def __init__(self) -> None:
         self.numbers = itertools.count()

@@ -1,4 +1,4 @@
-"""What became of each message of a long run: counted by ranges, with the rules of `tests.torture.account`.
+"""The result for each message of a long run: counted by ranges, with the rules of `tests.torture.account`.
 
 Strategy: the log at the end is the truth, as in torture. It is kept as in `tests.torture.sinks`, so an identity is
 found by bisection, the content of any range is compared in one subtraction, and an hour takes tens of bytes a message.

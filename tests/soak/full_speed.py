@@ -208,7 +208,7 @@ async def full_speed(seconds: float, directory: Path, progress: Callable[[str], 
 
 
 def compare(log: EndlessLog, found: dict[str, Any], committed: dict[str, int]) -> list[str]:
-    """What was handed over and committed beside what the log has, in words."""
+    """What was delivered and committed beside what the log has, in words."""
     findings = [f"{number} batches did not begin where the one before ended" for number in [found["gaps"]] if number]
     if len(found["partitions"]) != PARTITIONS:
         findings.append(f"of {PARTITIONS} partitions {len(found['partitions'])} were handled")

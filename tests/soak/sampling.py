@@ -1,8 +1,8 @@
 """What each process uses, every few seconds: resident memory, file descriptors, asyncio tasks, processor time, lag.
 
 Strategy: memory, descriptors and time are the kernel's figures, so they come whatever the process does; tasks, lag and
-counts are those of its metrics, and are left out while it does not answer (it may be frozen, or starved). A process is
-told from the one before it by its pid. The largest size is the kernel's high-water mark: no peak is missed.
+counts are those of its metrics, and are left out while it does not answer (it may be frozen, or starved). The pid shows
+that a process is a new one. The largest size is the kernel's high-water mark: no peak is missed.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def ids(table: BatchTable) -> list[int]:
 
 
 def held(folder: Path) -> list[int]:
-    """The rows that a reader gets by the names of folders; faster than Spark."""
+    """The rows that a reader finds from the names of folders; faster than Spark."""
     found: list[int] = []
     for each in resolve(parse_folders(path.name for path in folder.iterdir())):
         for file in (folder / each.folder.name).glob("*.parquet"):

@@ -131,8 +131,8 @@ def kafka_jars(release: KafkaRelease) -> list[Path]:
     return fetch_jars(release.coordinates)
 
 
-#: For a KRaft server that is killed and started again: it is let in once its session from before is over, after 9 s by
-#: default.
+#: For a KRaft server that is killed and started again: it is accepted once its session from before is over, after 9 s
+#: by default.
 SHORT_SESSION: Final[Mapping[str, int]] = {"broker.session.timeout.ms": 3000, "broker.heartbeat.interval.ms": 500}
 #: Settings that may tell in what the storage tool writes.
 _FEATURE_SETTINGS: Final = ("inter.broker.protocol.", "unstable.")

@@ -2,7 +2,7 @@
 
 Strategy: a gate ends TLS, answers the requests of SASL itself (PLAIN), and passes every byte of a client that has
 authenticated on to its broker. What gates have in common is a `Lock`: brokers of a cluster change together. Brokers
-look at a password and show their certificate when a connection is made: whoever changes one of them calls `cut`.
+look at a password and show their certificate when a connection is made: code that changes one of them calls `cut`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Strategy: a bridge in a namespace of its own joins the servers and one new interface of the tests' namespace, so that
 processes started as usual reach all servers. A cut is a permanent entry in the sender's table of neighbours that names
-a hardware address nobody has: frames are sent and vanish, as on a broken link, and no process is told. It needs neither
+a hardware address nobody has: frames are sent and vanish, as on a broken link, and no process notices. It needs neither
 a firewall nor traffic control, which small kernels do not have. Nothing that existed before is changed.
 
 Namespaces take root, and a machine that allows them: NoNetworkError otherwise.

@@ -1,4 +1,4 @@
-"""What became of each message: the audit of `consumerd.demo`, and which repetitions a fault explains.
+"""The result for each message: the audit of `consumerd.demo`, and which repetitions a fault explains.
 
 Strategy: the broker's log at the end is the truth about what there was to deliver: a batch that was not confirmed may
 be in it. So the ledger is made from the log, and apart from that every confirmed message has to be in the log.
@@ -58,7 +58,7 @@ class Account:
 
     @property
     def complete(self) -> bool:
-        """Whether every message of the log was handed over, and the log was read to its end.
+        """Whether every message of the log was delivered, and the log was read to its end.
 
         A new leader serves the last confirmed messages only when its followers have told it that they have them.
         """

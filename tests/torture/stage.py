@@ -151,7 +151,7 @@ class Member(DaemonProcess):
     def __init__(self, directory: Path, config: dict[str, Any], name: str, links: Sequence[Link]) -> None:
         super().__init__(directory, config, name=name)
         self.links = list(links)
-        #: When it was told to end; None while it shall run. On the monotonic clock, as all times here.
+        #: When it was asked to end; None while it shall run. On the monotonic clock, as all times here.
         self.ended_at: float | None = None
         #: Whether it has joined its group: only then may it suffer.
         self.joined = False

@@ -87,7 +87,7 @@ SAME_NAMES = {
 
 
 def test_class_names_are_defined_once() -> None:
-    """Whoever searches for a name finds the one class. Private names, which one file uses, are not counted."""
+    """A search for a name finds the one class. Private names, which one file uses, are not counted."""
     defined = Counter(re.findall(r"^ *class ([A-Za-z]\w*)", code(), flags=re.MULTILINE))
     assert len(defined) > 1000
     assert {name for name, count in defined.items() if count > 1} == set().union(*SAME_NAMES.values())

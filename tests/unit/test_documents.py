@@ -273,7 +273,7 @@ def test_numbers_are_those_of_the_code() -> None:
 
 
 def test_every_number_of_the_commit_interval_is_compared() -> None:
-    """Whoever writes of it, writes `commit.interval` (value): else a changed default leaves the sentence wrong."""
+    """A text about it says `commit.interval` (value): else a changed default leaves the sentence wrong."""
     compared = [place for document in DOCUMENTS for place, _, _ in sentences(document) if "commit" in place]
     assert len(compared) >= 6
     for document in DOCUMENTS:

@@ -1,4 +1,4 @@
-"""Texts have no phrase of the table in docs/style.md: documents, `--help`, errors, log events, names of tests.
+"""Texts have no phrase of the table in docs/style.md: documents, `--help`, errors, log events, docstrings, comments.
 
 `make check` runs this file, too.
 """
@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -110,6 +112,30 @@ def sentences(path: Path) -> Iterator[Text]:
     yield from (Text(path, node.lineno, str(node.value)) for node in plain if node not in left_out)
 
 
+def explanations(path: Path) -> Iterator[Text]:
+    """The docstrings and comments of a module; comments on consecutive lines are one text."""
+    source = path.read_text("utf-8")
+    for docstring in _described(ast.parse(source)):
+        if isinstance(docstring, ast.Constant) and isinstance(docstring.value, str):
+            yield Text(path, docstring.lineno, docstring.value)
+    block: list[str] = []
+    last = 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            if block and token.start[0] != last + 1:
+                yield Text(path, last - len(block) + 1, "\n".join(block))
+                block = []
+            block.append(token.string.lstrip("#:"))
+            last = token.start[0]
+    yield Text(path, last - len(block) + 1, "\n".join(block))
+
+
+def docstrings_and_comments() -> Iterator[Text]:
+    for folder in ("consumerd", "tests", "benchmarks"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield from explanations(path)
+
+
 def modules() -> Iterator[Text]:
     for folder in ("consumerd", "pyspark_consumerd", "deploy", "examples"):
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -123,7 +149,7 @@ def names_of_tests() -> Iterator[Text]:
             yield Text(path, line, name[1].replace("_", " "))
 
 
-@pytest.mark.parametrize("texts", [documents, modules, names_of_tests])
+@pytest.mark.parametrize("texts", [documents, modules, names_of_tests, docstrings_and_comments])
 def test_texts_have_no_phrase_to_replace(texts: Callable[[], Iterator[Text]]) -> None:
     if found := findings(texts(), phrases()):
         pytest.fail("\n".join(["docs/style.md replaces these phrases:", *found]), pytrace=False)
@@ -154,3 +180,7 @@ def test_finds_phrases_with_file_and_line(tmp_path: Path) -> None:
     found = findings(sentences(module), phrases())
     places = [finding.partition("module.py")[2].partition(": write ")[0] for finding in found]
     assert sorted(places) == [":14: 'is no'", ":17: 'hung up'", ":9: 'is told'"]
+    module.write_text(module.read_text() + "\n# a number that is\n# no number; a comment\n\n#: of whatever kind\n")
+    found = findings(explanations(module), phrases())
+    places = [finding.partition("module.py")[2].partition(": write ")[0] for finding in found]
+    assert sorted(places) == [":19: 'is no'", ":1: 'is no'", ":22: 'of whatever kind'"]

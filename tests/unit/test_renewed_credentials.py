@@ -101,7 +101,7 @@ def test_first_value_must_be_usable(tmp_path: Path) -> None:
 
 
 class Identity:
-    """A client's certificate and key in files, issued anew by `issue`."""
+    """A client's certificate and key in files, issued again by `issue`."""
 
     def __init__(self, folder: Path) -> None:
         self.authority, self.certificate, self.key = (folder / f"{name}.pem" for name in ("ca", "client", "key"))

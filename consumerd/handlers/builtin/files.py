@@ -1,4 +1,4 @@
-"""A sink with exactly-once files: NDJSON, one file for each range of a partition's log that was handed over.
+"""A sink with exactly-once files: NDJSON, one file for each range of a partition's log that was delivered.
 
     <directory>/<topic>/<broker>-<partition>/<start>-<end>.ndjson        20 digits each; [start, end) in log offsets
 
@@ -33,8 +33,8 @@ class FilesHandler(Handler):
     """Writes each batch to a file of its own.
 
     Options: `directory`, which is made when missing; `if_empty`, see `RangeSink.position`. Raises PartitionTakenError,
-    RangeOverlapError, and OSError for what the disk says (full, gone, not permitted), which the retry policy deals
-    with: nothing is stored then.
+    RangeOverlapError, and OSError for what the disk says (full, gone, not permitted), which the retry policy
+    handles: nothing is stored then.
     """
 
     def __init__(self, directory: str | Path, if_empty: IfEmpty = "stop") -> None:

@@ -5,7 +5,7 @@ confirmed), of retries, and of giving up. There is no loop of retries here: temp
 with the pause that the receiver asks for, and the failure policy does the rest. Any other answer of 3xx or 4xx will
 not change, so it is raised as `RejectedError`.
 
-An answer that got lost is no proof of anything: the same request is sent again. Each one says in `Idempotency-Key`
+An answer that got lost proves nothing: the same request is sent again. Each one says in `Idempotency-Key`
 which range of which log it holds, and a log's ranges begin where the range before them was confirmed; so a receiver
 that remembers the end of each log can drop duplicates, also after a crash, when ranges end elsewhere. A log is named by
 what never changes for a message: the cluster, the topic and its id, the partition, and the epoch of the leader that
@@ -154,7 +154,7 @@ class HttpHandler(Handler):
         self._shown = settings.url.partition("?")[0]
         self._settings = settings
         self._failures: tuple[type[Exception], ...] = (aiohttp.ClientError, TimeoutError, OSError)
-        #: Waiting for a connection is no part of a request's time.
+        #: Waiting for a connection does not count as a request's time.
         self._turns = asyncio.Semaphore(settings.connections)
         self._session: ClientSession | None = None
         self._secrets: _Secrets | None = None

@@ -50,7 +50,7 @@ class ParquetHandler(Handler):
     `directory`: a path, which is made when missing, or a URL of a store of objects for fsspec. `compression`: `zstd`,
     `snappy`, `gzip` or `none`. `storage_options`: a table for fsspec's driver, such as credentials. `if_empty`: see
     `RangeSink.position`. Raises PartitionTakenError, RangeOverlapError, and what the disk or the store says, which the
-    retry policy deals with.
+    retry policy handles.
     """
 
     def __init__(

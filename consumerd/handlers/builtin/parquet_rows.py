@@ -3,7 +3,7 @@
 Columns: those of `Batch.to_arrow` (`consumerd.handlers.arrow_columns`).
 
 Strategy: a row group is a part of the batch as Arrow columns. The same batch always gives the same bytes: row groups
-are cut by rows and bytes alone, and nothing in the file says when it was made. That is how a repeated batch is told
+are cut by rows and bytes alone, and nothing in the file says when it was made. That distinguishes a repeated batch
 from another one with the same range.
 """
 
@@ -71,7 +71,7 @@ def parquet_pieces(batch: Batch, compression: ExportCompression) -> Iterator[byt
         compression=str(compression),
         use_dictionary=_FEW_VALUES,
         write_statistics=[name for name in schema.names if name not in ("payload", "headers")],
-        store_schema=False,  # else readers would be told of the dictionary of `topic`
+        store_schema=False,  # else readers would see the dictionary of `topic`
     ) as writer:
         first = 0
         while first < len(batch):

@@ -3,8 +3,8 @@
 Strategy. A file is written under a temporary name, synced, renamed, its folder synced, and only then confirmed. A crash
 at any step leaves either the whole range or nothing of it.
 
-A partition goes from one member to another at a rebalance, and the old owner may be a zombie that was stopped in the
-midst of a write and wakes up when the new owner is at work. Therefore temporary files live in a folder of their writer,
+A partition goes from one member to another at a rebalance, and the old owner may be a zombie that was stopped during
+a write and wakes up when the new owner is at work. Therefore temporary files live in a folder of their writer,
 and taking a partition over means, in this order:
 
 1. make a writer's folder `.writer-<random>` of one's own,

@@ -11,7 +11,7 @@ the bytes in pieces, since a batch may be one message of a hundred kilobytes tha
 
 Compressed messages, retention and skipped corruption can leave gaps between ranges; they are gaps of the log. A topic
 that is created again has another log under the same name: its ranges are files of their own, and its position begins
-anew, where brokers tell the logs apart (`consumerd.handlers.builtin.range_logs`, with the rule for where they do not).
+again, where brokers tell the logs apart (`consumerd.handlers.builtin.range_logs`, with the rule for where they do not).
 """
 
 from __future__ import annotations

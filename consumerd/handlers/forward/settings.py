@@ -55,7 +55,7 @@ class ForwardSettings:
     keep_timestamps: bool = True
     #: The largest message, its key, headers and a few bytes more included: the target's message.max.bytes.
     max_message_bytes: int = 1_000_000
-    #: So much is sent at once, for one source partition.
+    #: Bytes that are sent at once, for one source partition.
     chunk_bytes: int = 512 * KIB
     #: Have the brokers recognise a chunk that is sent again. None: where they can.
     idempotent: bool | None = None

@@ -1,9 +1,9 @@
 """Creates a topic on the target before the first message is sent to it.
 
-Strategy: in 0.7 a topic begins to be when something is produced to it, and until it is registered producers know
-nothing but its partition 0. Messages of all source partitions would begin there and change their place later, and with
-it their order. So a topic that no live broker has is made on all of them with an empty message set, which a broker
-takes as it takes others (golden notes, 1), and its registration is waited for.
+Strategy: in 0.7 the first produce request creates a topic, and until the topic is registered producers know only its
+partition 0. Messages of all source partitions would go there first and to other partitions later, so their order would
+change. A topic that no live broker has is therefore created on all of them with an empty message set, which a broker
+accepts like any other (golden notes, 1), and the mirror waits for its registration.
 """
 
 from __future__ import annotations

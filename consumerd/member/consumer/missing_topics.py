@@ -1,4 +1,4 @@
-"""Subscribed topics that no broker has, or shows to us: logged once, because waiting for them is no error.
+"""Subscribed topics that no broker has, or shows to us: logged once, because waiting for them is not an error.
 
 Strategy: every snapshot is compared with the one before; only a change of what is missing is worth a line. Without it,
 nothing at all would show a misspelt topic.

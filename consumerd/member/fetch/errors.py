@@ -41,7 +41,7 @@ class BrokerAnswerError(BrokerError):
 
 
 class NoBoundaryError(BrokerAnswerError):
-    """The log holds bytes that are no messages, so it cannot be told where messages begin behind them."""
+    """The log has bytes that are not messages: where messages begin after them is unknown."""
 
 
 class LogChangedError(BrokerError):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class LogChangeKind(StrEnum):
-    """What became of a log."""
+    """What happened to a log."""
 
     #: It is another one from its beginning on.
     REPLACED = "replaced"

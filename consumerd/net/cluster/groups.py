@@ -197,7 +197,7 @@ class GroupReader(ABC, Generic[_Broker]):
         return partitions
 
     async def _read_others(self, view: GroupView, sessions: Mapping[str, int]) -> None:
-        """Find the owners among the nodes whose names are not of the dialect; those are no faults then."""
+        """Find the owners among the nodes whose names are not of the dialect; those are then not faults."""
         root = f"{owners_root(view.group)}/"
         named: dict[str, TopicPartition] = {}
         for path in view.faults:

@@ -90,7 +90,7 @@ def _unread_offsets(snapshot: GroupSnapshot) -> dict[TopicPartition, str]:
     view = snapshot.view
     root = f"{offsets_root(snapshot.group)}/" if view.faults else ""
     for path, fault in view.faults.items():
-        if path.startswith(root) and path in view.stats:  # of another name are no nodes of this dialect
+        if path.startswith(root) and path in view.stats:  # others are not nodes of this dialect
             topic, _, name = path.removeprefix(root).partition("/")
             found[TopicPartition.parse_any(topic, name)] = fault
     return found

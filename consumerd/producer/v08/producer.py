@@ -44,7 +44,7 @@ log = structlog.get_logger(__name__)
 
 #: Most bytes that are taken from the budget in advance at once, ...
 _CREDIT: Final = 64 << 10
-#: ... if they are no more than this part of the budget, which the fillings divide.
+#: ... if they are at most this part of the budget, which the fillings divide.
 _PART: Final = 32
 
 

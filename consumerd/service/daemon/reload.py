@@ -65,7 +65,7 @@ class Reloader:
             accepted = False
             try:
                 accepted = await self._reload()
-            except Exception as error:  # a defect, which is no reason to stop
+            except Exception as error:  # a defect, which does not stop the daemon
                 log.exception("reload_failed", file=str(self._path), reason=reason_of(error))
             finally:
                 if not stopping.is_set():

@@ -1,9 +1,9 @@
 """Tells when something holds the event loop, and what: a handler that blocks costs heartbeats, and so partitions.
 
-Strategy: the loop counts up a number now and then, and a thread looks whether it still moves. It counts the time by
-its own looks, so that a process that was stopped or swapped out is no stall. A look that comes late says that the
-thread could not run. If the process used the processor meanwhile, C code kept the GIL: it is where the main thread is
-when it releases the lock to this thread. Otherwise the process did not run, or C code waited with the lock.
+Strategy: the loop counts up a number now and then, and a thread looks whether it still moves. It counts the time by its
+own looks, so that a process that was stopped or swapped out does not count as a stall. A look that comes late says that
+the thread could not run. If the process used the processor meanwhile, C code kept the GIL: it is where the main thread
+is when it releases the lock to this thread. Otherwise the process did not run, or C code waited with the lock.
 """
 
 from __future__ import annotations

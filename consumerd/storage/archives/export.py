@@ -1,9 +1,9 @@
 """Exporting an archive: the remaining segments, the workers' results one by one, and the report.
 
 Strategy: the manifest is the record of finished files, and only this process writes it and gives names to files. A
-name is given before the manifest lists it, and a replaced file is removed after; a run that finds files of
-which its manifest does not list removes them. So a kill at any point costs the segments in the making and a
-quarter of a second, and never leaves a message twice.
+name is given before the manifest lists it, and a replaced file is removed after; a run removes files that
+its manifest does not list. So a kill at any point costs the work on unfinished segments and a quarter of a second, and
+no message is exported twice.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class SegmentSummary:
     wrappers: int = 0
     #: Messages that cannot.
     corrupt: int = 0
-    #: Bytes that are no messages, and those of a torn end.
+    #: Bytes that are not messages, and those of a torn end.
     nonsense: int = 0
     torn: int = 0
     #: The start of a torn end.

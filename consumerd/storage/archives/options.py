@@ -44,7 +44,7 @@ class ExportOptions:
 
     format: ExportFormat = ExportFormat.NDJSON
     compression: ExportCompression = ExportCompression.NONE
-    #: NDJSON: every payload in base64, and not only those that are no UTF-8.
+    #: NDJSON: every payload in base64, not only those that are not UTF-8.
     base64: bool = False
     layout: str = DEFAULT_LAYOUT
     broker: int | None = None

@@ -2,7 +2,7 @@
 
 Strategy: columns are collected as plain lists, or as the buffers that the native codec makes of its index. They are cut
 into row groups by rows and bytes, never by how the input came in, so that the same segment always gives the same file.
-Columns with few values are handed over as dictionaries, which cost next to nothing per row; readers see plain strings.
+Columns with few values are passed as dictionaries, which cost next to nothing per row; readers see plain strings.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class ParquetRows:
     def _parts(self, count: int, fitting: Callable[[int, int, int], tuple[int, int]]) -> Iterator[tuple[int, int]]:
         """Cut messages 0 to `count` at the ends of row groups: yields the first number and the one behind the last.
 
-        Whoever iterates adds the rows before the next part. `fitting` is as `NativePayloads.fitting`.
+        The caller adds the rows before the next part. `fitting` is as `NativePayloads.fitting`.
         """
         first = 0
         while first < count:

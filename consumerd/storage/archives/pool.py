@@ -100,7 +100,7 @@ class _Pool:
                 future.add_done_callback(self._ended.put)
             writer.close()  # then a half-written event of a dying worker ends the read, instead of blocking it
             self._follow(reader, futures)
-        except BrokenProcessPool:  # before all tasks were handed over
+        except BrokenProcessPool:  # before all tasks were submitted
             self._error = self._error or ArchiveWorkerDiedError(_DIED)
         finally:
             self._halt.set()

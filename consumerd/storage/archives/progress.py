@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: A worker speaks up after this many bytes.
+#: A worker reports after this number of bytes.
 _STEP = 8 << 20
 
 
@@ -21,7 +21,7 @@ class Progress(Protocol):
     """Shows progress. Bytes are those of the sources, before decompression."""
 
     def begin(self, total_bytes: int, segments: int | None) -> None:
-        """The work begins; the number of segments is None where tars have to be read for it."""
+        """The work begins. `segments` is None where it is known only after tars have been read."""
         ...
 
     def advance(self, count: int) -> None:

@@ -1,7 +1,7 @@
 """Zstandard frames, for `UnpackedStream` and for packing exported files.
 
-Strategy: the library's bounded reader ends at a cut frame without a word, so frames are fed to its incremental decoder
-in slices so small that even a bomb makes no more than some 64 MiB of one.
+Strategy: the library's bounded reader ends at a cut frame without an error, so frames are fed to its incremental
+decoder in slices so small that even a bomb makes no more than some 64 MiB of one.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ class DecodeLimits:
     `max_pieces`: gzip members and snappy blocks, nested ones among them, of which one outer message may be put
     together; beside these one for every 32 bytes of it.
     `max_leaves_per_byte`: how many leaves an outer message may have for each byte of its payload, once it has more than
-    `free_leaves`; None: any number. Messages that differ have different CRCs, so that of them not one fits into a
-    byte: beyond that come only copies of few messages.
+    `free_leaves`; None: any number. Messages that differ have different CRCs and compress to more than a byte each:
+    only copies of a few messages need less.
     """
 
     max_message_bytes: int = MAX_REQUEST_BYTES

@@ -33,7 +33,7 @@ class OuterMessage(NamedTuple):
     """One whole message of the outer set, with its CRC checked and nothing decompressed.
 
     `size` is the length field (without its own 4 bytes), `payload` the raw bytes (empty where the header is
-    unreadable), `codec` None where it cannot be told. `problem` is one clause when not `valid`.
+    unreadable), `codec` None where it is unknown. `problem` is one clause when not `valid`.
     """
 
     offset: int

@@ -187,7 +187,7 @@ Request = FetchRequest | MultiFetchRequest | ProduceRequest | MultiProduceReques
 def decode_request(body: bytes | memoryview) -> Request:
     """Read a request; `body` is the frame without its length field. Bytes after a whole request are ignored.
 
-    Topic names and numbers are handed over as they came, for the broker to judge; in names, bytes that are not UTF-8
+    Topic names and numbers are passed on as they came, for the broker to judge; in names, bytes that are not UTF-8
     become U+FFFD, which no valid topic holds, and of a long one only the beginning comes. Raises FrameError for an
     unknown type, a cut-off body, a null topic, or a negative count or set size: for all of these a real broker closes
     the connection (golden notes, 1).

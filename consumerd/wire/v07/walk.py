@@ -75,7 +75,7 @@ LAYOUTS = layouts_up_to(ANY_LENGTH)
 def walk(data: bytes | memoryview, position: int, append: Callable[[bytes], None], layout: MessageReaders) -> int:
     """Append the payloads of the run that starts at `position`; returns where the first other thing stands.
 
-    The last message of the data always counts as another thing, for lack of a header after it.
+    The last message of the data always counts as another thing, since no header follows.
     """
     if len(data) - position < layout.overhead:
         return position

@@ -5,7 +5,7 @@ each later one names those that are new or ask for something else, and those to 
 those that have something new. `FetchSession` has the partitions that are asked for, and for those that changed since
 the last request what the broker has of them, so that a request costs as much as has changed.
 
-Requests of a session are numbered by its epoch. Whatever goes wrong (a lost connection, a broker that no longer has the
+Requests of a session are numbered by its epoch. After any failure (a lost connection, a broker that no longer has the
 session, a broker that has no room for one and answers with session id 0), the next request names all partitions again,
 and asks for a new session. All partitions of a session are named by topic id, or all by topic name. Brokers without
 sessions answer with session id 0, too, by the default of the field.

@@ -88,7 +88,7 @@ def decode_metadata(data: bytes) -> MemberMetadata:
 def decode_assignment(data: bytes) -> MemberAssignment:
     """Read a member's assignment, of any version. Raises FrameError.
 
-    No bytes at all are no partitions: what the coordinator gives a member that the leader left out.
+    An empty text means: without partitions; what the coordinator gives a member that the leader left out.
     """
     if not data:
         return MemberAssignment(())

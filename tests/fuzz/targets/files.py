@@ -223,7 +223,7 @@ def _record_lines() -> dict[str, bytes]:
 
 @cache
 def _folder() -> TemporaryDirectory[str]:
-    """Of one file, written anew for each input."""
+    """Of one file, written again for each input."""
     return TemporaryDirectory()
 
 

@@ -30,7 +30,7 @@ from tests.fuzz.targets.target import Target
 
 @cache
 def _folder() -> TemporaryDirectory[str]:
-    """Of one file, written anew for each input."""
+    """Of one file, written again for each input."""
     return TemporaryDirectory()
 
 
@@ -176,7 +176,7 @@ _TOKEN: Final = "a token that no fuzzer can guess"
 
 
 def _check_http(data: bytes) -> None:
-    """Two headers and the word of a form, a line each: nobody without the token is let in."""
+    """Two headers and the word of a form, a line each: a client without the token is refused."""
     first, _, rest = data.decode("utf-8", "surrogateescape").partition("\n")
     host, _, word = rest.partition("\n")
     headers = {"Authorization": first, "Host": host}

@@ -78,7 +78,8 @@ SPECIAL: dict[tuple[str, str], list[str]] = {
     ("offsets import", "--config"): ["letters"],
     ("topics create", "--configuration"): ["--topic", "t"],
 }
-#: Options whose server is not asked within the time of a test, or by Spark only; and options that are no file's name.
+#: Options whose server is not asked within the time of a test, or by Spark only; and options that are not the name of a
+#: file.
 NOT_ASKED = {
     ("dead-letters replay", "--bootstrap-server"), ("dead-letters replay", "--zookeeper"),
     ("mirror", "--from-zookeeper"), ("mirror", "--from-bootstrap-server"), ("mirror", "--to-zookeeper"),

@@ -867,7 +867,7 @@ def test_nudges_for_an_idle_peer_come_at_twice_the_pause_each_time_up_to_twenty_
         nudges.surveyed({P0}, now + pause - 0.1)
         assert not nudges.taken()
         now += pause
-    nudges.surveyed(set(), now)  # all have found their place: the pauses begin anew
+    nudges.surveyed(set(), now)  # all have found their place: the pauses begin again
     nudges.surveyed({P0}, now)
     for later in (0.0, 10.0, 30.0):
         nudges.surveyed({P0}, now + later)

@@ -92,8 +92,8 @@ async def boundary_before(
 ) -> int:
     """The start of the message that holds the byte at `offset`; `offset` itself where one begins or the log ends.
 
-    `offset` must be within the log's range. Raises NoBoundaryError where the log holds bytes in between that are
-    no messages, BrokerError, WireError.
+    `offset` must be within the log's range. Raises NoBoundaryError where the log has other bytes
+    in between, BrokerError, WireError.
     """
     start = await _segment_start(logs, partition, offset)
     async with logs.connection(partition.broker) as connection:

@@ -137,7 +137,7 @@ class V07Source:
         return False
 
     async def compare(self, offset: int, log: LogId) -> tuple[LogId, LogChange | None]:
-        """Follow the messages up to `offset`: one has to begin there. Where others are damaged that cannot be told."""
+        """Follow the messages up to `offset`: one has to begin there. Damage before it makes that unknown."""
         try:
             begins = await boundary_before(self._logs, self._partition, offset)
         except NoBoundaryError:

@@ -89,7 +89,7 @@ class _Flaw(NamedTuple):
 
 
 def _pieces(file: BinaryIO, piece: int, max_line: int) -> Iterator[tuple[bytes, _Flaw | None]]:
-    """Whole lines, about `piece` bytes of them at once, each time with what follows them and is no line."""
+    """Whole lines, about `piece` bytes of them at once, each time with the incomplete line after them."""
     rest = b""
     while data := file.read(piece):
         end = data.rfind(b"\n") + 1
@@ -204,7 +204,7 @@ class _Reader:
 
 
 def _values(texts: pa.Array, encoded: pa.Array) -> pa.Array | None:
-    """The payloads; None where a line has neither or both, or is no base64."""
+    """The payloads; None where a line has neither or both, or invalid base64."""
     plain = texts.cast(pa.binary())
     if not texts.null_count:
         return plain if encoded.null_count == len(encoded) else None

@@ -102,7 +102,7 @@ class RangeFile(NamedTuple):
 def ranges(
     directory: str, wanted: Callable[[str, str], bool] = lambda *_: True
 ) -> dict[tuple[str, str], list[RangeFile]]:
-    """The ranges of every (topic, broker-partition) below `directory` that is wanted, by offset.
+    """The ranges of every (topic, broker-partition) below `directory` that is selected, by offset.
 
     Raises NotFoundError for a directory that does not exist, ConfigError for one that cannot be read, and
     OverlappingRangesError.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: Bytes per read on the way through a segment.
 STRIDE: Final = 1 << 20
-#: Bytes read beyond the place that is wanted, for the message that is there.
+#: Bytes read beyond the place in question, for the message that is there.
 MARGIN: Final = 16 << 10
 #: Messages up to this size are found around a place: four times the default of max.message.size (golden notes, 8).
 REACH: Final = 4 << 20
@@ -102,7 +102,7 @@ class Boundaries:
     def last(self, known: int) -> int:
         """Return the end of the last whole message, from the boundary `known` on.
 
-        A message that is only cut off is not whole yet. Bytes that are no message at all belong to the segment, so that
+        A message that is only cut off is not whole yet. Bytes that are not a message belong to the segment, so that
         a reader reports them: then its end counts.
         """
         start = known

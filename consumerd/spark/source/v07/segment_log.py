@@ -38,7 +38,7 @@ class SourceSegment(NamedTuple):
     start: int
     end: int
     location: FileRange | BrokerRange
-    #: Reading from the middle is no cheaper than reading all of it, so it is one split.
+    #: Reading from the middle is not cheaper than reading all of it, so it is one split.
     whole: bool = False
 
 

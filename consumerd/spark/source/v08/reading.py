@@ -6,7 +6,7 @@ gap from lost data: either it has the offset and skips ahead, or it does not hav
 nothing although its log continues may only be slow (a new leader, remote storage), so it is queried several times
 before that counts as a gap at the end of the log.
 
-A topic that was deleted and created again has another log, whose offsets are no part of the split. Brokers since 3.1
+A topic that was deleted and created again has another log, whose offsets do not belong to the split. Brokers since 3.1
 reject a fetch that names the former id; of older ones that have ids the metadata are compared, before the first row and
 after the last one.
 

@@ -92,7 +92,7 @@ def timestamp_type(magic: int, attributes: int) -> TimestampType:
 def walk(data: bytes, position: int, magic: int, attributes: int, columns: RecordColumns) -> Row:
     """Read the row of plain messages of one magic, with these attributes and growing offsets, at `position`.
 
-    The last message of the data always counts as another thing, for lack of a header after it.
+    The last message of the data always counts as another thing, since no header follows.
     """
     first, start = len(columns), position
     timestamps: list[int] = []

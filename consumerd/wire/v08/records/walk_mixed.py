@@ -103,6 +103,6 @@ def read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
         if not raw & 1:
             after = position + (raw >> 1)
             value, position = data[position:after], after
-        # As the JVM does with bytes that are no UTF-8.
+        # As the JVM does with bytes that are not UTF-8.
         found.append((name.decode("utf-8", "replace"), value))
     return tuple(found), position

@@ -64,7 +64,7 @@ class Partitions:
 
 
 class Brokers:
-    """Answers with the end 120 of each log, and knows no start."""
+    """Answers with the end 120 of each log; the start is unknown."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[TopicPartition, int, int]] = []

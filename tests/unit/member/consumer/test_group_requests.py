@@ -379,7 +379,7 @@ async def test_refused_sync_and_leave_are_reported(code: int) -> None:
 
 
 async def test_join_of_a_follower_has_no_members() -> None:
-    """A follower is told less: no members, no protocol, and nothing about keeping the assignment."""
+    """A follower gets less: no members, no protocol, and nothing about keeping the assignment."""
     answer = JOINED | {"group_protocol": None, "leader_id": "you", "members": []}
     del answer["skip_assignment"]
     event = await requests(Client(answer)).join(e.Join(1, "me", ()))

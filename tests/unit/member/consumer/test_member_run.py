@@ -18,7 +18,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class Consumer:
-    """A member that leaves when it is told to, or hangs."""
+    """A member that leaves when asked to, or hangs."""
 
     def __init__(self, *, hangs: bool = False) -> None:
         self.ready, self.stopping, self.left = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -41,7 +41,7 @@ class Consumer:
 
 
 class Session:
-    """A session that ends when it is told to. A caller of `wait_closed` takes some turns to be cancelled."""
+    """A session that ends when asked to. A caller of `wait_closed` takes some turns to be cancelled."""
 
     def __init__(self) -> None:
         self.failure: ConsumerdError | None = None

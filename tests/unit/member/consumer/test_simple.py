@@ -137,7 +137,7 @@ async def test_lists_offsets(scene: Scene) -> None:
         assert await consumer.get_offsets_before("t", 1, EARLIEST, 1) == (0,)
         assert await consumer.get_offsets_before("t", 1, 0, 1) == ()
         assert await consumer.get_offsets_before("t", 1, 1 << 50, 10) == (END, 0)
-        with pytest.raises(ConnectionClosedError):  # a broker answers by hanging up: twice
+        with pytest.raises(ConnectionClosedError):  # a broker closes the connection: twice
             await consumer.get_offsets_before("t", 7, LATEST, 1)
         assert await consumer.get_offsets_before("t", 1, EARLIEST, 1) == (0,)
 

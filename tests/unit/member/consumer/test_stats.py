@@ -9,7 +9,7 @@ T0, T1, U0 = (TopicPartition("t", 0, 0), TopicPartition("t", 0, 1), TopicPartiti
 
 
 class Observer:
-    """Keeps what it is told."""
+    """Keeps the calls."""
 
     def __init__(self) -> None:
         self.told: list[object] = []

@@ -487,7 +487,7 @@ async def test_abandons_loop_that_misses_deadline(group: Any) -> None:
         assert group.owner(TP) is None
         assert group.offset(TP) == end - 13
         go_on.set()
-        await worker  # it ends, and what it did counts for nothing
+        await worker  # it ends, and what it did has no effect
     assert group.offset(TP) == end - 13
 
 

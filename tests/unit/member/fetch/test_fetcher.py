@@ -137,7 +137,7 @@ class Scene(FetchingInMemory):
 
     @property
     def events(self) -> list[tuple[Any, ...]]:
-        """What the listener was told about the partition; errors as text."""
+        """The listener's events of the partition; errors as text."""
         assert {event[1] for event in self.listener.events} <= {P}
         return [
             (kind, *(str(each) if isinstance(each, Exception) else each for each in told))

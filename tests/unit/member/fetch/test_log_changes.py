@@ -79,14 +79,14 @@ def test_brokers_that_name_no_epoch_tell_the_end_alone() -> None:
 
 @pytest.mark.parametrize("leader_epoch", [0, 3, 4])
 def test_leader_of_the_positions_own_epoch_without_its_message_leads_another_log(leader_epoch: int) -> None:
-    """The epochs of a topic that was created again begin anew."""
+    """The epochs of a topic that was created again begin at 0 again."""
     found, change = find_change(300, LogId(leader_epoch=4), LogId(), leader_epoch, end(leader_epoch, 100))
     assert change is not None
     assert (change.kind, change.divergence, found) == (REPLACED, None, LogId())
 
 
 def test_leader_of_a_lower_epoch_leads_another_log() -> None:
-    """A broker knows no end of an epoch that is above its log's."""
+    """A broker does not have the end of an epoch above its log's."""
     found, change = find_change(300, LogId(leader_epoch=4), LogId(), 0, end(-1, -1))
     assert change is not None
     assert (change.kind, change.divergence, found) == (REPLACED, None, LogId())

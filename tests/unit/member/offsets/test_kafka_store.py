@@ -442,7 +442,7 @@ async def test_never_takes_a_broker_for_a_store_in_zookeeper() -> None:
 
 
 async def test_reports_no_offsets_as_written_by_others() -> None:
-    """The coordinator has no versions of offsets: it refuses the commits of those who are no members."""
+    """The coordinator has no versions of offsets: it refuses the commits of others than members."""
     assert await store(Cluster()).changed([PLACE]) == frozenset()
 
 

@@ -799,7 +799,7 @@ async def test_trace_does_not_lead_past_the_write_of_another(commits: Commits, o
 
 
 async def test_trace_remembers_the_write_of_another_that_a_commit_met(commits: Commits) -> None:
-    """A larger offset stays: what we handled before it counts for nothing. Our own write ends that."""
+    """A larger offset stays: what we handled before it has no effect. Our own write ends that."""
     await commits.commit(1)
     commits.foreign(b"9")
     await commits.commit(5)
@@ -918,7 +918,7 @@ async def test_first_commit_of_a_position_in_a_younger_topic_creates_the_node_ag
 
 
 async def test_position_whose_log_no_fetch_has_compared_is_written_into_its_node() -> None:
-    """A node that is created again begins to count its versions anew, which fence a former owner off."""
+    """A node that is created again begins to count its versions again, which fence a former owner off."""
     server = MemoryZooKeeper()
     partition = TopicPartition.numbered("t", 0)
     path = offset_path(GROUP, partition)

@@ -46,11 +46,11 @@ ANSWERS: dict[int, dict[str, Any]] = {
 
 
 class Broker:
-    """`says(key, version, number)`, of the request of that number: "answer", "hang up", "silence" or an error code."""
+    """`says(key, version, number)`, of the request of that number: "answer", "close", "silence" or an error code."""
 
     def __init__(self, says: Callable[[int, int, int], str | int]) -> None:
         self.says = says
-        #: Whether it hangs up on connections that are not authenticated.
+        #: Whether it closes connections that are not authenticated.
         self.closed_to_strangers = False
         self.asked: list[tuple[int, int]] = []
         self.open: set[Line] = set()
@@ -73,8 +73,8 @@ class Line:
         self.broker.asked.append((key, version))
         await asyncio.sleep(0)
         stranger = self.broker.closed_to_strangers and not self.authenticated
-        match "hang up" if stranger else self.broker.says(key, version, len(self.broker.asked)):
-            case "hang up":
+        match "close" if stranger else self.broker.says(key, version, len(self.broker.asked)):
+            case "close":
                 self.abort()
                 raise ConnectionClosedError("the broker hung up", blamed=True)
             case "silence":
@@ -98,7 +98,7 @@ def kafka_09(key: int, version: int, number: int) -> str:
 
 
 def kafka_08(key: int, version: int, number: int) -> str:
-    return "answer" if key == METADATA.key else "hang up"
+    return "answer" if key == METADATA.key else "close"
 
 
 def slow(key: int, version: int, number: int) -> str:
@@ -106,7 +106,7 @@ def slow(key: int, version: int, number: int) -> str:
 
 
 def early_sasl(key: int, version: int, number: int) -> str:
-    return "hang up" if version else "answer"
+    return "close" if version else "answer"
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def rejected(cause: Exception | None) -> AuthenticationError:
     ("ticket", "says", "result", "times"),
     [
         (Ticket(), kafka_09, BrokerRelease.V0_9, 2),
-        (Ticket(), lambda *_: "hang up", "hung up", 1),
+        (Ticket(), lambda *_: "close", "hung up", 1),
         (Ticket(), lambda *_: "silence", "hung up", 1),
         (Ticket(speaks_first=False), kafka_09, "hung up", 0),
         (None, kafka_09, "hung up", 0),
@@ -248,13 +248,11 @@ async def test_authenticates_first_where_a_broker_closes_the_connection_on_every
     assert ticket is None or ticket.times == times
 
 
-@pytest.mark.parametrize("said", ["hang up", "silence"])
+@pytest.mark.parametrize("said", ["close", "silence"])
 async def test_raises_broker_error_when_no_probe_is_answered(said: str) -> None:
     broker = Broker(lambda *_: said)
     opener = ChannelOpener(broker.connect, ClientSettings(), SystemClock())
-    words = (
-        "the broker hung up; is this the port of a Kafka broker" if said == "hang up" else "the broker did not answer"
-    )
+    words = "the broker hung up; is this the port of a Kafka broker" if said == "close" else "the broker did not answer"
     with pytest.raises(BrokerError, match=words):
         await opener.open("h", 9)
     assert not broker.open
@@ -264,10 +262,10 @@ async def test_raises_broker_error_when_no_probe_is_answered(said: str) -> None:
 
 async def test_suggests_sasl_when_broker_closes_on_first_request() -> None:
     def with_sasl(key: int, version: int, number: int) -> str:
-        return "answer" if key == API_VERSIONS.key else "hang up"
+        return "answer" if key == API_VERSIONS.key else "close"
 
     def soon_gone(key: int, version: int, number: int) -> str:
-        return "hang up" if number > 2 else "answer"
+        return "close" if number > 2 else "answer"
 
     for says, answered, hint in ((with_sasl, 0, "; is this a SASL listener?"), (soon_gone, 1, "")):
         opener = ChannelOpener(Broker(says).connect, ClientSettings(), SystemClock())

@@ -23,7 +23,7 @@ CHALLENGE = b'realm="zk-sasl-md5",nonce="n0nce",qop="auth",charset=utf-8,algorit
 
 
 class Script:
-    """A mechanism that says what it is told to, and keeps what it hears."""
+    """A mechanism that says what the test sets, and keeps what it gets."""
 
     name = "SCRIPT"
 

@@ -1,4 +1,4 @@
-"""What holds the event loop, or the whole process, is told in one short event that begins with the user's code."""
+"""What holds the event loop, or the whole process, is logged in one short event that begins with the user's code."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_attributes_beside_the_codec_mean_nothing(native_codec: object) -> None:
 
 
 def test_limits_of_segments_and_of_what_they_are_decompressed_to() -> None:
-    """An int32 and one message set may fill a segment; a wrapper of zeros is no reason to run out of memory."""
+    """An int32 and one message set may fill a segment; a wrapper of zeros must not exhaust memory."""
     assert MAX_SEGMENT_BYTES == 2 * 2**31
     assert (DEFAULT_EXPANSION, FREE_EXPANSION) == (200, 2**30)
 

@@ -180,7 +180,7 @@ async def test_damage_at_a_boundary_is_not_another_log(rig: Any, scripted_log: A
 
 
 async def test_damage_before_an_offset_leaves_the_offset_in_force(rig: Any, scripted_log: Any) -> None:
-    """Where messages begin behind the damage cannot be told, so what stands at the offset decides."""
+    """Where messages begin behind the damage is unknown, so what stands at the offset decides."""
     async with rig() as r:
         good = encode_message(b"good")
         r.broker.logs["t", 0] = scripted_log(0, b"\xff" * 40 + good[:-1] + b"?")

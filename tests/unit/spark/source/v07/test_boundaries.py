@@ -92,7 +92,7 @@ def test_reads_few_bytes_far_from_a_boundary() -> None:
 
 def test_a_message_inside_a_compressed_one_is_not_a_boundary() -> None:
     wrapper = encode_message_set(SHORT, codec=Codec.SNAPPY)
-    inside = wrapper.index(encode_message(SHORT[0])[:-2])  # as it is, for want of anything to compress
+    inside = wrapper.index(encode_message(SHORT[0])[:-2])  # not compressed, as that saves nothing
     log = Log([*mixed(1, 8000), wrapper, *mixed(2, 4000)])
     offset = BASE + log.data.index(wrapper) + inside
     found = log.boundaries(**FAR).around(BASE, offset)

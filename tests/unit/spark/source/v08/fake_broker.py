@@ -13,7 +13,7 @@ from consumerd.wire.v08.apis import API_VERSIONS, APIS, FETCH, METADATA, OFFSET_
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    #: (version, body) -> the answer's body, raw bytes, or None to hang up.
+    #: (version, body) -> the answer's body, raw bytes, or None to close the connection.
     Answer = Callable[[int, dict[str, Any]], dict[str, Any] | bytes | None]
 
 
