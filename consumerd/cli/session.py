@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from consumerd.net import Connection, Connector
     from consumerd.net.zk import Session
     from consumerd.service.config.model import Config
-    from consumerd.service.config.servers import ZooKeeperSection
+    from consumerd.service.settings.servers import ZooKeeperSection
 
 _T = TypeVar("_T")
 

@@ -31,8 +31,8 @@ from consumerd.demo.view import MemberStanding, Standing, View
 from consumerd.demo.watch import DemoSnapshot, Watch
 from consumerd.demo.zookeeper import ZooKeeperServer
 from consumerd.net.zk import Session
-from consumerd.service.config.monitoring import HealthSection
 from consumerd.service.daemon.endpoints import check_http
+from consumerd.service.settings.monitoring import HealthSection
 from consumerd.wire.v07 import DecodeLimits
 
 if TYPE_CHECKING:

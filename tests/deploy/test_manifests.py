@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from consumerd.service.config.model import parse
-from consumerd.service.config.processing import FetchSection
 from consumerd.service.daemon.signals import FORCE_SECONDS
+from consumerd.service.settings.work import FetchSection
 from tests.deploy.manifests import (
     CHART,
     KUBERNETES,

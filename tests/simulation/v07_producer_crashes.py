@@ -36,7 +36,7 @@ from consumerd.producer import (
     ZooKeeperRouter,
 )
 from consumerd.service.config.build import build_session
-from consumerd.service.config.servers import ZooKeeperSection
+from consumerd.service.settings.servers import ZooKeeperSection
 from consumerd.wire.v07 import FetchRequest, decode_batch
 from tests.simulation.broker import REQUEST_TIME
 from tests.simulation.confirmations import Confirmations

@@ -23,16 +23,16 @@ from consumerd.handlers.builtin.http import HttpRequestError
 from consumerd.handlers.sparse_content import SparseContent
 from consumerd.net import ConnectionSettings
 from consumerd.net.zk import DigestMd5
-from consumerd.service.config.base import SecretStr
 from consumerd.service.config.build import build_session
 from consumerd.service.config.build_v08 import build_client_of, build_mechanism
-from consumerd.service.config.servers import (
+from consumerd.service.settings.servers import (
     KafkaSection,
     SaslSection,
     TlsSection,
     ZooKeeperSaslSection,
     ZooKeeperSection,
 )
+from consumerd.service.settings.setting import SecretStr
 from tests.support.receiver import Receiver
 
 if TYPE_CHECKING:

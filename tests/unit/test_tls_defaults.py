@@ -30,7 +30,7 @@ from consumerd.net.zk import ConnectionLimits, NotConnected, ZooKeeperHost
 from consumerd.net.zk.connection import ConnectionEnded, ZooKeeperConnection
 from consumerd.service.config.build import build_session, build_tls
 from consumerd.service.config.build_v08 import build_client_of
-from consumerd.service.config.servers import KafkaSection, TlsSection, ZooKeeperSection
+from consumerd.service.settings.servers import KafkaSection, TlsSection, ZooKeeperSection
 from consumerd.spark.source.option_values import Tls
 from consumerd.spark.source.v08.client import _context
 

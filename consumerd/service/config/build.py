@@ -39,12 +39,11 @@ if TYPE_CHECKING:
     from consumerd.base.ports import Clock, SaslMechanism
     from consumerd.net import ConnectionSettings
     from consumerd.net.client.sasl_gssapi import GssapiIdentity
-    from consumerd.service.config.group import GroupSection
     from consumerd.service.config.model import Config
-    from consumerd.service.config.monitoring import HealthTlsSection
-    from consumerd.service.config.processing import HandlerSection
-    from consumerd.service.config.servers import LoginSection, TlsSection, ZooKeeperSaslSection, ZooKeeperSection
-    from consumerd.service.config.work import HandlerSection
+    from consumerd.service.settings.group import GroupSection
+    from consumerd.service.settings.monitoring import HealthTlsSection
+    from consumerd.service.settings.servers import LoginSection, TlsSection, ZooKeeperSaslSection, ZooKeeperSection
+    from consumerd.service.settings.work import HandlerSection
 
 
 def build_session(

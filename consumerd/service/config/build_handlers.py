@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from consumerd.handlers import DeadLetters, Handler, OnFailure
     from consumerd.handlers.counts import HandlerCounts
     from consumerd.service.config.model import Config
-    from consumerd.service.config.processing import HandlerSection
-    from consumerd.service.config.work import HandlerSection
+    from consumerd.service.settings.work import HandlerSection
 
 
 def build_policy(section: HandlerSection, *, on_failure: OnFailure) -> RetryPolicy:

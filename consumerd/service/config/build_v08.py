@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from consumerd.handlers import Handler
     from consumerd.member.consumer import ConsumerSettings
     from consumerd.net import BrokerConnection, ConnectionSettings
-    from consumerd.service.config.group import GroupSection
     from consumerd.service.config.model import Config
-    from consumerd.service.config.servers import KafkaSection, SaslSection
+    from consumerd.service.settings.group import GroupSection
+    from consumerd.service.settings.servers import KafkaSection, SaslSection
 
 
 def build_bootstrap(section: KafkaSection) -> list[tuple[str, int]]:

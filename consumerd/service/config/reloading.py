@@ -11,13 +11,12 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from consumerd.service.config.base import BrokenRulesError, Section
+from consumerd.service.settings.setting import BrokenRulesError, Section
 
 if TYPE_CHECKING:
     from consumerd.service.config.model import Config
-    from consumerd.service.config.processing import HandlerSection
-    from consumerd.service.config.subscriptions import SubscriptionSection
-    from consumerd.service.config.work import HandlerSection
+    from consumerd.service.settings.subscriptions import SubscriptionSection
+    from consumerd.service.settings.work import HandlerSection
 
 _Table = TypeVar("_Table", bound=Section)
 

@@ -1,8 +1,8 @@
 """The validation of a configuration: pydantic models made of its tables, which read TOML with environment overrides.
 
-Strategy: each table (`consumerd.service.config.base`) has a model with the same keys, whose validation ends in an
-instance of the table. Only what reads a configuration, or describes its keys, imports this module, and with it
-pydantic; a daemon does so in a child process (`consumerd.service.config.child`).
+Strategy: each table (`consumerd.service.settings`) has a model with the same keys, whose validation ends in an instance
+of the table. Only what reads a configuration, or describes its keys, imports this module, and with it pydantic; a
+daemon does so in a child process (`consumerd.service.config.child`).
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ from pydantic import (
     model_validator,
 )
 
-from consumerd.service.config import base
-from consumerd.service.config.base import Rule, SecretStr, Section
 from consumerd.service.config.problems import (
     ConfigProblemsError,
     UnreadableVariableError,
@@ -49,12 +47,15 @@ from consumerd.service.config.problems import (
     unknown_variables,
     unreadable_variables,
 )
+from consumerd.service.settings import setting as base
+from consumerd.service.settings.setting import Rule, SecretStr, Section
+from consumerd.service.settings.subscriptions import SubscriptionSection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Self
 
-    from consumerd.service.config.base import FieldOf
+    from consumerd.service.settings.setting import FieldOf
 
 
 _Section = TypeVar("_Section", bound=Section)
@@ -166,7 +167,7 @@ _PYDANTIC: Final[dict[type, Callable[..., Any]]] = {
 
 
 def _type_of(annotation: Any) -> Any:
-    """The type of a key with pydantic's own for those of `consumerd.service.config.base`."""
+    """The type of a key with pydantic's own for those of `consumerd.service.settings.setting`."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation is SecretStr:
         return pydantic.SecretStr

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from consumerd.net.client import ClusterMetadata
     from consumerd.net.zk import Session
     from consumerd.service.config.model import Config
-    from consumerd.service.config.servers import KafkaSection
     from consumerd.service.daemon.mirroring import Starting
+    from consumerd.service.settings.servers import KafkaSection
     from consumerd.wire.registry import Subscription
 
 log = structlog.get_logger(__name__)

@@ -23,7 +23,7 @@ from consumerd.handlers.forward import (
 )
 from consumerd.net import ConnectionSettings
 from consumerd.service.config.build_v08 import build_bootstrap, build_client_of, build_mechanism
-from consumerd.service.config.servers import KafkaSection
+from consumerd.service.settings.servers import KafkaSection
 from consumerd.wire.v08.records import RecordCodec
 
 if TYPE_CHECKING:

@@ -42,11 +42,11 @@ from consumerd.service.config.build import (
     build_session,
     build_settings,
 )
-from consumerd.service.config.servers import ZooKeeperSection
 from consumerd.service.daemon.endpoints import check_http
 from consumerd.service.daemon.monitor import Monitor
 from consumerd.service.daemon.service import Watching, run_member, run_on_brokers, start_monitor
 from consumerd.service.daemon.telemetry import check_telemetry
+from consumerd.service.settings.servers import ZooKeeperSection
 from consumerd.wire.registry import Dialect, DialectError, make_consumer_id
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from consumerd.service.config.build_subscriptions import build_members
 from consumerd.service.config.child import parse_aside
 from consumerd.service.config.problems import problem_of_error, read_document
 from consumerd.service.config.reloading import compare, same_handler
-from consumerd.service.config.subscriptions import MAIN
 from consumerd.service.daemon.logs import configure_logs
 from consumerd.service.daemon.notify import READY, RELOADING, notify, reloading_since, status
+from consumerd.service.settings.subscriptions import MAIN
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,11 +32,10 @@ if TYPE_CHECKING:
     from consumerd.member.consumer.running import RunningMember
     from consumerd.member.consumer.running_member import RunningMember
     from consumerd.service.config.model import Config
-    from consumerd.service.config.processing import HandlerSection
     from consumerd.service.config.reloading import ConfigChanges
-    from consumerd.service.config.work import HandlerSection
     from consumerd.service.daemon.monitor import Monitor
     from consumerd.service.daemon.subscription_monitor import SubscriptionMonitor
+    from consumerd.service.settings.work import HandlerSection
 
 log = structlog.get_logger(__name__)
 

@@ -26,7 +26,7 @@ from consumerd.producer import MessageSizeTooLargeError
 from consumerd.service.config.build import place_beside
 from consumerd.service.config.build_dead_letters import compare_limits, require_topic
 from consumerd.service.config.model import parse
-from consumerd.service.config.processing import HandlerSection
+from consumerd.service.settings.work import HandlerSection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

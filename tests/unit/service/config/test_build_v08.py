@@ -34,7 +34,7 @@ from consumerd.service.config.build_v08 import (
     names_brokers,
 )
 from consumerd.service.config.model import Config, parse
-from consumerd.service.config.servers import KafkaSection
+from consumerd.service.settings.servers import KafkaSection
 
 CLOCK, RNG = SystemClock(), random.Random(1)
 

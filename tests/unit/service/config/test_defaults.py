@@ -23,11 +23,12 @@ from consumerd.net import ConnectionSettings
 from consumerd.net.client import ClientSettings
 from consumerd.net.zk import Session
 from consumerd.producer import ProducerConfig
-from consumerd.service.config import group, model, processing, servers
-from consumerd.service.config.base import Section
+from consumerd.service.config import model, processing
 from consumerd.service.config.build import build_connection_settings, build_offset_settings, build_settings
 from consumerd.service.config.build_v08 import build_coordination
 from consumerd.service.config.model import parse
+from consumerd.service.settings import group, servers, work
+from consumerd.service.settings.setting import Section
 from consumerd.wire.registry import StaticSubscription
 
 SETTINGS = (

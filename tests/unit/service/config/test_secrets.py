@@ -20,18 +20,18 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConsumerdError
 from consumerd.cli.main import cli
 from consumerd.handlers import Handler, Secret, load_handler
-from consumerd.service.config.base import SecretStr, Section, is_secret
 from consumerd.service.config.build import build_session, build_tls, key_password
 from consumerd.service.config.build_handlers import build_handler
 from consumerd.service.config.build_v08 import build_mechanism
 from consumerd.service.config.model import Config, parse
-from consumerd.service.config.monitoring import HealthTlsSection
 from consumerd.service.config.problems import read_document
 from consumerd.service.config.reloading import compare
-from consumerd.service.config.servers import TlsSection
 from consumerd.service.config.toml_text import toml_value
 from consumerd.service.daemon.checks import check_daemon
 from consumerd.service.daemon.endpoints import build_access, build_server_tls
+from consumerd.service.settings.monitoring import HealthTlsSection
+from consumerd.service.settings.servers import TlsSection
+from consumerd.service.settings.setting import SecretStr, Section, is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,9 +12,9 @@ import pytest
 
 from consumerd.base.errors import ConsumerdError, HandlerFailedError, ZooKeeperError
 from consumerd.service.config.model import parse
-from consumerd.service.config.processing import DaemonSection
 from consumerd.service.daemon.service import _Service, serve
 from consumerd.service.daemon.signals import StopForcedError
+from consumerd.service.settings.work import DaemonSection
 
 pytestmark = pytest.mark.asyncio
 

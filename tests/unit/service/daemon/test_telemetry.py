@@ -20,10 +20,10 @@ from consumerd.handlers import Batch
 from consumerd.handlers.builtin.null import NullHandler
 from consumerd.member.consumer.stats import Rebalance
 from consumerd.service.config.model import parse
-from consumerd.service.config.monitoring import TelemetrySection
 from consumerd.service.daemon.otel import Telemetry
 from consumerd.service.daemon.telemetry import build_telemetry, check_telemetry
 from consumerd.service.daemon.telemetry_signals import Destination, Signals, find_signals
+from consumerd.service.settings.monitoring import TelemetrySection
 from consumerd.wire.v07 import decode_batch, encode_message_set
 from tests.support.collector import Collector, attributes, running_collector
 

@@ -10,7 +10,7 @@ from consumerd.group.membership_tables import MembershipSettings
 from consumerd.member.consumer.config import ConsumerConfig
 from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.member.offsets import OffsetSettings
-from consumerd.service.config.base import Field, Ge, Seconds, Section, WireSeconds
+from consumerd.service.settings.setting import Field, Ge, Seconds, Section, WireSeconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,15 +13,14 @@ import re
 from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
-from consumerd.service.config.base import Field, Ge, Rule, Section
-from consumerd.service.config.processing import HandlerSection
-from consumerd.service.config.work import HandlerSection
+from consumerd.service.settings.setting import Field, Ge, Rule, Section
+from consumerd.service.settings.work import HandlerSection
 from consumerd.wire.registry import FilterKind, RegistryError, TopicFilter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from consumerd.service.config.group import GroupSection
+    from consumerd.service.settings.group import GroupSection
 
 #: The name of the subscription of `[group]`, by which it is logged and shown beside others.
 MAIN: Final = "main"

@@ -9,7 +9,7 @@ from consumerd.base.defaults import default_of
 from consumerd.member.consumer.config import ConsumerConfig
 from consumerd.net.client.settings import ClientSettings
 from consumerd.net.zk import Session
-from consumerd.service.config.base import Field, Seconds, SecretStr, Section
+from consumerd.service.settings.setting import Field, Seconds, SecretStr, Section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from consumerd.member.consumer.config import ConsumerConfig
 from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.member.fetch.settings import LONGEST_WAIT, SHORTEST_WAIT, FetchSettings
 from consumerd.net import ConnectionSettings
-from consumerd.service.config.base import Bytes, Field, Seconds, Section, WireBytes
+from consumerd.service.settings.setting import Bytes, Field, Seconds, Section, WireBytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

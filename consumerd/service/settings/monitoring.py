@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from consumerd.base.address import parse_address
 from consumerd.base.errors import ConfigError
-from consumerd.service.config.base import Field, Finite, Ge, Le, Seconds, SecretStr, Section
+from consumerd.service.settings.setting import Field, Finite, Ge, Le, Seconds, SecretStr, Section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
