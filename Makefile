@@ -137,7 +137,8 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: setup  ## dist/site: the documentation as pages that need no network; warnings are errors
+docs: setup  ## the defaults in the documents; dist/site: the documentation as pages that need no network; warnings are errors
+	$(BIN)/python docs/defaults.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict --site-dir dist/site
 
 $(VENV)/.bench: $(VENV)/.installed requirements/bench.txt

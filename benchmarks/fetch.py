@@ -28,12 +28,11 @@ import uvloop
 from benchmarks import surroundings
 from benchmarks.race import Measurement, compared, quiet, show
 from consumerd.base.clock import SystemClock
-from consumerd.base.defaults import default_of
 from consumerd.base.partition import TopicPartition
-from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.member.fetch import ByteBudget, FetchPool, FetchSettings, Lane, V07Brokers
 from consumerd.net import connect
 from consumerd.service.daemon.memory import tune_malloc
+from consumerd.service.settings.work import FetchSection
 from consumerd.storage.broker import Broker, BrokerConfig
 from consumerd.wire.v07 import FetchRequest, decode_batch, encode_message_set
 
@@ -48,7 +47,7 @@ TOPIC = "bench"
 PARTITIONS = 4
 FETCH = 1 << 20
 BLOCK = 20_000
-BUDGET: int = default_of(ConsumerSettings, "budget")
+BUDGET: int = FetchSection.budget
 PROMISE = 0.5
 #: What all else stands beside, and what the wire gives.
 LIMIT, RECEIVED = "blocking recv and decode", "blocking recv"

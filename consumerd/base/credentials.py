@@ -25,6 +25,8 @@ from consumerd.base.errors import ConfigError, ConsumerdError, reason_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from consumerd.service.settings.setting import SecretStr, Section
+
 log = structlog.get_logger(__name__)
 _Made_co = TypeVar("_Made_co", covariant=True)
 
@@ -98,6 +100,26 @@ def read_secrets(path: Path, key: str) -> list[str]:
     if not secrets:
         raise ConfigError(f"{key}: {path} holds no secret.")
     return secrets
+
+
+def secret_of(section: Section, key: str, table: str) -> str | None:
+    """Return the secret of a key of the configuration, or of its file; `table` names its table in errors.
+
+    Raises ConfigError for a file that cannot be read.
+    """
+    path = getattr(section, f"{key}_file")
+    if path is not None:
+        return read_secret(path, f"{table}.{key}_file")
+    value: SecretStr | None = getattr(section, key)
+    return None if value is None else value.get_secret_value()
+
+
+def secrets_of(section: Section, key: str, table: str) -> list[str]:
+    """As `secret_of`, of a key with several."""
+    path = getattr(section, f"{key}_file")
+    if path is not None:
+        return read_secrets(path, f"{table}.{key}_file")
+    return [each.get_secret_value() for each in getattr(section, key)]
 
 
 def _read(path: Path, key: str) -> str:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import click
-
-from consumerd.base.defaults import default_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 class SettingOption(click.Option):
-    """`setting`: `module:Class.field`, the field whose default this option has; `words` makes the option's text of it.
+    """`setting` is `module:Class.field`: the field, or the key of a table, whose default this option has.
 
+    `words` makes the option's text of it.
     Where the help text has a `{default}`, the default is only shown, and the command gets None if the option is not
     given: it can then tell whether it was.
     """
@@ -41,7 +41,11 @@ class SettingOption(click.Option):
     def _find(self) -> Any:
         module, _, path = self._setting.partition(":")
         owner, _, name = path.partition(".")
-        default = default_of(getattr(importlib.import_module(module), owner), name)
+        settings = getattr(importlib.import_module(module), owner)
+        if is_dataclass(settings):
+            default = next(field.default for field in fields(settings) if field.name == name)
+        else:
+            default = getattr(settings, name)
         if self._words is not None:
             return self._words(default)
         if isinstance(default, Enum):

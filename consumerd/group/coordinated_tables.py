@@ -36,8 +36,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from consumerd.base.defaults import default_of
 from consumerd.group.membership_tables import MembershipSettings
+from consumerd.service.settings.group import GroupSection, RebalanceSection
 
 
 class Phase(Enum):
@@ -108,18 +108,18 @@ class CoordinationSettings:
 
     #: Silence after which the coordinator drops a member (session.timeout.ms). It has to outlast the time in which a
     #: cluster finds a new coordinator when a broker dies: about ten seconds, and more under load.
-    session_timeout: float = 45.0
+    session_timeout: float = GroupSection.session_timeout
     #: Time between heartbeats (heartbeat.interval.ms).
-    heartbeat_interval: float = 3.0
+    heartbeat_interval: float = GroupSection.heartbeat_interval
     #: Time for which the coordinator waits for a member to join again. Brokers of 0.9 use the session timeout.
-    rebalance_timeout: float = 60.0
+    rebalance_timeout: float = GroupSection.rebalance_timeout
     #: Time for handlers to finish what they hold; less if the rebalance timeout is short.
-    drain_timeout: float = default_of(MembershipSettings, "drain_timeout")
+    drain_timeout: float = RebalanceSection.drain_timeout
     #: Time between refreshes of the topics.
-    topic_refresh_interval: float = default_of(MembershipSettings, "reconcile_interval")
+    topic_refresh_interval: float = RebalanceSection.reconcile_interval
     #: Time between attempts after a failure; doubles from the first to the second.
-    retry_interval: float = default_of(MembershipSettings, "retry_interval")
-    retry_interval_max: float = default_of(MembershipSettings, "retry_interval_max")
+    retry_interval: float = RebalanceSection.retry_interval
+    retry_interval_max: float = MembershipSettings().retry_interval_max
     #: Attempts to leave.
     leave_attempts: int = 3
     #: The assignors that we support, preferred ones first: "range", "roundrobin".

@@ -14,6 +14,7 @@ from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from consumerd.handlers.contents import sources_of
+from consumerd.service.settings.work import HandlerSection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -31,11 +32,11 @@ class BatchSettings:
     """The sizes of batches. None: as they were fetched."""
 
     #: Messages in one batch at most, if they are not of one compressed message.
-    max_batch: int | None = None
+    max_batch: int | None = HandlerSection.max_batch
     #: Bytes of payloads in one batch at most; a message that is larger, or a compressed one, is a batch of its own.
-    max_bytes: int | None = None
+    max_bytes: int | None = HandlerSection.max_bytes
     #: Seconds for which a batch that is not full waits for more messages.
-    linger: float = 0.0
+    linger: float = HandlerSection.linger
 
     def __post_init__(self) -> None:
         if self.linger < 0 or any(limit is not None and limit < 1 for limit in (self.max_batch, self.max_bytes)):

@@ -31,15 +31,13 @@ from consumerd.handlers.builtin.disk import OsDisk
 from consumerd.handlers.dead_letters import DeadLetters, Letter, StoredLetter, decode_letter, encode_letter
 from consumerd.handlers.disk_full import DiskFullError, is_disk_full
 from consumerd.handlers.threads import in_thread
+from consumerd.service.settings.work import HandlerSection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from consumerd.base.ports import Clock
 
-#: Bytes up to which all files of dead letters grow by default, and at which one is renamed.
-MAX_SIZE: Final = 1 << 30
-FILE_SIZE: Final = 64 << 20
 #: Seconds to wait for other members' writes.
 _LOCK_SECONDS: Final = 5.0
 _LOCK_PAUSE: Final = 0.01
@@ -55,7 +53,14 @@ class FileDeadLetters(DeadLetters):
     files grow up to `max_size` bytes.
     """
 
-    def __init__(self, path: Path | str, *, clock: Clock, max_size: int = MAX_SIZE, file_size: int = FILE_SIZE) -> None:
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        clock: Clock,
+        max_size: int = HandlerSection.dead_letter_max_size,
+        file_size: int = HandlerSection.dead_letter_file_size,
+    ) -> None:
         self._path = Path(path)
         self._clock = clock
         self._max_size = max_size

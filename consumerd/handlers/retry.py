@@ -35,6 +35,7 @@ from consumerd.handlers.counts import HandlerCounts
 from consumerd.handlers.disk_full import DiskSpace, is_disk_full
 from consumerd.handlers.giving_up import GivingUp, OnFailure
 from consumerd.handlers.tracebacks import brief, short_traceback
+from consumerd.service.settings.work import HandlerSection
 
 if TYPE_CHECKING:
     import random
@@ -62,15 +63,15 @@ class RetryPolicy:
     """The retry policy of a handler. Times in seconds."""
 
     #: The number of attempts for one unit in all.
-    max_attempts: int = 5
+    max_attempts: int = HandlerSection.max_attempts
     #: The pause before the second attempt is drawn from 0 to this; the bound doubles with every further attempt.
-    initial_backoff: float = 0.1
-    max_backoff: float = 30.0
-    on_failure: OnFailure = "stop"
+    initial_backoff: float = HandlerSection.initial_backoff
+    max_backoff: float = HandlerSection.max_backoff
+    on_failure: OnFailure = HandlerSection.on_failure
     #: After this one attempt is cancelled and counts as failed; None waits for ever.
     timeout: float | None = None
     #: Whether to wait for room on a full disk, which takes no attempts, or to stop at once.
-    on_disk_full: OnDiskFull = "wait"
+    on_disk_full: OnDiskFull = HandlerSection.on_disk_full
 
 
 def retrying(

@@ -34,6 +34,7 @@ from consumerd.net.errors import (
     UnexpectedTlsError,
 )
 from consumerd.net.framing import FrameReceiver
+from consumerd.service.settings.work import FetchSection
 from consumerd.wire.tls import is_tls_alert
 
 if TYPE_CHECKING:
@@ -48,9 +49,9 @@ class ConnectionSettings:
     """Times in seconds, sizes in bytes. Defaults as in Kafka 0.7.2 where it has the setting (golden notes, 8)."""
 
     #: Limit for looking the host up and connecting (0.7.2's producer: connect.timeout.ms 5000).
-    connect_timeout: float = 5.0
+    connect_timeout: float = FetchSection.connect_timeout
     #: Limit for the complete answer to the oldest request (socket.timeout.ms 30000).
-    request_timeout: float = 30.0
+    request_timeout: float = FetchSection.socket_timeout
     #: Limit for the peer to accept written data when the connection is closed.
     close_timeout: float = 1.0
     #: Largest answer to any request (0.7.2's broker accepts requests up to 100 MiB).

@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from consumerd.base.address import parse_address, parse_addresses
-from consumerd.base.defaults import default_of
 from consumerd.base.errors import ConfigError, did_you_mean
 from consumerd.net import ConnectionSettings
-from consumerd.net.client.settings import ClientSettings
-from consumerd.net.zk import Session
 from consumerd.producer.v07.settings import ProducerSettings, QueueSettings, WhenFull
 from consumerd.producer.v08.settings import V08ProducerSettings
+from consumerd.service.settings.servers import KafkaSection, ZooKeeperSection
 from consumerd.wire.compression import Codec
 from consumerd.wire.v08.records import RecordCodec
 
@@ -54,7 +52,7 @@ class ProducerConfig:
     encoder: Encoder | str | None = None
     callbacks: CallbackHandler | str | None = None
     event_handler: EventHandler | str | None = None
-    session_timeout: float = default_of(Session, "session_timeout")
+    session_timeout: float = ZooKeeperSection.session_timeout
     #: To wait for ZooKeeper at the start.
     session_wait: float = 10.0
     #: Brokers of 0.8 and later to begin with, ("host:port", ...).
@@ -65,7 +63,7 @@ class ProducerConfig:
     v08: V08ProducerSettings | None = None
     #: The client's identity at these: a name for their logs and quotas, TLS, and what begins to prove it, such as
     #: `lambda: consumerd.Scram("SCRAM-SHA-512", user, password)`.
-    client_id: str = default_of(ClientSettings, "client_id")
+    client_id: str = KafkaSection.client_id
     broker_tls: ssl.SSLContext | None = None
     sasl: Callable[[], SaslMechanism] | None = field(default=None, repr=False)
     #: Properties that were given, are known in 0.7.2 and have no effect here.

@@ -1,51 +1,28 @@
-"""What documents say is what the code has: the names that they import, the defaults of settings, the commands.
-
-A default in a document is written where this test finds it: as `key` (value), or in a table with the column `default`.
-"""
+"""What documents say is what the code has: the names that they import, the defaults of settings, the commands."""
 
 from __future__ import annotations
 
 import ast
 import importlib
-import inspect
 import re
 import shlex
 import warnings
-from dataclasses import MISSING, fields
-from enum import Enum
-from importlib.metadata import entry_points
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 import pytest
 
-import consumerd
 from consumerd.base.errors import NotFoundError
 from consumerd.cli.main import cli
-from consumerd.service.config.model import Config
-from consumerd.service.config.validation import model_of
-from consumerd.storage.broker import BrokerConfig
-from consumerd.storage.broker import config as broker_config
+from tests.unit.test_site import module_of_docs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-ROOT: Final = Path(__file__).parents[2]
-DOCUMENTS: Final = [
-    path.relative_to(ROOT).as_posix()
-    for pattern in ("*.md", "docs/*.md", "*/README.md", "*/*/README.md")
-    for path in sorted(ROOT.glob(pattern))
-    if path.name != "CHANGELOG.md"  # which names what was removed
-]
-
-
-def read(document: str) -> str:
-    return (ROOT / document).read_text("utf-8")
-
-
-def line_of(text: str, position: int) -> int:
-    return text.count("\n", 0, position) + 1
+defaults = module_of_docs("defaults")
+ROOT: Final = defaults.ROOT
+DOCUMENTS: Final = defaults.DOCUMENTS
+read, line_of = defaults.read, defaults.line_of
 
 
 # Names
@@ -169,112 +146,20 @@ def test_example_of_the_protocol_guide_runs(capsys: pytest.CaptureFixture[str]) 
 
 # Defaults
 
-_UNITS: Final = {
-    "": 1, "s": 1, "seconds": 1, "ms": 0.001, "minutes": 60, "min": 60, "h": 3600,
-    "bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30,
-}  # fmt: skip
-_NUMBER: Final = re.compile(rf"(-?\d[\d,]*(?:\.\d+)?) ?({'|'.join(sorted(_UNITS, key=len, reverse=True))})(?!\w)")
-_TABLE: Final = re.compile(r"^\| (?:option|setting|property) \| default \|.*\n\|[-|]+\n((?:\|.*\n)+)", re.MULTILINE)
-
-
-def _configuration() -> dict[str, Any]:
-    """Each key of the configuration with its table, and its default."""
-    found: dict[str, Any] = {}
-
-    def add(prefix: str, model: Any) -> None:
-        for name, field in getattr(model, "model_fields", {}).items():
-            found[f"{prefix}{name}"] = field.get_default(call_default_factory=True)
-            add(f"{prefix}{name}.", field.annotation)
-
-    add("", model_of(Config))
-    return found
-
-
-def _parameters(made: Any) -> dict[str, Any]:
-    """The keyword arguments of a class or function, and their defaults."""
-    return {name: each.default for name, each in inspect.signature(made).parameters.items()}
-
-
-def _broker_properties() -> dict[str, Any]:
-    defaults = {each.name: each.default for each in fields(BrokerConfig) if each.default is not MISSING}
-    effective = {name: defaults.get(field) for name, (field, _) in broker_config._PROPERTIES.items()}
-    return dict.fromkeys(broker_config.WITHOUT_EFFECT) | effective
-
-
-def defaults_for(document: str, before: str) -> Mapping[str, Any]:
-    """What a table with the column `default` is about: its document, and the text before it, say so."""
-    if document == "docs/broker.md":
-        return _broker_properties()
-    named = re.findall(r"(?:^### (\w+)$|\(`?v08=consumerd\.(\w+)|`v08=consumerd\.(\w+))", before, re.MULTILINE)
-    name = next(filter(None, named[-1]))
-    handlers = {each.name: each for each in entry_points(group="consumerd.handlers")}
-    return _parameters(handlers[name].load() if name in handlers else getattr(consumerd, name))
-
-
-def same(text: str, default: Any) -> bool | None:
-    """Whether a text is this default; None for words, which no test can judge."""
-    text = text.strip().strip("*")
-    if isinstance(default, Enum):
-        default = default.name.lower()
-    plain = text.strip("`").strip('"')
-    if plain in ("true", "false"):
-        return bool(default is (plain == "true"))
-    if found := _NUMBER.fullmatch(plain):
-        number = float(found[1].replace(",", "")) * _UNITS[found[2]]
-        return isinstance(default, int | float) and abs(number - default) < 1e-9
-    return None if not text.startswith("`") or " " in text else plain == default
-
-
-def tables(document: str) -> Iterator[tuple[str, str, Any]]:
-    """Place, text and default for each value in a column `default`."""
-    text = read(document)
-    for head in re.finditer(
-        r"^\| (?:option|setting|property) \| default \|.*\n\|[-|]+\n((?:\|.*\n)+)", text, re.MULTILINE
-    ):
-        defaults = defaults_for(document, text[: head.start()])
-        for row in head[1].splitlines():
-            names, value = re.findall(r"`([\w.]+)`", row.split("|")[1]), row.split("|")[2].strip()
-            values = re.split(r", (?!\d{3}\b)", value)
-            values = [value] if len(values) > len(names) else values
-            unit = re.search(r" \w+$", values[-1])
-            if len(values) == len(names) and unit and all(re.fullmatch(r"[\d.]+", each) for each in values[:-1]):
-                values = [*(each + unit[0] for each in values[:-1]), values[-1]]  # 120, 30 s
-            for name, shown in zip(names, values, strict=False):
-                assert name in defaults, f"{document}: {name} is not a setting"
-                yield f"{document}: {name}", shown, defaults[name]
-
-
-def sentences(document: str) -> Iterator[tuple[str, str, Any]]:
-    """Place, text and default for each `table.key` (value); pages about one table, or the library, leave it out."""
-    text = read(document)
-    defaults = _configuration()
-    alone = document in ("docs/handlers.md", "docs/library.md")
-    if document == "docs/handlers.md":
-        defaults |= {
-            key.removeprefix("handler."): value for key, value in defaults.items() if key.startswith("handler.")
-        }
-    if document == "docs/library.md":
-        defaults |= _parameters(consumerd.ConsumerConfig)
-    for found in re.finditer(r"`([a-z_]+(?:\.[a-z_]+)*)`\s+\((-?\d[^)]*)\)", text):
-        if ("." in found[1] or alone) and found[1] in defaults and (number := _NUMBER.match(found[2])):
-            yield f"{document}:{line_of(text, found.start())}: {found[1]}", number[0], defaults[found[1]]
-
 
 def test_numbers_are_those_of_the_code() -> None:
-    judged, wrong = 0, []
-    for document in DOCUMENTS:
-        for place, shown, default in (*tables(document), *sentences(document)):
-            verdict = same(shown, default)
-            judged += verdict is not None
-            if verdict is False:
-                wrong.append(f"{place}: {shown}, and the code has {default!r}")
-    assert wrong == []
-    assert judged > 60
+    places = [place for document in DOCUMENTS for place in (*defaults.tables(document), *defaults.sentences(document))]
+    judged = [(place, defaults.same(place.text, place.default)) for place in places]
+    wrong = [
+        f"{place.name}: {place.text}, and the code has {place.default!r}" for place, fits in judged if fits is False
+    ]
+    assert wrong == [], "run `python docs/defaults.py`"
+    assert sum(fits is not None for _, fits in judged) > 60
 
 
 def test_every_number_of_the_commit_interval_is_compared() -> None:
     """A text about it says `commit.interval` (value): else a changed default leaves the sentence wrong."""
-    compared = [place for document in DOCUMENTS for place, _, _ in sentences(document) if "commit" in place]
+    compared = [each for document in DOCUMENTS for each in defaults.sentences(document) if "commit" in each.name]
     assert len(compared) >= 6
     for document in DOCUMENTS:
         loose = re.search(r"commits? (?:interval|every) \(?\d+", read(document))
@@ -290,4 +175,17 @@ def test_every_number_of_the_commit_interval_is_compared() -> None:
     ],
 )  # fmt: skip
 def test_compares_texts_with_defaults(text: str, default: object, verdict: bool | None) -> None:
-    assert same(text, default) is verdict
+    assert defaults.same(text, default) is verdict
+
+
+@pytest.mark.parametrize(
+    ("default", "former", "text"),
+    [
+        (7.5, "10 s", "7.5 s"), (20.0, "10 s", "20 s"), (0.25, "500 ms", "250 ms"), (0.25, "1 s", "250 ms"),
+        (3 << 20, "128 KiB", "3 MiB"), (1000, "1 MiB", "1,000 bytes"), (7, "5", "7"), (20_000, "10,000", "20,000"),
+        (False, "**true**", "`false`"), ("gzip", "`none`", "`gzip`"),
+    ],
+)  # fmt: skip
+def test_writes_defaults_as_texts(default: object, former: str, text: str) -> None:
+    assert defaults.written(default, former) == text
+    assert defaults.same(text, default)

@@ -24,7 +24,6 @@ from consumerd.member.consumer.errors import GroupRefusedError
 from consumerd.member.consumer.streams import StreamHandler
 from consumerd.net import connect as connect_to_broker
 from consumerd.net.client.factory import find_broker, make_client, security_protocol
-from consumerd.net.client.making import find_broker, make_client, security_protocol
 from consumerd.net.cluster import read_dialect, wait_for_dialect
 from consumerd.net.cluster.entry import start_session
 from consumerd.wire.registry import Dialect, DialectError, FilterSubscription

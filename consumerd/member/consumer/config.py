@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from consumerd.base.address import parse_addresses
-from consumerd.base.defaults import default_of
 from consumerd.base.errors import ConfigError
 from consumerd.group import MembershipSettings
 from consumerd.group.coordinated_tables import CoordinationSettings, all_assignors
-from consumerd.member.consumer.settings import ConsumerSettings, make_connection_settings, make_fetch_settings
-from consumerd.member.fetch import BadMessagePolicy, FetchSettings, LogChangePolicy, ResetPolicy
-from consumerd.member.fetch.settings import LONGEST_WAIT, SHORTEST_WAIT
+from consumerd.member.consumer.settings import (
+    LISTENER_TIMEOUT,
+    ConsumerSettings,
+    make_connection_settings,
+    make_fetch_settings,
+)
 from consumerd.member.offsets import OffsetSettings
-from consumerd.net import ConnectionSettings
-from consumerd.net.client.settings import ClientSettings
 from consumerd.net.zk import Session
+from consumerd.service.settings.group import CommitSection, GroupSection, RebalanceSection
+from consumerd.service.settings.kind import Kind, kind_of
+from consumerd.service.settings.servers import KafkaSection, ZooKeeperSection
+from consumerd.service.settings.setting import Seconds, SecondsOrZero
+from consumerd.service.settings.work import MAX_ANSWER_BYTES, DaemonSection, FetchSection
 from consumerd.wire.registry import RegistryError, check_name, configured_consumer_id, make_consumer_id
 
 if TYPE_CHECKING:
@@ -30,29 +35,26 @@ if TYPE_CHECKING:
     from random import Random
 
     from consumerd.base.ports import Clock, SaslMechanism
+    from consumerd.member.fetch import FetchSettings
+    from consumerd.net import ConnectionSettings
     from consumerd.wire.registry import Subscription
 
 
-_CHOICES: dict[str, tuple[str | None, ...]] = {
-    "initial": ("earliest", "latest"),
-    "out_of_range": tuple(ResetPolicy),
-    "log_changed": tuple(LogChangePolicy),
-    "corrupt": tuple(BadMessagePolicy),
-    "oversize": tuple(BadMessagePolicy),
-    "coordination": ("zookeeper", "kafka", None),
-    "dialect": ("auto", "0.7", "0.8"),
-    "offsets": ("zookeeper", "kafka", "both", None),
-    "assignor": ("range", "roundrobin"),
-    "isolation": ("read_uncommitted", "read_committed"),
+#: The values that each keyword may have: those of its key in the configuration, or its own.
+_KINDS: Final[dict[str, Kind]] = {
+    setting.keyword: kinds[name]
+    for table in (GroupSection, RebalanceSection, CommitSection, FetchSection, DaemonSection, ZooKeeperSection)
+    for kinds in [table.kinds()]
+    for name, setting in table.fields.items()
+    if setting.keyword is not None
+} | {
+    "auto_commit": kind_of(bool),
+    "consumer_timeout": kind_of(SecondsOrZero | None),
+    "listener_timeout": kind_of(Seconds),
+    "connection_timeout": kind_of(Seconds),
+    "coordination": kind_of(Literal["zookeeper", "kafka"] | None),
+    "offsets": kind_of(Literal["zookeeper", "kafka", "both"] | None),
 }
-#: Settings that are sizes, and those that are times; None is a value of some.
-_SIZES = ("fetch_size", "max_fetch_size", "min_bytes", "budget", "partition_budget")
-_TIMES = (
-    *("commit_interval", "idle_backoff", "max_wait", "socket_timeout", "connect_timeout", "listener_timeout"),
-    *("stop_timeout", "session_timeout", "connection_timeout"),
-    *("group_session_timeout", "heartbeat_interval", "rebalance_timeout"),
-)
-_MAY_BE_ZERO = ("drain_timeout", "consumer_timeout")
 #: The values that a member of 0.7 accepts for settings that it does not have.
 _ONLY_V07: dict[str, tuple[str | None, ...]] = {
     "offsets": ("zookeeper", None),
@@ -72,49 +74,49 @@ class ConsumerConfig:
     #: Name of the consumer group (groupid).
     group: str
     #: Hosts and, after them, the chroot: `zk1:2181,zk2:2181/kafka` (zk.connect).
-    zookeeper: str = "127.0.0.1:2181"
+    zookeeper: str = ZooKeeperSection.connect
     #: The part of the member's id after `group_`; by default host name, time and random digits (consumerid).
     consumer_id: str | None = None
     #: Start of a partition without a committed offset (autooffset.reset).
-    initial: Literal["earliest", "latest"] = default_of(ConsumerSettings, "initial")
+    initial: Literal["earliest", "latest"] = FetchSection.initial
     #: Position from which to continue when the broker does not have the offset (autooffset.reset).
-    out_of_range: Literal["earliest", "latest", "nearest", "fail"] = default_of(FetchSettings, "on_out_of_range").value
+    out_of_range: Literal["earliest", "latest", "nearest", "fail"] = FetchSection.out_of_range
     #: When the log is another one than the offset was read from: read what is new of it, stop, or park the partition.
-    log_changed: Literal["continue", "stop", "park"] = default_of(FetchSettings, "on_log_changed").value
+    log_changed: Literal["continue", "stop", "park"] = FetchSection.log_changed
     #: A message that is corrupt, or larger than `max_fetch_size`: stop, continue after it, or park its partition.
-    corrupt: Literal["fail", "skip", "park"] = default_of(FetchSettings, "on_corrupt").value
-    oversize: Literal["fail", "skip", "park"] = default_of(FetchSettings, "on_oversize").value
+    corrupt: Literal["fail", "skip", "park"] = FetchSection.corrupt
+    oversize: Literal["fail", "skip", "park"] = FetchSection.oversize
     #: Commit what is handled on an interval and when a partition goes (autocommit.enable, autocommit.interval.ms).
-    auto_commit: bool = default_of(ConsumerSettings, "auto_commit")
-    commit_interval: float = default_of(ConsumerSettings, "commit_interval")
+    auto_commit: bool = True
+    commit_interval: float = CommitSection.interval
     #: Longest wait of an iteration for a message before ConsumerTimeoutError; None: no limit (consumer.timeout.ms).
     consumer_timeout: float | None = None
     #: Size of one fetch (fetch.size), and the limit up to which it grows for a larger message.
-    fetch_size: int = default_of(FetchSettings, "fetch_bytes")
-    max_fetch_size: int = default_of(FetchSettings, "max_fetch_bytes")
+    fetch_size: int = FetchSection.size
+    max_fetch_size: int = FetchSection.max_size
     #: On brokers of 0.7: longest pause between polls of idle partitions (fetcher.backoff.ms).
-    idle_backoff: float = default_of(FetchSettings, "poll_backoff_max")
+    idle_backoff: float = FetchSection.idle_backoff
     #: Memory for messages, of all partitions and of one.
-    budget: int = default_of(ConsumerSettings, "budget")
-    partition_budget: int = default_of(ConsumerSettings, "partition_budget")
+    budget: int = FetchSection.budget
+    partition_budget: int = FetchSection.partition_budget
     #: Longest wait for a broker's response (socket.timeout.ms), and for a connection.
-    socket_timeout: float = default_of(ConnectionSettings, "request_timeout")
-    connect_timeout: float = default_of(ConnectionSettings, "connect_timeout")
+    socket_timeout: float = FetchSection.socket_timeout
+    connect_timeout: float = FetchSection.connect_timeout
     #: Limit for handlers to finish batches of revoked partitions. JVM peers give up about 8 s after the trigger.
-    drain_timeout: float = default_of(MembershipSettings, "drain_timeout")
+    drain_timeout: float = RebalanceSection.drain_timeout
     #: Limit for one call of a rebalance listener; peers wait meanwhile.
-    listener_timeout: float = default_of(ConsumerSettings, "listener_timeout")
+    listener_timeout: float = LISTENER_TIMEOUT
     #: Limit for `shutdown` in all; a batch that is not finished then is cancelled and delivered again.
-    stop_timeout: float = 20.0
+    stop_timeout: float = DaemonSection.stop_timeout
     #: The ZooKeeper session (zk.sessiontimeout.ms, zk.connectiontimeout.ms).
-    session_timeout: float = default_of(Session, "session_timeout")
+    session_timeout: float = ZooKeeperSection.session_timeout
     connection_timeout: float = 6.0
     #: Credentials such as `("digest", "user:password")`, a SASL mechanism such as
     #: `lambda: consumerd.DigestMd5(user, password)`, TLS, and the access to nodes that we create.
     auth: Sequence[tuple[str, str | bytes]] = field(default=(), repr=False)
     zookeeper_sasl: Callable[[], SaslMechanism] | None = field(default=None, repr=False)
     tls: ssl.SSLContext | None = None
-    acl: str | Sequence[str] = default_of(Session, "acl")
+    acl: str | Sequence[str] = ZooKeeperSection.acl
 
     # The settings below are for brokers of Kafka 0.8 and later.
 
@@ -124,27 +126,27 @@ class ConsumerConfig:
     #: broker (0.9 and later). None: a broker if `bootstrap` is given.
     coordination: Literal["zookeeper", "kafka"] | None = None
     #: Dialect of a group in ZooKeeper; auto: that of the registered brokers and members, waiting for the first one.
-    dialect: Literal["auto", "0.7", "0.8"] = "auto"
+    dialect: Literal["auto", "0.7", "0.8"] = GroupSection.dialect
     #: Offset store. None: ZooKeeper or Kafka, whichever coordinates the group.
     offsets: Literal["zookeeper", "kafka", "both"] | None = None
     #: A text that is kept with each offset in Kafka.
-    metadata: str = default_of(OffsetSettings, "metadata")
+    metadata: str = CommitSection.metadata
     #: Assignment strategy (partition.assignment.strategy).
-    assignor: Literal["range", "roundrobin"] = "range"
+    assignor: Literal["range", "roundrobin"] = GroupSection.assignor
     #: Settings of a member that a broker coordinates: group.instance.id, session.timeout.ms, heartbeat.interval.ms, and
     #: the time for which a rebalance waits for it.
     instance_id: str | None = None
-    group_session_timeout: float = default_of(CoordinationSettings, "session_timeout")
-    heartbeat_interval: float = default_of(CoordinationSettings, "heartbeat_interval")
-    rebalance_timeout: float = default_of(CoordinationSettings, "rebalance_timeout")
+    group_session_timeout: float = GroupSection.session_timeout
+    heartbeat_interval: float = GroupSection.heartbeat_interval
+    rebalance_timeout: float = GroupSection.rebalance_timeout
     #: read_committed leaves out messages of aborted and open transactions (isolation.level).
-    isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
+    isolation: Literal["read_uncommitted", "read_committed"] = FetchSection.isolation
     #: Longest time that brokers delay a response (fetch.max.wait.ms), to gather this many bytes (fetch.min.bytes).
-    max_wait: float = default_of(FetchSettings, "max_wait")
-    min_bytes: int = default_of(FetchSettings, "min_bytes")
+    max_wait: float = FetchSection.max_wait
+    min_bytes: int = FetchSection.min_bytes
     #: The client's identity at the brokers: a name for their logs and quotas, TLS, and the authenticator, such as
     #: `lambda: consumerd.Scram("SCRAM-SHA-512", user, password)`.
-    client_id: str = default_of(ClientSettings, "client_id")
+    client_id: str = KafkaSection.client_id
     broker_tls: ssl.SSLContext | None = None
     sasl: Callable[[], SaslMechanism] | None = field(default=None, repr=False)
 
@@ -153,31 +155,14 @@ class ConsumerConfig:
             check_name("group", self.group)
         except RegistryError as error:
             raise ConfigError(f"{error}.") from error
-        for name, there in _CHOICES.items():
-            if getattr(self, name) not in there:
-                words = ", ".join(each for each in there if each is not None)
-                raise ConfigError(f"{name} must be one of {words}, not {getattr(self, name)!r}.")
-        for name in (*_SIZES, *_TIMES, *_MAY_BE_ZERO):
-            self._check_number(name)
-        if self.fetch_size >= 1 << 31 or self.max_fetch_size >= 1 << 31:
-            raise ConfigError("fetch_size and max_fetch_size must be below 2 GiB: the protocol has 32 bits for them.")
-        if not SHORTEST_WAIT <= self.max_wait <= LONGEST_WAIT:
-            raise ConfigError(f"max_wait must be from {SHORTEST_WAIT:g} to {LONGEST_WAIT:g} s, not {self.max_wait!r}.")
-        most = min(self.fetch_size, default_of(FetchSettings, "max_answer_bytes"))
+        for keyword, kind in _KINDS.items():
+            if problem := kind.problem(keyword, getattr(self, keyword)):
+                raise ConfigError(f"{problem}.")
+        most = min(self.fetch_size, MAX_ANSWER_BYTES)
         if self.min_bytes > most:
             raise ConfigError(f"min_bytes must be at most {most}, which one fetch can return, not {self.min_bytes}.")
         parse_addresses(self.bootstrap, "bootstrap")
         self._check_coordination()
-
-    def _check_number(self, name: str) -> None:
-        value, kind = getattr(self, name), int if name in _SIZES else int | float
-        if value is None and name == "consumer_timeout":
-            return
-        is_number = isinstance(value, kind) and not isinstance(value, bool)
-        if not is_number or not (value >= 0 if name in _MAY_BE_ZERO else value > 0):
-            rule = "0 or a positive number" if name in _MAY_BE_ZERO else "a positive number"
-            of = "bytes" if name in _SIZES else "seconds"
-            raise ConfigError(f"{name} must be {rule} of {of}, not {value!r}.")
 
     def _check_coordination(self) -> None:
         if self.by_zookeeper:

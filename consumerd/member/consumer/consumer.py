@@ -22,14 +22,12 @@ from consumerd.base.partition import NO_BROKER, TopicPartition
 from consumerd.base.ports import SessionEvent
 from consumerd.base.turns import in_turns
 from consumerd.group import Phase, ZooKeeperMember, events
-from consumerd.member.consumer.awaited import AwaitedTopics
 from consumerd.member.consumer.blocked import BlockedClaims
 from consumerd.member.consumer.controls import PartitionControls
 from consumerd.member.consumer.coordination import GroupCoordination
 from consumerd.member.consumer.errors import GroupRefusedError
 from consumerd.member.consumer.fence import Fence
-from consumerd.member.consumer.missing_topics import MissingTopics
-from consumerd.member.consumer.running import RunningMember
+from consumerd.member.consumer.missing_topics import AwaitedTopics, MissingTopics
 from consumerd.member.consumer.running_member import RunningMember
 from consumerd.member.consumer.taken_id import TakenId
 

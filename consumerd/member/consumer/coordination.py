@@ -37,7 +37,6 @@ from consumerd.group.events import (
 )
 from consumerd.member.consumer.blocked import holder_of
 from consumerd.member.offsets.concurrent_calls import all_of
-from consumerd.member.offsets.together import all_of
 from consumerd.net.cluster.reading import read_all
 from consumerd.net.cluster.watched import WatchedNodes
 from consumerd.net.zk.errors import BadVersion, MultiFailed, NodeExists, NoNode, NotConnected, SessionChanged

@@ -16,7 +16,6 @@ from consumerd.base.errors import NotFoundError
 from consumerd.member.consumer.controls import PartitionControls
 from consumerd.member.consumer.errors import FixedGroupError
 from consumerd.member.consumer.fence import FIXED_SESSION, Fence, FixedLease
-from consumerd.member.consumer.running import RunningMember
 from consumerd.member.consumer.running_member import RunningMember
 
 if TYPE_CHECKING:

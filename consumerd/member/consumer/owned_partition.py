@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from consumerd.base.errors import BrokerError
     from consumerd.base.partition import TopicPartition
     from consumerd.member.consumer.partition_work import BatchInHand, PartitionWork
-    from consumerd.member.consumer.work import BatchInHand, PartitionWork
     from consumerd.member.fetch import Lane
 
 

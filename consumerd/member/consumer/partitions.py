@@ -23,9 +23,7 @@ from consumerd.member.consumer.commits import Commits
 from consumerd.member.consumer.owned_partition import OwnedPartition, OwnedView
 from consumerd.member.consumer.partition_work import BatchInHand, PartitionWork, WorkOwner
 from consumerd.member.consumer.start_offsets import REFUSED_PAUSE, RETRY_PAUSE, StartFinder
-from consumerd.member.consumer.starts import REFUSED_PAUSE, RETRY_PAUSE, StartFinder
 from consumerd.member.consumer.turnstile import Turnstile
-from consumerd.member.consumer.work import BatchInHand, PartitionWork, WorkOwner
 from consumerd.member.fetch import Lane
 from consumerd.member.offsets import OffsetsUnavailableError
 from consumerd.net.zk.errors import ConnectionLost, NotConnected, SessionChanged

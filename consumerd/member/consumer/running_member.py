@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from consumerd.member.consumer.partition_work import BatchInHand
     from consumerd.member.consumer.protocols import PartitionPool
     from consumerd.member.consumer.settings import ConsumerSettings
-    from consumerd.member.consumer.work import BatchInHand
     from consumerd.member.fetch.listener import FetchCounters
     from consumerd.member.fetch.log_changes import LogChange
     from consumerd.member.offsets import OffsetStore

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
-from consumerd.base.defaults import default_of
 from consumerd.group import MembershipSettings
 from consumerd.handlers.batching import BatchSettings
 from consumerd.member.fetch import BadMessagePolicy, FetchSettings, LogChangePolicy, ResetPolicy
 from consumerd.net import ConnectionSettings
+from consumerd.service.settings.group import CommitSection
+from consumerd.service.settings.work import FetchSection
 
 if TYPE_CHECKING:
     from consumerd.wire.registry import Subscription
+
+#: Seconds for one call of a rebalance listener.
+LISTENER_TIMEOUT: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +34,14 @@ class ConsumerSettings:
     membership: MembershipSettings = field(default_factory=MembershipSettings)
     fetch: FetchSettings = field(default_factory=FetchSettings)
     #: Start of a partition without a committed offset (autooffset.reset).
-    initial: Literal["earliest", "latest"] = "earliest"
+    initial: Literal["earliest", "latest"] = FetchSection.initial
     #: Time between commits (autocommit.interval.ms). Only offsets that moved are written; 0.7.2 rewrites all.
-    commit_interval: float = 10.0
+    commit_interval: float = CommitSection.interval
     #: Whether offsets are committed on the interval and when a partition goes (autocommit.enable).
     auto_commit: bool = True
     #: Bytes of messages held in memory, by all partitions and by one.
-    budget: int = 128 << 20
-    partition_budget: int = 16 << 20
+    budget: int = FetchSection.budget
+    partition_budget: int = FetchSection.partition_budget
     #: Limits of the batches that a handler receives.
     batching: BatchSettings = field(default_factory=BatchSettings)
     #: Messages per second that are delivered at most, of all partitions together; None: no limit.
@@ -45,7 +49,7 @@ class ConsumerSettings:
     #: Time before a possible expiry of our session at which delivery ends.
     lease_margin: float = 0.5
     #: Limit for one call of a rebalance listener; peers wait meanwhile.
-    listener_timeout: float = 1.0
+    listener_timeout: float = LISTENER_TIMEOUT
     #: End by itself once every owned partition is handled up to where it ended when it was claimed.
     stop_at_end: bool = False
 
@@ -72,12 +76,13 @@ class FetchKeys(Protocol):
 
 def make_fetch_settings(keys: FetchKeys, *, size: int, max_size: int) -> FetchSettings:
     """Return the settings of fetching. Raises ValueError for values that contradict each other."""
+    base = FetchSettings()
     return FetchSettings(
         fetch_bytes=size,
-        poll_bytes=min(size, default_of(FetchSettings, "poll_bytes")),
+        poll_bytes=min(size, base.poll_bytes),
         max_fetch_bytes=max(size, max_size),
         poll_backoff_max=keys.idle_backoff,
-        poll_backoff_min=min(keys.idle_backoff, default_of(FetchSettings, "poll_backoff_min")),
+        poll_backoff_min=min(keys.idle_backoff, base.poll_backoff_min),
         on_oversize=BadMessagePolicy(keys.oversize),
         on_corrupt=BadMessagePolicy(keys.corrupt),
         on_out_of_range=ResetPolicy(keys.out_of_range),
@@ -92,5 +97,5 @@ def make_connection_settings(*, connect_timeout: float, socket_timeout: float, m
     return ConnectionSettings(
         connect_timeout=connect_timeout,
         request_timeout=socket_timeout,
-        max_frame_bytes=max(default_of(ConnectionSettings, "max_frame_bytes"), max_size + (1 << 20)),
+        max_frame_bytes=max(ConnectionSettings().max_frame_bytes, max_size + (1 << 20)),
     )

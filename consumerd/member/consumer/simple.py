@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Self
 
 import structlog
 
-from consumerd.base.defaults import default_of
 from consumerd.base.errors import BrokerError, reason_of
 from consumerd.member.consumer.errors import ConnectorStateError
 from consumerd.net import ConnectionClosedError, ConnectionSettings
 from consumerd.net import connect as connect_to_broker
+from consumerd.service.settings.work import FetchSection
 from consumerd.wire.errors import FrameError, WireError
 from consumerd.wire.v07 import (
     DEFAULT_LIMITS,
@@ -140,8 +140,8 @@ class SimpleConsumer:
         host: str,
         port: int,
         *,
-        timeout: float = default_of(ConnectionSettings, "request_timeout"),
-        connect_timeout: float = default_of(ConnectionSettings, "connect_timeout"),
+        timeout: float = FetchSection.socket_timeout,
+        connect_timeout: float = FetchSection.connect_timeout,
         limits: DecodeLimits = DEFAULT_LIMITS,
         connect: Connector | None = None,
     ) -> None:

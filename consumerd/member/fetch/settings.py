@@ -5,16 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from consumerd.service.settings.work import MAX_ANSWER_BYTES, FetchSection
 from consumerd.wire.v07 import DecodeLimits
 
 KIB = 1024
 MIB = 1024 * KIB
-
-
-#: Limits of the seconds for which a broker may delay a response. Shorter delays are a busy loop of requests, and with
-#: longer ones a broker that hangs is noticed late.
-SHORTEST_WAIT = 0.01
-LONGEST_WAIT = 60.0
 
 
 class BadMessagePolicy(StrEnum):
@@ -54,29 +49,29 @@ class FetchSettings:
     """Sizes in bytes, times in seconds. Defaults as in Kafka 0.7.2 where it has the setting (golden notes, 8)."""
 
     #: Size of a fetch of a busy partition (fetch.size 1048576).
-    fetch_bytes: int = MIB
+    fetch_bytes: int = FetchSection.size
     #: Size up to which a fetch grows for a message larger than `fetch_bytes`. 0.7.2 has no such limit: it fails.
-    max_fetch_bytes: int = 64 * MIB
+    max_fetch_bytes: int = FetchSection.max_size
     #: Size per idle partition in the common poll; a larger message is then fetched by itself.
     poll_bytes: int = 64 * KIB
     #: Shortest and longest time between polls of an idle partition (fetcher.backoff.ms 1000); see `v07.pace`.
     poll_backoff_min: float = 0.01
-    poll_backoff_max: float = 1.0
+    poll_backoff_max: float = FetchSection.idle_backoff
     #: Time between attempts after a broken connection or a broker's error: doubles, with jitter.
     retry_backoff_min: float = 0.05
     retry_backoff_max: float = 2.0
     #: Time for which brokers of 0.8 and later delay the response about idle partitions, unless they have `min_bytes`
     #: of new messages of them (fetch.max.wait.ms 500, fetch.min.bytes 1).
-    max_wait: float = 0.5
-    min_bytes: int = 1
+    max_wait: float = FetchSection.max_wait
+    min_bytes: int = FetchSection.min_bytes
     #: Bytes of one of their responses about many partitions (fetch.max.bytes 52428800).
-    max_answer_bytes: int = 50 * MIB
+    max_answer_bytes: int = MAX_ANSWER_BYTES
     #: Whether messages of aborted and open transactions are left out.
     read_committed: bool = False
-    on_oversize: BadMessagePolicy = BadMessagePolicy.FAIL
-    on_corrupt: BadMessagePolicy = BadMessagePolicy.FAIL
-    on_out_of_range: ResetPolicy = ResetPolicy.EARLIEST
-    on_log_changed: LogChangePolicy = LogChangePolicy.CONTINUE
+    on_oversize: BadMessagePolicy = BadMessagePolicy(FetchSection.oversize)
+    on_corrupt: BadMessagePolicy = BadMessagePolicy(FetchSection.corrupt)
+    on_out_of_range: ResetPolicy = ResetPolicy(FetchSection.out_of_range)
+    on_log_changed: LogChangePolicy = LogChangePolicy(FetchSection.log_changed)
     #: Limits of decoding: see `wire.v07.DecodeLimits`. They allow each message for which a fetch may grow, also a
     #: compressed one of that size.
     limits: DecodeLimits = field(default_factory=DecodeLimits)
@@ -88,8 +83,8 @@ class FetchSettings:
             raise ValueError("poll back-offs must satisfy 0 < poll_backoff_min <= poll_backoff_max")
         if not 0 < self.retry_backoff_min <= self.retry_backoff_max:
             raise ValueError("retry back-offs must satisfy 0 < retry_backoff_min <= retry_backoff_max")
-        if not SHORTEST_WAIT <= self.max_wait <= LONGEST_WAIT:
-            raise ValueError(f"max_wait must be from {SHORTEST_WAIT:g} to {LONGEST_WAIT:g} s")
+        if problem := FetchSection.kinds()["max_wait"].problem("max_wait", self.max_wait):
+            raise ValueError(problem)
         if not 0 < self.min_bytes <= min(self.fetch_bytes, self.max_answer_bytes):
             raise ValueError("min_bytes must be at least 1 and at most fetch_bytes, and at most max_answer_bytes")
         most = self.max_fetch_bytes

@@ -14,6 +14,7 @@ from consumerd.base.partition import UNKNOWN_LOG
 from consumerd.member.offsets.claimed_store import ClaimedStore
 from consumerd.member.offsets.guards import OwnedGuard
 from consumerd.member.offsets.store import NO_NOTES, CommitResult, UnclaimedZooKeeperOffsetStore, ZooKeeperOffsetStore
+from consumerd.service.settings.group import CommitSection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -33,7 +34,7 @@ class OffsetSettings:
     """The choice of the store. `metadata`, `retention` (seconds) and `version` apply to Kafka; see its store."""
 
     storage: Storage = "kafka"
-    metadata: str = ""
+    metadata: str = CommitSection.metadata
     retention: float | None = None
     version: Literal[0, 1, 2] | None = None
 

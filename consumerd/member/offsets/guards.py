@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from consumerd.base.ports import Check, Create, Delete
 from consumerd.member.offsets.concurrent_calls import each_of
-from consumerd.member.offsets.together import each_of
 from consumerd.net.zk.errors import NodeExists, NoNode
 from consumerd.wire.registry.paths import owner_path, owners_path
 

@@ -54,7 +54,6 @@ from consumerd.base.partition import NO_BROKER, UNKNOWN_LOG, LogId
 from consumerd.base.ports import Check, Create, Delete, SetData
 from consumerd.member.offsets.concurrent_calls import all_of, each_of
 from consumerd.member.offsets.guards import GuardFailure, OwnedGuard, VacantGuard
-from consumerd.member.offsets.together import all_of, each_of
 from consumerd.net.zk.errors import BadVersion, MultiFailed, NodeExists, NoNode, SessionChanged
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.paths import offset_path, offsets_path, topic_broker_path

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from consumerd.net import ConnectionSettings
+from consumerd.service.settings.servers import KafkaSection
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +13,7 @@ class ClientSettings:
     """Settings of the client. Times in seconds, sizes in bytes."""
 
     #: The name of the client in requests: brokers write it to their logs and count quotas by it.
-    client_id: str = "consumerd"
+    client_id: str = KafkaSection.client_id
     connection: ConnectionSettings = field(default_factory=ConnectionSettings)
     #: A larger request raises an error; the broker would close the connection (its default:
     #: socket.request.max.bytes, 100 MiB).

@@ -34,6 +34,7 @@ from consumerd.net.zk.requests import ExistsRequest
 from consumerd.net.zk.sasl import authenticate
 from consumerd.net.zk.supervisor import SessionSettings, SessionSupervisor
 from consumerd.net.zk.watches import WatchTable
+from consumerd.service.settings.servers import ZooKeeperSection
 
 if TYPE_CHECKING:
     import ssl as tls
@@ -65,13 +66,13 @@ class Session(BaseSession):
         *,
         clock: Clock,
         rng: Random,
-        session_timeout: float = 6.0,
+        session_timeout: float = ZooKeeperSection.session_timeout,
         connect_timeout: float = 2.0,
         wait_connected: float | None = None,
         ssl: tls.SSLContext | Renewed[tls.SSLContext] | None = None,
         auth: Sequence[Credential] | Renewed[Sequence[tuple[str, bytes]]] = (),
         sasl: Callable[[], SaslMechanism] | None = None,
-        acl: AclSetting = "open",
+        acl: AclSetting = ZooKeeperSection.acl,
         limits: ConnectionLimits | None = None,
     ) -> None:
         hosts, chroot = parse_connect_string(connect)

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from consumerd.base.credentials import Renewed, find_file
+from consumerd.base.credentials import Renewed, find_file, secret_of, secrets_of
 from consumerd.base.errors import ConfigError
 from consumerd.group import MembershipSettings
 from consumerd.handlers.batching import BatchSettings
@@ -66,7 +66,7 @@ def build_session(
 def _zookeeper_auth(section: ZooKeeperSection) -> list[tuple[str, bytes]] | Renewed[list[tuple[str, bytes]]]:
     def read() -> list[tuple[str, bytes]]:
         auth = []
-        for number, credential in enumerate(section.secrets("auth", "zookeeper"), 1):
+        for number, credential in enumerate(secrets_of(section, "auth", "zookeeper"), 1):
             scheme, colon, secret = credential.partition(":")
             if not (scheme and colon and secret):
                 raise ConfigError(f"zookeeper.auth: credential {number} is not of the form digest:user:password.")
@@ -90,7 +90,7 @@ def _zookeeper_mechanism(section: ZooKeeperSaslSection) -> Callable[[], SaslMech
 def renewed_password(section: LoginSection, table: str) -> Callable[[], str]:
     """Return what reads the password, from its file as that is at the time. Raises ConfigError."""
     what = f"{table}.password_file"
-    return Renewed(what, [section.password_file], lambda: section.secret("password", table) or "").now
+    return Renewed(what, [section.password_file], lambda: secret_of(section, "password", table) or "").now
 
 
 def build_gssapi(section: LoginSection, table: str) -> GssapiIdentity:
@@ -135,7 +135,7 @@ def key_password(section: TlsSection | HealthTlsSection, table: str) -> Callable
 
     Raises ConfigError for a file that cannot be read.
     """
-    password = section.secret("key_password", table)
+    password = secret_of(section, "key_password", table)
 
     def unlock() -> str:
         if password is None:

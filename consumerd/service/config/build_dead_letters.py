@@ -14,7 +14,6 @@ from consumerd.handlers.dead_letters import letter_size
 from consumerd.net import connect
 from consumerd.net.client import BrokerRefusedError
 from consumerd.net.client.factory import find_broker, security_protocol
-from consumerd.net.client.making import find_broker, security_protocol
 from consumerd.net.client.topic_configs import message_limits
 from consumerd.net.cluster import V08ClusterView, look_for_dialect
 from consumerd.net.cluster.entry import start_session

@@ -11,7 +11,6 @@ from consumerd.handlers.decoding.api import BYTES
 from consumerd.handlers.handler_stages import Stages
 from consumerd.handlers.key_lanes import has_key, no_keys
 from consumerd.handlers.middleware import load_middleware
-from consumerd.handlers.stages import Stages
 from consumerd.service.config.build import place_beside
 
 if TYPE_CHECKING:

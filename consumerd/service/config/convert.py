@@ -1,21 +1,22 @@
 """Conversion of property files of Kafka 0.7, and of members of 0.8 to 1.1 (the old consumer), to the configuration.
 
-Strategy: a table says for every key of a member of 0.7.2 (golden notes, 8), and another one for every key of the old
-consumer (Kafka's documentation, "Old Consumer Configs"), what it becomes here, or why it has no counterpart; a key that
-is in no table is reported as unknown. The keys of a file decide which of the two tables it is read by. Only a member's
+Strategy: a setting is declared with the keys that it has in members of 0.7.2 (golden notes, 8) and in the old consumer
+(Kafka's documentation, "Old Consumer Configs"); two tables say of their other keys why they have no counterpart. A key
+that is in none is reported as unknown. The keys of a file decide which of the two tables it is read by. Only a member's
 file becomes TOML (`convert_toml`): brokers and producers here take the very properties of 0.7, so theirs are read as
 they would read them, one by one, and what they refuse or ignore is reported.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from consumerd.base.errors import ConfigError, did_you_mean
 from consumerd.net.zk import parse_connect_string
 from consumerd.producer import ProducerConfig
+from consumerd.service.config.model import Config
 from consumerd.storage.broker import BrokerConfig
 from consumerd.storage.broker.config import WITHOUT_EFFECT
 
@@ -57,48 +58,20 @@ class Conversion:
     remarks: list[Remark] = field(default_factory=list)
 
 
-def _text(text: str) -> str:
-    if not text:
-        raise ValueError("a non-empty string")
-    return text
-
-
-def _number(text: str) -> int:
-    if not re.fullmatch(r"[+-]?[0-9]{1,19}", text):
-        raise ValueError("a whole number")
-    return int(text)
-
-
-def _positive(text: str) -> int:
-    number = _number(text)
-    if number <= 0:
-        raise ValueError("a number above 0")
-    return number
-
-
-def _seconds(text: str) -> float | int:
-    """Milliseconds as seconds."""
-    milliseconds = _positive(text)
-    return milliseconds // 1000 if milliseconds % 1000 == 0 else milliseconds / 1000
-
-
-def _address(text: str) -> str:
-    parse_connect_string(text)
-    return text
+def _declared(generation: str) -> dict[str, Becomes | Gone]:
+    """The keys of this generation that settings are declared to have."""
+    return {
+        name: Becomes(table, key, partial(section.kinds()[key].read, milliseconds=name.endswith(".ms")))
+        for table, section in Config.tables().items()
+        for key, setting in section.fields.items()
+        if (name := getattr(setting, generation)) is not None
+    }
 
 
 _CONSUMER: dict[str, Becomes | Gone] = {
-    "groupid": Becomes("group", "id", _text),
-    "consumerid": Becomes("group", "consumer_id", _text),
-    "zk.connect": Becomes("zookeeper", "connect", _address),
-    "zk.sessiontimeout.ms": Becomes("zookeeper", "session_timeout", _seconds),
-    "zk.connectiontimeout.ms": Becomes("zookeeper", "connection_timeout", _seconds),
+    **_declared("v07"),
     "zk.synctime.ms": Gone("0.7 waits so long between tries of a rebalance; see rebalance.retry_interval"),
-    "fetch.size": Becomes("fetch", "size", _positive),
-    "fetcher.backoff.ms": Becomes("fetch", "idle_backoff", _seconds),
-    "socket.timeout.ms": Becomes("fetch", "socket_timeout", _seconds),
     "socket.buffersize": Gone("the operating system sizes socket buffers by itself"),
-    "autocommit.interval.ms": Becomes("commit", "interval", _seconds),
     "autocommit.enable": Gone(
         "what a handler has finished is always committed; a handler with `position` decides where to go on", "true"
     ),
@@ -116,34 +89,17 @@ _CONSUMER: dict[str, Becomes | Gone] = {
 _AUTOOFFSET = "autooffset.reset"
 
 
-def _strategy(text: str) -> str:
-    if text not in ("range", "roundrobin"):
-        raise ValueError("range or roundrobin")
-    return text
-
-
 _CHANNEL = (
     "requests to the coordinator of the group have the back-off of all requests, and are tried until they succeed"
 )
 _CONSUMER_V08: dict[str, Becomes | Gone] = {
-    "group.id": Becomes("group", "id", _text),
-    "consumer.id": Becomes("group", "consumer_id", _text),
-    "partition.assignment.strategy": Becomes("group", "assignor", _strategy),
-    "client.id": Becomes("kafka", "client_id", _text),
-    "zookeeper.connect": Becomes("zookeeper", "connect", _address),
-    "zookeeper.session.timeout.ms": Becomes("zookeeper", "session_timeout", _seconds),
-    "zookeeper.connection.timeout.ms": Becomes("zookeeper", "connection_timeout", _seconds),
+    **_declared("v08"),
     "zookeeper.sync.time.ms": Gone("nothing waits for ZooKeeper's followers here; see rebalance.retry_interval"),
-    "fetch.message.max.bytes": Becomes("fetch", "size", _positive),
-    "fetch.min.bytes": Becomes("fetch", "min_bytes", _positive),
-    "fetch.wait.max.ms": Becomes("fetch", "max_wait", _seconds),
-    "socket.timeout.ms": _CONSUMER["socket.timeout.ms"],
     "socket.receive.buffer.bytes": _CONSUMER["socket.buffersize"],
     "num.consumer.fetchers": Gone("all partitions of a broker are fetched over one connection", "1"),
     "queued.max.message.chunks": _CONSUMER["queuedchunks.max"],
     "refresh.leader.backoff.ms": Gone("the leader of a partition is looked for again with a back-off of its own"),
     "auto.commit.enable": _CONSUMER["autocommit.enable"],
-    "auto.commit.interval.ms": Becomes("commit", "interval", _seconds),
     "offsets.channel.backoff.ms": Gone(_CHANNEL),
     "offsets.channel.socket.timeout.ms": Gone(f"{_CHANNEL}; see fetch.socket_timeout"),
     "offsets.commit.max.retries": Gone(_CHANNEL),
@@ -222,6 +178,8 @@ def _consumer(properties: Mapping[str, str], source: str) -> Conversion:
         else:
             try:
                 value = rule.read(text)
+                if rule.key == "connect":
+                    parse_connect_string(text)
             except ValueError as error:
                 raise ConfigError(f"{source}: {key} must be {error}, not {text!r}") from None
             except ConfigError as error:

@@ -51,6 +51,11 @@ class Config(Section):
     telemetry: TelemetrySection = Field(default_factory=TelemetrySection)
     spark: SparkTable = Field(default_factory=SparkTable, repr=False)
 
+    @classmethod
+    def tables(cls) -> dict[str, type[Section]]:
+        """The tables that the daemon reads, by name; each of `subscriptions` is one. [spark] is of other commands."""
+        return {name: table for name in cls.fields if name != "spark" and (table := cls.inner(name)) is not None}
+
     def by_subscription(self) -> dict[str, Config]:
         """Return each subscription's configuration, as if it were the only one, by its name; `[group]` comes first."""
         if not self.subscriptions:

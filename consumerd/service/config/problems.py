@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from consumerd.base.errors import ConfigError, ConsumerdError, ExitCode, did_you_mean, nearest
 from consumerd.service.config.key_lines import KeyPath, key_lines
-from consumerd.service.settings.setting import BrokenRulesError, Rule
+from consumerd.service.settings.setting import BrokenRulesError, Rule, Section
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -151,7 +151,26 @@ def _problems_of_detail(detail: ErrorDetails, root: type[BaseModel], document: M
     elif detail["type"] == "missing":
         yield Problem(f"{where!r} is required.", table, line, variable)
     else:
-        yield Problem(f"{where!r} is wrong: {_begun_lower(detail['msg'])}.", table, line, variable)
+        said = _sentence(getattr(root, "table", None), path, where, detail["input"])
+        yield Problem(said or f"{where!r} is wrong: {_begun_lower(detail['msg'])}.", table, line, variable)
+
+
+def _sentence(table: type[Section] | None, path: KeyPath, where: str, value: Any) -> str | None:
+    """What the declaration of the key at `path` allows; None where it does not say why the value is wrong.
+
+    The value is shown if it is a number or one of a few words: others may have a password in them.
+    """
+    for part in path[:-1]:
+        if table is not None and isinstance(part, str):
+            table = table.inner(part)
+    key = path[-1]
+    if table is None or not isinstance(key, str) or key not in table.fields:
+        return None
+    kind = table.kinds()[key]
+    if kind.allows(value):
+        return None
+    shown = f", not {value!r}" if isinstance(value, int | float) else ""
+    return f"{where!r} must be {kind.words(value)}{shown}."
 
 
 def shown_key(path: KeyPath, document: Mapping[str, Any]) -> str:

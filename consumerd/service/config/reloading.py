@@ -1,139 +1,30 @@
-"""The reload of the configuration: a table of how each key changes in a running daemon, and the comparison by it.
+"""The reload of the configuration: the comparison of a running configuration with a new one.
 
-Strategy: every key that the daemon reads is in `RELOADS` (a test checks that), from which the reference is generated
-and by which a test checks the table of docs/operations.md. `compare` merges what a running daemon can take over into
+Strategy: the declaration of a key says how it changes in a running daemon. From these the reference is generated, and
+by them a test checks the table of docs/operations.md. `compare` merges what a running daemon can take over into
 its configuration; the keys that need a restart keep their values there, and are named. So the running configuration is
 always the one that the process works by.
 """
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from consumerd.service.settings.setting import BrokenRulesError, Section
+from consumerd.service.config.model import Config
+from consumerd.service.settings.setting import BrokenRulesError, Reload, Section
 
 if TYPE_CHECKING:
-    from consumerd.service.config.model import Config
     from consumerd.service.settings.subscriptions import SubscriptionSection
     from consumerd.service.settings.work import HandlerSection
 
 _Table = TypeVar("_Table", bound=Section)
 
 
-class Reload(Enum):
-    """The way in which a change of a key takes effect. The value is the wording of the documentation."""
-
-    AT_ONCE = "at once"
-    HANDLER = "with a new handler"
-    SUBSCRIPTION = "by registering again"
-    RESTART = "after a restart"
-
-
-#: By table. What `consumerd spark` reads is not the daemon's.
-_BY_TABLE: Final[dict[str, dict[str, Reload]]] = {
-    "group": {
-        "topics": Reload.SUBSCRIPTION,
-        "whitelist": Reload.SUBSCRIPTION,
-        "blacklist": Reload.SUBSCRIPTION,
-        "streams": Reload.SUBSCRIPTION,
-        **dict.fromkeys(
-            (
-                "id",
-                "coordination",
-                "dialect",
-                "consumer_id",
-                "partitions",
-                "offsets",
-                "assignor",
-                "roundrobin_as",
-                "session_timeout",
-                "heartbeat_interval",
-                "rebalance_timeout",
-                "instance_id",
-            ),
-            Reload.RESTART,
-        ),
-    },
-    "zookeeper": dict.fromkeys(
-        ("connect", "allow_empty", "session_timeout", "connection_timeout", "auth", "auth_file", "acl", "tls", "sasl"),
-        Reload.RESTART,
-    ),
-    "kafka": dict.fromkeys(("bootstrap", "client_id", "connection_timeout", "tls", "sasl"), Reload.RESTART),
-    "rebalance": dict.fromkeys(("drain_timeout", "retry_interval", "reconcile_interval"), Reload.RESTART),
-    "fetch": dict.fromkeys(
-        (
-            "size",
-            "max_size",
-            "idle_backoff",
-            "max_wait",
-            "min_bytes",
-            "budget",
-            "partition_budget",
-            "initial",
-            "out_of_range",
-            "log_changed",
-            "isolation",
-            "corrupt",
-            "oversize",
-            "socket_timeout",
-            "connect_timeout",
-        ),
-        Reload.RESTART,
-    ),
-    "commit": {
-        "interval": Reload.AT_ONCE,
-        **dict.fromkeys(("metadata", "retention", "version"), Reload.RESTART),
-    },
-    "handler": {
-        "max_rate": Reload.AT_ONCE,
-        **dict.fromkeys(
-            (
-                "name",
-                "options",
-                "decoder",
-                "decoder_options",
-                "middleware",
-                "middleware_options",
-                "max_batch",
-                "max_bytes",
-                "linger",
-                "order",
-                "concurrency",
-                "processes",
-                "max_attempts",
-                "initial_backoff",
-                "max_backoff",
-                "on_failure",
-                "on_disk_full",
-                "dead_letter",
-                "dead_letter_file_size",
-                "dead_letter_max_size",
-                "dead_letter_topic",
-                "dead_letter_as",
-                "timeout",
-            ),
-            Reload.HANDLER,
-        ),
-    },
-    "subscriptions": {
-        **dict.fromkeys(("name", "group"), Reload.RESTART),
-        **dict.fromkeys(("topics", "whitelist", "blacklist", "streams"), Reload.SUBSCRIPTION),
-        "handler": Reload.HANDLER,
-    },
-    "daemon": dict.fromkeys(("stop_timeout", "stall_warning", "loop"), Reload.RESTART),
-    "log": dict.fromkeys(("level", "format"), Reload.AT_ONCE),
-    "health": {
-        "hung_after": Reload.AT_ONCE,
-        **dict.fromkeys(("listen", "metrics", "status", "token", "token_file", "tls"), Reload.RESTART),
-    },
-    "telemetry": dict.fromkeys(("otlp_endpoint", "traces", "metrics", "metrics_interval"), Reload.RESTART),
-    "metrics": dict.fromkeys(("partition_labels", "lag_interval", "summary_interval"), Reload.AT_ONCE),
-}
-
 #: Key, with its table -> how it reloads.
 RELOADS: Final[dict[str, Reload]] = {
-    f"{table}.{key}": how for table, keys in _BY_TABLE.items() for key, how in keys.items()
+    f"{name}.{key}": setting.reload or Reload.RESTART
+    for name, table in Config.tables().items()
+    for key, setting in table.fields.items()
 }
 
 
@@ -153,7 +44,7 @@ def compare(running: Config, new: Config) -> ConfigChanges:
     applied: dict[Reload, list[str]] = {}
     refused: list[str] = []
     tables: dict[str, Any] = {}
-    for table in _BY_TABLE:
+    for table in Config.tables():
         if table == "subscriptions":
             tables[table] = _compare_subscriptions(running, new, applied, refused)
             continue

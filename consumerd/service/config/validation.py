@@ -47,7 +47,7 @@ from consumerd.service.config.problems import (
     unknown_variables,
     unreadable_variables,
 )
-from consumerd.service.settings import setting as base
+from consumerd.service.settings import kind
 from consumerd.service.settings.setting import Rule, SecretStr, Section
 from consumerd.service.settings.subscriptions import SubscriptionSection
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Self
 
-    from consumerd.service.settings.setting import FieldOf
+    from consumerd.service.settings.setting import Setting
 
 
 _Section = TypeVar("_Section", bound=Section)
@@ -148,33 +148,37 @@ def table_of(table: type[_Section], **values: Any) -> _Section:
     return cast("_Section", model_of(table).model_validate(values))
 
 
-def _key(field: FieldOf) -> Any:
+def _key(field: Setting) -> Any:
     factory = field.factory
     if factory is not None:
         if isinstance(factory, type) and issubclass(factory, Section):  # which the environment's model validates
             factory = model_of(factory).model_construct
-        return pydantic.Field(default_factory=factory, **field.more)
-    return pydantic.Field(**({} if field.required else {"default": field.default}), **field.more)
+        return pydantic.Field(default_factory=factory, description=field.about or None, **field.more)
+    default = {} if field.required else {"default": field.default}
+    return pydantic.Field(**default, description=field.about or None, **field.more)
 
 
 _PYDANTIC: Final[dict[type, Callable[..., Any]]] = {
-    base.Finite: lambda: AllowInfNan(False),
-    base.Gt: annotated_types.Gt,
-    base.Ge: annotated_types.Ge,
-    base.Lt: annotated_types.Lt,
-    base.Le: annotated_types.Le,
+    kind.Finite: lambda _: AllowInfNan(False),
+    kind.Gt: annotated_types.Gt,
+    kind.Ge: annotated_types.Ge,
+    kind.Lt: annotated_types.Lt,
+    kind.Le: annotated_types.Le,
 }
 
 
 def _type_of(annotation: Any) -> Any:
-    """The type of a key with pydantic's own for those of `consumerd.service.settings.setting`."""
+    """The type of a key with pydantic's own for those of `consumerd.service.settings`."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation is SecretStr:
         return pydantic.SecretStr
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return model_of(annotation)
     if origin is Annotated:
-        return Annotated[(_type_of(arguments[0]), *(_PYDANTIC[type(each)](*each) for each in arguments[1:]))]
+        bounds = (
+            _PYDANTIC[type(each)](getattr(each, "limit", None)) for each in arguments[1:] if type(each) in _PYDANTIC
+        )
+        return Annotated[(_type_of(arguments[0]), *bounds)]
     if origin in (Union, types.UnionType):
         return reduce(or_, map(_type_of, arguments))
     if origin is None or origin is Literal:

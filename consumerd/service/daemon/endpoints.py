@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import structlog
 
 from consumerd.base.address import parse_address
-from consumerd.base.credentials import Renewed, find_file
+from consumerd.base.credentials import Renewed, find_file, secret_of
 from consumerd.base.errors import ConfigError
 from consumerd.base.partition import TopicPartition
 from consumerd.member.consumer.errors import NotAssignedError
@@ -59,7 +59,7 @@ def build_access(section: HealthSection) -> Access:
 
 
 def _token(section: HealthSection) -> str | None:
-    token = section.secret("token", "health")
+    token = secret_of(section, "token", "health")
     return None if token is None else token.strip()
 
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from consumerd.base.partition import TopicPartition
     from consumerd.base.ports import Clock
-    from consumerd.member.consumer.running import RunningMember
     from consumerd.member.consumer.running_member import RunningMember
     from consumerd.service.daemon.lag import LagWatch
 

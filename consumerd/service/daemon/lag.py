@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from consumerd.base.partition import TopicPartition
     from consumerd.base.ports import Clock
     from consumerd.member.consumer.owned_partition import OwnedView
-    from consumerd.member.consumer.running import RunningMember
     from consumerd.member.consumer.running_member import RunningMember
 
 log = structlog.get_logger(__name__)

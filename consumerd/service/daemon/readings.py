@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from consumerd.base.metrics import TargetCounts
     from consumerd.base.partition import TopicPartition
     from consumerd.member.consumer.owned_partition import OwnedView
-    from consumerd.member.consumer.running import RunningMember
     from consumerd.member.consumer.running_member import RunningMember
     from consumerd.service.daemon.monitor import Monitor
     from consumerd.service.daemon.subscription_monitor import SubscriptionMonitor

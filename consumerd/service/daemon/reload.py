@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from consumerd.base.ports import Clock
     from consumerd.handlers import Handler
     from consumerd.handlers.batching import BatchSettings
-    from consumerd.member.consumer.running import RunningMember
     from consumerd.member.consumer.running_member import RunningMember
     from consumerd.service.config.model import Config
     from consumerd.service.config.reloading import ConfigChanges

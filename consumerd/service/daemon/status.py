@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from consumerd.base.partition import LogId
     from consumerd.member.consumer.blocked import BlockedClaim
     from consumerd.member.consumer.owned_partition import OwnedView
-    from consumerd.member.consumer.running import RunningMember
     from consumerd.member.consumer.running_member import RunningMember
     from consumerd.member.consumer.stats import SeenLogChange
     from consumerd.service.daemon.group_view import GroupSeen

@@ -19,7 +19,6 @@ from consumerd.service.daemon.lag import LagWatch
 if TYPE_CHECKING:
     from consumerd.base.partition import TopicPartition
     from consumerd.base.ports import Clock
-    from consumerd.member.consumer.running import RunningMember
     from consumerd.member.consumer.running_member import RunningMember
     from consumerd.service.config.model import Config
     from consumerd.service.daemon.group_view import ReadGroup

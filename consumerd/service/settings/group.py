@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from consumerd.base.defaults import default_of
-from consumerd.group.coordinated_tables import CoordinationSettings
-from consumerd.group.membership_tables import MembershipSettings
-from consumerd.member.consumer.config import ConsumerConfig
-from consumerd.member.consumer.settings import ConsumerSettings
-from consumerd.member.offsets import OffsetSettings
-from consumerd.service.settings.setting import Field, Ge, Seconds, Section, WireSeconds
+from consumerd.service.settings.kind import Ge
+from consumerd.service.settings.setting import Field, Reload, Seconds, SecondsOrZero, Section, WireSeconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +14,14 @@ if TYPE_CHECKING:
 class GroupSection(Section):
     """The consumer group, and what to consume. Set exactly one of topics, whitelist and blacklist (or partitions)."""
 
-    id: str = Field(min_length=1, description="Name of the consumer group.", examples=["events"])
+    id: str = Field(
+        min_length=1,
+        v07="groupid",
+        v08="group.id",
+        keyword="group",
+        description="Name of the consumer group.",
+        examples=["events"],
+    )
     coordination: Literal["zookeeper", "kafka", "fixed"] = Field(
         "zookeeper",
         description=(
@@ -29,7 +31,8 @@ class GroupSection(Section):
         ),
     )
     dialect: Literal["auto", "0.7", "0.8"] = Field(
-        default_of(ConsumerConfig, "dialect"),
+        "auto",
+        keyword="dialect",
         description=(
             "With coordination `zookeeper`: format of what brokers and members register, that of Kafka 0.7 or "
             "that of 0.8 and later. `auto` detects it from the registered brokers and members, and waits for a "
@@ -38,18 +41,30 @@ class GroupSection(Section):
     )
     topics: dict[str, Annotated[int, Ge(1)]] = Field(
         default_factory=dict,
+        reload=Reload.SUBSCRIPTION,
         description="Topics, each with its number of streams: how many shares of the topic this member asks for.",
         examples=[{"events": 1}],
     )
     whitelist: str | None = Field(
-        None, description="Consume all topics that match this regular expression, new ones too.", examples=["events-.*"]
+        None,
+        reload=Reload.SUBSCRIPTION,
+        description="Consume all topics that match this regular expression, new ones too.",
+        examples=["events-.*"],
     )
     blacklist: str | None = Field(
-        None, description="Consume all topics that do not match this regular expression.", examples=["test-.*"]
+        None,
+        reload=Reload.SUBSCRIPTION,
+        description="Consume all topics that do not match this regular expression.",
+        examples=["test-.*"],
     )
-    streams: int = Field(1, ge=1, description="Number of streams for whitelist and blacklist.")
+    streams: int = Field(
+        1, reload=Reload.SUBSCRIPTION, ge=1, description="Number of streams for whitelist and blacklist."
+    )
     consumer_id: str | None = Field(
         None,
+        v07="consumerid",
+        v08="consumer.id",
+        keyword="consumer_id",
         min_length=1,
         description=(
             "Part of this member's id after `group_`, such as a StatefulSet's pod name; must be unique in the "
@@ -73,9 +88,11 @@ class GroupSection(Section):
         examples=["both"],
     )
     assignor: Literal["range", "roundrobin"] = Field(
-        default_of(ConsumerConfig, "assignor"),
+        "range",
+        v08="partition.assignment.strategy",
+        keyword="assignor",
         description=(
-            "Assignment strategy of groups of Kafka 0.8 and later (partition.assignment.strategy). With "
+            "Assignment strategy of groups of Kafka 0.8 and later. With "
             "coordination `kafka`: used if all members support it; the other one is offered too. With "
             "`zookeeper`: must be the same in all members, which nothing checks."
         ),
@@ -89,19 +106,24 @@ class GroupSection(Section):
         ),
     )
     session_timeout: WireSeconds = Field(
-        default_of(CoordinationSettings, "session_timeout"),
+        45.0,
+        kafka="session.timeout.ms",
+        keyword="group_session_timeout",
         description=(
-            "With coordination `kafka`: seconds without a heartbeat after which the broker removes this member "
-            "(session.timeout.ms). Should be longer than the failover of a broker takes. If a broker of 0.9 "
+            "With coordination `kafka`: seconds without a heartbeat after which the broker removes this "
+            "member. Should be longer than the failover of a broker takes. If a broker of 0.9 "
             "refuses the value (group.max.session.timeout.ms), 30 is used."
         ),
     )
     heartbeat_interval: WireSeconds = Field(
-        default_of(CoordinationSettings, "heartbeat_interval"),
-        description="With coordination `kafka`: seconds between heartbeats (heartbeat.interval.ms).",
+        3.0,
+        kafka="heartbeat.interval.ms",
+        keyword="heartbeat_interval",
+        description="With coordination `kafka`: seconds between heartbeats.",
     )
     rebalance_timeout: WireSeconds = Field(
-        default_of(CoordinationSettings, "rebalance_timeout"),
+        60.0,
+        keyword="rebalance_timeout",
         description=(
             "With coordination `kafka`: seconds that a rebalance waits for this member to finish what it "
             "holds; brokers of 0.9 use the session timeout."
@@ -109,10 +131,12 @@ class GroupSection(Section):
     )
     instance_id: str | None = Field(
         None,
+        kafka="group.instance.id",
+        keyword="instance_id",
         min_length=1,
         description=(
             "With coordination `kafka` (2.3 and later): name of a static member, which keeps its partitions "
-            "while it restarts within the session timeout (group.instance.id); must be unique in the group."
+            "while it restarts within the session timeout; must be unique in the group."
         ),
         examples=["consumerd-0"],
     )
@@ -176,8 +200,9 @@ class GroupSection(Section):
 class RebalanceSection(Section):
     """How partitions move between members."""
 
-    drain_timeout: Seconds = Field(
-        default_of(MembershipSettings, "drain_timeout"),
+    drain_timeout: SecondsOrZero = Field(
+        4.0,
+        keyword="drain_timeout",
         description=(
             "Seconds that handlers have to finish what they hold of partitions that move. JVM members of the "
             "group give up about 8 s after the trigger: with 5 they still succeeded, with 9 they did not. With "
@@ -185,11 +210,11 @@ class RebalanceSection(Section):
         ),
     )
     retry_interval: Seconds = Field(
-        default_of(MembershipSettings, "retry_interval"),
+        0.2,
         description="Seconds between attempts to claim partitions that other members still own.",
     )
     reconcile_interval: Seconds = Field(
-        default_of(MembershipSettings, "reconcile_interval"),
+        30.0,
         description=(
             "Seconds between checks of assignment, ownership and registration, in case a watch was lost; with "
             "coordination `kafka`, between checks for new topics and partitions."
@@ -201,10 +226,16 @@ class CommitSection(Section):
     """How handled offsets are committed to ZooKeeper or Kafka."""
 
     interval: Seconds = Field(
-        default_of(ConsumerSettings, "commit_interval"), description="Seconds between commits (autocommit.interval.ms)."
+        10.0,
+        v07="autocommit.interval.ms",
+        v08="auto.commit.interval.ms",
+        keyword="commit_interval",
+        reload=Reload.AT_ONCE,
+        description="Seconds between commits.",
     )
     metadata: str = Field(
-        default_of(OffsetSettings, "metadata"),
+        "",
+        keyword="metadata",
         max_length=4096,
         description="For offsets in Kafka: text to store with each committed offset, which tools show.",
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from consumerd.base.address import parse_address
 from consumerd.base.errors import ConfigError
-from consumerd.service.settings.setting import Field, Finite, Ge, Le, Seconds, SecretStr, Section
+from consumerd.service.settings.setting import Field, Reload, Seconds, SecondsOrZero, SecretStr, Section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,6 +63,7 @@ class HealthSection(Section):
     token_file: Path | None = Field(None, description="File whose first line is this token.", examples=["http-token"])
     hung_after: Seconds = Field(
         300.0,
+        reload=Reload.AT_ONCE,
         description="Seconds without progress of a batch after which its handler counts as hung, and /readyz is 503.",
     )
     tls: HealthTlsSection | None = Field(None, description="Speak TLS.")
@@ -76,7 +77,7 @@ class HealthSection(Section):
                 yield f"listen: {error}"
 
 
-class MetricsSection(Section):
+class MetricsSection(Section, reload=Reload.AT_ONCE):
     """Metrics, wherever they are read, and the summary in the log."""
 
     partition_labels: bool = Field(
@@ -86,9 +87,7 @@ class MetricsSection(Section):
     lag_interval: Seconds = Field(
         15.0, description="Seconds between looks at where the owned partitions end, while health.listen is set."
     )
-    summary_interval: Annotated[float, Finite(), Ge(0), Le(1_000_000_000)] = Field(
-        60.0, description="Seconds between the log events `summary`; 0 for none."
-    )
+    summary_interval: SecondsOrZero = Field(60.0, description="Seconds between the log events `summary`; 0 for none.")
 
 
 class TelemetrySection(Section):

@@ -5,10 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from consumerd.base.defaults import default_of
-from consumerd.member.consumer.config import ConsumerConfig
-from consumerd.net.client.settings import ClientSettings
-from consumerd.net.zk import Session
 from consumerd.service.settings.setting import Field, Seconds, SecretStr, Section
 
 if TYPE_CHECKING:
@@ -134,7 +130,10 @@ class ZooKeeperSection(Section):
     """The ZooKeeper session."""
 
     connect: str = Field(
-        default_of(ConsumerConfig, "zookeeper"),
+        "127.0.0.1:2181",
+        v07="zk.connect",
+        v08="zookeeper.connect",
+        keyword="zookeeper",
         description="Hosts, followed by the chroot of the cluster.",
         examples=["zk1:2181,zk2:2181,zk3:2181/kafka"],
     )
@@ -146,10 +145,16 @@ class ZooKeeperSection(Section):
         ),
     )
     session_timeout: Seconds = Field(
-        default_of(Session, "session_timeout"), description="Seconds without contact after which the session expires."
+        6.0,
+        v07="zk.sessiontimeout.ms",
+        v08="zookeeper.session.timeout.ms",
+        keyword="session_timeout",
+        description="Seconds without contact after which the session expires.",
     )
     connection_timeout: Seconds = Field(
         _FIRST_CONNECTION,
+        v07="zk.connectiontimeout.ms",
+        v08="zookeeper.connection.timeout.ms",
         description="Seconds to wait for the first connection (0.7.2: the session timeout).",
     )
     auth: tuple[SecretStr, ...] = Field(
@@ -159,7 +164,7 @@ class ZooKeeperSection(Section):
         None, description="File with these credentials, one in each line.", examples=["zookeeper-auth"]
     )
     acl: str = Field(
-        default_of(Session, "acl"),
+        "open",
         description=(
             "ACL of the nodes that consumerd creates: `open` (as members of 0.7 create them), `creator` (others may "
             "only read), `creator-all` (others have no access), or `scheme:id:cdrwa` entries separated by commas. All "
@@ -183,8 +188,10 @@ class KafkaSection(Section):
         examples=[["kafka1:9092", "kafka2:9092"]],
     )
     client_id: str = Field(
-        default_of(ClientSettings, "client_id"),
-        description="Name that brokers write to their logs and metrics (client.id).",
+        "consumerd",
+        v08="client.id",
+        keyword="client_id",
+        description="Name that brokers write to their logs and metrics.",
     )
     connection_timeout: Seconds = Field(
         _FIRST_CONNECTION, description="Seconds to wait for the first response of a broker."

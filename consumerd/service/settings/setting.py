@@ -1,58 +1,47 @@
-"""The base of all tables of the configuration: plain values, without what validates them.
+"""A setting: all that is said of it, once, and the tables whose keys settings are.
 
-Strategy: a daemon needs pydantic, a fifth of its memory, only while it reads its file. So a table is a class of our own
-whose fields say what `consumerd.service.config.validation` makes a pydantic model of, and its instances have valid
-values only.
+Strategy: as Kafka's ConfigDef, the declaration of a key has its type with unit and bounds, its default, its meaning,
+Kafka's keys for it, the library's keyword, and the way in which a running daemon takes a change over. Everything else
+is made of it: what validates a file (`consumerd.service.config.validation`; pydantic stays out of a daemon, which needs
+it only while it reads its file), the example, the schema, conversions of property files, the checks of the library's
+keywords, `--help`, and the numbers in the documents. A table is a class of our own, whose instances have valid values
+only. `Table.key` is the default of a key, which the rooms that use it refer to.
 """
 
 from __future__ import annotations
 
 from copy import deepcopy
+from enum import Enum
+from functools import cache
 from inspect import get_annotations
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple, get_args, get_type_hints
 
-from consumerd.base.credentials import read_secret, read_secrets
+from consumerd.service.settings.kind import Finite, Ge, Gt, Kind, Le, Lt, Unit, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Self
 
 
-class Finite(NamedTuple):
-    """Neither infinite nor not a number: TOML has both."""
+class Reload(Enum):
+    """The way in which a change of a key takes effect. The value is the wording of the documentation."""
 
-
-class Gt(NamedTuple):
-    """Greater than this."""
-
-    gt: float
-
-
-class Ge(NamedTuple):
-    """Greater than or equal to this."""
-
-    ge: float
-
-
-class Lt(NamedTuple):
-    """Less than this."""
-
-    lt: float
-
-
-class Le(NamedTuple):
-    """Less than or equal to this."""
-
-    le: float
+    AT_ONCE = "at once"
+    HANDLER = "with a new handler"
+    SUBSCRIPTION = "by registering again"
+    RESTART = "after a restart"
 
 
 #: At most thirty years, which timers and requests have.
-Seconds = Annotated[float, Finite(), Gt(0), Le(1_000_000_000)]
+Seconds = Annotated[float, Unit("seconds"), Finite(), Gt(0), Le(1_000_000_000)]
+#: As `Seconds`, or 0.
+SecondsOrZero = Annotated[float, Unit("seconds"), Finite(), Ge(0), Le(1_000_000_000)]
+Positive = Annotated[float, Finite(), Gt(0), Le(1_000_000_000)]
 #: A value sent to brokers as milliseconds of 32 bits.
-WireSeconds = Annotated[float, Finite(), Gt(0), Le(2_147_483)]
-Bytes = Annotated[int, Gt(0)]
+WireSeconds = Annotated[float, Unit("seconds"), Finite(), Gt(0), Le(2_147_483)]
+Bytes = Annotated[int, Unit("bytes"), Gt(0)]
 #: A value sent to brokers as a size.
-WireBytes = Annotated[int, Gt(0), Lt(1 << 31)]
+WireBytes = Annotated[int, Unit("bytes"), Gt(0), Lt(1 << 31)]
 
 
 class SecretStr:
@@ -91,13 +80,25 @@ def is_secret(annotation: Any) -> bool:
 _REQUIRED: Final = object()
 
 
-class FieldOf(NamedTuple):
-    """A key of a table: its default, or what makes one, and what pydantic's `Field` is given besides."""
+class Setting(NamedTuple):
+    """The declaration of a key."""
 
     default: Any
-    factory: Callable[[], Any] | None
-    more: dict[str, Any]
-    #: The text of its type.
+    factory: Callable[[], Any] | None = None
+    #: Its meaning, in one or more sentences.
+    description: str = ""
+    #: Kafka's keys: in 0.7, in old consumers of 0.8 to 1.1, and in later ones.
+    v07: str | None = None
+    v08: str | None = None
+    kafka: str | None = None
+    #: The keyword of the library's `ConsumerConfig`.
+    keyword: str | None = None
+    #: None: as the table says.
+    reload: Reload | None = None
+    #: What pydantic's `Field` is given besides: bounds, lengths, examples.
+    more: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    #: Its name, and the text of its type.
+    name: str = ""
     annotation: str = ""
 
     @property
@@ -109,10 +110,23 @@ class FieldOf(NamedTuple):
         """The default."""
         return self.default if self.factory is None else self.factory()
 
+    @property
+    def about(self) -> str:
+        """Its meaning, with Kafka's keys."""
+        keys = dict.fromkeys(filter(None, (self.v07, self.v08, self.kafka)))
+        return f"{self.description} Kafka: {', '.join(keys)}." if keys else self.description
 
-def Field(default: Any = _REQUIRED, *, default_factory: Callable[[], Any] | None = None, **more: Any) -> Any:  # noqa: N802
-    """A key with its default, description, bounds and examples, as with pydantic's function of this name."""
-    return FieldOf(default, default_factory, more)
+    def __get__(self, instance: object, owner: type) -> Any:
+        """`Table.key`: the default."""
+        if self.required:
+            raise AttributeError(f"{owner.__name__}.{self.name} has no default")
+        return self.value()
+
+
+def Field(default: Any = _REQUIRED, *, default_factory: Callable[[], Any] | None = None, **said: Any) -> Any:  # noqa: N802
+    """A key of a table. `said` are fields of `Setting`, or are given to pydantic's function of this name."""
+    own = {name: said.pop(name) for name in tuple(said) if name in Setting._fields}
+    return Setting(default, default_factory, more=said, **own)
 
 
 class Rule(NamedTuple):
@@ -137,17 +151,19 @@ class Section:
     BrokenRulesError.
     """
 
-    fields: ClassVar[dict[str, FieldOf]] = {}
+    fields: ClassVar[dict[str, Setting]] = {}
     #: Whether keys that are not fields are kept as they are.
     extra: ClassVar[bool] = False
     given: frozenset[str]
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, *, reload: Reload = Reload.RESTART) -> None:
         own = {name: text for name, text in get_annotations(cls).items() if not text.startswith("ClassVar")}
         for name, text in own.items():
-            value = vars(cls).get(name, _REQUIRED)
-            field = value if isinstance(value, FieldOf) else FieldOf(value, None, {})
-            cls.fields = {**cls.fields, name: field._replace(annotation=text)}
+            said = vars(cls).get(name, _REQUIRED)
+            setting = said if isinstance(said, Setting) else Setting(said)
+            setting = setting._replace(name=name, annotation=text, reload=setting.reload or reload)
+            cls.fields = {**cls.fields, name: setting}
+            setattr(cls, name, setting)
 
     def __init__(self, **values: Any) -> None:
         unknown = values.keys() - self.fields.keys()
@@ -197,27 +213,23 @@ class Section:
         return iter(())
 
     @classmethod
+    @cache
+    def kinds(cls) -> dict[str, Kind]:
+        """The values that each key may have."""
+        hints = get_type_hints(cls, include_extras=True)
+        return {name: kind_of(hints[name], **setting.more) for name, setting in cls.fields.items()}
+
+    @classmethod
+    def inner(cls, key: str) -> type[Section] | None:
+        """The table that a key holds, also where it may be left out or is one of several."""
+        hint = get_type_hints(cls).get(key)
+        parts = (hint, *get_args(hint))
+        return next((part for part in parts if isinstance(part, type) and issubclass(part, Section)), None)
+
+    @classmethod
     def secret_keys(cls) -> list[str]:
         """The keys of secrets: each has another one beside it, with `_file` at its end (a test checks that)."""
         return [name for name, field in cls.fields.items() if SecretStr.__name__ in field.annotation]
-
-    def secret(self, key: str, table: str) -> str | None:
-        """The secret of a key, from the configuration or from its file; `table` names this table in errors.
-
-        Raises ConfigError for a file that cannot be read.
-        """
-        path = getattr(self, f"{key}_file")
-        if path is not None:
-            return read_secret(path, f"{table}.{key}_file")
-        value: SecretStr | None = getattr(self, key)
-        return None if value is None else value.get_secret_value()
-
-    def secrets(self, key: str, table: str) -> list[str]:
-        """As `secret`, of a key with several."""
-        path = getattr(self, f"{key}_file")
-        if path is not None:
-            return read_secrets(path, f"{table}.{key}_file")
-        return [each.get_secret_value() for each in getattr(self, key)]
 
     def _ambiguous(self) -> Iterator[str]:
         for key in self.secret_keys():

@@ -13,7 +13,8 @@ import re
 from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
-from consumerd.service.settings.setting import Field, Ge, Rule, Section
+from consumerd.service.settings.kind import Ge
+from consumerd.service.settings.setting import Field, Reload, Rule, Section
 from consumerd.service.settings.work import HandlerSection
 from consumerd.wire.registry import FilterKind, RegistryError, TopicFilter
 
@@ -43,7 +44,7 @@ class SubscriptionGroup(Section):
             yield f"{self.id!r} cannot be the name of a znode: it contains a slash or a NUL"
 
 
-class SubscriptionSection(Section):
+class SubscriptionSection(Section, reload=Reload.SUBSCRIPTION):
     """A further subscription of this daemon, on the same ZooKeeper session, with a member and a handler of its own.
 
     May be given several times. Needs group.coordination `zookeeper`. Everything that is not here is as in the other
@@ -51,13 +52,14 @@ class SubscriptionSection(Section):
     """
 
     name: str = Field(
+        reload=Reload.RESTART,
         description=(
             "Name of the subscription, which appears in logs and on the status page: letters, digits, `-` and `_`. The "
             "id of its member is that of the main one, an underscore, and this name."
         ),
         examples=["audit"],
     )
-    group: SubscriptionGroup = Field(default_factory=SubscriptionGroup)
+    group: SubscriptionGroup = Field(default_factory=SubscriptionGroup, reload=Reload.RESTART)
     topics: dict[str, Annotated[int, Ge(1)]] = Field(
         default_factory=dict,
         description="Topics, each with its number of streams. Set exactly one of topics, whitelist and blacklist.",
@@ -70,7 +72,9 @@ class SubscriptionSection(Section):
         None, description="Consume all topics that do not match this regular expression.", examples=["test-.*"]
     )
     streams: int = Field(1, ge=1, description="Number of streams for whitelist and blacklist.")
-    handler: HandlerSection = Field(description="Its handler: the keys of `[handler]`, with the same defaults.")
+    handler: HandlerSection = Field(
+        reload=Reload.HANDLER, description="Its handler: the keys of `[handler]`, with the same defaults."
+    )
 
     def rules(self) -> Iterator[str]:
         """As `GroupSection.rules`."""

@@ -3,82 +3,95 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from consumerd.base.defaults import default_of
-from consumerd.handlers import FileDeadLetters, RetryPolicy
-from consumerd.handlers.batching import BatchSettings
-from consumerd.member.consumer.config import ConsumerConfig
-from consumerd.member.consumer.settings import ConsumerSettings
-from consumerd.member.fetch.settings import LONGEST_WAIT, SHORTEST_WAIT, FetchSettings
-from consumerd.net import ConnectionSettings
-from consumerd.service.settings.setting import Bytes, Field, Seconds, Section, WireBytes
+from consumerd.service.settings.kind import Finite, Ge, Le, Unit
+from consumerd.service.settings.setting import Bytes, Field, Positive, Reload, Seconds, Section, WireBytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+#: Bytes of one response about many partitions (fetch.max.bytes).
+MAX_ANSWER_BYTES: Final = 50 << 20
 
 
 class FetchSection(Section):
     """How messages are fetched."""
 
     size: WireBytes = Field(
-        default_of(FetchSettings, "fetch_bytes"), description="Bytes requested in one fetch (fetch.size)."
+        1 << 20,
+        v07="fetch.size",
+        v08="fetch.message.max.bytes",
+        keyword="fetch_size",
+        description="Bytes requested in one fetch.",
     )
     max_size: WireBytes = Field(
-        default_of(FetchSettings, "max_fetch_bytes"),
+        64 << 20,
+        keyword="max_fetch_size",
         description=(
             "Maximum size of a message in bytes: a fetch grows up to it for a message that is larger than "
             "`size`, and compressed messages may decompress to it (to 64 MiB in any case)."
         ),
     )
     idle_backoff: Seconds = Field(
-        default_of(FetchSettings, "poll_backoff_max"),
+        1.0,
+        v07="fetcher.backoff.ms",
+        keyword="idle_backoff",
         description=(
-            "On brokers of 0.7: longest pause between polls of idle partitions, in seconds (fetcher.backoff.ms). "
+            "On brokers of 0.7: longest pause between polls of idle partitions, in seconds. "
             "Partitions that have messages often are polled sooner."
         ),
     )
-    max_wait: float = Field(
-        default_of(FetchSettings, "max_wait"),
-        ge=SHORTEST_WAIT,
-        le=LONGEST_WAIT,
+    max_wait: Annotated[float, Unit("seconds"), Ge(0.01), Le(60.0)] = Field(
+        0.5,
+        v08="fetch.wait.max.ms",
+        kafka="fetch.max.wait.ms",
+        keyword="max_wait",
         description=(
             "On brokers of 0.8 and later: seconds that a broker waits at most for `min_bytes` of new messages, "
-            "once the partitions are read to their ends (fetch.max.wait.ms)."
+            "once the partitions are read to their ends."
         ),
     )
     min_bytes: WireBytes = Field(
-        default_of(FetchSettings, "min_bytes"),
+        1,
+        v08="fetch.min.bytes",
+        keyword="min_bytes",
         description=(
-            "On brokers of 0.8 and later: bytes of new messages that a broker waits for (fetch.min.bytes); at "
+            "On brokers of 0.8 and later: bytes of new messages that a broker waits for; at "
             "most `size`. A larger value means fewer and larger responses, and messages that arrive up to "
             "`max_wait` later."
         ),
     )
     budget: Bytes = Field(
-        default_of(ConsumerSettings, "budget"),
+        128 << 20,
+        keyword="budget",
         description="Maximum number of bytes of messages in memory, for all partitions together.",
     )
     partition_budget: Bytes = Field(
-        default_of(ConsumerSettings, "partition_budget"),
+        16 << 20,
+        keyword="partition_budget",
         description="Maximum number of bytes of messages in memory for one partition.",
     )
     initial: Literal["earliest", "latest"] = Field(
-        default_of(ConsumerSettings, "initial"),
+        "earliest",
+        keyword="initial",
         description=(
             "Where to start in partitions without a committed offset (autooffset.reset). A partition that is added "
             "to a topic later is read from its beginning."
         ),
     )
     out_of_range: Literal["earliest", "latest", "nearest", "fail"] = Field(
-        default_of(FetchSettings, "on_out_of_range").value,
+        "earliest",
+        keyword="out_of_range",
         description=(
             "Where to continue when the broker does not have the offset (autooffset.reset), or `fail`. `nearest` is "
             "the beginning of the log for an offset before it, and the end for one after that."
         ),
     )
     log_changed: Literal["continue", "stop", "park"] = Field(
-        default_of(FetchSettings, "on_log_changed").value,
+        "continue",
+        keyword="log_changed",
         description=(
             "What to do when the log is another one than the offset was read from, since the topic was created again "
             "or the log was cut off: continue (with all that is new of the log), stop the daemon, or park the "
@@ -86,39 +99,46 @@ class FetchSection(Section):
         ),
     )
     isolation: Literal["read_uncommitted", "read_committed"] = Field(
-        default_of(ConsumerConfig, "isolation"),
+        "read_uncommitted",
+        kafka="isolation.level",
+        keyword="isolation",
         description=(
             "On brokers of 0.11 and later: deliver all messages, or only those of committed transactions, "
-            "waiting for open ones to end (isolation.level)."
+            "waiting for open ones to end."
         ),
     )
     corrupt: Literal["fail", "skip", "park"] = Field(
-        default_of(FetchSettings, "on_corrupt").value,
+        "fail",
+        keyword="corrupt",
         description=(
             "What to do with a corrupt message: fail (stop the daemon), skip it, or park its partition (stop "
             "reading it)."
         ),
     )
     oversize: Literal["fail", "skip", "park"] = Field(
-        default_of(FetchSettings, "on_oversize").value,
+        "fail",
+        keyword="oversize",
         description="What to do with a message that is larger than `max_size`: fail, skip it, or park its partition.",
     )
     socket_timeout: Seconds = Field(
-        default_of(ConnectionSettings, "request_timeout"),
-        description="Seconds to wait for a response of a broker (socket.timeout.ms).",
+        30.0,
+        v07="socket.timeout.ms",
+        v08="socket.timeout.ms",
+        keyword="socket_timeout",
+        description="Seconds to wait for a response of a broker.",
     )
     connect_timeout: Seconds = Field(
-        default_of(ConnectionSettings, "connect_timeout"), description="Seconds to wait for a connection to a broker."
+        5.0, keyword="connect_timeout", description="Seconds to wait for a connection to a broker."
     )
 
     def rules(self) -> Iterator[str]:
         """The rules about several keys that are broken."""
-        most = min(self.size, default_of(FetchSettings, "max_answer_bytes"))
+        most = min(self.size, MAX_ANSWER_BYTES)
         if self.min_bytes > most:
             yield f"min_bytes must be at most {most}, which one fetch can return, not {self.min_bytes}"
 
 
-class HandlerSection(Section):
+class HandlerSection(Section, reload=Reload.HANDLER):
     """The handler of the messages, and what to do when it fails."""
 
     name: str = Field(
@@ -155,21 +175,18 @@ class HandlerSection(Section):
         description="Keyword arguments of middleware, by its name, such as { slow_calls = { threshold = 5.0 } }.",
     )
     max_batch: int | None = Field(
-        default_of(BatchSettings, "max_batch"),
+        None,
         ge=1,
         description="Messages in one batch at most (a compressed message stays whole). [default: as they are fetched]",
         examples=[500],
     )
     max_bytes: Bytes | None = Field(
-        default_of(BatchSettings, "max_bytes"),
+        None,
         description="Bytes of payloads in one batch at most; a larger message is one of its own. [default: as fetched]",
         examples=[1048576],
     )
-    linger: float = Field(
-        default_of(BatchSettings, "linger"),
-        ge=0,
-        le=3600,
-        allow_inf_nan=False,
+    linger: Annotated[float, Unit("seconds"), Finite(), Ge(0), Le(3600)] = Field(
+        0.0,
         description="Seconds for which a batch that is not full waits for more messages of its partition.",
     )
     order: Literal["partition", "key"] = Field(
@@ -192,25 +209,24 @@ class HandlerSection(Section):
         ),
         examples=[4],
     )
-    max_rate: Seconds | None = Field(
-        None, description="Messages per second that the handler gets at most, of all partitions.", examples=[1000.0]
+    max_rate: Positive | None = Field(
+        None,
+        reload=Reload.AT_ONCE,
+        description="Messages per second that the handler gets at most, of all partitions.",
+        examples=[1000.0],
     )
-    max_attempts: int = Field(
-        default_of(RetryPolicy, "max_attempts"), ge=1, description="Maximum number of attempts for a batch."
-    )
+    max_attempts: int = Field(5, ge=1, description="Maximum number of attempts for a batch.")
     initial_backoff: Seconds = Field(
-        default_of(RetryPolicy, "initial_backoff"),
+        0.1,
         description="Seconds before the second attempt; doubled for each further one, with jitter.",
     )
-    max_backoff: Seconds = Field(
-        default_of(RetryPolicy, "max_backoff"), description="Longest pause between attempts, in seconds."
-    )
+    max_backoff: Seconds = Field(30.0, description="Longest pause between attempts, in seconds.")
     on_failure: Literal["stop", "skip", "dead_letter"] = Field(
-        default_of(RetryPolicy, "on_failure"),
+        "stop",
         description="What to do after the last attempt: stop the daemon, skip the message, or write it to dead_letter.",
     )
     on_disk_full: Literal["wait", "stop"] = Field(
-        default_of(RetryPolicy, "on_disk_full"),
+        "wait",
         description=(
             "What to do when the handler or the dead_letter file finds its disk full, over quota or read-only: wait "
             "for room, which uses no attempts, or stop the daemon."
@@ -226,11 +242,11 @@ class HandlerSection(Section):
         examples=["/var/lib/consumerd/dead-letters.ndjson"],
     )
     dead_letter_file_size: Bytes = Field(
-        default_of(FileDeadLetters, "file_size"),
+        64 << 20,
         description="Bytes at which the dead_letter file is renamed (dead-letters.000001.ndjson) and a new one begun.",
     )
     dead_letter_max_size: Bytes = Field(
-        default_of(FileDeadLetters, "max_size"),
+        1 << 30,
         description=(
             "Maximum size of all dead_letter files in bytes; the daemon stops when it is reached. The files may be "
             "moved away at any time."
@@ -273,7 +289,8 @@ class DaemonSection(Section):
     """The process."""
 
     stop_timeout: Seconds = Field(
-        default_of(ConsumerConfig, "stop_timeout"),
+        20.0,
+        keyword="stop_timeout",
         description="Seconds for a graceful stop: drain, commit, release. A second signal forces the exit.",
     )
     stall_warning: Seconds = Field(
@@ -287,7 +304,7 @@ class DaemonSection(Section):
     )
 
 
-class LogSection(Section):
+class LogSection(Section, reload=Reload.AT_ONCE):
     """The daemon's own log, on standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level to show.")

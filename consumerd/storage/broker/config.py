@@ -108,11 +108,11 @@ class BrokerConfig:
         for name, text in properties.items():
             if name in WITHOUT_EFFECT:
                 ignored.append(name)
-            elif name in _PROPERTIES:
-                field_name, read = _PROPERTIES[name]
+            elif name in PROPERTIES:
+                field_name, read = PROPERTIES[name]
                 values[field_name] = read(name, text.strip())
             else:
-                hint = did_you_mean(name, [*_PROPERTIES, *WITHOUT_EFFECT], "")
+                hint = did_you_mean(name, [*PROPERTIES, *WITHOUT_EFFECT], "")
                 raise ConfigError(f"{name} is not a broker property{hint}")
         values.update((key, value) for key, value in overrides.items() if value is not None)
         if not values.get("log_dir"):
@@ -207,7 +207,7 @@ def _per_topic(low: int, high: int = _INT32) -> Callable[[str, str], dict[str, i
 
 
 #: property -> (field here, reader of its text)
-_PROPERTIES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
+PROPERTIES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "brokerid": ("broker_id", _integer(0)),
     "port": ("port", _integer(0, 65535)),
     "hostname": ("advertised_host", _text),
@@ -257,4 +257,4 @@ WITHOUT_EFFECT = {
     "zk.synctime.ms": "no part of this broker waits for other ZooKeeper servers to catch up",
 }
 
-assert {name for name, _ in _PROPERTIES.values()} <= {item.name for item in fields(BrokerConfig)}
+assert {name for name, _ in PROPERTIES.values()} <= {item.name for item in fields(BrokerConfig)}

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-LEVELS = "input should be 'debug', 'info', 'warning' or 'error'."
+LEVELS = "one of debug, info, warning, error."
 WRONG = """\
 [group]
 id = "g"
@@ -59,15 +59,15 @@ def test_names_all_problems_in_the_order_of_the_file(
     assert found == [
         "FILE:3: 'group' is wrong: give exactly one of topics, whitelist and blacklist.",
         "FILE:5: 'group' is wrong: instance_id needs coordination = \"kafka\".",
-        "FILE:8: 'fetch.size' is wrong: input should be greater than 0.",
+        "FILE:8: 'fetch.size' must be a positive whole number of bytes, not 0.",
         "FILE:9: unknown key 'fetch.sise', did you mean 'size'?",
-        "FILE:10: 'fetch.initial' is wrong: input should be 'earliest' or 'latest'.",
+        "FILE:10: 'fetch.initial' must be earliest or latest.",
         "FILE:15: 'kafka.sasl' is wrong: PLAIN needs a user.",
         "FILE:15: 'kafka.sasl' is wrong: give exactly one of password and password_file.",
         found[7],
-        "environment variable CONSUMERD_COMMIT: 'commit.interval' is wrong: input should be greater than 0.",
+        "environment variable CONSUMERD_COMMIT: 'commit.interval' must be a positive number of seconds, not -1.",
         "environment variable CONSUMERD_FECH__SIZE: there is no table of this name, did you mean CONSUMERD_FETCH__...?",
-        f"environment variable CONSUMERD_LOG__LEVEL: 'log.level' is wrong: {LEVELS}",
+        f"environment variable CONSUMERD_LOG__LEVEL: 'log.level' must be {LEVELS}",
     ]
     assert found[7].startswith("FILE:22: ")
     assert "nothing" in found[7]

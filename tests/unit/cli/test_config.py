@@ -127,9 +127,9 @@ def test_remarks_on_fixed_and_unknown_keys(tmp_path: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("groupid=g\nfetch.size=big", "fetch.size must be a whole number, not 'big'"),
-        ("groupid=g\nfetch.size=0", "fetch.size must be a number above 0, not '0'"),
-        ("groupid=", "groupid must be a non-empty string, not ''"),
+        ("groupid=g\nfetch.size=big", "fetch.size must be a positive whole number of bytes, not 'big'"),
+        ("groupid=g\nfetch.size=0", "fetch.size must be a positive whole number of bytes, not '0'"),
+        ("groupid=", "groupid must be a text that is not empty, not ''"),
         ("groupid=g\nzk.connect=host:port", "zk.connect: "),
         ("groupid=a/b", "cannot be the name of a znode"),
         ("consumerid=x", "no file has a groupid"),
@@ -381,7 +381,7 @@ def test_starts_where_an_old_consumer_starts_without_auto_offset_reset(
         ("offsets.storage=disk", "offsets.storage must be zookeeper or kafka, not 'disk'"),
         ("dual.commit.enabled=yes", "dual.commit.enabled must be true or false, not 'yes'"),
         ("partition.assignment.strategy=sticky", "partition.assignment.strategy must be range or roundrobin"),
-        ("zookeeper.session.timeout.ms=soon", "zookeeper.session.timeout.ms must be a whole number, not 'soon'"),
+        ("zookeeper.session.timeout.ms=soon", "timeout.ms must be a positive whole number of milliseconds, not 'soon'"),
     ],
 )
 def test_rejects_invalid_values_of_an_old_consumer_since_0_8(

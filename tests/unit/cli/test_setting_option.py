@@ -1,12 +1,12 @@
 """Options take their defaults from settings, and show them in --help."""
 
+from dataclasses import fields
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from consumerd.base.defaults import default_of
 from consumerd.cli.consume import command as consume
 from consumerd.cli.mirror import command as mirror
 from consumerd.cli.produce import command as produce
@@ -32,7 +32,7 @@ def test_help_shows_the_default_of_the_setting(command: click.Command, option: s
     context = click.Context(command)
     found = next(each for each in command.params if option in each.opts)
     record = found.get_help_record(context)
-    default = default_of(owner, field)
+    default = next(each.default for each in fields(owner) if each.name == field)
     shown = f"{default:g}" if isinstance(default, float) and found.get_default(context) is None else f"{default}"
     assert record is not None
     assert f"[default: {shown}" in record[1]

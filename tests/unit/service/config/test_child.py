@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from consumerd.base.credentials import secret_of
 from consumerd.service.config.model import parse
 from consumerd.service.config.problems import ConfigProblemsError, read_document
 
@@ -79,7 +80,7 @@ def path(tmp_path: Path) -> Path:
 def test_reads_a_configuration_without_importing_pydantic_or_looking_for_plugins(path: Path, way: str) -> None:
     config, imported = read(path, way)
     assert config == parse(read_document(path), str(path), environment=False)
-    assert config.kafka.sasl.secret("password", "kafka.sasl") == "hush"
+    assert secret_of(config.kafka.sasl, "password", "kafka.sasl") == "hush"
     assert config.handler.given == {"name", "options", "max_batch"}
     assert not imported
 

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from cryptography.hazmat.primitives import serialization
 
 from consumerd.base.clock import SystemClock
+from consumerd.base.credentials import secret_of, secrets_of
 from consumerd.base.errors import ConsumerdError
 from consumerd.cli.main import cli
 from consumerd.handlers import Handler, Secret, load_handler
@@ -129,7 +130,8 @@ def test_each_secret_can_be_given_in_a_file(table: str, key: str, tmp_path: Path
     section: Any = parse(made, "c.toml", environment=False)
     for part in table.split("."):
         section = getattr(section, part)
-    read = section.secrets(key, table) if isinstance(value_of(table, key), list) else section.secret(key, table)
+    find = secrets_of if isinstance(value_of(table, key), list) else secret_of
+    read = find(section, key, table)
     assert read == value_of(table, key)
 
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import MISSING, fields
 from pathlib import Path
 
-from consumerd.storage.broker.config import _PROPERTIES, WITHOUT_EFFECT, BrokerConfig
+from consumerd.storage.broker.config import PROPERTIES, WITHOUT_EFFECT, BrokerConfig
 
 PAGE = Path(__file__).parents[4] / "docs" / "broker.md"
 #: The words that the page uses where a default is not a number.
@@ -44,13 +44,13 @@ def told() -> dict[str, str]:
 
 
 def test_documents_every_property() -> None:
-    assert told().keys() == _PROPERTIES.keys() | WITHOUT_EFFECT.keys()
+    assert told().keys() == PROPERTIES.keys() | WITHOUT_EFFECT.keys()
 
 
 def test_documents_the_defaults_of_the_code() -> None:
     defaults = {item.name: item.default for item in fields(BrokerConfig)}
     page = told()
-    for name, (field, _) in _PROPERTIES.items():
+    for name, (field, _) in PROPERTIES.items():
         if name.startswith("topic."):
             continue
         value = defaults[field]
