@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import consumerd
 from consumerd.service.config.model import Config
+from consumerd.service.settings.properties import properties_of
 from consumerd.storage.broker import BrokerConfig
-from consumerd.storage.broker import config as broker_config
+from consumerd.storage.broker.config import WITHOUT_EFFECT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -77,8 +78,8 @@ def _parameters(made: Any) -> dict[str, Any]:
 
 def _broker_properties() -> dict[str, Any]:
     defaults = {each.name: each.default for each in fields(BrokerConfig) if each.default is not MISSING}
-    effective = {name: defaults.get(field) for name, (field, _) in broker_config.PROPERTIES.items()}
-    return dict.fromkeys(broker_config.WITHOUT_EFFECT) | effective
+    effective = {name: defaults.get(key) for name, ((key, _), *_) in properties_of(BrokerConfig).items()}
+    return dict.fromkeys(WITHOUT_EFFECT) | effective
 
 
 def defaults_for(document: str, before: str) -> Mapping[str, Any]:

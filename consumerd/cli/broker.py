@@ -21,6 +21,7 @@ import structlog
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
 from consumerd.cli.numbers import PositiveInt, ZooKeeperAddress
+from consumerd.cli.setting_option import SettingOption
 from consumerd.net.zk import Session
 from consumerd.service.config.properties import read_properties
 from consumerd.service.daemon.broker_monitor import monitored
@@ -52,11 +53,27 @@ Example:
 
 
 @click.command("broker", epilog=_EXAMPLE)
-@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 takes a free one. [default: 9092]")
-@click.option("--log-dir", type=click.Path(path_type=Path, file_okay=False), help="Directory of the logs.")
-@click.option("--broker-id", type=click.IntRange(0), help="Id of this broker in ZooKeeper. [default: 0]")
 @click.option(
-    "--partitions", type=PositiveInt(), help="Number of partitions of each topic on this broker. [default: 1]"
+    "--port",
+    cls=SettingOption,
+    setting="consumerd.storage.broker:BrokerConfig.port",
+    type=click.IntRange(0, 65535),
+    help="Port to listen on; 0 takes a free one. [default: {default}]",
+)
+@click.option("--log-dir", type=click.Path(path_type=Path, file_okay=False), help="Directory of the logs.")
+@click.option(
+    "--broker-id",
+    cls=SettingOption,
+    setting="consumerd.storage.broker:BrokerConfig.broker_id",
+    type=click.IntRange(0),
+    help="Id of this broker in ZooKeeper. [default: {default}]",
+)
+@click.option(
+    "--partitions",
+    cls=SettingOption,
+    setting="consumerd.storage.broker:BrokerConfig.partitions",
+    type=PositiveInt(),
+    help="Number of partitions of each topic on this broker. [default: {default}]",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on and to announce.")
 @click.option(

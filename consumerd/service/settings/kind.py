@@ -90,6 +90,8 @@ class Kind(NamedTuple):
             value = {"true": True, "false": False}.get(text)
         elif kind.type in (int, float) and not kind.choices:
             value = int(text) if _WHOLE.fullmatch(text) else None
+        elif hasattr(kind.type, "__fspath__"):
+            value = kind.type(text)
         if not text or value is None or not kind.allows(value):
             raise ValueError(kind.words(value) if text else f"{kind.words(value)} that is not empty")
         return value if not milliseconds else value // 1000 if value % 1000 == 0 else value / 1000

@@ -1,99 +1,116 @@
 """The broker's settings under their 0.7 names (golden notes, 8).
 
-Strategy: one table says for every property of 0.7.2, and a few of our own, which field it fills and how its text is
-read. A name outside the table is refused with the nearest one; a known name without effect here is in
-`ignored`, so that the caller can report it.
+Strategy: each field says which property of 0.7.2, or of our own, fills it. An unknown name is refused with the nearest
+one; a known name without effect here is in `ignored`, so that the caller can report it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping  # noqa: TC003 - readers evaluate the types of fields
+from dataclasses import dataclass
+from pathlib import Path  # noqa: TC003
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 from consumerd.base.address import parse_address
-from consumerd.base.errors import ConfigError, did_you_mean
+from consumerd.base.errors import ConfigError
+from consumerd.service.settings.kind import Ge, Le
+from consumerd.service.settings.properties import Milliseconds, Natural, Positive, prop, read_properties
 from consumerd.storage import LogSettings, MaxAge, MaxBytes
 from consumerd.storage.broker.policies import load_policies
 from consumerd.wire.registry.values import MAX_PARTITIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
 
     from consumerd.storage import DeletePolicy
     from consumerd.storage.broker.policies import PolicyFactory
 
-_INT32 = (1 << 31) - 1
 _INT64 = (1 << 63) - 1
+
+
+def _address(name: str, text: str) -> str:
+    parse_address(text, name, lowest=0)
+    return text
+
+
+def _url(name: str, text: str) -> str:
+    url = urlsplit(text)
+    if url.scheme not in ("http", "https") or not url.hostname:
+        raise ConfigError(f"{name} must be a URL such as http://127.0.0.1:4318, not {text!r}")
+    return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
     """Settings of one broker. Defaults are those of 0.7.2, except port 9092 (spec 000) and the broker id."""
 
-    log_dir: Path
-    broker_id: int = 0
+    log_dir: Path = prop("log.dir")
+    broker_id: Natural = prop("brokerid", 0)
     #: Address to listen on.
     host: str = "127.0.0.1"
     #: 0: the system chooses a free one.
-    port: int = 9092
+    port: Annotated[int, Ge(0), Le(65535)] = prop("port", 9092)
     #: The address that is registered in ZooKeeper for clients; by default the one to listen on.
-    advertised_host: str | None = None
-    partitions: int = 1
-    topic_partitions: Mapping[str, int] = field(default_factory=dict)
-    segment_bytes: int = 1 << 30
-    topic_segment_bytes: Mapping[str, int] = field(default_factory=dict)
-    roll_hours: int = 168
-    topic_roll_hours: Mapping[str, int] = field(default_factory=dict)
-    flush_messages: int = 500
-    topic_flush_messages: Mapping[str, int] = field(default_factory=dict)
-    flush_check_ms: int = 3000
+    advertised_host: str | None = prop("hostname", None)
+    partitions: Annotated[int, Ge(1), Le(MAX_PARTITIONS)] = prop("num.partitions", 1)
+    topic_partitions: Mapping[str, Annotated[int, Ge(1), Le(MAX_PARTITIONS)]] = prop(
+        "topic.partition.count.map", factory=dict
+    )
+    segment_bytes: Positive = prop("log.file.size", 1 << 30)
+    topic_segment_bytes: Mapping[str, Positive] = prop("topic.log.file.size", factory=dict)
+    roll_hours: Positive = prop("log.roll.hours", 168)
+    topic_roll_hours: Mapping[str, Positive] = prop("topic.log.roll.hours", factory=dict)
+    flush_messages: Positive = prop("log.flush.interval", 500)
+    topic_flush_messages: Mapping[str, Positive] = prop("topic.log.flush.interval", factory=dict)
+    flush_check_ms: Milliseconds = prop("log.default.flush.scheduler.interval.ms", 3000)
     #: None: at each run of the scheduler.
-    flush_ms: int | None = None
-    topic_flush_ms: Mapping[str, int] = field(default_factory=dict)
+    flush_ms: Milliseconds | None = prop("log.default.flush.interval.ms", None)
+    topic_flush_ms: Mapping[str, Milliseconds] = prop("topic.flush.intervals.ms", factory=dict)
     #: None: segments are kept for ever; 0.7.2 deletes after 168 hours by default.
-    retention_hours: int | None = None
-    topic_retention_hours: Mapping[str, int] = field(default_factory=dict)
+    retention_hours: Positive | None = prop("log.retention.hours", None)
+    topic_retention_hours: Mapping[str, Positive] = prop("topic.log.retention.hours", factory=dict)
     #: -1: logs may grow without bound.
-    retention_bytes: int = -1
-    topic_retention_bytes: Mapping[str, int] = field(default_factory=dict)
+    retention_bytes: Annotated[int, Ge(-1), Le(_INT64)] = prop("log.retention.size", -1)
+    topic_retention_bytes: Mapping[str, Annotated[int, Ge(-1), Le(_INT64)]] = prop(
+        "topic.log.retention.size", factory=dict
+    )
     #: Applied after age and size.
-    delete_policies: tuple[PolicyFactory, ...] = ()
-    cleanup_minutes: int = 10
+    delete_policies: tuple[PolicyFactory, ...] = prop("log.delete.policies", (), read=load_policies)
+    cleanup_minutes: Positive = prop("log.cleanup.interval.mins", 10)
     #: Largest payload of an outer message; sets with a larger one are dropped (golden notes, 1).
-    max_message_bytes: int = 1_000_000
-    max_request_bytes: int = 100 << 20
-    max_topic_length: int = 255
+    max_message_bytes: Natural = prop("max.message.size", 1_000_000)
+    max_request_bytes: Positive = prop("max.socket.request.bytes", 100 << 20)
+    max_topic_length: Annotated[int, Ge(1), Le(255)] = prop("max.topic.name.length", 255)
     #: Limit of logs created by producers; 0: any number, as in 0.7.2.
-    max_logs: int = 10_000
+    max_logs: Natural = prop("max.logs", 10_000)
     #: Bytes of requests that are received or handled, of all connections; at least `max_request_bytes`.
-    queued_bytes: int = 256 << 20
+    queued_bytes: Annotated[int, Ge(1), Le(_INT64)] = prop("queued.max.request.bytes", 256 << 20)
     #: Time after which an incomplete request ends its connection; 0: no limit, as in 0.7.2.
-    request_timeout_ms: int = 60_000
+    request_timeout_ms: Natural = prop("socket.request.timeout.ms", 60_000)
     #: Limit of simultaneous connections; 0: as many as the system allows, as in 0.7.2.
-    max_connections: int = 10_000
+    max_connections: Natural = prop("max.connections", 10_000)
     #: Time after which an idle connection is closed, unless it has produced; 0: never, as in 0.7.2.
-    max_idle_ms: int = 3_600_000
+    max_idle_ms: Natural = prop("connections.max.idle.ms", 3_600_000)
     #: Threads that wait for the disk; None: asyncio's default.
-    threads: int | None = None
+    threads: Positive | None = prop("num.threads", None)
     #: 0 leaves the size of socket buffers to the operating system, which tunes them; 0.7.2 sets 102400.
-    send_buffer: int = 0
-    receive_buffer: int = 0
-    use_zookeeper: bool = True
+    send_buffer: Positive = prop("socket.send.buffer", 0)
+    receive_buffer: Positive = prop("socket.receive.buffer", 0)
+    use_zookeeper: bool = prop("enable.zookeeper", True)
     #: `host:port[,host:port...][/chroot]`
-    zookeeper: str | None = None
-    zk_session_ms: int = 6000
+    zookeeper: str | None = prop("zk.connect", None)
+    zk_session_ms: Milliseconds = prop("zk.sessiontimeout.ms", 6000)
     #: None: as long as the session timeout.
-    zk_connection_ms: int | None = None
+    zk_connection_ms: Milliseconds | None = prop("zk.connectiontimeout.ms", None)
     #: `host:port` of the HTTP server for probes and metrics; None: there is none.
-    health_listen: str | None = None
+    health_listen: str | None = prop("health.listen", None, read=_address)
     #: Whether that server serves /metrics.
-    health_metrics: bool = False
+    health_metrics: bool = prop("health.metrics", False)
     #: Base URL of an OpenTelemetry collector that receives the metrics; None: from OTEL_* in the environment.
-    otlp_endpoint: str | None = None
+    otlp_endpoint: str | None = prop("telemetry.otlp.endpoint", None, read=_url)
     #: Whether metrics of logs have a label for the partition; else they are summed up by topic.
-    partition_labels: bool = True
+    partition_labels: bool = prop("metrics.partition.labels", True)
     #: Configured properties of 0.7.2 without effect here; `WITHOUT_EFFECT` has the reasons.
     ignored: tuple[str, ...] = ()
 
@@ -103,21 +120,12 @@ class BrokerConfig:
 
         Raises ConfigError for an unknown name (with the nearest), a value of the wrong form, and missing log.dir.
         """
-        values: dict[str, Any] = {}
-        ignored = []
-        for name, text in properties.items():
-            if name in WITHOUT_EFFECT:
-                ignored.append(name)
-            elif name in PROPERTIES:
-                field_name, read = PROPERTIES[name]
-                values[field_name] = read(name, text.strip())
-            else:
-                hint = did_you_mean(name, [*PROPERTIES, *WITHOUT_EFFECT], "")
-                raise ConfigError(f"{name} is not a broker property{hint}")
+        found, ignored = read_properties(properties, {"": cls}, WITHOUT_EFFECT, "broker property")
+        values = found[""]
         values.update((key, value) for key, value in overrides.items() if value is not None)
         if not values.get("log_dir"):
             raise ConfigError("the broker needs a directory for its logs: give --log-dir or log.dir")
-        config = cls(**values, ignored=tuple(ignored))
+        config = cls(**values, ignored=ignored)
         if config.use_zookeeper and not config.zookeeper:
             raise ConfigError(
                 "the broker needs ZooKeeper: give --zookeeper HOST:PORT, or --no-zookeeper to run without it"
@@ -150,111 +158,8 @@ class BrokerConfig:
             yield factory.policy(topic)
 
 
-def _text(name: str, text: str) -> str:
-    if not text:
-        raise ConfigError(f"{name} is empty")
-    return text
-
-
-def _address(name: str, text: str) -> str:
-    parse_address(text, name, lowest=0)
-    return text
-
-
-def _url(name: str, text: str) -> str:
-    url = urlsplit(text)
-    if url.scheme not in ("http", "https") or not url.hostname:
-        raise ConfigError(f"{name} must be a URL such as http://127.0.0.1:4318, not {text!r}")
-    return text
-
-
-def _path(name: str, text: str) -> Path:
-    return Path(_text(name, text))
-
-
-def _integer(low: int, high: int = _INT32) -> Callable[[str, str], int]:
-    def read(name: str, text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise ConfigError(f"{name} must be a whole number, not {text!r}") from None
-        if not low <= value <= high:
-            raise ConfigError(f"{name} must be from {low} to {high}, not {value}")
-        return value
-
-    return read
-
-
-def _boolean(name: str, text: str) -> bool:
-    if text not in ("true", "false"):
-        raise ConfigError(f"{name} must be true or false, not {text!r}")
-    return text == "true"
-
-
-def _per_topic(low: int, high: int = _INT32) -> Callable[[str, str], dict[str, int]]:
-    read_value = _integer(low, high)
-
-    def read(name: str, text: str) -> dict[str, int]:
-        out = {}
-        for pair in filter(None, (piece.strip() for piece in text.split(","))):
-            topic, colon, value = pair.rpartition(":")
-            if not colon or not topic:
-                raise ConfigError(f"{name} must look like topic:number,topic:number, not {text!r}")
-            out[topic.strip()] = read_value(f"{name} of topic {topic.strip()}", value.strip())
-        return out
-
-    return read
-
-
-#: property -> (field here, reader of its text)
-PROPERTIES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
-    "brokerid": ("broker_id", _integer(0)),
-    "port": ("port", _integer(0, 65535)),
-    "hostname": ("advertised_host", _text),
-    "log.dir": ("log_dir", _path),
-    "num.partitions": ("partitions", _integer(1, MAX_PARTITIONS)),
-    "topic.partition.count.map": ("topic_partitions", _per_topic(1, MAX_PARTITIONS)),
-    "log.file.size": ("segment_bytes", _integer(1)),
-    "topic.log.file.size": ("topic_segment_bytes", _per_topic(1)),
-    "log.roll.hours": ("roll_hours", _integer(1)),
-    "topic.log.roll.hours": ("topic_roll_hours", _per_topic(1)),
-    "log.flush.interval": ("flush_messages", _integer(1)),
-    "log.default.flush.interval.ms": ("flush_ms", _integer(1)),
-    "log.default.flush.scheduler.interval.ms": ("flush_check_ms", _integer(1)),
-    "topic.flush.intervals.ms": ("topic_flush_ms", _per_topic(1)),
-    "log.retention.hours": ("retention_hours", _integer(1)),
-    "topic.log.retention.hours": ("topic_retention_hours", _per_topic(1)),
-    "log.retention.size": ("retention_bytes", _integer(-1, _INT64)),
-    "topic.log.retention.size": ("topic_retention_bytes", _per_topic(-1, _INT64)),
-    "log.cleanup.interval.mins": ("cleanup_minutes", _integer(1)),
-    "max.message.size": ("max_message_bytes", _integer(0)),
-    "max.socket.request.bytes": ("max_request_bytes", _integer(1)),
-    "max.topic.name.length": ("max_topic_length", _integer(1, 255)),
-    "socket.send.buffer": ("send_buffer", _integer(1)),
-    "socket.receive.buffer": ("receive_buffer", _integer(1)),
-    "enable.zookeeper": ("use_zookeeper", _boolean),
-    "zk.connect": ("zookeeper", _text),
-    "zk.sessiontimeout.ms": ("zk_session_ms", _integer(1)),
-    "zk.connectiontimeout.ms": ("zk_connection_ms", _integer(1)),
-    "num.threads": ("threads", _integer(1)),
-    # not of 0.7.2
-    "topic.log.flush.interval": ("topic_flush_messages", _per_topic(1)),
-    "log.delete.policies": ("delete_policies", load_policies),
-    "max.logs": ("max_logs", _integer(0)),
-    "queued.max.request.bytes": ("queued_bytes", _integer(1, _INT64)),
-    "socket.request.timeout.ms": ("request_timeout_ms", _integer(0)),
-    "max.connections": ("max_connections", _integer(0)),
-    "connections.max.idle.ms": ("max_idle_ms", _integer(0)),
-    "health.listen": ("health_listen", _address),
-    "health.metrics": ("health_metrics", _boolean),
-    "telemetry.otlp.endpoint": ("otlp_endpoint", _url),
-    "metrics.partition.labels": ("partition_labels", _boolean),
-}
-
 #: Properties of 0.7.2 without effect on this broker, and the reasons.
 WITHOUT_EFFECT = {
     "monitoring.period.secs": "0.7.2 resets its JMX statistics at this interval, and this broker has no JMX",
     "zk.synctime.ms": "no part of this broker waits for other ZooKeeper servers to catch up",
 }
-
-assert {name for name, _ in PROPERTIES.values()} <= {item.name for item in fields(BrokerConfig)}

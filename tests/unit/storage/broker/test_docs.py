@@ -6,7 +6,8 @@ import re
 from dataclasses import MISSING, fields
 from pathlib import Path
 
-from consumerd.storage.broker.config import PROPERTIES, WITHOUT_EFFECT, BrokerConfig
+from consumerd.service.settings.properties import properties_of
+from consumerd.storage.broker.config import WITHOUT_EFFECT, BrokerConfig
 
 PAGE = Path(__file__).parents[4] / "docs" / "broker.md"
 #: The words that the page uses where a default is not a number.
@@ -44,13 +45,13 @@ def told() -> dict[str, str]:
 
 
 def test_documents_every_property() -> None:
-    assert told().keys() == PROPERTIES.keys() | WITHOUT_EFFECT.keys()
+    assert told().keys() == properties_of(BrokerConfig).keys() | WITHOUT_EFFECT.keys()
 
 
 def test_documents_the_defaults_of_the_code() -> None:
     defaults = {item.name: item.default for item in fields(BrokerConfig)}
     page = told()
-    for name, (field, _) in PROPERTIES.items():
+    for name, ((field, _),) in properties_of(BrokerConfig).items():
         if name.startswith("topic."):
             continue
         value = defaults[field]
