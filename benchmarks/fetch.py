@@ -29,10 +29,10 @@ from benchmarks import surroundings
 from benchmarks.race import Measurement, compared, quiet, show
 from consumerd.base.clock import SystemClock
 from consumerd.base.partition import TopicPartition
+from consumerd.base.settings.processing import FetchSection
 from consumerd.member.fetch import ByteBudget, FetchPool, FetchSettings, Lane, V07Brokers
 from consumerd.net import connect
 from consumerd.service.daemon.memory import tune_malloc
-from consumerd.service.settings.work import FetchSection
 from consumerd.storage.broker import Broker, BrokerConfig
 from consumerd.wire.v07 import FetchRequest, decode_batch, encode_message_set
 

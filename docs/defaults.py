@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import consumerd
+from consumerd.base.settings.properties import properties_of
 from consumerd.service.config.model import Config
-from consumerd.service.settings.properties import properties_of
 from consumerd.storage.broker import BrokerConfig
 from consumerd.storage.broker.config import WITHOUT_EFFECT
 

@@ -25,7 +25,7 @@ from consumerd.base.errors import ConfigError, ConsumerdError, reason_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from consumerd.service.settings.setting import SecretStr, Section
+    from consumerd.base.settings.setting import SecretStr, Section
 
 log = structlog.get_logger(__name__)
 _Made_co = TypeVar("_Made_co", covariant=True)

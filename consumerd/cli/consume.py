@@ -62,7 +62,7 @@ Of the file of -c, only servers, credentials and TLS are used: the group of a da
     "--from",
     "initial",
     cls=SettingOption,
-    setting="consumerd.service.settings.work:FetchSection.initial",
+    setting="consumerd.base.settings.processing:FetchSection.initial",
     metavar="WHERE",
     show_default=True,
     help="Where to start: earliest, latest; without --group also an offset, or -N for the last N messages of each "
@@ -79,7 +79,7 @@ Of the file of -c, only servers, credentials and TLS are used: the group of a da
 @click.option(
     "--isolation",
     cls=SettingOption,
-    setting="consumerd.service.settings.work:FetchSection.isolation",
+    setting="consumerd.base.settings.processing:FetchSection.isolation",
     type=click.Choice(["read_uncommitted", "read_committed"]),
     help=("With --bootstrap-server: print all messages, or only those of committed transactions. [default: {default}]"),
 )

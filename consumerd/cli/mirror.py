@@ -114,7 +114,7 @@ _SAID_BY_CONFIG = {
     "--from",
     "initial",
     cls=SettingOption,
-    setting="consumerd.service.settings.work:FetchSection.initial",
+    setting="consumerd.base.settings.processing:FetchSection.initial",
     type=click.Choice(["earliest", "latest"]),
     help="Where to start in partitions without a committed offset.  [default: {default}]",
 )

@@ -13,7 +13,7 @@ from consumerd.cli.session import server_list
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from consumerd.service.settings.servers import KafkaSection
+    from consumerd.base.settings.servers import KafkaSection
 
 _Decorated = TypeVar("_Decorated", bound="Callable[..., Any]")
 #: Start and end of a column.

@@ -23,10 +23,10 @@ from consumerd.cli.numbers import PositiveFloat, ZooKeeperAddress
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
+    from consumerd.base.settings.servers import ZooKeeperSection
     from consumerd.net import Connection, Connector
     from consumerd.net.zk import Session
     from consumerd.service.config.model import Config
-    from consumerd.service.settings.servers import ZooKeeperSection
 
 _T = TypeVar("_T")
 

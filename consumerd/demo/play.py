@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from consumerd.base.settings.monitoring import HealthSection
 from consumerd.demo.audit import audit, merge_records
 from consumerd.demo.corpus import Corpus, measure, named_corpus, standard_library
 from consumerd.demo.errors import ChildError, DemoInputError
@@ -32,7 +33,6 @@ from consumerd.demo.watch import DemoSnapshot, Watch
 from consumerd.demo.zookeeper import ZooKeeperServer
 from consumerd.net.zk import Session
 from consumerd.service.daemon.endpoints import check_http
-from consumerd.service.settings.monitoring import HealthSection
 from consumerd.wire.v07 import DecodeLimits
 
 if TYPE_CHECKING:

@@ -36,8 +36,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from consumerd.base.settings.group import GroupSection, RebalanceSection
 from consumerd.group.membership_tables import MembershipSettings
-from consumerd.service.settings.group import GroupSection, RebalanceSection
 
 
 class Phase(Enum):

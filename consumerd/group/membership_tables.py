@@ -51,7 +51,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
-from consumerd.service.settings.group import RebalanceSection
+from consumerd.base.settings.group import RebalanceSection
 
 
 @dataclass(frozen=True, slots=True)

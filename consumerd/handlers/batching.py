@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
+from consumerd.base.settings.processing import HandlerSection
 from consumerd.handlers.contents import sources_of
-from consumerd.service.settings.work import HandlerSection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

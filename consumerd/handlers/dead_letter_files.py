@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 from consumerd.base.errors import ConfigError, HandlerFailedError, NotFoundError
+from consumerd.base.settings.processing import HandlerSection
 from consumerd.handlers.builtin.disk import OsDisk
 from consumerd.handlers.dead_letters import DeadLetters, Letter, StoredLetter, decode_letter, encode_letter
 from consumerd.handlers.disk_full import DiskFullError, is_disk_full
 from consumerd.handlers.threads import in_thread
-from consumerd.service.settings.work import HandlerSection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -30,12 +30,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import structlog
 
 from consumerd.base.errors import HandlerFailedError
+from consumerd.base.settings.processing import HandlerSection
 from consumerd.handlers.api import Handler, RejectedError, RetryLaterError
 from consumerd.handlers.counts import HandlerCounts
 from consumerd.handlers.disk_full import DiskSpace, is_disk_full
 from consumerd.handlers.giving_up import GivingUp, OnFailure
 from consumerd.handlers.tracebacks import brief, short_traceback
-from consumerd.service.settings.work import HandlerSection
 
 if TYPE_CHECKING:
     import random

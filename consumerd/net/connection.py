@@ -26,6 +26,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from consumerd.base.errors import reason_of
+from consumerd.base.settings.processing import FetchSection
 from consumerd.net.errors import (
     BadFrameError,
     ConnectionClosedError,
@@ -34,7 +35,6 @@ from consumerd.net.errors import (
     UnexpectedTlsError,
 )
 from consumerd.net.framing import FrameReceiver
-from consumerd.service.settings.work import FetchSection
 from consumerd.wire.tls import is_tls_alert
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from consumerd.base.address import parse_address, parse_addresses
 from consumerd.base.errors import ConfigError, did_you_mean
+from consumerd.base.settings.servers import KafkaSection, ZooKeeperSection
 from consumerd.net import ConnectionSettings
 from consumerd.producer.v07.settings import ProducerSettings, QueueSettings, WhenFull
 from consumerd.producer.v08.settings import V08ProducerSettings
-from consumerd.service.settings.servers import KafkaSection, ZooKeeperSection
 from consumerd.wire.compression import Codec
 from consumerd.wire.v08.records import RecordCodec
 

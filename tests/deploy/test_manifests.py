@@ -12,9 +12,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from consumerd.base.settings.processing import FetchSection
 from consumerd.service.config.model import parse
 from consumerd.service.daemon.signals import FORCE_SECONDS
-from consumerd.service.settings.work import FetchSection
 from tests.deploy.manifests import (
     CHART,
     KUBERNETES,

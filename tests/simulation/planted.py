@@ -21,7 +21,7 @@ from unittest import mock
 
 from consumerd.base.ports import SetData
 from consumerd.group import events as e
-from consumerd.group.membership import Member
+from consumerd.group.membership import ZooKeeperMember
 from consumerd.group.membership_snapshots import Spread
 from consumerd.group.membership_tables import Phase
 from consumerd.member.consumer.commits import Commits
@@ -277,15 +277,15 @@ def moved_broker_kept() -> Iterator[None]:
 
 @contextmanager
 def _machine(
-    handle: Callable[[Member, e.Event, float, Callable[..., list[e.Action]]], list[e.Action]],
+    handle: Callable[[ZooKeeperMember, e.Event, float, Callable[..., list[e.Action]]], list[e.Action]],
 ) -> Iterator[None]:
     """`handle` stands for that of the machine, which it gets last."""
-    original = Member.handle
+    original = ZooKeeperMember.handle
 
-    def replaced(self: Member, event: e.Event, now: float) -> list[e.Action]:
+    def replaced(self: ZooKeeperMember, event: e.Event, now: float) -> list[e.Action]:
         return handle(self, event, now, partial(original, self))
 
-    with _PATCH(Member, "handle", replaced):
+    with _PATCH(ZooKeeperMember, "handle", replaced):
         yield
 
 
@@ -293,7 +293,7 @@ def _machine(
 def released_before_drained() -> Iterator[None]:
     """A partition is released when its drain begins."""
 
-    def handle(self: Member, event: e.Event, now: float, original: Any) -> list[e.Action]:
+    def handle(self: ZooKeeperMember, event: e.Event, now: float, original: Any) -> list[e.Action]:
         actions: list[e.Action] = original(event, now)
         for action in list(actions):
             if isinstance(action, e.Drain):
@@ -308,7 +308,7 @@ def released_before_drained() -> Iterator[None]:
 def blocked_taken() -> Iterator[None]:
     """A partition with another owner counts as claimed."""
 
-    def handle(self: Member, event: e.Event, now: float, original: Any) -> Any:
+    def handle(self: ZooKeeperMember, event: e.Event, now: float, original: Any) -> Any:
         if isinstance(event, e.Claimed):
             event = e.Claimed(event.ticket, event.claimed | event.blocked, frozenset())
         return original(event, now)
@@ -321,7 +321,7 @@ def blocked_taken() -> Iterator[None]:
 def blocked_not_claimed_again() -> Iterator[None]:
     """After a claim that was blocked there is no other one."""
 
-    def handle(self: Member, event: e.Event, now: float, original: Any) -> Any:
+    def handle(self: ZooKeeperMember, event: e.Event, now: float, original: Any) -> Any:
         actions = original(event, now)
         if isinstance(event, e.Claimed) and event.blocked:
             self._snapshots.forget()
@@ -334,7 +334,7 @@ def blocked_not_claimed_again() -> Iterator[None]:
 @contextmanager
 def loss_ignored() -> Iterator[None]:
     """What another member took, or is held without a lease, stays in work."""
-    with _PATCH(Member, "_lose", lambda self, holding: None):
+    with _PATCH(ZooKeeperMember, "_lose", lambda self, holding: None):
         yield
 
 
@@ -342,7 +342,7 @@ def loss_ignored() -> Iterator[None]:
 def never_reconciles() -> Iterator[None]:
     """There is no snapshot without a watch that fires."""
 
-    def handle(self: Member, event: e.Event, now: float, original: Any) -> Any:
+    def handle(self: ZooKeeperMember, event: e.Event, now: float, original: Any) -> Any:
         self._snapshots._reconcile_at = None
         return original(event, now)
 
@@ -350,7 +350,7 @@ def never_reconciles() -> Iterator[None]:
         yield
 
 
-def _with_own_id(self: Member, event: e.SnapshotTaken) -> e.SnapshotTaken:
+def _with_own_id(self: ZooKeeperMember, event: e.SnapshotTaken) -> e.SnapshotTaken:
     return replace(event, snapshot=replace(event.snapshot, own_id_session=self._session_id))
 
 
@@ -358,7 +358,7 @@ def _with_own_id(self: Member, event: e.SnapshotTaken) -> e.SnapshotTaken:
 def id_of_former_session_adopted() -> Iterator[None]:
     """An id node of this consumer id is taken for our own, whatever its session."""
 
-    def handle(self: Member, event: e.Event, now: float, original: Any) -> Any:
+    def handle(self: ZooKeeperMember, event: e.Event, now: float, original: Any) -> Any:
         if isinstance(event, e.SnapshotTaken) and event.snapshot.own_id_session is not None:
             event = _with_own_id(self, event)
         return original(event, now)
@@ -371,7 +371,7 @@ def id_of_former_session_adopted() -> Iterator[None]:
 def missing_id_overlooked() -> Iterator[None]:
     """A member whose id node was deleted does not register again."""
 
-    def handle(self: Member, event: e.Event, now: float, original: Any) -> Any:
+    def handle(self: ZooKeeperMember, event: e.Event, now: float, original: Any) -> Any:
         if isinstance(event, e.SnapshotTaken) and self.phase is Phase.MEMBER:
             event = _with_own_id(self, event)
         return original(event, now)
@@ -384,7 +384,7 @@ def missing_id_overlooked() -> Iterator[None]:
 def never_nudges() -> Iterator[None]:
     """JVM members that gave up are left alone."""
 
-    def handle(self: Member, event: e.Event, now: float, original: Any) -> Any:
+    def handle(self: ZooKeeperMember, event: e.Event, now: float, original: Any) -> Any:
         return [action for action in original(event, now) if not isinstance(action, e.Nudge)]
 
     with _machine(handle):

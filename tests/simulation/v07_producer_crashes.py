@@ -23,6 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from consumerd.base.errors import BrokerError
+from consumerd.base.settings.servers import ZooKeeperSection
 from consumerd.net import connect
 from consumerd.producer import (
     AsyncProducer,
@@ -36,7 +37,6 @@ from consumerd.producer import (
     ZooKeeperRouter,
 )
 from consumerd.service.config.build import build_session
-from consumerd.service.settings.servers import ZooKeeperSection
 from consumerd.wire.v07 import FetchRequest, decode_batch
 from tests.simulation.broker import REQUEST_TIME
 from tests.simulation.confirmations import Confirmations

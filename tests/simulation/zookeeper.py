@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from consumerd.base.ports import Create, Delete, Operation, SetData
 from consumerd.net.zk.errors import ServerError
-from consumerd.testing.memory_tree import Change, Node, Transaction, Tree
+from consumerd.testing.memory_tree import Change, Transaction, Tree, TreeNode
 from tests.simulation import zookeeper_wire as wire
 
 if TYPE_CHECKING:
@@ -482,7 +482,7 @@ def _copy(tree: Tree) -> Tree:
     copy = Tree()
     copy.zxid = tree.zxid
     for path, node in tree.nodes.items():
-        made = copy.nodes[path] = Node(node.data, node.owner, node.czxid, node.ctime)
+        made = copy.nodes[path] = TreeNode(node.data, node.owner, node.czxid, node.ctime)
         made.mzxid, made.pzxid, made.mtime = node.mzxid, node.pzxid, node.mtime
         made.version, made.cversion, made.children = node.version, node.cversion, dict(node.children)
         if node.owner:

@@ -22,7 +22,7 @@ def request_body(api: Api[Any, Any], body: dict[str, Any] | PreparedRequest[Any]
 class Posting:
     """A client and channel in one that serves what is posted as what is called."""
 
-    async def call(self, api: Api, body: Any, **options: Any) -> dict[str, Any]:
+    async def call(self, api: Api[Any, Any], body: Any, **options: Any) -> dict[str, Any]:
         """The fields of a response."""
         raise NotImplementedError
 
@@ -31,7 +31,7 @@ class Posting:
         del node_id
         return self
 
-    def post(self, api: Api, body: Any, settle: Callable[[Any], object], **options: Any) -> bool:
+    def post(self, api: Api[Any, Any], body: Any, settle: Callable[[Any], object], **options: Any) -> bool:
         """Send a request. The response comes in a later turn of the loop."""
 
         def settled(called: asyncio.Task[dict[str, Any]]) -> None:

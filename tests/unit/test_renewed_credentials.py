@@ -18,6 +18,14 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.credentials import Renewed, read_secret
 from consumerd.base.errors import ConfigError
 from consumerd.base.partition import TopicPartition
+from consumerd.base.settings.servers import (
+    KafkaSection,
+    SaslSection,
+    TlsSection,
+    ZooKeeperSaslSection,
+    ZooKeeperSection,
+)
+from consumerd.base.settings.setting import SecretStr
 from consumerd.handlers import Batch, HandlerContext, Message, load_handler
 from consumerd.handlers.builtin.http import HttpRequestError
 from consumerd.handlers.sparse_content import SparseContent
@@ -25,14 +33,6 @@ from consumerd.net import ConnectionSettings
 from consumerd.net.zk import DigestMd5
 from consumerd.service.config.build import build_session
 from consumerd.service.config.build_v08 import build_client_of, build_mechanism
-from consumerd.service.settings.servers import (
-    KafkaSection,
-    SaslSection,
-    TlsSection,
-    ZooKeeperSaslSection,
-    ZooKeeperSection,
-)
-from consumerd.service.settings.setting import SecretStr
 from tests.support.receiver import Receiver
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from consumerd.base.errors import ExitCode
+from consumerd.base.settings.processing import DaemonSection
+from consumerd.base.settings.servers import KafkaSection, ZooKeeperSection
 from consumerd.service.daemon.health import STUCK_AFTER
 from consumerd.service.daemon.service import STARTED_AFTER
-from consumerd.service.settings.servers import KafkaSection, ZooKeeperSection
-from consumerd.service.settings.work import DaemonSection
 
 UNIT = Path(__file__).parents[2] / "systemd" / "consumerd@.service"
 

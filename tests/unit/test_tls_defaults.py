@@ -22,6 +22,7 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.credentials import Renewed
 from consumerd.base.errors import ConsumerdError
 from consumerd.base.partition import TopicPartition
+from consumerd.base.settings.servers import KafkaSection, TlsSection, ZooKeeperSection
 from consumerd.handlers import Batch, HandlerContext, Message, load_handler
 from consumerd.handlers.builtin.http import HttpRequestError
 from consumerd.handlers.sparse_content import SparseContent
@@ -30,7 +31,6 @@ from consumerd.net.zk import ConnectionLimits, NotConnected, ZooKeeperHost
 from consumerd.net.zk.connection import ConnectionEnded, ZooKeeperConnection
 from consumerd.service.config.build import build_session, build_tls
 from consumerd.service.config.build_v08 import build_client_of
-from consumerd.service.settings.servers import KafkaSection, TlsSection, ZooKeeperSection
 from consumerd.spark.source.option_values import Tls
 from consumerd.spark.source.v08.client import _context
 

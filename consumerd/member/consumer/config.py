@@ -12,6 +12,11 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from consumerd.base.address import parse_addresses
 from consumerd.base.errors import ConfigError
+from consumerd.base.settings.group import CommitSection, GroupSection, RebalanceSection
+from consumerd.base.settings.kind import Kind, kind_of
+from consumerd.base.settings.processing import MAX_ANSWER_BYTES, DaemonSection, FetchSection
+from consumerd.base.settings.servers import KafkaSection, ZooKeeperSection
+from consumerd.base.settings.setting import Seconds, SecondsOrZero
 from consumerd.group import MembershipSettings
 from consumerd.group.coordinated_tables import CoordinationSettings, all_assignors
 from consumerd.member.consumer.settings import (
@@ -22,11 +27,6 @@ from consumerd.member.consumer.settings import (
 )
 from consumerd.member.offsets import OffsetSettings
 from consumerd.net.zk import Session
-from consumerd.service.settings.group import CommitSection, GroupSection, RebalanceSection
-from consumerd.service.settings.kind import Kind, kind_of
-from consumerd.service.settings.servers import KafkaSection, ZooKeeperSection
-from consumerd.service.settings.setting import Seconds, SecondsOrZero
-from consumerd.service.settings.work import MAX_ANSWER_BYTES, DaemonSection, FetchSection
 from consumerd.wire.registry import RegistryError, check_name, configured_consumer_id, make_consumer_id
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from consumerd.member.consumer.controls import PartitionControls
 from consumerd.member.consumer.coordination import GroupCoordination
 from consumerd.member.consumer.errors import GroupRefusedError
 from consumerd.member.consumer.fence import Fence
-from consumerd.member.consumer.missing_topics import AwaitedTopics, MissingTopics
+from consumerd.member.consumer.missing_topics import MissingTopics
 from consumerd.member.consumer.running_member import RunningMember
 from consumerd.member.consumer.taken_id import TakenId
 

@@ -23,7 +23,7 @@ from consumerd.group.coordinated import CoordinatedMember
 from consumerd.member.consumer.controls import PartitionControls
 from consumerd.member.consumer.fence import Fence, GroupLease
 from consumerd.member.consumer.group_requests import GroupRequests
-from consumerd.member.consumer.missing_topics import AwaitedTopics, MissingTopics
+from consumerd.member.consumer.missing_topics import MissingTopics
 from consumerd.member.consumer.running_member import RunningMember
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
 

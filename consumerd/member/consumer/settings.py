@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
+from consumerd.base.settings.group import CommitSection
+from consumerd.base.settings.processing import FetchSection
 from consumerd.group import MembershipSettings
 from consumerd.handlers.batching import BatchSettings
 from consumerd.member.fetch import BadMessagePolicy, FetchSettings, LogChangePolicy, ResetPolicy
 from consumerd.net import ConnectionSettings
-from consumerd.service.settings.group import CommitSection
-from consumerd.service.settings.work import FetchSection
 
 if TYPE_CHECKING:
     from consumerd.wire.registry import Subscription

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Self
 import structlog
 
 from consumerd.base.errors import BrokerError, reason_of
+from consumerd.base.settings.processing import FetchSection
 from consumerd.member.consumer.errors import ConnectorStateError
 from consumerd.net import ConnectionClosedError, ConnectionSettings
 from consumerd.net import connect as connect_to_broker
-from consumerd.service.settings.work import FetchSection
 from consumerd.wire.errors import FrameError, WireError
 from consumerd.wire.v07 import (
     DEFAULT_LIMITS,

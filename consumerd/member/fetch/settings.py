@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from consumerd.service.settings.work import MAX_ANSWER_BYTES, FetchSection
+from consumerd.base.settings.processing import MAX_ANSWER_BYTES, FetchSection
 from consumerd.wire.v07 import DecodeLimits
 
 KIB = 1024

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from consumerd.base.partition import UNKNOWN_LOG
+from consumerd.base.settings.group import CommitSection
 from consumerd.member.offsets.claimed_store import ClaimedStore
 from consumerd.member.offsets.guards import OwnedGuard
 from consumerd.member.offsets.store import NO_NOTES, CommitResult, UnclaimedZooKeeperOffsetStore, ZooKeeperOffsetStore
-from consumerd.service.settings.group import CommitSection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -105,9 +105,9 @@ class Channel:
 
     def post(
         self,
-        api: Api,
-        body: PreparedRequest,
-        settle: Callable[[dict[str, Any] | Exception], object],
+        api: Api[RequestT, ResponseT],
+        body: PreparedRequest[ResponseT],
+        settle: Callable[[ResponseT | Exception], object],
         *,
         version: int,
         timeout: float,
@@ -122,7 +122,7 @@ class Channel:
         correlation_id, frame = self._frame(api, version, body)
 
         def read(data: bytes | ConnectionClosedError) -> None:
-            answer: dict[str, Any] | Exception
+            answer: ResponseT | Exception
             try:
                 answer = data if isinstance(data, Exception) else self._answer(api, version, body, correlation_id, data)
             except Exception as error:  # also a defect: nobody would settle it else
@@ -133,14 +133,14 @@ class Channel:
 
     def _answer(
         self,
-        api: Api,
+        api: Api[RequestT, ResponseT],
         version: int,
-        body: dict[str, Any] | PreparedRequest,
+        body: RequestT | PreparedRequest[ResponseT],
         correlation_id: int,
         data: bytes,
         *,
         views: bool = False,
-    ) -> dict[str, Any]:
+    ) -> ResponseT:
         """The fields of a response. Raises BadFrameError, which ends the connection."""
         self.unknown = False
         try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from consumerd.base.settings.servers import KafkaSection
 from consumerd.net import ConnectionSettings
-from consumerd.service.settings.servers import KafkaSection
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from aiozk import protocol
 from consumerd.base.credentials import Renewed
 from consumerd.base.errors import ConfigError, ConsumerdError
 from consumerd.base.ports import Check
+from consumerd.base.settings.servers import ZooKeeperSection
 from consumerd.net.zk.acl import AclSetting, needs_identity, parse_acl
 from consumerd.net.zk.base_session import BaseSession, ensure_on
 from consumerd.net.zk.connect_string import parse_connect_string
@@ -34,7 +35,6 @@ from consumerd.net.zk.requests import ExistsRequest
 from consumerd.net.zk.sasl import authenticate
 from consumerd.net.zk.supervisor import SessionSettings, SessionSupervisor
 from consumerd.net.zk.watches import WatchTable
-from consumerd.service.settings.servers import ZooKeeperSection
 
 if TYPE_CHECKING:
     import ssl as tls

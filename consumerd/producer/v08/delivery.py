@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import structlog
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         InitProducerIdRequest,
         ProduceRequest,
         ProduceRequestData,
+        ProduceResponse,
         ProduceResponsePartitionResponse,
     )
 
@@ -174,7 +175,7 @@ class ProduceRequests:
             return False
         fresh = () if batch.sent else (queue.partition,)
 
-        def read(answer: dict[str, Any] | Exception) -> None:
+        def read(answer: ProduceResponse | Exception) -> None:
             outcomes: Outcomes | Exception
             try:
                 outcomes = answer if isinstance(answer, Exception) else self._read(node_id, answer, [queue], fresh)
@@ -199,7 +200,7 @@ class ProduceRequests:
     def _read(
         self,
         node_id: int,
-        answer: dict[str, Any],
+        answer: ProduceResponse,
         queues: Iterable[PartitionQueue],
         fresh: Container[TopicPartition],
     ) -> Outcomes:
@@ -231,7 +232,6 @@ class ProduceRequests:
     ) -> ProduceRequest | BatchRequest | None:
         """The body of a request; None if no batch can be sent. The outcomes of those that cannot be are added."""
         alone = len(queues) == 1 and version >= RECORD_BATCHES and self._settings.codec is RecordCodec.NONE
-        timeout = int(self._held_back * 1000)
         by_topic: defaultdict[str, list[ProduceRequestData]] = defaultdict(list)
         for partition, queue in queues.items():
             try:

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from random import Random
 
     from consumerd.base.ports import Clock, SaslMechanism
+    from consumerd.base.settings.group import GroupSection
+    from consumerd.base.settings.monitoring import HealthTlsSection
+    from consumerd.base.settings.processing import HandlerSection
+    from consumerd.base.settings.servers import LoginSection, TlsSection, ZooKeeperSaslSection, ZooKeeperSection
     from consumerd.net import ConnectionSettings
     from consumerd.net.client.sasl_gssapi import GssapiIdentity
     from consumerd.service.config.model import Config
-    from consumerd.service.settings.group import GroupSection
-    from consumerd.service.settings.monitoring import HealthTlsSection
-    from consumerd.service.settings.servers import LoginSection, TlsSection, ZooKeeperSaslSection, ZooKeeperSection
-    from consumerd.service.settings.work import HandlerSection
 
 
 def build_session(

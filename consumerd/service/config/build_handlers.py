@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from consumerd.base.metrics.own import HandlerMetrics
     from consumerd.base.ports import Clock
+    from consumerd.base.settings.processing import HandlerSection
     from consumerd.handlers import DeadLetters, Handler, OnFailure
     from consumerd.handlers.counts import HandlerCounts
     from consumerd.service.config.model import Config
-    from consumerd.service.settings.work import HandlerSection
 
 
 def build_policy(section: HandlerSection, *, on_failure: OnFailure) -> RetryPolicy:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from consumerd.base.errors import ConfigError, ConsumerdError
 from consumerd.service.config.build import build_settings
-from consumerd.service.settings.subscriptions import MAIN
+from consumerd.service.config.subscriptions import MAIN
 from consumerd.wire.registry import RegistryError, configured_consumer_id
 
 if TYPE_CHECKING:

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from random import Random
 
     from consumerd.base.ports import Clock, SaslMechanism, ZooKeeper
+    from consumerd.base.settings.group import GroupSection
+    from consumerd.base.settings.servers import KafkaSection, SaslSection
     from consumerd.handlers import Handler
     from consumerd.member.consumer import ConsumerSettings
     from consumerd.net import BrokerConnection, ConnectionSettings
     from consumerd.service.config.model import Config
-    from consumerd.service.settings.group import GroupSection
-    from consumerd.service.settings.servers import KafkaSection, SaslSection
 
 
 def build_bootstrap(section: KafkaSection) -> list[tuple[str, int]]:

@@ -3,8 +3,8 @@
 Strategy: pydantic and its models take 9 MiB, and the search for plugins 2. Both are needed once. The child is forked
 before the process has threads or an event loop, when what both need is imported, and validates while the parent imports
 the rest. Only a valid configuration comes back, as plain values, with the entry points of the installed packages. In
-any other case, also where a child cannot be started, the process reads the file by itself, as every command does: so errors
-and their tracebacks are the same. A reload has a process of its own, as one with threads must not be forked.
+any other case, also where a child cannot be started, the process reads the file by itself, as every command does: so
+errors and their tracebacks are the same. A reload has a process of its own, as one with threads must not be forked.
 """
 
 from __future__ import annotations

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic_core import to_jsonable_python
 
 from consumerd.base.plugins import DECODER, MIDDLEWARE
+from consumerd.base.settings.processing import HandlerSection
+from consumerd.base.settings.setting import SecretStr, Section
 from consumerd.handlers.secrets import HIDDEN, shown_options, without_passwords
 from consumerd.service.config.model import Config, parse
 from consumerd.service.config.problems import DELIMITER, PREFIX, read_document
-from consumerd.service.settings.setting import SecretStr, Section
-from consumerd.service.settings.work import HandlerSection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from consumerd.service.settings.subscriptions import SubscriptionSection
+    from consumerd.service.config.subscriptions import SubscriptionSection
 
 #: Tables that this model does not type, and that may hold credentials.
 _UNTYPED = {("spark", "config")}

@@ -1,6 +1,6 @@
 """The configuration: one model of all tables, read from TOML with environment overrides, unknown keys refused.
 
-Strategy: every key is a field of a table (`consumerd.service.settings.group`, `servers`, `work`), with its unit and
+Strategy: every key is a field of a table (`consumerd.base.settings.group`, `servers`, `work`), with its unit and
 default in the description. `config.example.toml` is generated from these fields (`consumerd.service.config.example`),
 so there is one place to look. Defaults are those of 0.7.2 (golden notes, 8) unless the description says otherwise.
 `CONSUMERD_GROUP__ID=x` overrides `[group] id`, and `CONSUMERD_KAFKA__SASL__PASSWORD` a key of a table within a table.
@@ -12,13 +12,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from consumerd.base.errors import ConfigError
+from consumerd.base.settings.group import CommitSection, GroupSection, RebalanceSection
+from consumerd.base.settings.monitoring import HealthSection, MetricsSection, TelemetrySection
+from consumerd.base.settings.processing import DaemonSection, FetchSection, HandlerSection, LogSection
+from consumerd.base.settings.servers import KafkaSection, ZooKeeperSection
+from consumerd.base.settings.setting import Field, Rule, Section
 from consumerd.service.config.problems import read_document
-from consumerd.service.settings.group import CommitSection, GroupSection, RebalanceSection
-from consumerd.service.settings.monitoring import HealthSection, MetricsSection, TelemetrySection
-from consumerd.service.settings.servers import KafkaSection, ZooKeeperSection
-from consumerd.service.settings.setting import Field, Rule, Section
-from consumerd.service.settings.subscriptions import MAIN, SubscriptionSection, rules_of_subscriptions
-from consumerd.service.settings.work import DaemonSection, FetchSection, HandlerSection, LogSection
+from consumerd.service.config.subscriptions import MAIN, SubscriptionSection, rules_of_subscriptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,8 +17,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from consumerd.base.errors import ConfigError, ConsumerdError, ExitCode, did_you_mean, nearest
+from consumerd.base.settings.setting import BrokenRulesError, Rule, Section
 from consumerd.service.config.key_lines import KeyPath, key_lines
-from consumerd.service.settings.setting import BrokenRulesError, Rule, Section
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

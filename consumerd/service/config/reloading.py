@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from consumerd.base.settings.setting import BrokenRulesError, Reload, Section
 from consumerd.service.config.model import Config
-from consumerd.service.settings.setting import BrokenRulesError, Reload, Section
 
 if TYPE_CHECKING:
-    from consumerd.service.settings.subscriptions import SubscriptionSection
-    from consumerd.service.settings.work import HandlerSection
+    from consumerd.base.settings.processing import HandlerSection
+    from consumerd.service.config.subscriptions import SubscriptionSection
 
 _Table = TypeVar("_Table", bound=Section)
 

@@ -1,6 +1,6 @@
 """The validation of a configuration: pydantic models made of its tables, which read TOML with environment overrides.
 
-Strategy: each table (`consumerd.service.settings`) has a model with the same keys, whose validation ends in an instance
+Strategy: each table (`consumerd.base.settings`) has a model with the same keys, whose validation ends in an instance
 of the table. Only what reads a configuration, or describes its keys, imports this module, and with it pydantic; a
 daemon does so in a child process (`consumerd.service.config.child`).
 """
@@ -38,6 +38,8 @@ from pydantic import (
     model_validator,
 )
 
+from consumerd.base.settings import kind
+from consumerd.base.settings.setting import Rule, SecretStr, Section
 from consumerd.service.config.problems import (
     ConfigProblemsError,
     UnreadableVariableError,
@@ -47,15 +49,12 @@ from consumerd.service.config.problems import (
     unknown_variables,
     unreadable_variables,
 )
-from consumerd.service.settings import kind
-from consumerd.service.settings.setting import Rule, SecretStr, Section
-from consumerd.service.settings.subscriptions import SubscriptionSection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Self
 
-    from consumerd.service.settings.setting import Setting
+    from consumerd.base.settings.setting import Setting
 
 
 _Section = TypeVar("_Section", bound=Section)
@@ -168,7 +167,7 @@ _PYDANTIC: Final[dict[type, Callable[..., Any]]] = {
 
 
 def _type_of(annotation: Any) -> Any:
-    """The type of a key with pydantic's own for those of `consumerd.service.settings`."""
+    """The type of a key with pydantic's own for those of `consumerd.base.settings`."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation is SecretStr:
         return pydantic.SecretStr

@@ -11,11 +11,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from consumerd.base.address import parse_address
+from consumerd.base.settings.monitoring import TelemetrySection
 from consumerd.service.daemon.broker_health import BrokerMonitor
 from consumerd.service.daemon.broker_readings import read_broker
 from consumerd.service.daemon.probes import check_extras, probe_routes
 from consumerd.service.daemon.telemetry import build_telemetry
-from consumerd.service.settings.monitoring import TelemetrySection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

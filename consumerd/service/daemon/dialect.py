@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from consumerd.base.ports import Clock, ZooKeeper
+    from consumerd.base.settings.group import GroupSection
     from consumerd.service.config.model import Config
-    from consumerd.service.settings.group import GroupSection
 
 log = structlog.get_logger(__name__)
 

@@ -20,17 +20,17 @@ from consumerd.member.consumer.errors import NotAssignedError
 from consumerd.net.http import Access, is_loopback
 from consumerd.net.tls import make_tls_context
 from consumerd.service.config.build import key_password
+from consumerd.service.config.subscriptions import MAIN
 from consumerd.service.daemon.probes import check_extras, probe_routes
 from consumerd.service.daemon.readings import read
 from consumerd.service.daemon.status import read_status
-from consumerd.service.settings.subscriptions import MAIN
 
 if TYPE_CHECKING:
     import ssl
 
+    from consumerd.base.settings.monitoring import HealthSection, HealthTlsSection
     from consumerd.net.http.server import Answer, HttpServer, Request, Route
     from consumerd.service.daemon.monitor import Monitor
-    from consumerd.service.settings.monitoring import HealthSection, HealthTlsSection
 
 log = structlog.get_logger(__name__)
 

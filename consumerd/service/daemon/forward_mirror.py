@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
     from consumerd.base.partition import TopicPartition
     from consumerd.base.ports import Clock
+    from consumerd.base.settings.servers import KafkaSection
     from consumerd.handlers.forward import ForwardHandler, ForwardSettings, SourceNumbering, TopicNaming
     from consumerd.net.client import ClusterMetadata
     from consumerd.net.zk import Session
     from consumerd.service.config.model import Config
     from consumerd.service.daemon.mirroring import Starting
-    from consumerd.service.settings.servers import KafkaSection
     from consumerd.wire.registry import Subscription
 
 log = structlog.get_logger(__name__)

@@ -12,6 +12,7 @@ from random import SystemRandom
 from typing import TYPE_CHECKING, Any
 
 from consumerd.base.errors import ConfigError
+from consumerd.base.settings.servers import KafkaSection
 from consumerd.handlers.forward import (
     BrokerMajorNumbering,
     ForwardHandler,
@@ -23,7 +24,6 @@ from consumerd.handlers.forward import (
 )
 from consumerd.net import ConnectionSettings
 from consumerd.service.config.build_v08 import build_bootstrap, build_client_of, build_mechanism
-from consumerd.service.settings.servers import KafkaSection
 from consumerd.wire.v08.records import RecordCodec
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ import structlog
 from consumerd import __version__
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConfigError
+from consumerd.base.settings.servers import ZooKeeperSection
 from consumerd.handlers import RetryPolicy, retrying
 from consumerd.handlers.mirror import (
     KeepingPartitioner,
@@ -46,7 +47,6 @@ from consumerd.service.daemon.endpoints import check_http
 from consumerd.service.daemon.monitor import Monitor
 from consumerd.service.daemon.service import Watching, run_member, run_on_brokers, start_monitor
 from consumerd.service.daemon.telemetry import check_telemetry
-from consumerd.service.settings.servers import ZooKeeperSection
 from consumerd.wire.registry import Dialect, DialectError, make_consumer_id
 
 if TYPE_CHECKING:

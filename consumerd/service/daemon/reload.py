@@ -18,15 +18,16 @@ from consumerd.service.config.build_subscriptions import build_members
 from consumerd.service.config.child import parse_aside
 from consumerd.service.config.problems import problem_of_error, read_document
 from consumerd.service.config.reloading import compare, same_handler
+from consumerd.service.config.subscriptions import MAIN
 from consumerd.service.daemon.logs import configure_logs
 from consumerd.service.daemon.notify import READY, RELOADING, notify, reloading_since, status
-from consumerd.service.settings.subscriptions import MAIN
 
 if TYPE_CHECKING:
     from pathlib import Path
     from random import Random
 
     from consumerd.base.ports import Clock
+    from consumerd.base.settings.processing import HandlerSection
     from consumerd.handlers import Handler
     from consumerd.handlers.batching import BatchSettings
     from consumerd.member.consumer.running_member import RunningMember
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from consumerd.service.config.reloading import ConfigChanges
     from consumerd.service.daemon.monitor import Monitor
     from consumerd.service.daemon.subscription_monitor import SubscriptionMonitor
-    from consumerd.service.settings.work import HandlerSection
 
 log = structlog.get_logger(__name__)
 

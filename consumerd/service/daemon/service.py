@@ -35,6 +35,7 @@ from consumerd.service.config.build import (
     build_session,
 )
 from consumerd.service.config.build_subscriptions import build_members
+from consumerd.service.config.subscriptions import MAIN
 from consumerd.service.daemon.dialect import find_dialect
 from consumerd.service.daemon.endpoints import build_server, check_http
 from consumerd.service.daemon.members import Members
@@ -46,7 +47,6 @@ from consumerd.service.daemon.signals import FORCE_SECONDS, StopForcedError, Sto
 from consumerd.service.daemon.stalls import LoopWatch
 from consumerd.service.daemon.telemetry import build_telemetry, check_telemetry
 from consumerd.service.daemon.watchdog import Watchdog
-from consumerd.service.settings.subscriptions import MAIN
 from consumerd.wire.registry import Dialect
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from consumerd.base.ports import Clock
+    from consumerd.base.settings.processing import DaemonSection
     from consumerd.handlers import Handler
     from consumerd.member.consumer import ConsumerSettings, GroupBackend
     from consumerd.net.client import ClusterClient
@@ -64,7 +65,6 @@ if TYPE_CHECKING:
     from consumerd.service.daemon.members import ServedMember
     from consumerd.service.daemon.otel import Telemetry
     from consumerd.service.daemon.signals import ProcessSignals
-    from consumerd.service.settings.work import DaemonSection
 
 log = structlog.get_logger(__name__)
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from consumerd.base.metrics.exposition import Source
     from consumerd.base.ports import Clock
+    from consumerd.base.settings.monitoring import TelemetrySection
     from consumerd.service.daemon.otel import Telemetry
-    from consumerd.service.settings.monitoring import TelemetrySection
 
 log = structlog.get_logger(__name__)
 

@@ -14,7 +14,7 @@ from consumerd.base.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from consumerd.service.config.monitoring import TelemetrySection
+    from consumerd.base.settings.monitoring import TelemetrySection
 
 #: Seconds between exports of metrics, as in OpenTelemetry's specification.
 _INTERVAL: Final = 60.0

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from consumerd.base.address import parse_address
 from consumerd.base.errors import ConfigError
-from consumerd.service.settings.kind import Ge, Le
-from consumerd.service.settings.properties import Milliseconds, Natural, Positive, prop, read_properties
+from consumerd.base.settings.kind import Ge, Le
+from consumerd.base.settings.properties import Milliseconds, Natural, Positive, prop, read_properties
 from consumerd.storage import LogSettings, MaxAge, MaxBytes
 from consumerd.storage.broker.policies import load_policies
 from consumerd.wire.registry.values import MAX_PARTITIONS

@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 
 from consumerd.base.errors import BrokerError, ConfigError, HandlerFailedError, NotFoundError
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
+from consumerd.base.settings.processing import HandlerSection
 from consumerd.handlers import Batch, FileDeadLetters, KeyedMessage, Letter
 from consumerd.handlers.dead_letter_files import letter_files, read_letters
 from consumerd.handlers.dead_letter_topic import TopicDeadLetters
@@ -26,7 +27,6 @@ from consumerd.producer import MessageSizeTooLargeError
 from consumerd.service.config.build import place_beside
 from consumerd.service.config.build_dead_letters import compare_limits, require_topic
 from consumerd.service.config.model import parse
-from consumerd.service.settings.work import HandlerSection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

@@ -135,7 +135,7 @@ async def test_prepared_request_encodes_itself_and_decodes_its_answer_if_it_can(
 
 
 @pytest.mark.parametrize("found", [{"error_code": 7}, None])
-async def test_posted_request_gets_the_fields_of_its_answer(found: dict[str, Any] | None) -> None:
+async def test_posted_request_gets_the_fields_of_its_answer(found: HeartbeatResponse | None) -> None:
     connection, answers = Connection(), list[Any]()
     assert channel_of(connection).post(HEARTBEAT, Prepared(found), answers.append, version=0, timeout=7)
     assert [answer["error_code"] for answer in answers] == [7 if found else 0]
@@ -144,7 +144,7 @@ async def test_posted_request_gets_the_fields_of_its_answer(found: dict[str, Any
 
 @pytest.mark.parametrize("how", ["another answer", "no answer", "an answer that cannot be read"])
 async def test_posted_request_gets_the_reason_for_which_there_is_no_answer(how: str) -> None:
-    connection, body, answers = Connection(), Prepared({}), list[Any]()
+    connection, body, answers = Connection(), Prepared(None), list[Any]()
     if how == "another answer":
         connection.shift = 1
     elif how == "no answer":
@@ -162,7 +162,7 @@ async def test_posts_nothing_that_has_to_wait() -> None:
     channel = channel_of(connection, clock=clock)
 
     def post() -> bool:
-        return channel.post(HEARTBEAT, Prepared({}), answers.append, version=0, timeout=7)
+        return channel.post(HEARTBEAT, Prepared(None), answers.append, version=0, timeout=7)
 
     channel.unknown = True  # its first answer shows whether it must authenticate
     assert not post()

@@ -361,7 +361,7 @@ async def test_no_request_is_sent_for_batches_of_which_none_can_be_encoded() -> 
     assert peer.requests == []
 
 
-async def posted(ours: Exchange, queue: PartitionQueue) -> Any:
+async def posted(ours: ProduceRequests, queue: PartitionQueue) -> Any:
     """What a posted request of a queue ends with; None if it is not posted."""
     ended = asyncio.get_running_loop().create_future()
     return await ended if ours.post(0, queue, ended.set_result) else None
@@ -376,7 +376,7 @@ async def test_posts_a_batch_that_has_to_wait_for_nothing(*, ids: bool) -> None:
         assert (peer.requests, queue.sealed[0].sent) == ([], False)
         await produce(ours, queue)
         renew(queue)
-    assert await posted(ours, queue) == {queue.partition: Outcome(None, base_offset=7)}
+    assert await posted(ours, queue) == {queue.partition: BatchOutcome(None, base_offset=7)}
     assert queue.sealed[0].sent
     assert (queue.sealed[0].producer_id, queue.sealed[0].sequence) == ((101, 1) if ids else (-1, -1))
     assert peer.served[-1] == (9, True)

@@ -127,7 +127,7 @@ class Link(Posting):
         self.versions = brokers.versions
         self.address = f"memory:{node_id}"
 
-    async def call(self, api: Api, body: Any, **_: Any) -> dict[str, Any]:
+    async def call(self, api: Api[Any, Any], body: Any, **_: Any) -> dict[str, Any]:
         brokers = self._brokers
         if api is INIT_PRODUCER_ID:
             brokers.ids += 1
@@ -219,7 +219,7 @@ class Posted(Link):
 
     settles: list[Callable[[Any], object]]
 
-    def post(self, api: Api, body: Any, settle: Callable[[Any], object], **_: Any) -> bool:
+    def post(self, api: Api[Any, Any], body: Any, settle: Callable[[Any], object], **_: Any) -> bool:
         self.settles.append(settle)
         return True
 

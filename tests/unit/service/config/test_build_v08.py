@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConfigError
 from consumerd.base.partition import TopicPartition
+from consumerd.base.settings.servers import KafkaSection
 from consumerd.group import Spelling, V08Rules
 from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.member.consumer import CoordinatedConsumer, FixedConsumer
@@ -34,7 +35,6 @@ from consumerd.service.config.build_v08 import (
     names_brokers,
 )
 from consumerd.service.config.model import Config, parse
-from consumerd.service.settings.servers import KafkaSection
 
 CLOCK, RNG = SystemClock(), random.Random(1)
 

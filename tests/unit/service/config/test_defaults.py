@@ -15,13 +15,12 @@ from consumerd.member.consumer import ConsumerConfig, ConsumerSettings
 from consumerd.member.offsets import OffsetSettings
 from consumerd.net import ConnectionSettings
 from consumerd.producer import ProducerConfig
-from consumerd.service.config import processing
 from consumerd.service.config.build import build_connection_settings, build_offset_settings, build_settings
 from consumerd.service.config.build_v08 import build_coordination
 from consumerd.service.config.model import Config, parse
 from consumerd.wire.registry import StaticSubscription
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def test_every_keyword_of_the_library_refers_to_its_key() -> None:
@@ -46,7 +45,7 @@ def test_every_keyword_of_the_library_refers_to_its_key() -> None:
 #: What a program sees of a changed default.
 CHANGED = """
 import json
-from consumerd.service.settings.group import CommitSection as table
+from consumerd.base.settings.group import CommitSection as table
 table.interval = table.fields["interval"] = table.fields["interval"]._replace(default=7.5)
 
 from consumerd.service.config.example import example_toml

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from consumerd.base.settings.setting import Reload
 from consumerd.service.config.model import Config, parse
 from consumerd.service.config.reloading import RELOADS, compare, same_handler
 from consumerd.service.config.validation import model_of
-from consumerd.service.settings.setting import Reload
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

@@ -19,6 +19,9 @@ from cryptography.hazmat.primitives import serialization
 from consumerd.base.clock import SystemClock
 from consumerd.base.credentials import secret_of, secrets_of
 from consumerd.base.errors import ConsumerdError
+from consumerd.base.settings.monitoring import HealthTlsSection
+from consumerd.base.settings.servers import TlsSection
+from consumerd.base.settings.setting import SecretStr, Section, is_secret
 from consumerd.cli.main import cli
 from consumerd.handlers import Handler, Secret, load_handler
 from consumerd.service.config.build import build_session, build_tls, key_password
@@ -30,9 +33,6 @@ from consumerd.service.config.reloading import compare
 from consumerd.service.config.toml_text import toml_value
 from consumerd.service.daemon.checks import check_daemon
 from consumerd.service.daemon.endpoints import build_access, build_server_tls
-from consumerd.service.settings.monitoring import HealthTlsSection
-from consumerd.service.settings.servers import TlsSection
-from consumerd.service.settings.setting import SecretStr, Section, is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,10 +12,10 @@ import pytest
 import trustme
 
 from consumerd.base.errors import ConfigError
+from consumerd.base.settings.monitoring import HealthSection, HealthTlsSection
 from consumerd.service.config.model import parse
 from consumerd.service.daemon.endpoints import build_server, check_http
 from consumerd.service.daemon.monitor import Monitor
-from consumerd.service.settings.monitoring import HealthSection, HealthTlsSection
 from consumerd.testing.clock import FakeClock
 
 if TYPE_CHECKING:

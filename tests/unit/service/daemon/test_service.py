@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from consumerd.base.errors import ConsumerdError, HandlerFailedError, ZooKeeperError
+from consumerd.base.settings.processing import DaemonSection
 from consumerd.service.config.model import parse
 from consumerd.service.daemon.service import _Service, serve
 from consumerd.service.daemon.signals import StopForcedError
-from consumerd.service.settings.work import DaemonSection
 
 pytestmark = pytest.mark.asyncio
 

@@ -15,6 +15,7 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConfigError
 from consumerd.base.metrics import Kind, Metric, Reading
 from consumerd.base.partition import TopicPartition
+from consumerd.base.settings.monitoring import TelemetrySection
 from consumerd.demo.ports import free_port
 from consumerd.handlers import Batch
 from consumerd.handlers.builtin.null import NullHandler
@@ -23,7 +24,6 @@ from consumerd.service.config.model import parse
 from consumerd.service.daemon.otel import Telemetry
 from consumerd.service.daemon.telemetry import build_telemetry, check_telemetry
 from consumerd.service.daemon.telemetry_signals import Destination, Signals, find_signals
-from consumerd.service.settings.monitoring import TelemetrySection
 from consumerd.wire.v07 import decode_batch, encode_message_set
 from tests.support.collector import Collector, attributes, running_collector
 

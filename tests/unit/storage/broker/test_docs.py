@@ -6,7 +6,7 @@ import re
 from dataclasses import MISSING, fields
 from pathlib import Path
 
-from consumerd.service.settings.properties import properties_of
+from consumerd.base.settings.properties import properties_of
 from consumerd.storage.broker.config import WITHOUT_EFFECT, BrokerConfig
 
 PAGE = Path(__file__).parents[4] / "docs" / "broker.md"

@@ -13,15 +13,15 @@ import re
 from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
-from consumerd.service.settings.kind import Ge
-from consumerd.service.settings.setting import Field, Reload, Rule, Section
-from consumerd.service.settings.work import HandlerSection
+from consumerd.base.settings.kind import Ge
+from consumerd.base.settings.processing import HandlerSection
+from consumerd.base.settings.setting import Field, Reload, Rule, Section
 from consumerd.wire.registry import FilterKind, RegistryError, TopicFilter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from consumerd.service.settings.group import GroupSection
+    from consumerd.base.settings.group import GroupSection
 
 #: The name of the subscription of `[group]`, by which it is logged and shown beside others.
 MAIN: Final = "main"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from consumerd.service.settings.kind import Ge
-from consumerd.service.settings.setting import Field, Reload, Seconds, SecondsOrZero, Section, WireSeconds
+from consumerd.base.settings.kind import Ge
+from consumerd.base.settings.setting import Field, Reload, Seconds, SecondsOrZero, Section, WireSeconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

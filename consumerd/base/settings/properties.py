@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_args, get_origin, get_type_hints
 
 from consumerd.base.errors import ConfigError, did_you_mean
-from consumerd.service.settings.kind import Ge, Kind, Le, Unit, kind_of
+from consumerd.base.settings.kind import Ge, Kind, Le, Unit, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

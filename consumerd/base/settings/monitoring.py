@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from consumerd.base.address import parse_address
 from consumerd.base.errors import ConfigError
-from consumerd.service.settings.setting import Field, Reload, Seconds, SecondsOrZero, SecretStr, Section
+from consumerd.base.settings.setting import Field, Reload, Seconds, SecondsOrZero, SecretStr, Section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from functools import cache
 from inspect import get_annotations
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple, get_args, get_type_hints
 
-from consumerd.service.settings.kind import Finite, Ge, Gt, Kind, Le, Lt, Unit, kind_of
+from consumerd.base.settings.kind import Finite, Ge, Gt, Kind, Le, Lt, Unit, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

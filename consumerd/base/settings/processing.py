@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from consumerd.service.settings.kind import Finite, Ge, Le, Unit
-from consumerd.service.settings.setting import Bytes, Field, Positive, Reload, Seconds, Section, WireBytes
+from consumerd.base.settings.kind import Finite, Ge, Le, Unit
+from consumerd.base.settings.setting import Bytes, Field, Positive, Reload, Seconds, Section, WireBytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from consumerd.service.settings.setting import Field, Seconds, SecretStr, Section
+from consumerd.base.settings.setting import Field, Seconds, SecretStr, Section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
