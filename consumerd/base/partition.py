@@ -86,7 +86,7 @@ class LogId(NamedTuple):
         return self.zxid is not None and now.zxid is not None and self.zxid < now.zxid
 
     @classmethod
-    def told(cls, topic_id: str | None, leader_epoch: int | None) -> LogId:
+    def from_text(cls, topic_id: str | None, leader_epoch: int | None) -> LogId:
         """Make it of what batches tell: the topic id as text. Anything but a topic id counts as unknown."""
         known = topic_id is not None and _TOPIC_ID.fullmatch(topic_id)
         return cls(base64.urlsafe_b64decode(f"{topic_id}==") if known else None, leader_epoch)

@@ -86,8 +86,10 @@ def list_letters(path: Path, topic: str | None, error_type: str | None, progress
         for row in rows:
             click.echo(json.dumps({**dict(zip(names, row, strict=True)), "replayed": replayed[row[:3]]}))
     else:
-        told = ["; ".join(f"{count} to {name}" for name, count in sorted(replayed[row[:3]].items())) for row in rows]
-        shown = [(*row, words or "none") for row, words in zip(rows, told, strict=True)]
+        reported = [
+            "; ".join(f"{count} to {name}" for name, count in sorted(replayed[row[:3]].items())) for row in rows
+        ]
+        shown = [(*row, words or "none") for row, words in zip(rows, reported, strict=True)]
         show_rows(("topic", "partition", "error", ">letters", "first", "last", "replayed"), shown)
     _complain(unreadable)
 

@@ -50,7 +50,7 @@ class MembershipSnapshot:
     topics: Topics
     #: For each partition of `TakeSnapshot.verify`: the session that owns its owner node, None when it is gone.
     owner_sessions: Mapping[TopicPartition, int | None]
-    #: Every partition of `topics` that has an owner node, of any member; None without `TakeSnapshot.survey`.
+    #: Every partition of `topics` that has an owner node, of any member; None without `TakeSnapshot.list_owners`.
     claimed: frozenset[TopicPartition] | None = None
 
 
@@ -238,7 +238,7 @@ class TakeSnapshot:
     #: The partitions whose owner nodes have to be read.
     verify: frozenset[TopicPartition]
     #: Whether to list all owner nodes of the topics too (`MembershipSnapshot.claimed`).
-    survey: bool
+    list_owners: bool
 
 
 @dataclass(frozen=True, slots=True)

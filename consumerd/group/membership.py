@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from consumerd.group import events as e
 from consumerd.group.membership_holdings import Holding, Holdings
-from consumerd.group.membership_snapshots import SnapshotRequest, SnapshotSchedule, Spread
+from consumerd.group.membership_snapshots import Jitter, SnapshotRequest, SnapshotSchedule
 from consumerd.group.membership_tables import (
     LINK,
     PHASE,
@@ -78,7 +78,7 @@ class _Nudges:
         if not trigger_known or now - trigger > self._settings.nudge_after:
             self.due = True
 
-    def surveyed(self, misplaced: AbstractSet[TopicPartition], now: float) -> None:
+    def owners_listed(self, misplaced: AbstractSet[TopicPartition], now: float) -> None:
         """Note the partitions that did not have their expected owner at a reconciliation."""
         still, at_work = self._misplaced & misplaced, bool(self._misplaced - misplaced)
         self._misplaced = misplaced
@@ -118,7 +118,7 @@ class ZooKeeperMember:
         self.settings = settings or MembershipSettings()
         self._rules = rules or V07Rules()
         self._subscribe(subscription)
-        self._snapshots = SnapshotSchedule(self.settings, Spread(consumer_id))
+        self._snapshots = SnapshotSchedule(self.settings, Jitter(consumer_id))
         self._nudges = _Nudges(self.settings)
         self._holdings = Holdings()
         self._link = Link.NONE
@@ -296,7 +296,7 @@ class ZooKeeperMember:
             self._was_member = True
             self._decide(target, ended.request)
             if snapshot.claimed is not None:
-                self._survey(snapshot.claimed)
+                self._find_misplaced(snapshot.claimed)
 
     def _apply(self, snapshot: e.MembershipSnapshot) -> TargetAssignment | None:
         """Return the target of a snapshot; None if the group has members of another dialect.
@@ -465,10 +465,10 @@ class ZooKeeperMember:
         self._snapshots.forget()
         self._nudges.forget()
 
-    def _survey(self, claimed: frozenset[TopicPartition]) -> None:
+    def _find_misplaced(self, claimed: frozenset[TopicPartition]) -> None:
         """Note partitions without their expected owner; if there are any, reconcile again soon."""
         misplaced = (self._target.others - claimed) | self._unclaimed.keys()
-        self._nudges.surveyed(misplaced, self._now)
+        self._nudges.owners_listed(misplaced, self._now)
         if misplaced:
             self._snapshots.reconcile_within(self._now, self.settings.patience)
 
@@ -590,7 +590,7 @@ class ZooKeeperMember:
         verified = _partitions(holding for holding in self._holdings if holding.state in owned)
         ticket = self._ticket()
         self._snapshots.begin(ticket, verified)
-        self._actions.append(e.TakeSnapshot(ticket, self._session_id, self._topics, verified, request.survey))
+        self._actions.append(e.TakeSnapshot(ticket, self._session_id, self._topics, verified, request.list_owners))
 
     def _finish(self) -> None:
         """Unregister when nothing is held any more, then finish."""

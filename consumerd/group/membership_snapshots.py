@@ -28,9 +28,9 @@ class SnapshotRequest:
     trigger: float
     #: False if the change may have happened any time before: a lost watch, a suspended session.
     trigger_known: bool = True
-    #: `verify`: read the owner nodes of our partitions. `survey`: list all owner nodes.
+    #: `verify`: read the owner nodes of our partitions. `list_owners`: list all owner nodes.
     verify: bool = True
-    survey: bool = False
+    list_owners: bool = False
 
     def merged(self, other: SnapshotRequest | None) -> SnapshotRequest:
         """Return one request that serves both."""
@@ -40,7 +40,7 @@ class SnapshotRequest:
             min(self.trigger, other.trigger),
             self.trigger_known and other.trigger_known,
             self.verify or other.verify,
-            self.survey or other.survey,
+            self.list_owners or other.list_owners,
         )
 
 
@@ -55,7 +55,7 @@ class SnapshotInProgress:
     verified: frozenset[TopicPartition]
 
 
-class Spread:
+class Jitter:
     """Factors around 1 that follow from a name alone, so that members with equal news do not all act at once."""
 
     def __init__(self, name: str) -> None:
@@ -70,9 +70,9 @@ class Spread:
 class SnapshotSchedule:
     """The pending request, the snapshot in progress, and the times of the next retry and reconciliation."""
 
-    def __init__(self, settings: MembershipSettings, spread: Spread) -> None:
+    def __init__(self, settings: MembershipSettings, jitter: Jitter) -> None:
         self._settings = settings
-        self._spread = spread
+        self._jitter = jitter
         self.pending: SnapshotRequest | None = None
         self.in_progress: SnapshotInProgress | None = None
         self._not_before = 0.0
@@ -129,7 +129,7 @@ class SnapshotSchedule:
             self.request(SnapshotRequest(now, verify=False))
         if self._reconcile_at is not None and now >= self._reconcile_at:
             self._reconcile_at = None
-            self.request(SnapshotRequest(now, trigger_known=False, survey=True))
+            self.request(SnapshotRequest(now, trigger_known=False, list_owners=True))
 
     def begin(self, ticket: int, verified: frozenset[TopicPartition]) -> None:
         """Note that the pending request is in progress."""
@@ -145,8 +145,8 @@ class SnapshotSchedule:
         self.in_progress = None
         self._failures = 0
         self._retry_at = None
-        self._not_before = now + self._settings.settle * self._spread.factor(0.5)
-        self.reconcile_within(now, self._settings.reconcile_interval * self._spread.factor(0.1))
+        self._not_before = now + self._settings.settle * self._jitter.factor(0.5)
+        self.reconcile_within(now, self._settings.reconcile_interval * self._jitter.factor(0.1))
         return ended
 
     def fail(self, ticket: int, now: float) -> None:

@@ -47,7 +47,7 @@ class SinkPosition(int):
     def __new__(cls, offset: int, topic_id: str | None = None, leader_epoch: int | None = None) -> Self:
         """Take what batches tell of their log."""
         made = super().__new__(cls, offset)
-        made.log = LogId.told(topic_id, leader_epoch)
+        made.log = LogId.from_text(topic_id, leader_epoch)
         return made
 
 

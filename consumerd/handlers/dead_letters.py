@@ -58,13 +58,13 @@ class Letter:
 
     def told_log(self) -> dict[str, Any]:
         """Return what is recorded of the log, by name."""
-        told = {"topic_id": self.log.topic_id_text, "leader_epoch": self.log.leader_epoch}
-        return {name: value for name, value in told.items() if value is not None}
+        reported = {"topic_id": self.log.topic_id_text, "leader_epoch": self.log.leader_epoch}
+        return {name: value for name, value in reported.items() if value is not None}
 
     def told_error(self) -> dict[str, str]:
         """Return what is recorded of the error, by name."""
-        told = {"error_type": type(self.error).__qualname__, "error": str(self.error)[: self.max_error]}
-        return told | ({"traceback": self.traceback} if self.traceback else {})
+        reported = {"error_type": type(self.error).__qualname__, "error": str(self.error)[: self.max_error]}
+        return reported | ({"traceback": self.traceback} if self.traceback else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ def _log(record: dict[str, Any]) -> LogId:
     """Return what is recorded of the log; nothing in letters of earlier releases."""
     topic_id = _field(record, "topic_id", str) if record.get("topic_id") is not None else None
     known = record.get("leader_epoch") is not None
-    return LogId.told(topic_id, _number(record, "leader_epoch", _MAX_EPOCH) if known else None)
+    return LogId.from_text(topic_id, _number(record, "leader_epoch", _MAX_EPOCH) if known else None)
 
 
 def _field(record: dict[str, Any], name: str, kind: type[Any]) -> Any:

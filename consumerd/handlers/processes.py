@@ -32,7 +32,7 @@ from consumerd.base.plugins import HANDLER, call, find
 from consumerd.handlers.api import Handler
 from consumerd.handlers.chunks import in_chunks
 from consumerd.handlers.threads import in_thread
-from consumerd.handlers.tracebacks import TOLD, short_traceback
+from consumerd.handlers.tracebacks import TRACEBACK, short_traceback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -195,21 +195,21 @@ def _handle(messages: Sequence[Message]) -> None:
     try:
         _handler(messages)
     except SystemExit as error:
-        raise _told(
+        raise _reported(
             RuntimeError(f"it called sys.exit({'' if error.code is None else repr(error.code)})"), error
         ) from None
     except Exception as error:
-        _told(error, error)
+        _reported(error, error)
         try:
             pickle.loads(pickle.dumps(error))  # nosec B301  # noqa: S301 - our own bytes
         except Exception:
             # The parent could not read it, and would take the process for broken.
-            raise _told(RuntimeError(f"{reason_of(error)}"), error) from None
+            raise _reported(RuntimeError(f"{reason_of(error)}"), error) from None
         raise
 
 
-def _told(raised: Exception, error: BaseException) -> Exception:
+def _reported(raised: Exception, error: BaseException) -> Exception:
     """Give `raised` the short traceback of `error`: the frames stay in this process."""
     with contextlib.suppress(AttributeError):
-        setattr(raised, TOLD, short_traceback(error))
+        setattr(raised, TRACEBACK, short_traceback(error))
     return raised

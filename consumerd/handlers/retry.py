@@ -149,7 +149,7 @@ class _Retrying(Handler):
         try:
             await _answer(self._inner.stop())
         except Exception as error:
-            log.warning("handler_failed", handler=self._name, method="stop", **_told(error))
+            log.warning("handler_failed", handler=self._name, method="stop", **_log_fields(error))
 
     async def position(self, partition: TopicPartition) -> int | None:
         """Return the handler's answer; a sink that cannot be reached is retried as often as one that cannot store."""
@@ -286,7 +286,7 @@ class _Retrying(Handler):
             attempt=failures.count,
             of=self._policy.max_attempts,
             pause=round(pause, 3),
-            **_told(failures.last),
+            **_log_fields(failures.last),
             **fields,
         )
 
@@ -354,7 +354,7 @@ async def _answer(call: Awaitable[_T]) -> _T:
         raise
 
 
-def _told(error: BaseException) -> dict[str, str]:
+def _log_fields(error: BaseException) -> dict[str, str]:
     """The fields of a log event that tell an error."""
     return {"reason": brief(error), "traceback": short_traceback(error)}
 

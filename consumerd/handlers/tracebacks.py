@@ -30,7 +30,7 @@ _LONGEST_LINE: Final = 200
 MAX_TRACEBACK: Final = 2000
 
 #: The attribute of an error from another process that has its short traceback: frames cannot be pickled.
-TOLD: Final = "_consumerd_traceback"
+TRACEBACK: Final = "_consumerd_traceback"
 
 #: What calls the handler: frames up to the last of these are the way to it, libraries between them included.
 _CALLERS: Final = frozenset(
@@ -50,9 +50,9 @@ def short_traceback(error: BaseException) -> str:
 
     A line is `path:number in function: source`. At most 2,000 characters.
     """
-    told = getattr(error, TOLD, None)
-    if isinstance(told, str):
-        return told[:MAX_TRACEBACK]
+    reported = getattr(error, TRACEBACK, None)
+    if isinstance(reported, str):
+        return reported[:MAX_TRACEBACK]
     chain = [(each, *_frames(each)) for each in _chain(error)]
     if any(users for _, users, _ in chain):  # a timeout, say, has none: its cause says where the handler waited
         chain = [found for found in chain if found[1]]

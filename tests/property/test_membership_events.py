@@ -187,7 +187,7 @@ class Driver:
             owners = {each: pick((self.session, self.session, None, 66)) for each in sorted(action.verify)}
         topics = {"t": {broker: range(self.random.randint(1, 6)) for broker in (0, 1)}}
         every = [TopicPartition("t", broker, number) for broker, numbers in topics["t"].items() for number in numbers]
-        claimed = (frozenset(every) if well else self._some(every, 0.5)) if action.survey else None
+        claimed = (frozenset(every) if well else self._some(every, 0.5)) if action.list_owners else None
         return e.SnapshotTaken(action.ticket, e.MembershipSnapshot(members, own, topics, owners, claimed))
 
     # -- what happens

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from consumerd.handlers import Handler, RejectedError, RetryPolicy, retrying
 from consumerd.handlers.dead_letter_files import FileDeadLetters
 from consumerd.handlers.dead_letters import decode_letter
-from consumerd.handlers.tracebacks import TOLD
+from consumerd.handlers.tracebacks import TRACEBACK
 from consumerd.wire.registry import offset_path, parse_offset
 from tests.simulation.daemon import Daemon
 from tests.simulation.kernel import SimulationError
@@ -140,7 +140,7 @@ class _Rejecting(Handler):
         for count, message in enumerate(batch.messages(), 1):
             if (message.partition, message.offset) in rejected:
                 error = RejectedError("every second message")
-                setattr(error, TOLD, "")  # the path of this file would decide when a file of letters is full
+                setattr(error, TRACEBACK, "")  # the path of this file would decide when a file of letters is full
                 raise error
             self._world.account.handled(message.partition, [message.offset])
             batch.mark(count)

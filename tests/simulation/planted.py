@@ -22,7 +22,7 @@ from unittest import mock
 from consumerd.base.ports import SetData
 from consumerd.group import events as e
 from consumerd.group.membership import ZooKeeperMember
-from consumerd.group.membership_snapshots import Spread
+from consumerd.group.membership_snapshots import Jitter
 from consumerd.group.membership_tables import Phase
 from consumerd.member.consumer.commits import Commits
 from consumerd.member.consumer.coordination import GroupCoordination
@@ -218,8 +218,8 @@ def reads_anew() -> Iterator[None]:
 @contextmanager
 def no_settling() -> Iterator[None]:
     """A snapshot follows the other without a pause."""
-    factor = Spread.factor
-    with _PATCH(Spread, "factor", lambda self, width: 0.0 if width == 0.5 else factor(self, width)):
+    factor = Jitter.factor
+    with _PATCH(Jitter, "factor", lambda self, width: 0.0 if width == 0.5 else factor(self, width)):
         yield
 
 

@@ -259,7 +259,7 @@ class PostgresHandler(Handler):
 
     def _log_of(self, row: Any) -> LogId:
         """What is known of the log of a position."""
-        return LogId.told(*(row[name] for name in _LOG)) if self._knows_logs else UNKNOWN_LOG
+        return LogId.from_text(*(row[name] for name in _LOG)) if self._knows_logs else UNKNOWN_LOG
 
     async def _store(self, connection: Connection[Any], batch: Batch, claim: _Claim) -> None:
         """In a transaction, check the claim, copy the messages that are not stored yet, and move the position."""

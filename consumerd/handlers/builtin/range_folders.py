@@ -58,7 +58,7 @@ class WriterFolder:
     #: The last file written by us: a batch may come again when its confirmation was lost (cancelled, timed out).
     last: str | None = None
     #: A note that no file follows yet.
-    loose: str | None = None
+    pending: str | None = None
 
 
 class RangeFolders:
@@ -126,8 +126,8 @@ class RangeFolders:
                 self._clear(path / name)
         # A range that its writer renamed but did not live to sync must not vanish after we continue behind it.
         disk.sync_directory(path)
-        stored, loose = last_log(path, disk.names(path), self._suffix)
-        for name in loose:
+        stored, pending = last_log(path, disk.names(path), self._suffix)
+        for name in pending:
             disk.remove(path / name)
         self._require_same_directory()
         return WriterFolder(path, writer, stored)
@@ -163,14 +163,14 @@ class RangeFolders:
                 self._disk.remove(folder.writer / name)
             raise
         self._disk.sync_directory(folder.path)
-        folder.stored, folder.last, folder.loose = stored.with_batch(batch), name, None
+        folder.stored, folder.last, folder.pending = stored.with_batch(batch), name, None
 
     def _take_note(self, folder: WriterFolder, note: str | None) -> None:
         """Let the folder have this note, durably, and none that came to nothing: only its writer can."""
-        disk, former = self._disk, folder.loose
+        disk, former = self._disk, folder.pending
         if former is not None and former != note:
             disk.remove(folder.path / former)
-        folder.loose = note
+        folder.pending = note
         if note is not None:
             disk.write(folder.writer / note, [])
             disk.rename(folder.writer / note, folder.path / note)

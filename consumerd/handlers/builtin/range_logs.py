@@ -107,13 +107,13 @@ def last_log(folder: object, names: Iterable[str], suffix: str) -> tuple[StoredL
             log.warning("overlapping_ranges", folder=str(folder), first=one[1:], second=other[1:])
     number = max((each.number for each in found), default=1)
     end = max((each.end for each in found if each.number == number), default=None)
-    known, start, loose = UNKNOWN_LOG, -1, []
+    known, start, pending = UNKNOWN_LOG, -1, []
     for name in names:
         if not (match := _NOTE.fullmatch(name)):
             continue
         at = int(match[1]), int(match[2])
         if end is None or at >= (number, end):
-            loose.append(name)
+            pending.append(name)
         elif at[0] == number and at[1] > start:
-            known, start = LogId.told(match[4], int(match[3]) if match[3] else None), at[1]
-    return StoredLog(number, end, known), loose
+            known, start = LogId.from_text(match[4], int(match[3]) if match[3] else None), at[1]
+    return StoredLog(number, end, known), pending

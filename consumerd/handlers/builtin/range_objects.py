@@ -36,7 +36,7 @@ class ObjectFolder:
     #: The last object written by us: a batch may come again when its confirmation was lost (cancelled, timed out).
     last: str | None = None
     #: A note that no range follows yet.
-    loose: str | None = None
+    pending: str | None = None
 
 
 class RangeObjects:
@@ -68,8 +68,8 @@ class RangeObjects:
 
     def take_over(self, topic: str, partition: str) -> ObjectFolder:
         path = f"{self._root}/{topic}/{partition}"
-        stored, loose = last_log(path, self._names(path), self._suffix)
-        for name in loose:
+        stored, pending = last_log(path, self._names(path), self._suffix)
+        for name in pending:
             self._files.rm_file(f"{path}/{name}")
         return ObjectFolder(path, stored)
 
@@ -92,14 +92,14 @@ class RangeObjects:
             )
         self._take_note(folder, stored.note(batch))
         self._files.pipe_file(path, data)  # a prefix is not made: drivers would make a bucket that is missing
-        folder.stored, folder.last, folder.loose = stored.with_batch(batch), name, None
+        folder.stored, folder.last, folder.pending = stored.with_batch(batch), name, None
 
     def _take_note(self, folder: ObjectFolder, note: str | None) -> None:
         """Let the folder have this note, and none that came to nothing."""
-        former = folder.loose
+        former = folder.pending
         if former is not None and former != note:
             self._files.rm_file(f"{folder.path}/{former}")
-        folder.loose = note
+        folder.pending = note
         if note is not None:
             self._files.pipe_file(f"{folder.path}/{note}", b"")
 

@@ -68,12 +68,12 @@ class SourceMark:
 
     def read_from(self, log: LogId) -> None:
         """Make the headers of messages of `log` from now on."""
-        told: list[tuple[str, bytes | None]] = []
+        reported: list[tuple[str, bytes | None]] = []
         if log.topic_id_text is not None:
-            told.append((_TOPIC_ID, log.topic_id_text.encode()))
+            reported.append((_TOPIC_ID, log.topic_id_text.encode()))
         if log.leader_epoch is not None:
-            told.append((_LEADER_EPOCH, b"%d" % log.leader_epoch))
-        self._same = (*self._of_partition, *told)
+            reported.append((_LEADER_EPOCH, b"%d" % log.leader_epoch))
+        self._same = (*self._of_partition, *reported)
 
     def headers(self, offset: int, index: int, payload: bytes | None) -> Headers:
         """The headers of one message."""
@@ -122,7 +122,7 @@ def _partition(topic: bytes | None, broker: bytes | None, partition: bytes | Non
 def _log(topic_id: bytes | None, leader_epoch: bytes | None) -> LogId:
     """The log, cached likewise. Raises ValueError."""
     text = None if topic_id is None else topic_id.decode()
-    return LogId.told(text, None if leader_epoch == _NONE else _number(leader_epoch))
+    return LogId.from_text(text, None if leader_epoch == _NONE else _number(leader_epoch))
 
 
 def _number(value: bytes | None) -> int:

@@ -1,7 +1,7 @@
 """Reading one snapshot of a group for the membership machine: members, topics, owner nodes.
 
 Strategy: all nodes are read through `WatchedNodes`, so only changed ones cost a request. A reconciliation
-(`TakeSnapshot.survey`) trusts no watch and reads again what ownership depends on: the lists of members, topics and
+(`TakeSnapshot.list_owners`) trusts no watch and reads again what ownership depends on: the lists of members, topics and
 owner nodes, and our own nodes. Nodes that no peer writes are left out with a warning; a topic that cannot be read for a
 while is taken to be as it was. The dialects differ in the nodes of a topic: brokers with counts, or one node that names
 its partitions.
@@ -133,13 +133,13 @@ class SnapshotReader:
     async def read(self, consumer_id: str, action: TakeSnapshot) -> MembershipSnapshot:
         """Read the snapshot that `action` requests, as the member `consumer_id` sees it."""
         self._read = set()
-        self._reread = action.survey
+        self._reread = action.list_owners
         self._sessions, self._claimants = {}, set()
         members = await self._members()
         own = await self._node(id_path(self._group, consumer_id), reread=self._reread)
         topics = await self._topics(topics_to_read(self._rules, action.topics, members.values()))
         owners = await read_all(sorted(action.verify), self._owner_session)
-        claimed = await self._claimed(topics) if action.survey else None
+        claimed = await self._claimed(topics) if action.list_owners else None
         self._report_others(members)
         for path in self._nodes.paths() - self._read:
             self._nodes.forget(path)

@@ -231,11 +231,13 @@ class StartFinder:
         Commits come after what the sink stores, so they are of its log, or of a former one; but the epoch of another
         offset than its own says nothing of where the log parts.
         """
-        told = own.log if isinstance(own, SinkPosition) else UNKNOWN_LOG
-        if told.topic_id is not None or committed is None:
-            return told
+        reported = own.log if isinstance(own, SinkPosition) else UNKNOWN_LOG
+        if reported.topic_id is not None or committed is None:
+            return reported
         topic_id, epoch, zxid = self._store.log(partition)
-        return LogId(topic_id, epoch if own == committed and told.leader_epoch is None else told.leader_epoch, zxid)
+        return LogId(
+            topic_id, epoch if own == committed and reported.leader_epoch is None else reported.leader_epoch, zxid
+        )
 
     def exist(self, partitions: Iterable[TopicPartition]) -> None:
         """Note the partitions that there are; those of a topic that were there the first time are not new later.

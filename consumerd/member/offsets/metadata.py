@@ -48,5 +48,7 @@ def parse_metadata(metadata: str | None) -> OffsetNotes:
             break
         found[match[1]] = match[2]
     epoch = found.get("leader-epoch", "")
-    log = LogId.told(found.get("topic-id"), int(epoch) if epoch.isdecimal() and int(epoch) <= _LARGEST_EPOCH else None)
+    log = LogId.from_text(
+        found.get("topic-id"), int(epoch) if epoch.isdecimal() and int(epoch) <= _LARGEST_EPOCH else None
+    )
     return OffsetNotes(log, found.get("start") == "latest")

@@ -127,7 +127,7 @@ class ChannelOpener:
         for version in (API_VERSIONS.versions[1], 0):
             first = BrokerVersions(address, BrokerRelease.V0_10_OR_NEWER, {API_VERSIONS.key: (0, version)})
             try:
-                return await self._told(host, port, first, self._settings.versions_timeout)
+                return await self._reported(host, port, first, self._settings.versions_timeout)
             except RequestTimeoutError as error:
                 closed = error
                 break
@@ -141,11 +141,11 @@ class ChannelOpener:
         if isinstance(closed, RequestTimeoutError):
             with suppress(RequestTimeoutError):
                 first = BrokerVersions(address, BrokerRelease.V0_10_OR_NEWER, {API_VERSIONS.key: (0, 0)})
-                return await self._told(host, port, first, min(_SECOND_LOOK, self._settings.versions_timeout))
+                return await self._reported(host, port, first, min(_SECOND_LOOK, self._settings.versions_timeout))
         self._old[host, port] = release, self._clock.monotonic() + _BELIEVED_FOR
         return BrokerVersions.of(address, release), None
 
-    async def _told(
+    async def _reported(
         self, host: str, port: int, first: BrokerVersions, timeout: float
     ) -> tuple[BrokerVersions, Channel]:
         """Return the versions from API_VERSIONS, and the channel of the answer; `first`: the version of the request."""

@@ -52,7 +52,7 @@ class Dispatch:
         #: Hooks that are not overridden cost nothing.
         self._hooked = callbacks is not None
         self._stats = stats
-        self._untold = 0
+        self._unreported = 0
         self._cause: Exception | None = None
 
     def dequeued(self, events: Sequence[Event]) -> Sequence[Event]:
@@ -105,9 +105,9 @@ class Dispatch:
     def failed(self, events: Sequence[Event], error: Exception) -> None:
         """Count and report events that failed."""
         self._stats.failed += len(events)
-        if not self._untold:
+        if not self._unreported:
             self._cause = error
-        self._untold += len(events)
+        self._unreported += len(events)
         topics = sorted({event.topic for event in events})
         log.error("messages_not_sent", messages=len(events), topics=topics, reason=reason_of(error))
         if self._hooked:
@@ -119,8 +119,8 @@ class Dispatch:
     def tell(self) -> None:
         """Raise NotSentError for events that failed since the last call."""
         if self._cause is not None:
-            count, cause = self._untold, self._cause
-            self._untold, self._cause = 0, None
+            count, cause = self._unreported, self._cause
+            self._unreported, self._cause = 0, None
             raise NotSentError(count, reason_of(cause)) from cause
 
     async def close(self) -> None:

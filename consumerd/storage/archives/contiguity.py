@@ -53,12 +53,12 @@ class ArchiveReport:
     """All partitions, and the findings outside of them."""
 
     partitions: list[ArchivePartitionReport]
-    loose: list[ArchiveFinding] = field(default_factory=list)
+    pending: list[ArchiveFinding] = field(default_factory=list)
 
     def findings(self) -> list[ArchiveFinding]:
         """All findings, by partition and offset, then the rest by source."""
         found = [finding for partition in self.partitions for finding in partition.findings]
-        return found + sorted(self.loose, key=lambda finding: (finding.source, finding.kind))
+        return found + sorted(self.pending, key=lambda finding: (finding.source, finding.kind))
 
     def is_sound(self, *, allow_torn_tail: bool) -> bool:
         """Whether there are no findings, except perhaps for torn ends of logs."""
@@ -77,12 +77,12 @@ def _judged(name: str, segments: list[SegmentSummary]) -> ArchivePartitionReport
     segments = sorted(segments, key=lambda segment: (segment.start, segment.end, segment.source))
     report = ArchivePartitionReport(name, segments)
     for segment, following in pairwise(segments):
-        report.findings += _told(segment, following)
-    report.findings += _told(segments[-1], None)
+        report.findings += _reported(segment, following)
+    report.findings += _reported(segments[-1], None)
     return report
 
 
-def _told(segment: SegmentSummary, following: SegmentSummary | None) -> list[ArchiveFinding]:
+def _reported(segment: SegmentSummary, following: SegmentSummary | None) -> list[ArchiveFinding]:
     """The findings inside a segment, then those between it and the one that follows."""
     found = list(segment.findings)
     if segment.untold:

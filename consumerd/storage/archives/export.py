@@ -87,7 +87,7 @@ class ArchiveExport:
         self._replaced: set[str] = set()
         self._next_save = 0.0
         self._made = self._kept = self._changed = 0
-        self._loose: list[ArchiveFinding] = []
+        self._pending: list[ArchiveFinding] = []
 
     def run(self) -> ExportReport:
         """Export the segments that are not exported yet.
@@ -197,7 +197,7 @@ class ArchiveExport:
             self._commit(event)
             self._progress.segment(event.rows)
         elif isinstance(event, ArchiveFinding):
-            self._loose.append(event)
+            self._pending.append(event)
 
     def _commit(self, made: SegmentExported) -> None:
         name = made.summary.name
@@ -243,5 +243,5 @@ class ArchiveExport:
             made=self._made,
             kept=self._kept,
             changed=self._changed,
-            loose=self._loose,
+            pending=self._pending,
         )

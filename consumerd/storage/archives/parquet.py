@@ -63,9 +63,9 @@ class ParquetRows:
     def _start_group(self) -> None:
         self._rows = 0
         self._bytes = 0
-        #: Columns that differ from row to row, of rows in a row; `_loose` are those after the last piece.
+        #: Columns that differ from row to row, of rows in a row; `_pending` are those after the last piece.
         self._pieces: list[_Columns] = []
-        self._loose = _Loose()
+        self._pending = _PendingRows()
         #: Row number -> the flaw that the row is.
         self._flaws: dict[int, Flaw] = {}
 
@@ -74,21 +74,21 @@ class ParquetRows:
         ends = boundaries(run) if plain else []
         payloads = run.payloads
         for start, end in self._parts(len(payloads), partial(_fitting, payloads)):
-            loose = self._loose
+            pending = self._pending
             count = end - start
             if plain:
-                loose.offsets += ends[start:end]
-                loose.nexts += ends[start + 1 : end + 1]
-                loose.indexes += [0] * count
+                pending.offsets += ends[start:end]
+                pending.nexts += ends[start + 1 : end + 1]
+                pending.indexes += [0] * count
             else:
-                loose.offsets += [run.offset] * count
-                loose.nexts += [run.offset] * count
-                loose.indexes += range(start, end)
+                pending.offsets += [run.offset] * count
+                pending.nexts += [run.offset] * count
+                pending.indexes += range(start, end)
                 if end == len(payloads):
-                    loose.nexts[-1] = run.next_offset
-            loose.payloads += payloads[start:end]
-            loose.codecs += [int(run.codec)] * count
-            loose.magics += [run.magic] * count
+                    pending.nexts[-1] = run.next_offset
+            pending.payloads += payloads[start:end]
+            pending.codecs += [int(run.codec)] * count
+            pending.magics += [run.magic] * count
 
     def add_indexed(self, messages: IndexedMessages) -> None:
         for first, stop in self._parts(len(messages.payloads), messages.payloads.fitting):
@@ -98,13 +98,13 @@ class ParquetRows:
     def add_flaw(self, flaw: Flaw) -> None:
         for _ in self._parts(1, partial(_fitting, [flaw.raw])):
             self._flaws[self._rows] = flaw
-            loose = self._loose
-            loose.offsets.append(flaw.offset)
-            loose.nexts.append(flaw.next_offset)
-            loose.indexes.append(0)
-            loose.payloads.append(flaw.raw)
-            loose.codecs.append(None if flaw.codec is None else int(flaw.codec))
-            loose.magics.append(flaw.magic)
+            pending = self._pending
+            pending.offsets.append(flaw.offset)
+            pending.nexts.append(flaw.next_offset)
+            pending.indexes.append(0)
+            pending.payloads.append(flaw.raw)
+            pending.codecs.append(None if flaw.codec is None else int(flaw.codec))
+            pending.magics.append(flaw.magic)
 
     def finish(self) -> None:
         if self._rows:
@@ -132,10 +132,10 @@ class ParquetRows:
                 self._end_group()
 
     def _seal(self) -> None:
-        """Make a piece of the loose rows."""
-        if self._loose.payloads:
-            self._pieces.append(self._loose.columns(self._arrow))
-            self._loose = _Loose()
+        """Make a piece of the pending rows."""
+        if self._pending.payloads:
+            self._pieces.append(self._pending.columns(self._arrow))
+            self._pending = _PendingRows()
 
     def _end_group(self) -> None:
         self._seal()
@@ -175,7 +175,7 @@ class _Columns(NamedTuple):
     payload: Any
 
 
-class _Loose:
+class _PendingRows:
     """Rows one by one."""
 
     def __init__(self) -> None:

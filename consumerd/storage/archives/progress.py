@@ -48,22 +48,22 @@ class ReadMeter:
 
     def __init__(self, emit: Callable[[object], None]) -> None:
         self._emit = emit
-        self._untold = 0
-        self._told = 0
+        self._unreported = 0
+        self._reported = 0
 
     def add(self, count: int) -> None:
         """Add bytes that were read."""
-        self._untold += count
-        if self._untold >= _STEP:
+        self._unreported += count
+        if self._unreported >= _STEP:
             self._tell()
 
     def finish(self, size: int | None) -> None:
         """The source was processed; emits its unread rest, too."""
         if size is not None:
-            self._untold = max(self._untold, size - self._told)
+            self._unreported = max(self._unreported, size - self._reported)
         self._tell()
 
     def _tell(self) -> None:
-        self._told += self._untold
-        self._emit(BytesRead(self._untold))
-        self._untold = 0
+        self._reported += self._unreported
+        self._emit(BytesRead(self._unreported))
+        self._unreported = 0

@@ -49,7 +49,7 @@ def verify(
     """Look at all sources. Raises InterruptedWorkError, WorkerDiedError, MissingExtraError, ConfigError (layout)."""
     ArchiveLayout(options.layout, options.broker)
     summaries: list[SegmentSummary] = []
-    loose: list[ArchiveFinding] = []
+    pending: list[ArchiveFinding] = []
 
     def on_event(event: object) -> None:
         if isinstance(event, BytesRead):
@@ -58,13 +58,13 @@ def verify(
             summaries.append(event)
             progress.segment(event.messages)
         elif isinstance(event, ArchiveFinding):
-            loose.append(event)
+            pending.append(event)
 
     tasks = sorted(sources, key=lambda source: -(source.size or 0))
     in_tars = any(source.is_tar for source in sources)
     progress.begin(sum(source.size or 0 for source in sources), None if in_tars else len(sources))
     run_tasks(partial(verify_source, options), tasks, workers=workers, on_event=on_event, stop=stop)
-    return ArchiveReport(judge(summaries), loose)
+    return ArchiveReport(judge(summaries), pending)
 
 
 def verify_source(options: VerifyOptions, source: SegmentSource, emit: Emit) -> None:

@@ -45,9 +45,9 @@ def test_names_a_partition_of_later_brokers_by_its_number() -> None:
 
 def test_log_id_is_made_of_what_batches_tell() -> None:
     log = LogId(bytes(range(16)), 3)
-    assert LogId.told(log.topic_id_text, 3) == log
+    assert LogId.from_text(log.topic_id_text, 3) == log
     for text in (None, "", "AAECAwQFBgcICQoLDA0OD", "AAECAwQFBgcICQoLDA0OD+", "AAECAwQFBgcICQoLDA0ODw=="):
-        assert LogId.told(text, None) == UNKNOWN_LOG
+        assert LogId.from_text(text, None) == UNKNOWN_LOG
 
 
 @pytest.mark.parametrize("text", ["", "-1", "0-1", "01", " 1", "\u0661", "9" * 5000])

@@ -81,7 +81,7 @@ class Bench:
     def snapshot(self, asked: e.TakeSnapshot) -> e.MembershipSnapshot:
         members = self.members | ({ME: "?"} if self.own_id is not None else {})
         verified = {partition: self.owners.get(partition) for partition in asked.verify}
-        claimed = frozenset(self.owners) if asked.survey else None
+        claimed = frozenset(self.owners) if asked.list_owners else None
         topics = {topic: {broker: range(n) for broker, n in found.items()} for topic, found in self.topics.items()}
         return e.MembershipSnapshot(members, self.own_id, topics, verified, claimed)
 
@@ -841,11 +841,11 @@ def test_nudges_peer_that_keeps_our_partitions() -> None:
 def test_nudge_is_due_when_a_partition_is_misplaced_twice_in_a_row() -> None:
     nudges = _Nudges(MembershipSettings())
     assert not nudges.taken()
-    nudges.surveyed({P0, P1}, 0.0)
+    nudges.owners_listed({P0, P1}, 0.0)
     assert not nudges.taken()
-    nudges.surveyed({P1, P2}, 0.5)  # P0 has found its place: a peer is at work
+    nudges.owners_listed({P1, P2}, 0.5)  # P0 has found its place: a peer is at work
     assert not nudges.taken()
-    nudges.surveyed({P1, P2, P3}, 0.5)
+    nudges.owners_listed({P1, P2, P3}, 0.5)
     assert nudges.taken()
     assert not nudges.taken()
 
@@ -853,34 +853,34 @@ def test_nudge_is_due_when_a_partition_is_misplaced_twice_in_a_row() -> None:
 def test_partitions_misplaced_in_turn_do_not_lead_to_a_nudge() -> None:
     nudges = _Nudges(MembershipSettings())
     for misplaced in ({P0}, set(), {P0}, {P1}, {P2}):
-        nudges.surveyed(misplaced, 0.0)
+        nudges.owners_listed(misplaced, 0.0)
         assert not nudges.taken()
 
 
 def test_nudges_for_an_idle_peer_come_at_twice_the_pause_each_time_up_to_twenty_reconciliations() -> None:
     nudges = _Nudges(MembershipSettings(reconcile_interval=10.0))
-    nudges.surveyed({P0}, 0.0)
+    nudges.owners_listed({P0}, 0.0)
     now = 1.0
     for pause in (10.0, 20.0, 40.0, 80.0, 160.0, 200.0, 200.0):
-        nudges.surveyed({P0}, now)
+        nudges.owners_listed({P0}, now)
         assert nudges.taken()
-        nudges.surveyed({P0}, now + pause - 0.1)
+        nudges.owners_listed({P0}, now + pause - 0.1)
         assert not nudges.taken()
         now += pause
-    nudges.surveyed(set(), now)  # all have found their place: the pauses begin again
-    nudges.surveyed({P0}, now)
+    nudges.owners_listed(set(), now)  # all have found their place: the pauses begin again
+    nudges.owners_listed({P0}, now)
     for later in (0.0, 10.0, 30.0):
-        nudges.surveyed({P0}, now + later)
+        nudges.owners_listed({P0}, now + later)
         assert nudges.taken()
 
 
 def test_end_of_the_session_forgets_the_signs_of_an_idle_peer() -> None:
     nudges = _Nudges(MembershipSettings())
-    nudges.surveyed({P0}, 0.0)
+    nudges.owners_listed({P0}, 0.0)
     nudges.released(0.0, trigger_known=False, now=0.0)
     nudges.forget()
     assert not nudges.taken()
-    nudges.surveyed({P0}, 0.0)
+    nudges.owners_listed({P0}, 0.0)
     assert not nudges.taken()
 
 
@@ -963,7 +963,7 @@ def test_reconciles_without_trigger() -> None:
     del bench.owners[P0]
     look = only(e.TakeSnapshot, bench.tick())
     assert look.verify == {P0, P1}
-    assert look.survey
+    assert look.list_owners
     only(e.Abandon, bench.look())
 
 
@@ -973,12 +973,12 @@ def test_reconciles_without_trigger() -> None:
 def test_retries_failed_snapshot_with_all_reasons() -> None:
     bench = Bench().settle()
     look = only(e.TakeSnapshot, bench.tick())  # a reconciliation
-    assert look.survey
+    assert look.list_owners
     assert bench.feed(e.Failed(look.ticket)) == []
     assert bench.feed(e.Triggered()) == []
     assert bench.timer == pytest.approx(bench.now + 0.2)
     again = only(e.TakeSnapshot, bench.tick())
-    assert (again.verify, again.survey) == (look.verify, True)
+    assert (again.verify, again.list_owners) == (look.verify, True)
 
 
 def test_backs_off_failed_snapshots() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from consumerd.base.partition import TopicPartition
-from consumerd.group.membership_snapshots import SnapshotRequest, SnapshotSchedule, Spread
+from consumerd.group.membership_snapshots import Jitter, SnapshotRequest, SnapshotSchedule
 from consumerd.group.membership_tables import MembershipSettings
 
 P0 = TopicPartition("t", 0, 0)
@@ -23,12 +23,12 @@ def pending(snapshots: SnapshotSchedule) -> SnapshotRequest | None:
 
 
 def schedule(settings: MembershipSettings = SETTINGS) -> SnapshotSchedule:
-    return SnapshotSchedule(settings, Spread("g_m"))
+    return SnapshotSchedule(settings, Jitter("g_m"))
 
 
 def test_merged_request_has_the_earlier_trigger_and_all_reads() -> None:
-    early, late = SnapshotRequest(1.0, survey=True), SnapshotRequest(2.0, trigger_known=False, verify=False)
-    merged = SnapshotRequest(1.0, trigger_known=False, verify=True, survey=True)
+    early, late = SnapshotRequest(1.0, list_owners=True), SnapshotRequest(2.0, trigger_known=False, verify=False)
+    merged = SnapshotRequest(1.0, trigger_known=False, verify=True, list_owners=True)
     assert early.merged(late) == late.merged(early) == merged
     assert late.merged(late) == late
     assert early.merged(None) is early
@@ -41,14 +41,14 @@ def test_trigger_of_a_merged_request_is_known_only_if_both_are() -> None:
 
 
 def test_spread_is_the_generator_of_numerical_recipes() -> None:
-    spread = Spread("")
+    jitter = Jitter("")
     published = (0x3C6EF35F, 0x47502932, 0xD1CCF6E9, 0xAAF95334, 0x6252E503)
-    assert [spread.factor(1.0) for _ in published] == [value / 2**31 for value in published]
+    assert [jitter.factor(1.0) for _ in published] == [value / 2**31 for value in published]
 
 
 def test_spread_stays_within_its_width() -> None:
-    spread = Spread("\ud800")  # any name will do
-    factors = [spread.factor(0.25) for _ in range(1000)]
+    jitter = Jitter("\ud800")  # any name will do
+    factors = [jitter.factor(0.25) for _ in range(1000)]
     assert 0.75 <= min(factors) < 0.76
     assert 1.24 < max(factors) <= 1.25
 
@@ -111,12 +111,12 @@ def test_requests_after_a_snapshot_wait_for_the_settling_time() -> None:
 
 def test_failed_snapshot_is_repeated_with_the_requests_since() -> None:
     snapshots = schedule()
-    snapshots.request(SnapshotRequest(1.0, survey=True))
+    snapshots.request(SnapshotRequest(1.0, list_owners=True))
     snapshots.begin(7, frozenset({P0}))
     snapshots.request(SnapshotRequest(2.0, trigger_known=False))
     snapshots.fail(7, 3.0)
     assert snapshots.in_progress is None
-    assert snapshots.pending == SnapshotRequest(1.0, trigger_known=False, survey=True)
+    assert snapshots.pending == SnapshotRequest(1.0, trigger_known=False, list_owners=True)
     assert snapshots.next_time == 3.5
 
 
@@ -188,7 +188,7 @@ def test_reconciliation_surveys_all_owners_and_the_earliest_time_counts() -> Non
     snapshots.tick(13.9)
     assert snapshots.idle
     snapshots.tick(14.0)
-    assert snapshots.pending == SnapshotRequest(14.0, trigger_known=False, survey=True)
+    assert snapshots.pending == SnapshotRequest(14.0, trigger_known=False, list_owners=True)
     snapshots.begin(7, frozenset())
     assert next_time(snapshots) is None
     snapshots.reconcile_within(20.0, 4.0)
@@ -214,10 +214,10 @@ def test_every_snapshot_is_followed_by_a_reconciliation_a_tenth_more_or_less_lat
 
 def test_cancelled_snapshot_stays_requested() -> None:
     snapshots = schedule()
-    snapshots.request(SnapshotRequest(1.0, survey=True))
+    snapshots.request(SnapshotRequest(1.0, list_owners=True))
     snapshots.begin(7, frozenset())
     snapshots.cancel()
-    assert (snapshots.in_progress, snapshots.pending) == (None, SnapshotRequest(1.0, survey=True))
+    assert (snapshots.in_progress, snapshots.pending) == (None, SnapshotRequest(1.0, list_owners=True))
     assert snapshots.may_begin(1.0)
 
 

@@ -234,11 +234,11 @@ async def test_crash_at_any_step_leaves_either_the_former_position_or_the_new_on
 
 def test_notes_that_say_nothing_are_named_for_removal() -> None:
     files = [f"{0:020}-{9:020}.ndjson", f"{0:020}-{5:020}.log-2.ndjson"]
-    loose = [f".log-2-{5:020}-9-{IDS[C]}", f".log-3-{0:020}-0-{IDS[C]}"]
+    pending = [f".log-2-{5:020}-9-{IDS[C]}", f".log-3-{0:020}-0-{IDS[C]}"]
     notes = [f".log-1-{0:020}-7-{IDS[A]}", f".log-2-{0:020}-0-{IDS[B]}", f".log-2-{3:020}-1-{IDS[B]}"]
-    found, removable = last_log("here", [*files, *loose, *notes, ".log-2-x", f".log-0-{0:020}--"], ".ndjson")
+    found, removable = last_log("here", [*files, *pending, *notes, ".log-2-x", f".log-0-{0:020}--"], ".ndjson")
     assert found == StoredLog(2, 5, LogId(B, 1))
-    assert removable == loose
+    assert removable == pending
     assert last_log("here", notes, ".ndjson") == (StoredLog(), notes)
 
 

@@ -175,15 +175,15 @@ class IdlePoller:
                 answers = decode_multifetch_response(body, len(idlers)).entries
             except ConnectionClosedError as error:
                 if error.blamed:
-                    self._dissolve(idlers, futures)
+                    self._end_group(idlers, futures)
                 return
             except WireError as error:
                 log.warning("poll_failed", broker=self._link.broker, reason=reason_of(error))
                 connection.abort()
-                self._dissolve(idlers, futures)
+                self._end_group(idlers, futures)
                 return
             if not answers:  # an overall error, which real brokers never send
-                self._dissolve(idlers, futures)
+                self._end_group(idlers, futures)
                 return
             self._link.worked()
             self._counters.polls += 1
@@ -257,7 +257,7 @@ class IdlePoller:
         mean = self._round_trip
         self._round_trip = seconds if mean is None else mean + (seconds - mean) * _TRIP_WEIGHT
 
-    def _dissolve(self, idlers: list[Idler], futures: list[_Awaited]) -> None:
+    def _end_group(self, idlers: list[Idler], futures: list[_Awaited]) -> None:
         for idler, future in zip(idlers, futures, strict=True):
             if future is not None and not future.done() and idler.future is future:
                 self._remove(idler)

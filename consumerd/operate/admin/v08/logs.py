@@ -77,10 +77,10 @@ class V08BrokerLogs:
                 for one in partitions
             ]
             try:
-                told = await epoch_ends(await client.node_channel(node_id), asked)
+                reported = await epoch_ends(await client.node_channel(node_id), asked)
             except (BrokerError, WireError):
                 return {}
-            found = {one: told.get((one.topic, one.partition)) for one in partitions}
+            found = {one: reported.get((one.topic, one.partition)) for one in partitions}
             return {one: end for one, end in found.items() if end is not None and not end.error}
 
         async with asyncio.TaskGroup() as group:

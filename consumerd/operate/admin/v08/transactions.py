@@ -86,11 +86,11 @@ async def _ask(
         "topics": [{"topic": topic, "partitions": numbers} for topic, numbers in by_topic.items()]
     }
     answer = await client.call_node(node_id, DESCRIBE_PRODUCERS, body)
-    told = {(topic["topic"], part["partition"]): part for topic in answer["topics"] for part in topic["partitions"]}
+    reported = {(topic["topic"], part["partition"]): part for topic in answer["topics"] for part in topic["partitions"]}
     return {
-        partition: _producer(told[place], start, partition.topic)
+        partition: _producer(reported[place], start, partition.topic)
         for partition, start in starts.items()
-        if (place := (partition.topic, partition.partition)) in told
+        if (place := (partition.topic, partition.partition)) in reported
     }
 
 

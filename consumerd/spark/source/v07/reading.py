@@ -192,7 +192,7 @@ class BatchBuilder:
         self._sizes: list[int] = []
         self._rows = 0
         self._bytes = 0
-        self._loose = _Loose()
+        self._pending = _PendingRows()
 
     def add(self, found: ArchivedRun | Flaw) -> Iterator[pa.RecordBatch]:
         """Take all messages of a run, or a flaw as one row; gives the batches that are full with it."""
@@ -206,12 +206,12 @@ class BatchBuilder:
         if alone and (batch := self.finish()) is not None:
             yield batch
         if isinstance(found, Flaw):
-            self._loose.add_flaw(found, self._wanted)
+            self._pending.add_flaw(found, self._wanted)
         elif rows >= LONG_RUN and plain:
             self._seal()
             self._add_piece(_plain_piece(found, self._wanted), rows)
         else:
-            self._loose.add(found, self._wanted)
+            self._pending.add(found, self._wanted)
         self._rows += rows
         self._bytes += size
         if (alone or self._bytes >= BATCH_BYTES or self._rows >= BATCH_ROWS) and (batch := self.finish()) is not None:
@@ -246,10 +246,10 @@ class BatchBuilder:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _seal(self) -> None:
-        """Make a piece of the loose rows."""
-        if rows := len(self._loose):
-            self._add_piece(self._loose.piece(self._wanted), rows)
-            self._loose = _Loose()
+        """Make a piece of the pending rows."""
+        if rows := len(self._pending):
+            self._add_piece(self._pending.piece(self._wanted), rows)
+            self._pending = _PendingRows()
 
     def _add_piece(self, piece: dict[str, pa.Array], rows: int) -> None:
         self._pieces.append(piece)
@@ -327,7 +327,7 @@ def _multiples(step: int, count: int) -> pa.Array:
     return made.slice(0, count)
 
 
-class _Loose:
+class _PendingRows:
     """Rows that are not in a piece yet."""
 
     def __init__(self) -> None:

@@ -309,7 +309,7 @@ class KafkaClient:
         topic, number = partition
         where = f"{topic}/{number} from {offset}"
         channel = await self._leader(partition)
-        known = LogId.told(topic_id, None).topic_id or self._client.metadata.topic_id(topic)
+        known = LogId.from_text(topic_id, None).topic_id or self._client.metadata.topic_id(topic)
         entry = PartitionFetch(topic, number, offset, size, topic_id=known)
         self.fetches_by_name = channel.versions.pick(FETCH) <= LAST_WITH_NAMES
         with self._watched([partition]):

@@ -96,7 +96,7 @@ class V08Origin:
             if leader_epoch < 0 and end.end_offset < position.offset:  # metadata before 2.1 name none
                 later = self._ends_of({key: epoch + 1}).get(key)
                 leader_epoch = epoch + (later is not None and later.end_offset >= 0)
-            former, now = LogId.told(position.topic_id, epoch), LogId.told(log.topic_id, None)
+            former, now = LogId.from_text(position.topic_id, epoch), LogId.from_text(log.topic_id, None)
             _, change = find_change(position.offset, former, now, leader_epoch, end)
             if change is not None or end.end_offset >= position.offset:
                 found[key] = change
@@ -124,8 +124,8 @@ class V08Origin:
         """Where epochs end, asked once per snapshot; without partitions whose brokers do not tell."""
         unknown = {each for each in epochs.items() if each not in self._epoch_ends}
         if unknown:
-            told = self._client.epoch_ends({(topic, int(name)): epoch for (topic, name), epoch in unknown})
-            self._epoch_ends |= {(key, epoch): told.get((key[0], int(key[1]))) for key, epoch in unknown}
+            reported = self._client.epoch_ends({(topic, int(name)): epoch for (topic, name), epoch in unknown})
+            self._epoch_ends |= {(key, epoch): reported.get((key[0], int(key[1]))) for key, epoch in unknown}
         ends = {key: self._epoch_ends[key, epoch] for key, epoch in epochs.items()}
         return {key: end for key, end in ends.items() if end is not None}
 

@@ -92,10 +92,10 @@ class Setup:
         return asked
 
     async def snapshot(
-        self, *, survey: bool = False, topics: frozenset[str] | None = frozenset({"t"})
+        self, *, list_owners: bool = False, topics: frozenset[str] | None = frozenset({"t"})
     ) -> e.MembershipSnapshot:
         answer = await self.io.take_snapshot(
-            e.TakeSnapshot(1, self.zk.session_id, topics, frozenset({TP}), survey=survey)
+            e.TakeSnapshot(1, self.zk.session_id, topics, frozenset({TP}), list_owners=list_owners)
         )
         assert isinstance(answer, e.SnapshotTaken)
         return answer.snapshot
@@ -213,7 +213,7 @@ async def test_actions_of_ended_session_fail_without_writing(setup: Setup) -> No
     assert await setup.io.claim(e.Claim(2, old, {TP: 0})) == e.Claimed(2, frozenset(), frozenset())
     assert await setup.io.release(e.Release(3, old, frozenset({TP}))) == e.Released(3, frozenset())
     assert await setup.io.unregister(e.Unregister(4, old)) == e.Failed(4)
-    assert await setup.io.take_snapshot(e.TakeSnapshot(5, old, None, frozenset(), survey=False)) == e.Failed(5)
+    assert await setup.io.take_snapshot(e.TakeSnapshot(5, old, None, frozenset(), list_owners=False)) == e.Failed(5)
     await setup.io.nudge(e.Nudge(old))
     assert setup.zookeeper.dump() == before
 
@@ -381,7 +381,7 @@ async def test_reads_snapshot_despite_vanishing_nodes(setup: Setup) -> None:
     setup.zookeeper.put("/consumers/g/ids/g_b", b"\xff")
     setup.zookeeper.put("/consumers/g/owners/t/0-1", b"g_b-0")
     setup.zookeeper.put("/consumers/g/owners/t/junk", b"")
-    snapshot = await setup.snapshot(survey=True)
+    snapshot = await setup.snapshot(list_owners=True)
     assert snapshot.members == {"g_a": '{ "t": 1 }', "g_b": "\ufffd"}
     assert snapshot.own_id_session == setup.zk.session_id
     assert snapshot.topics == {"t": {0: range(4), 1: range(2)}}
@@ -434,7 +434,7 @@ async def test_stops_watching_what_the_last_snapshot_did_not_read(setup: Setup) 
 async def test_watches_claimed_node(setup: Setup) -> None:
     await setup.io.register(e.Register(1, setup.zk.session_id))
     under_way = asyncio.ensure_future(
-        setup.io.take_snapshot(e.TakeSnapshot(1, setup.zk.session_id, frozenset({"t"}), frozenset(), survey=False))
+        setup.io.take_snapshot(e.TakeSnapshot(1, setup.zk.session_id, frozenset({"t"}), frozenset(), list_owners=False))
     )
     await asyncio.sleep(0)  # its reads are out, and do not include the owner node
     await setup.io.claim(setup.claim())
@@ -463,7 +463,9 @@ async def test_watches_blocking_node_while_claim_is_pending(setup: Setup, owned_
         await setup.io.release(e.Release(6, setup.zk.session_id, frozenset({TP})))
     await setup.other.create_ephemeral(OWNER, b"g_b-0", wait=0)
     assert await setup.io.claim(setup.claim()) == BLOCKED
-    await setup.io.take_snapshot(e.TakeSnapshot(1, setup.zk.session_id, frozenset({"t"}), frozenset(), survey=False))
+    await setup.io.take_snapshot(
+        e.TakeSnapshot(1, setup.zk.session_id, frozenset({"t"}), frozenset(), list_owners=False)
+    )
     before = setup.triggers
     await setup.other.delete(OWNER)
     await setup.zk.exists("/")
@@ -586,7 +588,7 @@ async def test_only_reconciliation_rereads_unchanged_nodes(setup: Setup) -> None
     setup.zookeeper.remove(OWNER)
     assert await setup.snapshot() == before
     assert setup.asked() == {}
-    after = await setup.snapshot(survey=True)
+    after = await setup.snapshot(list_owners=True)
     assert after.topics == {"t": {0: range(5), 1: range(1)}}
     assert after.members.keys() == {"g_a", "g_b"}
     assert after.owner_sessions == {TP: None}
@@ -596,7 +598,9 @@ async def test_only_reconciliation_rereads_unchanged_nodes(setup: Setup) -> None
 async def test_stops_watching_released_node(setup: Setup) -> None:
     await setup.io.claim(setup.claim())
     await setup.io.release(e.Release(6, setup.zk.session_id, frozenset({TP})))
-    await setup.io.take_snapshot(e.TakeSnapshot(1, setup.zk.session_id, frozenset({"t"}), frozenset(), survey=False))
+    await setup.io.take_snapshot(
+        e.TakeSnapshot(1, setup.zk.session_id, frozenset({"t"}), frozenset(), list_owners=False)
+    )
     before = setup.triggers
     await setup.other.create_ephemeral(OWNER, b"g_b-0", wait=0)
     await setup.other.delete(OWNER)
@@ -613,7 +617,7 @@ def v08(setup: Setup, rules: V08Rules) -> GroupCoordination:
 
 
 async def look(setup: Setup, io: GroupCoordination, *, topics: frozenset[str] | None) -> e.MembershipSnapshot:
-    answer = await io.take_snapshot(e.TakeSnapshot(1, setup.zk.session_id, topics, frozenset(), survey=True))
+    answer = await io.take_snapshot(e.TakeSnapshot(1, setup.zk.session_id, topics, frozenset(), list_owners=True))
     assert isinstance(answer, e.SnapshotTaken)
     return answer.snapshot
 
@@ -749,7 +753,7 @@ async def test_logs_an_action_that_the_server_refuses(
             case "release":
                 assert await setup.io.release(e.Release(1, session_id, partitions)) == e.Released(1, frozenset())
             case "snapshot":
-                taken = e.TakeSnapshot(1, session_id, None, frozenset(), survey=False)
+                taken = e.TakeSnapshot(1, session_id, None, frozenset(), list_owners=False)
                 assert await setup.io.take_snapshot(taken) == e.Failed(1)
     [entry] = [entry for entry in logs if entry["event"] == "group_action_failed"]
     assert (entry["action"], entry["group"]) == (action, "g")

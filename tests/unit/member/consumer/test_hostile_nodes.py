@@ -61,8 +61,8 @@ def reader(tree: Any, nodes: WatchedNodes | None = None) -> V07SnapshotReader:
     return V07SnapshotReader(tree, watched(tree) if nodes is None else nodes, watched(tree), "g", V07Rules())
 
 
-def take(topics: frozenset[str] | None = frozenset({"t"}), *, survey: bool = False) -> TakeSnapshot:
-    return TakeSnapshot(1, 1, topics, frozenset(), survey)
+def take(topics: frozenset[str] | None = frozenset({"t"}), *, list_owners: bool = False) -> TakeSnapshot:
+    return TakeSnapshot(1, 1, topics, frozenset(), list_owners)
 
 
 async def test_leaves_out_names_that_no_path_can_have() -> None:
@@ -101,8 +101,8 @@ async def test_leaves_out_the_largest_members_beyond_the_limit_and_reads_them_on
     nodes = watched(tree)
     taking = reader(tree, nodes)
     with structlog.testing.capture_logs() as logs:
-        for survey in (False, False, True):
-            found = await taking.read("g_m", take(survey=survey))
+        for list_owners in (False, False, True):
+            found = await taking.read("g_m", take(list_owners=list_owners))
             assert len(found.members) == 50
             assert not [name for name in found.members if name.startswith("huge")]
             assert sorted(each["node"] for each in logs) == sorted(large)
@@ -224,7 +224,7 @@ async def test_topic_that_cannot_be_read_stays_as_it_was() -> None:
         for forbidden, times in ((False, 1), (True, 3), (False, 1), (True, 1)):
             tree.forbidden = forbidden
             for _ in range(times):
-                assert (await taking.read("g_m", take(topics, survey=True))).topics == whole
+                assert (await taking.read("g_m", take(topics, list_owners=True))).topics == whole
     assert [(each["event"], each["node"], each["topic"]) for each in logs] == [("topic_not_readable", "t", "t")] * 2
     tree.forbidden = True
     assert (await reader(tree).read("g_m", take(topics))).topics == {"u": {0: range(1)}}  # never read before
@@ -269,7 +269,7 @@ async def test_reports_topic_nodes_that_are_not_numbers_of_partitions() -> None:
 async def test_reports_owner_nodes_of_other_names() -> None:
     tree = Tree({"/brokers/topics/t/0": b"2", "/consumers/g/owners/t/0-1": b"x", "/consumers/g/owners/t/junk": b"x"})
     with structlog.testing.capture_logs() as logs:
-        found = await reader(tree).read("g_m", take(survey=True))
+        found = await reader(tree).read("g_m", take(list_owners=True))
     assert found.claimed == frozenset({TopicPartition("t", 0, 1)})
     assert [(each["event"], each["node"], each["topic"]) for each in logs] == [("owner_node_unreadable", "t/junk", "t")]
 

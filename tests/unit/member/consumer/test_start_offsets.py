@@ -202,11 +202,11 @@ FORMER, OTHER = "AAAAAAAAAAAAAAAAAAAAAQ", "AAAAAAAAAAAAAAAAAAAAAg"
     ("own", "committed", "of", "expected"),
     [
         # The sink's word counts, whatever others committed of another log.
-        (SinkPosition(130, FORMER, 3), 130, LogId.told(OTHER, 7), LogId.told(FORMER, 3)),
-        (SinkPosition(130, FORMER), None, UNKNOWN_LOG, LogId.told(FORMER, None)),
+        (SinkPosition(130, FORMER, 3), 130, LogId.from_text(OTHER, 7), LogId.from_text(FORMER, 3)),
+        (SinkPosition(130, FORMER), None, UNKNOWN_LOG, LogId.from_text(FORMER, None)),
         # A sink that knows nothing: the committed offset is of its log; an epoch belongs to one offset.
-        (130, 130, LogId.told(OTHER, 7), LogId.told(OTHER, 7)),
-        (130, 120, LogId.told(OTHER, 7), LogId.told(OTHER, None)),
+        (130, 130, LogId.from_text(OTHER, 7), LogId.from_text(OTHER, 7)),
+        (130, 120, LogId.from_text(OTHER, 7), LogId.from_text(OTHER, None)),
         (130, 120, LogId(zxid=9), LogId(zxid=9)),
         (130, None, UNKNOWN_LOG, UNKNOWN_LOG),
         # It knows the epoch alone, as of brokers before 2.8.
@@ -228,7 +228,7 @@ async def test_a_sink_position_is_of_a_log(own: int, committed: int | None, of: 
         (130, None, Start(100, None, None)),
         (SinkPosition(130, None, 3), None, Start(100, None, None)),
         # What tells by itself, or was committed since, is as good as ever.
-        (SinkPosition(130, FORMER, 3), None, Start(130, None, None, log=LogId.told(FORMER, 3))),
+        (SinkPosition(130, FORMER, 3), None, Start(130, None, None, log=LogId.from_text(FORMER, 3))),
         (130, 120, Start(130, 120, None)),
     ],
 )
