@@ -181,6 +181,30 @@ class ZooKeeperMember:
         held = map(self._holdings.get, rest := [each for each in self._target.own if each not in blocked])
         return sum(each is not None and each.state is Hold.CONSUMING for each in held) == len(rest)
 
+    def why_not_consumed(self, partition: TopicPartition) -> str | None:
+        """Why this member does not consume a partition, as a clause; None if it does. The order is `_proceed`'s."""
+        holding = self._holdings.get(partition)
+        state = Hold.FREE if holding is None else holding.state
+        if state is Hold.CONSUMING:
+            return None
+        if self._link is not Link.UP:
+            return "there is no connection to ZooKeeper"
+        if self._phase is not Phase.MEMBER:
+            leaving = self._phase in (Phase.LEAVING, Phase.LEFT)
+            return "the member is leaving the group" if leaving else "the member's id node is not registered"
+        if not self._decided:
+            return "no snapshot of the group was read in this session"
+        if partition not in self._target.own:
+            others = partition in self._target.others
+            return "it is assigned to another member" if others else "it is in no topic that the group consumes"
+        if self._hold_until is not None:
+            return "a write to ZooKeeper failed and is tried again later"
+        if state is Hold.CLAIMING:
+            return "its owner node is being created"
+        if given_up := self._holdings.count(Hold.DRAINING, Hold.RELEASING):
+            return f"this member gives up its former partitions first, {given_up} of them now"
+        return "it is claimed after the next snapshot of the group"
+
     @property
     def settled(self) -> bool:
         """Whether we are a member and consume exactly our target, which may be empty: readiness."""

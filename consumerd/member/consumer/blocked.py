@@ -1,8 +1,9 @@
-"""Claims that wait for another owner: who is in the way, and since when.
+"""Assigned partitions that are not consumed: claims that wait for another owner, and what else is in the way.
 
 Strategy: every answer to a claim is noted, and costs no request: it was read with the answer. A rebalance blocks claims
 for a moment, so the log speaks of one only after 10 s, and then after twice the time each: one line for each owner and
-session, however many partitions it holds. Claims are repeated every few seconds, and so are the answers: no timer.
+session, however many partitions it holds. Claims are repeated every few seconds, and so are the answers: no timer. What
+else keeps a partition from being claimed, the machine says (`ZooKeeperMember.why_not_consumed`); it is logged alike.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import structlog
 from consumerd.wire.registry import RegistryError, parse_owner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from consumerd.base.partition import TopicPartition
     from consumerd.net.cluster.watched import ZNode
@@ -65,6 +66,8 @@ class BlockedClaims:
     def __init__(self, group: str) -> None:
         self._group = group
         self.by_partition: dict[TopicPartition, BlockedClaim] = {}
+        #: When the others were first seen to wait, and after how many seconds each is logged next.
+        self._unclaimed: dict[TopicPartition, tuple[float, float]] = {}
 
     def answered(
         self,
@@ -96,6 +99,27 @@ class BlockedClaims:
                 more=len(partitions) - 1,
                 owner=each.owner,
                 session=None if each.session_id is None else f"{each.session_id:#x}",
+                seconds=round(now - since, 1),
+            )
+
+    def unclaimed(self, reasons: Mapping[TopicPartition, str], now: float) -> None:
+        """Note why assigned partitions are not consumed, and log those that have waited for long for no owner."""
+        times = {
+            each: self._unclaimed.get(each, (now, FIRST_AFTER)) for each in reasons.keys() - self.by_partition.keys()
+        }
+        due: defaultdict[tuple[str, float], list[TopicPartition]] = defaultdict(list)
+        for partition, (since, after) in times.items():
+            if now - since >= after:
+                due[reasons[partition], since].append(partition)
+                times[partition] = since, 2 * (now - since)
+        self._unclaimed = times
+        for (reason, since), partitions in sorted(due.items()):
+            log.warning(
+                "partition_not_claimed",
+                group=self._group,
+                partition=str(min(partitions)),
+                more=len(partitions) - 1,
+                reason=reason,
                 seconds=round(now - since, 1),
             )
 

@@ -94,6 +94,7 @@ class GroupConsumer(RunningMember[events.Event]):
         #: The partitions that were logged as ours.
         self._shown: dict[TopicPartition, int] | None = None
         self._blocked = BlockedClaims(settings.group)
+        self._looked_for_unclaimed = 0.0
         self._taken_id = TakenId(settings.group, settings.consumer_id, clock)
         self._awaited = MissingTopics(settings.group, settings.subscription)
         #: Set by `_begin`.
@@ -117,6 +118,10 @@ class GroupConsumer(RunningMember[events.Event]):
         """As `RunningMember.blocked`."""
         blocked = self._blocked.by_partition
         return blocked if self._member.waits_only_for(blocked) else None
+
+    def why_not_consumed(self, partition: TopicPartition) -> str | None:
+        """As `RunningMember.why_not_consumed`."""
+        return self._member.why_not_consumed(partition)
 
     @property
     def unregistered(self) -> list[TopicPartition]:
@@ -180,6 +185,7 @@ class GroupConsumer(RunningMember[events.Event]):
             now = self.clock.monotonic()
             self._blocked.answered(event.claimed, event.blocked, self._coordination.holder, now)
         self._blocked.keep(self._member.target)
+        self._note_unclaimed()
         self._note_ownership()
 
     def _note_assignment(self, event: events.Event) -> None:
@@ -204,6 +210,16 @@ class GroupConsumer(RunningMember[events.Event]):
         now = self.clock.monotonic()
         gone = {each: now for each in self._target or () if each.broker != NO_BROKER} | self._unregistered
         self._unregistered = {each: since for each, since in gone.items() if each not in existing}
+
+    def _note_unclaimed(self) -> None:
+        """Log why partitions wait, if they do: looked at every second at most, since there may be thousands."""
+        now = self.clock.monotonic()
+        if self._member.settled:
+            self._blocked.unclaimed({}, now)
+        elif self._member.target and now >= self._looked_for_unclaimed + 1.0:
+            self._looked_for_unclaimed = now
+            why = {each: self._member.why_not_consumed(each) for each in self._member.target}
+            self._blocked.unclaimed({each: reason for each, reason in why.items() if reason is not None}, now)
 
     def _note_ownership(self) -> None:
         """Log what is owned once that is the assignment. Ready: each first claim is answered, if not granted."""

@@ -146,6 +146,11 @@ class RunningMember(Generic[_Event]):
         """The assigned partitions that wait for another owner; None if that is not known, or nothing is claimed."""
         return None
 
+    def why_not_consumed(self, partition: TopicPartition) -> str | None:
+        """Why an assigned partition is not consumed, as a clause; None if it is, or that is not known."""
+        del partition
+        return None
+
     @property
     def unregistered(self) -> list[TopicPartition]:
         """Partitions of 0.7 that were ours when their broker's registration went away, which was less than a day ago.

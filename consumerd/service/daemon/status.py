@@ -120,6 +120,7 @@ def _partitions(monitor: Monitor, part: SubscriptionMonitor, member: RunningMemb
                 "partition": partition.name,
                 "state": "blocked" if claim is not None else state or away[partition],
                 "blocked": None if claim is None else _blocked(claim, now),
+                "not_consumed_because": member.why_not_consumed(partition) if view is None and claim is None else None,
                 "log_change": None if counts.log_change is None else _log_change(monitor, counts.log_change),
                 "paused": view is not None and view.paused,
                 "position": None if view is None else view.position,

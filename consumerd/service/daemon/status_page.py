@@ -327,7 +327,8 @@ def _log_change(row: dict[str, Any]) -> str:
 def _state(row: dict[str, Any]) -> str:
     blocked = row["blocked"]
     if blocked is None:
-        return str(row["state"])
+        reason = row["not_consumed_because"]
+        return str(row["state"]) if reason is None else f"{row['state']}: {escape(reason)}"
     owner = "not known" if blocked["owner"] is None else f"<code>{escape(blocked['owner'])}</code>"
     session = "" if blocked["session"] is None else f", session {blocked['session']}"
     return f"blocked for {_span(blocked['seconds'])} by owner {owner}{session}"

@@ -384,6 +384,42 @@ def test_drains_releases_and_claims_in_order() -> None:
     assert only(e.Claim, bench.released(release)).streams == {P0: 0, P1: 0}
 
 
+def test_says_why_a_partition_is_not_consumed_in_each_state() -> None:
+    bench = Bench(partitions=4)
+
+    def why(*partitions: TopicPartition) -> set[str | None]:
+        return {bench.member.why_not_consumed(each) for each in partitions}
+
+    assert why(P0) == {"there is no connection to ZooKeeper"}
+    bench.connect()
+    assert why(P0) == {"the member's id node is not registered"}
+    ticket = only(e.Register, bench.look()).ticket
+    bench.own_id = bench.session
+    bench.members[BEFORE] = ONE_STREAM
+    bench.feed(e.Registered(ticket))
+    assert why(P0) == {"no snapshot of the group was read in this session"}
+    claim = only(e.Claim, bench.look())
+    assert why(P0) == {"it is assigned to another member"}
+    assert why(TopicPartition("other", 0, 0)) == {"it is in no topic that the group consumes"}
+    assert why(P2, P3) == {"its owner node is being created"}
+    bench.claimed(claim, blocked={P3})
+    assert why(P2) == {None}
+    assert why(P3) == {"it is claimed after the next snapshot of the group"}
+    del bench.members[BEFORE]
+    bench.members[AFTER] = ONE_STREAM
+    drain = only(e.Drain, bench.trigger_and_look())
+    assert why(P0, P1) == {"this member gives up its former partitions first, 1 of them now"}
+    release = only(e.Release, bench.drained(drain))
+    bench.feed(e.Failed(release.ticket))
+    bench.feed(e.Released(release.ticket, frozenset()))
+    assert why(P0, P1) == {"a write to ZooKeeper failed and is tried again later"}
+    bench.feed(e.SessionSuspended())
+    assert why(P0, P1) == {"there is no connection to ZooKeeper"}
+    bench.feed(e.StopRequested())
+    bench.feed(e.SessionResumed())
+    assert why(P0, P1) == {"the member is leaving the group"}
+
+
 def test_combines_partitions_due_together_in_one_action() -> None:
     bench = Bench(partitions=1000)
     claim = only(e.Claim, bench.register())

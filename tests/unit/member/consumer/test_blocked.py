@@ -73,6 +73,53 @@ def test_keeps_the_owner_that_it_knew() -> None:
     assert claims.by_partition[A].holder == OTHER
 
 
+def test_logs_why_a_partition_waits_that_no_owner_blocks() -> None:
+    claims = BlockedClaims("g")
+    claims.answered([], [A], lambda _: OTHER, 0.0)
+    with capture_logs() as logs:
+        for second in range(60):
+            claims.unclaimed(dict.fromkeys((A, B, C), "it waits" if second < 15 else "it waits still"), float(second))
+        claims.unclaimed({}, 60.0)
+        claims.unclaimed({B: "it waits again"}, 61.0)
+    assert [(each["reason"], each["seconds"]) for each in logs] == [
+        ("it waits", 10.0), ("it waits still", 20.0), ("it waits still", 40.0)
+    ]  # fmt: skip
+    assert logs[0] == {
+        "event": "partition_not_claimed",
+        "log_level": "warning",
+        "group": "g",
+        "partition": "t/0-1",
+        "more": 1,
+        "reason": "it waits",
+        "seconds": 10.0,
+    }
+
+
+@pytest.mark.asyncio
+async def test_status_and_log_say_why_a_partition_is_not_claimed(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("consumerd.member.consumer.blocked.FIRST_AFTER", 0.0)
+    group.topic("t", 2)
+    peer = group.zookeeper.session()
+    await peer.start()
+    group.zookeeper.put(owner_path("g", B), b"g_other-0", session_id=peer.session_id)
+    monitor = Monitor(parse({"group": {"id": "g", "topics": {"t": 1}}}, "test", environment=False), FakeClock())
+    with capture_logs() as logs:
+        member = await group.member()
+        monitor.main.watch(member.consumer)
+        await asyncio.wait_for(member.consumer.ready.wait(), 5.0)
+    (line,) = [each for each in logs if each["event"] == "partition_not_claimed"]
+    assert (line["partition"], line["more"], line["reason"]) == ("t/0-0", 1, "its owner node is being created")
+    group.zookeeper.disconnect(member.zk)
+    await group.until(lambda: member.consumer.blocked is None)
+    status = await read_status(monitor)
+    rows = {row["partition"]: (row["state"], row["not_consumed_because"]) for row in status["partitions"]}
+    assert rows["0-1"] == ("claiming", "there is no connection to ZooKeeper")
+    assert rows["0-0"][1] is None
+    assert "claiming: there is no connection to ZooKeeper" in render(status, word=None).decode()
+    group.zookeeper.reconnect(member.zk)
+    await peer.close()
+
+
 @pytest.mark.parametrize(
     ("data", "owner"), [(b"g_b-1-0", "g_b-1"), (b"kazoo", "kazoo"), (b"\xff", "\ufffd"), (b"", "")]
 )
