@@ -31,6 +31,7 @@ DOCUMENTS: Final = (
     "CHANGELOG.md",
     "SECURITY.md",
     "examples/README.md",
+    "tests/README.md",
 )
 _LINK: Final = re.compile(r"\]\((?!\w+:|#)([^)\s#]+)(#[^)\s]*)?\)")
 _IMAGES: Final = {".png", ".svg", ".jpg"}
@@ -42,7 +43,6 @@ _BOOSTS: Final = {
     "reference/library": 0.1,
     "performance": 0.2,
     "style": 0.1,
-    "long-runs": 0.1,
     "reading": 0.1,
 }
 _LANGUAGES: Final = {

@@ -11,6 +11,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from consumerd.group.coordinated_tables import PHASES
 from consumerd.group.membership_tables import HOLD, PHASE
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ IMAGES: Final = Path(__file__).parent / "images"
 DRAWINGS: Final[dict[str, tuple[str, Mapping[Any, Any]]]] = {
     "states-member.svg": ("The phases of a membership in ZooKeeper", PHASE),
     "states-partition.svg": ("The states of one partition at a member", HOLD),
+    "states-coordinated.svg": ("The phases of a membership that a broker coordinates", PHASES),
 }
 #: Half of the sizes of the picture, of the ellipse, and of a state's box.
 _CENTRE, _RADII, _BOX = (450.0, 300.0), (350.0, 250.0), (48.0, 18.0)

@@ -152,7 +152,7 @@ def test_metrics_page_has_what_the_code_has(reference: ModuleType, titles: dict[
 
 def test_drawings_of_states_have_what_the_code_has() -> None:
     states = module_of_docs("states")
-    assert set(states.DRAWINGS) == {"states-member.svg", "states-partition.svg"}
+    assert set(states.DRAWINGS) == {"states-member.svg", "states-partition.svg", "states-coordinated.svg"}
     for name, (title, table) in states.DRAWINGS.items():
         drawn = (ROOT / "docs" / "images" / name).read_text("utf-8")
         assert drawn == states.drawing(title, table), f"{name} is old: run python docs/states.py"
