@@ -367,23 +367,28 @@ async def test_seek_back_wins_until_written(commits: Commits) -> None:
     assert commits.stored == b"6"
 
 
+async def lose_reply(commits: Commits, position: int, *, carried_out: bool = True) -> None:
+    """Commit over a connection that breaks before the reply."""
+    real = commits.zk._zk
+    name = "multi" if commits.with_multi else "set"
+    call = getattr(real, name)
+
+    async def lose(*args: Any, **options: Any) -> Any:
+        setattr(real, name, call)
+        commits.server.cut_next_call(real, carried_out=carried_out)
+        return await call(*args, **options)
+
+    setattr(real, name, lose)
+    with pytest.raises(ConnectionLost):
+        await commits.commit(position)
+    commits.server.reconnect(real)
+
+
 @pytest.mark.parametrize("later", [5, 6])
 async def test_recognises_own_write_after_lost_reply(commits: Commits, later: int) -> None:
     await commits.commit(1)
-    real = commits.zk._zk
-    cut_during = "multi" if commits.with_multi else "set"
-    call = getattr(real, cut_during)
-
-    async def lose(*args: Any, **options: Any) -> Any:
-        setattr(real, cut_during, call)
-        commits.server.cut_next_call(real, carried_out=True)
-        return await call(*args, **options)
-
-    setattr(real, cut_during, lose)
-    with pytest.raises(ConnectionLost):
-        await commits.commit(5)
+    await lose_reply(commits, 5)
     assert commits.stored == b"5"
-    commits.server.reconnect(real)
     with capture_logs() as logs:
         assert (await commits.commit(later)).committed == {commits.partition}
     assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == []
@@ -634,18 +639,7 @@ async def test_seek_back_with_a_lost_reply_ends_when_it_is_found_written(commits
     """It is not written twice, and what others write afterwards is later than the seek."""
     await commits.commit(10)
     real = commits.zk._zk
-    name = "multi" if commits.with_multi else "set"
-    call = getattr(real, name)
-
-    async def lose(*args: Any, **options: Any) -> Any:
-        setattr(real, name, call)
-        commits.server.cut_next_call(real, carried_out=True)
-        return await call(*args, **options)
-
-    setattr(real, name, lose)
-    with pytest.raises(ConnectionLost):
-        await commits.commit(4)
-    commits.server.reconnect(real)
+    await lose_reply(commits, 4)
     before = await real.exists(offset_path(GROUP, commits.partition))
     assert (await commits.commit(4)).committed == {commits.partition}
     assert await real.exists(offset_path(GROUP, commits.partition)) == before
@@ -738,23 +732,6 @@ async def test_unclaimed_partition_is_lost_though_its_owner_has_gone_again() -> 
         result = await UnclaimedZooKeeperOffsetStore(Leaving(zk), GROUP).commit({partition: 5}, session_id=0)
         assert result.lost == {partition}
         assert stored(server, partition) is None
-
-
-async def lose_reply(commits: Commits, position: int, *, carried_out: bool = True) -> None:
-    """Commit over a connection that breaks before the reply."""
-    real = commits.zk._zk
-    name = "multi" if commits.with_multi else "set"
-    call = getattr(real, name)
-
-    async def lose(*args: Any, **options: Any) -> Any:
-        setattr(real, name, call)
-        commits.server.cut_next_call(real, carried_out=carried_out)
-        return await call(*args, **options)
-
-    setattr(real, name, lose)
-    with pytest.raises(ConnectionLost):
-        await commits.commit(position)
-    commits.server.reconnect(real)
 
 
 async def leads_to_load(commits: Commits) -> bool:
