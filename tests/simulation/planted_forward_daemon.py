@@ -6,26 +6,30 @@ others are where the daemon's runtime and the handler meet.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from consumerd.handlers.forward.feed import PartitionFeed
 from consumerd.handlers.forward.handler import ForwardHandler
 from consumerd.member.consumer.partition_work import PartitionWork
+from tests.simulation.defects import Defects
 from tests.simulation.planted_forward import MUTATIONS as OF_HANDLER
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from consumerd.base.partition import TopicPartition
     from consumerd.handlers import Batch
 
 _PATCH = mock.patch.object
+#: Defects that only faults of the handler's own simulation show: a partition that refuses, another cluster's messages.
+_OF_HANDLER_ALONE = {"deliveries_not_confirmed", "identity_of_another_cluster_found"}
+
+MUTATIONS = Defects({name: each for name, each in OF_HANDLER.items() if name not in _OF_HANDLER_ALONE})
 
 
-@contextmanager
+@MUTATIONS.add
 def marked_before_acknowledged() -> Iterator[None]:
     """Messages are marked as handled when they are sent."""
     deliver = PartitionFeed._deliver
@@ -38,7 +42,7 @@ def marked_before_acknowledged() -> Iterator[None]:
         yield
 
 
-@contextmanager
+@MUTATIONS.add
 def target_not_asked() -> Iterator[None]:
     """A partition continues at the committed offset, whatever the target has."""
 
@@ -53,7 +57,7 @@ def target_not_asked() -> Iterator[None]:
         yield
 
 
-@contextmanager
+@MUTATIONS.add
 def cancelled_at_once() -> Iterator[None]:
     """A drain cancels the handler instead of waiting for it."""
     drain = PartitionWork.drain
@@ -65,7 +69,7 @@ def cancelled_at_once() -> Iterator[None]:
         yield
 
 
-@contextmanager
+@MUTATIONS.add
 def all_marked_when_cancelled() -> Iterator[None]:
     """A handler that is cancelled counts its batch as handled."""
     forward = PartitionFeed.forward
@@ -78,15 +82,3 @@ def all_marked_when_cancelled() -> Iterator[None]:
 
     with cancelled_at_once(), _PATCH(PartitionFeed, "forward", forward_and_mark):
         yield
-
-
-#: Defects that only faults of the handler's own simulation show: a partition that refuses, another cluster's messages.
-_OF_HANDLER_ALONE = {"deliveries_not_confirmed", "identity_of_another_cluster_found"}
-
-MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
-    **{name: each for name, each in OF_HANDLER.items() if name not in _OF_HANDLER_ALONE},
-    **{
-        each.__name__: each
-        for each in (marked_before_acknowledged, target_not_asked, cancelled_at_once, all_marked_when_cancelled)
-    },
-}

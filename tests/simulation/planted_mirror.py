@@ -5,7 +5,7 @@ Strategy: as in `tests.simulation.planted`. Some of them are defects of the prod
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -17,38 +17,28 @@ from consumerd.net import ConnectionClosedError
 from consumerd.producer import UncertainError
 from consumerd.producer.v07.links import BrokerLinks
 from consumerd.producer.v07.sending import Sender
+from tests.simulation.defects import Defects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 _PATCH = mock.patch.object
+MUTATIONS = Defects()
 
 
-@contextmanager
-def not_confirmed() -> Iterator[None]:
+@MUTATIONS.instead(BrokerLinks, "_confirm")
+async def not_confirmed(self: BrokerLinks, connection: Any, topic: str) -> None:
     """A batch is handled when its bytes are on their way."""
 
-    async def confirm(self: BrokerLinks, connection: Any, topic: str) -> None:
-        """Leave it to the broker."""
 
-    with _PATCH(BrokerLinks, "_confirm", confirm):
-        yield
-
-
-@contextmanager
-def end_of_connection_ignored() -> Iterator[None]:
+@MUTATIONS.around(BrokerLinks, "_confirm")
+async def end_of_connection_ignored(confirm: Any, self: BrokerLinks, connection: Any, topic: str) -> None:
     """A batch whose connection ended before the confirmation counts as delivered."""
-    confirm = BrokerLinks._confirm
-
-    async def confirm_or_not(self: BrokerLinks, connection: Any, topic: str) -> None:
-        with suppress(ConnectionClosedError):
-            await confirm(self, connection, topic)
-
-    with _PATCH(BrokerLinks, "_confirm", confirm_or_not):
-        yield
+    with suppress(ConnectionClosedError):
+        await confirm(self, connection, topic)
 
 
-@contextmanager
+@MUTATIONS.add
 def sent_again_behind_the_next() -> Iterator[None]:
     """A batch whose connection ended is sent again after the next one."""
     attempt = Sender._attempt
@@ -67,30 +57,18 @@ def sent_again_behind_the_next() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def marked_before_sent() -> Iterator[None]:
+@MUTATIONS.around(MirrorHandler, "handle")
+async def marked_before_sent(handle: Any, self: MirrorHandler, batch: Batch) -> None:
     """Messages are marked as handled before they are sent."""
-    handle = MirrorHandler.handle
-
-    async def mark_and_handle(self: MirrorHandler, batch: Batch) -> None:
-        same = _unmarked(batch)
-        batch.mark(len(batch))
-        await handle(self, same)
-
-    with _PATCH(MirrorHandler, "handle", mark_and_handle):
-        yield
+    same = _unmarked(batch)
+    batch.mark(len(batch))
+    await handle(self, same)
 
 
-@contextmanager
-def marked_when_all_is_sent() -> Iterator[None]:
+@MUTATIONS.around(MirrorHandler, "handle")
+async def marked_when_all_is_sent(handle: Any, self: MirrorHandler, batch: Batch) -> None:
     """Another attempt sends messages again that the target has confirmed."""
-    handle = MirrorHandler.handle
-
-    async def handle_unmarked(self: MirrorHandler, batch: Batch) -> None:
-        await handle(self, _unmarked(batch))
-
-    with _PATCH(MirrorHandler, "handle", handle_unmarked):
-        yield
+    await handle(self, _unmarked(batch))
 
 
 def _unmarked(batch: Batch) -> Batch:
@@ -98,7 +76,7 @@ def _unmarked(batch: Batch) -> Batch:
     return Batch(batch.partition, batch._content, first=batch._first, length=len(batch))
 
 
-@contextmanager
+@MUTATIONS.add
 def placed_by_turns() -> Iterator[None]:
     """Batches go to the partitions of the target by turns."""
     counts = iter(range(1_000_000))
@@ -106,26 +84,6 @@ def placed_by_turns() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def topic_not_made() -> Iterator[None]:
+@MUTATIONS.instead(MirrorTopics, "ensure")
+async def topic_not_made(self: MirrorTopics, topic: str) -> None:
     """Messages are sent to a topic that is not registered yet: only its partition 0 is known."""
-
-    async def ensure(self: MirrorTopics, topic: str) -> None:
-        """Leave it to the first message."""
-
-    with _PATCH(MirrorTopics, "ensure", ensure):
-        yield
-
-
-MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
-    each.__name__: each
-    for each in (
-        not_confirmed,
-        end_of_connection_ignored,
-        sent_again_behind_the_next,
-        marked_before_sent,
-        marked_when_all_is_sent,
-        placed_by_turns,
-        topic_not_made,
-    )
-}

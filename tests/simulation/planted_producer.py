@@ -5,78 +5,42 @@ Strategy: as in `tests.simulation.planted`.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 from consumerd.base.errors import BrokerError
 from consumerd.producer.v08.delivery import BatchOutcome, ProduceRequests
 from consumerd.producer.v08.sender import Sender
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from consumerd.wire.v08.message_types import ProduceResponsePartitionResponse
+from tests.simulation.defects import Defects
 
 _PATCH = mock.patch.object
+MUTATIONS = Defects()
 
 
-@contextmanager
-def renumbered_when_sent_again() -> Iterator[None]:
+@MUTATIONS.around(Sender, "_put_off")
+def renumbered_when_sent_again(put_off: Any, self: Sender, queue: Any, error: Any) -> None:
     """A batch gets other sequence numbers, of another producer id, with each attempt."""
-    put_off = Sender._put_off
-
-    def forget_and_put_off(self: Sender, queue: Any, error: Any) -> None:
-        queue.sealed[0].sequence = -1
-        self._exchange.forget(queue)
-        put_off(self, queue, error)
-
-    with _PATCH(Sender, "_put_off", forget_and_put_off):
-        yield
+    queue.sealed[0].sequence = -1
+    self._exchange.forget(queue)
+    put_off(self, queue, error)
 
 
-@contextmanager
-def next_batch_first() -> Iterator[None]:
+@MUTATIONS.around(Sender, "_put_off")
+def next_batch_first(put_off: Any, self: Sender, queue: Any, error: Any) -> None:
     """A batch that is tried again goes behind those that wait."""
-    put_off = Sender._put_off
-
-    def put_off_and_rotate(self: Sender, queue: Any, error: Any) -> None:
-        put_off(self, queue, error)
-        queue.sealed.rotate(-1)
-
-    with _PATCH(Sender, "_put_off", put_off_and_rotate):
-        yield
+    put_off(self, queue, error)
+    queue.sealed.rotate(-1)
 
 
-@contextmanager
-def acknowledged_when_sent() -> Iterator[None]:
+@MUTATIONS.around(Sender, "_answered")
+def acknowledged_when_sent(answered: Any, self: Sender, broker: Any, queues: Any, outcomes: Any) -> None:
     """A request whose connection breaks counts as delivered."""
-    answered = Sender._answered
-
-    def answered_without_error(self: Sender, broker: Any, queues: Any, outcomes: Any) -> None:
-        if isinstance(outcomes, BrokerError):
-            outcomes = {queue.partition: BatchOutcome(None) for queue in queues}
-        answered(self, broker, queues, outcomes)
-
-    with _PATCH(Sender, "_answered", answered_without_error):
-        yield
+    if isinstance(outcomes, BrokerError):
+        outcomes = {queue.partition: BatchOutcome(None) for queue in queues}
+    answered(self, broker, queues, outcomes)
 
 
-@contextmanager
-def refusal_not_read() -> Iterator[None]:
+@MUTATIONS.around(ProduceRequests, "_outcome")
+def refusal_not_read(outcome: Any, self: ProduceRequests, partition: Any, part: dict[str, Any]) -> Any:
     """The error code of a partition is not looked at."""
-    outcome = ProduceRequests._outcome
-
-    def outcome_without_error(
-        self: ProduceRequests, partition: Any, part: ProduceResponsePartitionResponse
-    ) -> BatchOutcome:
-        return outcome(self, partition, {**part, "error_code": 0})
-
-    with _PATCH(ProduceRequests, "_outcome", outcome_without_error):
-        yield
-
-
-MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
-    each.__name__: each
-    for each in (renumbered_when_sent_again, next_batch_first, acknowledged_when_sent, refusal_not_read)
-}
+    return outcome(self, partition, {**part, "error_code": 0})

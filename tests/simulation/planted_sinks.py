@@ -9,12 +9,10 @@ Strategy: as in `tests.simulation.planted`. `python -m tests.simulation.planted_
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import os
-import sys
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -23,7 +21,7 @@ from consumerd.handlers.builtin import ranges
 from consumerd.handlers.builtin.disk import OsDisk
 from consumerd.handlers.builtin.range_folders import RangeFolders, WriterFolder
 from consumerd.handlers.builtin.range_logs import last_log
-from tests.simulation.base_schedule import ScheduleError
+from tests.simulation.defects import Defects, main
 from tests.simulation.sink_schedule import KINDS, SinkSchedule
 
 if TYPE_CHECKING:
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
     from consumerd.handlers import Batch
 
 _PATCH = mock.patch.object
+MUTATIONS = Defects()
 
 
 # -- what is durable when
@@ -52,7 +51,7 @@ def _write_unsynced(self: OsDisk, path: Path, pieces: Iterable[bytes]) -> None:
                 rest = rest[system.write(descriptor, rest) :]
 
 
-@contextmanager
+@MUTATIONS.add
 def renamed_before_synced() -> Iterator[None]:
     """A file is synced only when it has its name already."""
     rename = OsDisk.rename
@@ -66,18 +65,16 @@ def renamed_before_synced() -> Iterator[None]:
         yield
 
 
-@contextmanager
+@MUTATIONS.add
 def never_synced() -> Iterator[None]:
     """The names of files are durable, their bytes are left to the system."""
     with _PATCH(OsDisk, "write", _write_unsynced):
         yield
 
 
-@contextmanager
-def names_not_synced() -> Iterator[None]:
+@MUTATIONS.instead(OsDisk, "sync_directory")
+def names_not_synced(self: Any, directory: Any) -> None:
     """A range is confirmed before its name is durable."""
-    with _PATCH(OsDisk, "sync_directory", lambda self, directory: None):
-        yield
 
 
 class _Unsynced(OsDisk):
@@ -90,42 +87,34 @@ class _Unsynced(OsDisk):
         """Leave it to the system."""
 
 
-@contextmanager
+@MUTATIONS.add
 def takeover_not_synced() -> Iterator[None]:
     """A new owner continues behind a range whose writer did not live to sync its name."""
     with _take_over_on(_Unsynced()):
         yield
 
 
-@contextmanager
-def found_directory_not_synced() -> Iterator[None]:
+@MUTATIONS.instead(OsDisk, "make_directory")
+def found_directory_not_synced(self: OsDisk, directory: Path) -> None:
     """A directory that another process made is used, though that process may not have lived to sync its name."""
-
-    def make_directory(self: OsDisk, directory: Path) -> None:
-        missing = []
-        while not directory.is_dir():
-            missing.append(directory)
-            directory = directory.parent
-        for path in reversed(missing):
-            with contextlib.suppress(FileExistsError):
-                path.mkdir()
-            self.sync_directory(path.parent)
-
-    with _PATCH(OsDisk, "make_directory", make_directory):
-        yield
+    missing = []
+    while not directory.is_dir():
+        missing.append(directory)
+        directory = directory.parent
+    for path in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            path.mkdir()
+        self.sync_directory(path.parent)
 
 
-@contextmanager
-def written_in_place() -> Iterator[None]:
+@MUTATIONS.instead(RangeFolders, "store")
+def written_in_place(
+    self: RangeFolders, folder: WriterFolder, batch: Batch, pieces: Callable[[], Iterator[bytes]]
+) -> None:
     """A file has its name from the beginning, and is synced before it is confirmed."""
-
-    def store(self: RangeFolders, folder: WriterFolder, batch: Batch, pieces: Callable[[], Iterator[bytes]]) -> None:
-        self._disk.write(folder.path / folder.stored.range_name(batch, self._suffix), pieces())
-        self._disk.sync_directory(folder.path)
-        folder.stored = folder.stored.with_batch(batch)
-
-    with _PATCH(RangeFolders, "store", store):
-        yield
+    self._disk.write(folder.path / folder.stored.range_name(batch, self._suffix), pieces())
+    self._disk.sync_directory(folder.path)
+    folder.stored = folder.stored.with_batch(batch)
 
 
 # -- who may write
@@ -147,92 +136,29 @@ class _Unfenced(OsDisk):
         """Leave it to its writer."""
 
 
-@contextmanager
+@MUTATIONS.add
 def former_owner_not_fenced() -> Iterator[None]:
     """A takeover leaves the folders of other writers as they are."""
     with _take_over_on(_Unfenced()):
         yield
 
 
-@contextmanager
-def looked_before_fenced() -> Iterator[None]:
+@MUTATIONS.around(RangeFolders, "take_over")
+def looked_before_fenced(take_over: Any, self: RangeFolders, topic: str, partition: str) -> Any:
     """A takeover looks where the ranges end, and then ends the writing of others."""
-    take_over = RangeFolders.take_over
-
-    def look_and_take_over(self: RangeFolders, topic: str, partition: str) -> WriterFolder:
-        path = self._directory / topic / partition
-        names = self._disk.names(path) if path.is_dir() else []
-        stored, _ = last_log(path, names, self._suffix)
-        folder = take_over(self, topic, partition)
-        folder.stored = stored
-        return folder
-
-    with _PATCH(RangeFolders, "take_over", look_and_take_over):
-        yield
+    path = self._directory / topic / partition
+    names = self._disk.names(path) if path.is_dir() else []
+    stored, _ = last_log(path, names, self._suffix)
+    folder = take_over(self, topic, partition)
+    folder.stored = stored
+    return folder
 
 
-@contextmanager
-def thread_left_behind() -> Iterator[None]:
+@MUTATIONS.instead(ranges, "in_thread")
+async def thread_left_behind(work: Callable[[], Any], *, interrupt: Callable[[], None] | None = None) -> Any:
     """A handler that is cancelled returns at once; its thread continues."""
-
-    async def in_thread(work: Callable[[], Any], *, interrupt: Callable[[], None] | None = None) -> Any:
-        return await asyncio.to_thread(work)
-
-    with _PATCH(ranges, "in_thread", in_thread):
-        yield
-
-
-MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
-    each.__name__: each
-    for each in (
-        renamed_before_synced,
-        never_synced,
-        names_not_synced,
-        takeover_not_synced,
-        found_directory_not_synced,
-        written_in_place,
-        former_owner_not_fenced,
-        looked_before_fenced,
-        thread_left_behind,
-    )
-}
-
-
-def finding(
-    mutation: str, seeds: Iterable[int], *, kind: str | None = None, at_least: int = 0
-) -> Iterator[tuple[int, str]]:
-    """The seeds that fail while the defect is there, and how; no more than `at_least`, unless that is 0.
-
-    `kind`: of schedule, instead of the one that each seed chooses.
-    """
-    found = 0
-    with MUTATIONS[mutation]():
-        for seed in seeds:
-            try:
-                SinkSchedule(seed, kind).run()
-            except ScheduleError as error:
-                found += 1
-                yield seed, str(error).partition("\n")[0]
-                if found == at_least:
-                    return
-
-
-def main() -> None:
-    """For people."""
-    parser = argparse.ArgumentParser(description="Say which seeds find defects of exactly-once files.")
-    parser.add_argument("names", nargs="*", default=list(MUTATIONS), metavar="name", help=", ".join(MUTATIONS))
-    parser.add_argument("--seeds", default="0-300", help="from which to which, the last one not included")
-    parser.add_argument("--at-least", type=int, default=3, help="so many per defect are enough; 0 for all there are")
-    parser.add_argument("--kind", choices=sorted(set(KINDS)), help="of schedule, for all seeds")
-    arguments = parser.parse_args()
-    first, _, end = arguments.seeds.partition("-")
-    for name in arguments.names:
-        for seed, headline in finding(
-            name, range(int(first), int(end)), kind=arguments.kind, at_least=arguments.at_least
-        ):
-            sys.stdout.write(f"{name:32} {seed:6}  {headline}\n")
-            sys.stdout.flush()
+    return await asyncio.to_thread(work)
 
 
 if __name__ == "__main__":
-    main()
+    main(MUTATIONS, SinkSchedule, KINDS)

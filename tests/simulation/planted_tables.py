@@ -8,21 +8,23 @@ Strategy: as in `tests.simulation.planted`.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from asyncpg import Connection
 
 from consumerd.handlers.builtin.postgres import PostgresHandler
+from tests.simulation.defects import Defects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
-    from consumerd.base.partition import LogId, TopicPartition
+    from consumerd.base.partition import TopicPartition
     from consumerd.handlers import Batch
 
 _PATCH = mock.patch.object
+MUTATIONS = Defects()
 _fetch_row = Connection.fetchrow
 
 
@@ -35,32 +37,26 @@ def _rewritten(old: str, new: str) -> AbstractContextManager[Any]:
     return _PATCH(Connection, "fetchrow", fetch_row)
 
 
-@contextmanager
+@MUTATIONS.add
 def row_not_locked() -> Iterator[None]:
     """A transaction looks whether the partition is its own, and another member may take it over before the commit."""
     with _rewritten("FOR UPDATE", ""):
         yield
 
 
-@contextmanager
+@MUTATIONS.add
 def epoch_not_raised() -> Iterator[None]:
     """A takeover leaves the number of the owner as it is."""
     with _rewritten("epoch = p.epoch + 1", "epoch = p.epoch"):
         yield
 
 
-@contextmanager
-def epoch_not_checked() -> Iterator[None]:
+@MUTATIONS.around(PostgresHandler, "_take")
+async def epoch_not_checked(take: Any, self: PostgresHandler, partition: TopicPartition) -> Any:
     """A former owner stores its batch when it continues."""
-    take = PostgresHandler._take
-
-    async def take_any(self: PostgresHandler, partition: TopicPartition) -> tuple[int | None, LogId]:
-        found = await take(self, partition)
-        self._claims[partition].epoch = mock.ANY
-        return found
-
-    with _PATCH(PostgresHandler, "_take", take_any):
-        yield
+    found = await take(self, partition)
+    self._claims[partition].epoch = mock.ANY
+    return found
 
 
 async def _handle(self: PostgresHandler, batch: Batch, parts: tuple[Any, ...]) -> None:
@@ -104,30 +100,24 @@ def _position_only(connection: Any) -> Any:
     return _Without(connection, "copy_records_to_table")
 
 
-@contextmanager
-def rows_before_position() -> Iterator[None]:
+@MUTATIONS.instead(PostgresHandler, "handle")
+def rows_before_position(self: Any, batch: Any) -> Any:
     """The rows are committed, and then the position."""
-    with _PATCH(PostgresHandler, "handle", lambda self, batch: _handle(self, batch, (_rows_only, _position_only))):
-        yield
+    return _handle(self, batch, (_rows_only, _position_only))
 
 
-@contextmanager
-def position_before_rows() -> Iterator[None]:
+@MUTATIONS.instead(PostgresHandler, "handle")
+async def position_before_rows(self: PostgresHandler, batch: Batch) -> None:
     """The position is committed, and then the rows: a crash in between loses them."""
-
-    async def copy(self: PostgresHandler, batch: Batch) -> None:
-        position = _position_only
-        await _handle(self, batch, (position,))
-        claim = self._claims[batch.partition]
-        async with self._require_pool().acquire() as connection, connection.transaction():
-            row = await connection.fetchrow(
-                f"SELECT {self._columns} FROM {self._positions} FOR UPDATE", self._group, *batch.partition
-            )
-            if row["epoch"] == claim.epoch:
-                await self._store(_AsNew(connection), batch, claim)
-
-    with _PATCH(PostgresHandler, "handle", copy):
-        yield
+    position = _position_only
+    await _handle(self, batch, (position,))
+    claim = self._claims[batch.partition]
+    async with self._require_pool().acquire() as connection, connection.transaction():
+        row = await connection.fetchrow(
+            f"SELECT {self._columns} FROM {self._positions} FOR UPDATE", self._group, *batch.partition
+        )
+        if row["epoch"] == claim.epoch:
+            await self._store(_AsNew(connection), batch, claim)
 
 
 class _AsNew:
@@ -144,57 +134,25 @@ class _AsNew:
         return {**row, "next_offset": None}
 
 
-@contextmanager
-def outcome_of_commit_forgotten() -> Iterator[None]:
+@MUTATIONS.instead(PostgresHandler, "handle")
+async def outcome_of_commit_forgotten(self: PostgresHandler, batch: Batch) -> None:
     """A batch whose commit was not confirmed is taken for one of a recreated topic."""
-
-    async def handle(self: PostgresHandler, batch: Batch) -> None:
-        if batch.partition not in self._claims:
-            await self._take(batch.partition)
-        claim = self._claims[batch.partition]
-        async with self._require_pool().acquire() as connection, connection.transaction():
-            await self._store(connection, batch, claim)
-        batch.mark(len(batch))
-
-    with _PATCH(PostgresHandler, "handle", handle):
-        yield
+    if batch.partition not in self._claims:
+        await self._take(batch.partition)
+    claim = self._claims[batch.partition]
+    async with self._require_pool().acquire() as connection, connection.transaction():
+        await self._store(connection, batch, claim)
+    batch.mark(len(batch))
 
 
-@contextmanager
-def overlap_stored_again() -> Iterator[None]:
+@MUTATIONS.around(PostgresHandler, "_store")
+async def overlap_stored_again(store: Any, self: PostgresHandler, connection: Any, batch: Batch, claim: Any) -> None:
     """A batch that lies before the position is stored once more."""
-    store = PostgresHandler._store
-
-    async def store_again(self: PostgresHandler, connection: Any, batch: Batch, claim: Any) -> None:
-        await store(self, _AsNew(connection), batch, claim)
-
-    with _PATCH(PostgresHandler, "_store", store_again):
-        yield
+    await store(self, _AsNew(connection), batch, claim)
 
 
-@contextmanager
-def confirmed_before_commit() -> Iterator[None]:
+@MUTATIONS.around(PostgresHandler, "handle")
+async def confirmed_before_commit(handle: Any, self: PostgresHandler, batch: Batch) -> None:
     """A batch counts as handled before its transaction is committed."""
-    handle = PostgresHandler.handle
-
-    async def mark_and_handle(self: PostgresHandler, batch: Batch) -> None:
-        batch.mark(len(batch))
-        await handle(self, batch)
-
-    with _PATCH(PostgresHandler, "handle", mark_and_handle):
-        yield
-
-
-MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
-    each.__name__: each
-    for each in (
-        row_not_locked,
-        epoch_not_raised,
-        epoch_not_checked,
-        rows_before_position,
-        position_before_rows,
-        outcome_of_commit_forgotten,
-        overlap_stored_again,
-        confirmed_before_commit,
-    )
-}
+    batch.mark(len(batch))
+    await handle(self, batch)

@@ -5,8 +5,7 @@ Strategy: as in `tests.simulation.planted`. Three of them are in `planted_mirror
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 from consumerd.net import ConnectError
@@ -14,76 +13,42 @@ from consumerd.producer import AsyncProducer
 from consumerd.producer.v07 import links
 from consumerd.producer.v07.dispatch import Dispatch
 from consumerd.producer.v07.links import BrokerLinks
-from tests.simulation.planted_mirror import end_of_connection_ignored, not_confirmed, sent_again_behind_the_next
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from tests.simulation.defects import Defects
+from tests.simulation.planted_mirror import MUTATIONS as OF_MIRROR
 
 _PATCH = mock.patch.object
+MUTATIONS = Defects(
+    {each: OF_MIRROR[each] for each in ("not_confirmed", "end_of_connection_ignored", "sent_again_behind_the_next")}
+)
 
 
-@contextmanager
-def uncertain_called_unsent() -> Iterator[None]:
+@MUTATIONS.instead(links, "_uncertain")
+def uncertain_called_unsent(error: Any) -> Any:
     """A connection that ended behind a batch counts as one that could not be made."""
-    with _PATCH(links, "_uncertain", lambda error: ConnectError(str(error))):
-        yield
+    return ConnectError(str(error))
 
 
-@contextmanager
-def lost_connection_forgotten() -> Iterator[None]:
+@MUTATIONS.around(BrokerLinks, "_connected")
+async def lost_connection_forgotten(connected: Any, self: BrokerLinks, address: Any, link: Any) -> Any:
     """A connection that ended with something unconfirmed on it is replaced, and no flush reports it."""
-    connected = BrokerLinks._connected
-
-    async def connected_anew(self: BrokerLinks, address: Any, link: Any) -> Any:
-        if link.connection is not None and link.connection.closed:
-            link.unconfirmed = None
-        return await connected(self, address, link)
-
-    with _PATCH(BrokerLinks, "_connected", connected_anew):
-        yield
+    if link.connection is not None and link.connection.closed:
+        link.unconfirmed = None
+    return await connected(self, address, link)
 
 
-@contextmanager
-def failures_not_reported() -> Iterator[None]:
+@MUTATIONS.instead(Dispatch, "failed")
+def failures_not_reported(self: Any, events: Any, error: Any) -> None:
     """Messages that were given up are not reported."""
-    with _PATCH(Dispatch, "failed", lambda self, events, error: None):
-        yield
 
 
-@contextmanager
-def flushed_without_the_queue() -> Iterator[None]:
+@MUTATIONS.instead(AsyncProducer, "flush")
+async def flushed_without_the_queue(self: AsyncProducer) -> None:
     """A flush of an asynchronous producer does not wait for what is queued."""
-
-    async def flush(self: AsyncProducer) -> None:
-        await self._producer.flush()
-
-    with _PATCH(AsyncProducer, "flush", flush):
-        yield
+    await self._producer.flush()
 
 
-@contextmanager
-def closed_without_the_queue() -> Iterator[None]:
+@MUTATIONS.around(AsyncProducer, "_drain")
+async def closed_without_the_queue(drain: Any, self: AsyncProducer, timeout: float | None) -> None:
     """A close of an asynchronous producer leaves out what is queued."""
-    drain = AsyncProducer._drain
-
-    async def drain_nothing(self: AsyncProducer, timeout: float | None) -> None:
-        self._queue.abandon()
-        await drain(self, timeout)
-
-    with _PATCH(AsyncProducer, "_drain", drain_nothing):
-        yield
-
-
-MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
-    each.__name__: each
-    for each in (
-        not_confirmed,
-        end_of_connection_ignored,
-        sent_again_behind_the_next,
-        uncertain_called_unsent,
-        lost_connection_forgotten,
-        failures_not_reported,
-        flushed_without_the_queue,
-        closed_without_the_queue,
-    )
-}
+    self._queue.abandon()
+    await drain(self, timeout)

@@ -12,7 +12,8 @@ import pytest
 
 from tests.simulation import test_groups as groups
 from tests.simulation import test_handover as handover
-from tests.simulation.planted import MUTATIONS, finding
+from tests.simulation.defects import finding
+from tests.simulation.planted import MUTATIONS
 from tests.simulation.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ DIRECTED: dict[str, tuple[Callable[[], None], str]] = {
 @pytest.mark.parametrize("mutation", KNOWN)
 def test_simulation_finds_a_planted_defect(mutation: str) -> None:
     kind, seeds = KNOWN[mutation]
-    found = list(finding(mutation, seeds, kind=kind, at_least=1))
+    found = list(finding(MUTATIONS[mutation], Schedule, seeds, kind=kind, at_least=1))
     assert found, f"{mutation} is not found by seeds {seeds} of kind {kind} any more"
     Schedule(found[0][0], kind).run()  # without the defect nothing is wrong
 
@@ -91,4 +92,4 @@ def test_every_planted_defect_has_a_check() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("mutation", KNOWN)
 def test_random_schedules_find_each_planted_defect(mutation: str) -> None:
-    assert list(finding(mutation, range(2000), at_least=1))
+    assert list(finding(MUTATIONS[mutation], Schedule, range(2000), at_least=1))

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.base.errors import HandlerFailedError
-from tests.simulation.planted_sinks import MUTATIONS, finding
+from tests.simulation.defects import finding
+from tests.simulation.planted_sinks import MUTATIONS
 from tests.simulation.playing import LONG_SEEDS, ONE, blocks, one_alone, play_all
 from tests.simulation.sink_crashes import FOLDER_LOST, Fault, Story, crash, zombie
 from tests.simulation.sink_schedule import KINDS, Outcome, SinkSchedule
@@ -179,4 +180,4 @@ def test_every_planted_defect_of_sinks_has_a_check() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("mutation", KINDS_FOR)
 def test_random_schedules_find_a_planted_defect_of_sinks(mutation: str) -> None:
-    assert list(finding(mutation, range(1000), kind=KINDS_FOR[mutation], at_least=1))
+    assert list(finding(MUTATIONS[mutation], SinkSchedule, range(1000), kind=KINDS_FOR[mutation], at_least=1))

@@ -1,0 +1,103 @@
+"""Tables of defects that are put in place in memory, and which schedules find them.
+
+    MUTATIONS = Defects()
+
+    @MUTATIONS.instead(OwnedPartitions, "check_committed")
+    async def set_back_stays(self: OwnedPartitions) -> None:
+        \"""The offsets of idle partitions are not checked for writes of another process.\"""
+
+Strategy: a defect is known by the name of its function. Patching makes sure that what it is to replace is there: one
+that has lost its target fails instead of planting nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+from unittest import mock
+
+from tests.simulation.base_schedule import BaseSchedule, ScheduleError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    _Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class Defects(dict[str, "Callable[[], AbstractContextManager[Any]]"]):
+    """Defects by name; each call makes a context in which the defect is there."""
+
+    def add(self, plant: Callable[[], Iterator[None]]) -> Callable[[], AbstractContextManager[None]]:
+        """Decorate a generator that plants the defect, yields, and removes it."""
+        made = self[plant.__name__] = contextmanager(plant)
+        return made
+
+    def instead(self, owner: Any, attribute: str) -> Callable[[_Function], _Function]:
+        """Decorate a function that stands for `owner`'s."""
+
+        def note(function: _Function) -> _Function:
+            self[function.__name__] = functools.partial(mock.patch.object, owner, attribute, function)
+            return function
+
+        return note
+
+    def around(self, owner: Any, attribute: str) -> Callable[[_Function], _Function]:
+        """Decorate a function that stands for `owner`'s, which it gets first."""
+
+        def note(function: _Function) -> _Function:
+            def plant() -> AbstractContextManager[Any]:
+                original = getattr(owner, attribute)
+
+                def replaced(*arguments: Any, **options: Any) -> Any:
+                    return function(original, *arguments, **options)
+
+                return mock.patch.object(owner, attribute, replaced)
+
+            self[function.__name__] = plant
+            return function
+
+        return note
+
+
+def finding(
+    plant: Callable[[], AbstractContextManager[Any]],
+    make: Callable[[int, str | None], BaseSchedule[Any, Any]],
+    seeds: Iterable[int],
+    *,
+    kind: str | None = None,
+    at_least: int = 0,
+) -> Iterator[tuple[int, str]]:
+    """The seeds that fail while the defect is there, and how; no more than `at_least`, unless that is 0.
+
+    `kind`: of schedule, instead of the one that each seed chooses.
+    """
+    found = 0
+    with plant():
+        for seed in seeds:
+            try:
+                make(seed, kind).run()
+            except ScheduleError as error:
+                found += 1
+                yield seed, str(error).partition("\n")[0]
+                if found == at_least:
+                    return
+
+
+def main(defects: Defects, make: Callable[[int, str | None], BaseSchedule[Any, Any]], kinds: Sequence[str]) -> None:
+    """For people."""
+    parser = argparse.ArgumentParser(description="Say which seeds find defects that are put back.")
+    parser.add_argument("names", nargs="*", default=list(defects), metavar="name", help=", ".join(defects))
+    parser.add_argument("--seeds", default="0-300", help="from which to which, the last one not included")
+    parser.add_argument("--at-least", type=int, default=3, help="so many per defect are enough; 0 for all there are")
+    parser.add_argument("--kind", choices=sorted(set(kinds)), help="of schedule, for all seeds")
+    arguments = parser.parse_args()
+    first, _, end = arguments.seeds.partition("-")
+    seeds = range(int(first), int(end))
+    for name in arguments.names:
+        found = finding(defects[name], make, seeds, kind=arguments.kind, at_least=arguments.at_least)
+        for seed, headline in found:
+            sys.stdout.write(f"{name:32} {seed:6}  {headline}\n")
+            sys.stdout.flush()
