@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from consumerd.base.clock import SystemClock
-from consumerd.base.errors import IdTakenError
 from consumerd.demo import ZooKeeperServer
 from consumerd.net.zk import Session
 from consumerd.net.zk.errors import NoNode
@@ -79,17 +78,6 @@ async def _is(zk: Session, path: str, expected: str | None) -> bool:
     return await value(zk, path) == expected
 
 
-async def test_rejects_the_id_of_a_live_broker(zk_root: str, tmp_path: Path) -> None:
-    async with session(zk_root, 1.0) as one, session(zk_root, 1.0) as two, make(tmp_path / "a", one):
-        before = await value(one, "/brokers/ids/0")
-        with pytest.raises(
-            IdTakenError,
-            match=r"broker id 0 is already registered in ZooKeeper by another live broker .* another --broker-id",
-        ):
-            await make(tmp_path / "b", two).start()
-        assert await value(one, "/brokers/ids/0") == before
-
-
 async def test_writes_a_deleted_address_again(zk_root: str, tmp_path: Path) -> None:
     async with session(zk_root) as observer, session(zk_root) as zk, make(tmp_path, zk):
         before = await value(observer, "/brokers/ids/0")
@@ -100,38 +88,6 @@ async def test_writes_a_deleted_address_again(zk_root: str, tmp_path: Path) -> N
             return now is not None and now != before  # a new millisecond in it
 
         await until(again)
-
-
-async def test_serves_on_and_registers_all_other_topics_where_an_acl_denies_one(zk_root: str, tmp_path: Path) -> None:
-    (tmp_path / "party\U0001f388-0").mkdir()  # of another broker: no ZooKeeper node can have this name
-    async with (
-        session(zk_root) as observer,
-        Session(
-            zk_root,
-            clock=SystemClock(),
-            rng=random.Random(),
-            session_timeout=4.0,
-            auth=[("digest", "operator:hush")],
-            acl="creator-all",
-        ) as operator,
-    ):
-        await observer.ensure("/brokers/topics")
-        await operator.ensure("/brokers/topics/closed")
-        async with session(zk_root) as zk, make(tmp_path, zk) as broker:
-            for topic in ("closed", "words"):
-                await produce(broker, topic)
-            await until(lambda: _is(observer, "/brokers/topics/words/0", "3"))
-            await until(lambda: _true(broker.topics_not_registered == 2))
-            await observer.delete("/brokers/topics/words/0")
-            await until(lambda: _is(observer, "/brokers/topics/words/0", "3"))
-            await operator.delete("/brokers/topics/closed")
-            await until(lambda: _is(observer, "/brokers/topics/closed/0", "3"))
-            await until(lambda: _true(broker.topics_not_registered == 1))
-            assert broker.registered
-
-
-async def _true(value: bool) -> bool:
-    return value
 
 
 async def test_registers_everything_again_after_the_session_expired(

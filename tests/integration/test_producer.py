@@ -28,7 +28,6 @@ from consumerd.producer import (
 from consumerd.storage.broker import Broker, BrokerConfig
 from consumerd.testing.fault_proxy import Direction, FaultProxy
 from consumerd.wire.errors import InvalidTopicError
-from consumerd.wire.registry.errors import DialectError
 from consumerd.wire.v07 import Codec, FetchRequest, decode_batch, decode_fetch_response, iter_outer
 
 if TYPE_CHECKING:
@@ -320,18 +319,6 @@ async def test_concurrent_sends_share_a_connection_and_survive_a_cancelled_one(t
         assert [p for p in payloads if p != b"25"] == [b"%02d" % n for n in range(50) if n != 25]
 
 
-async def test_raises_the_error_of_the_block_rather_than_that_of_the_flush(tmp_path: Path) -> None:
-    async with make_broker(tmp_path) as broker:
-
-        async def fail() -> None:
-            async with make_producer(broker.port, confirm=False) as producer:
-                await producer.send("t", [b"x"], partition=99)
-                raise KeyError
-
-        with pytest.raises(KeyError):
-            await fail()
-
-
 # ZooKeeper.
 
 
@@ -385,66 +372,6 @@ async def test_sends_to_partition_0_until_a_new_topic_is_registered(zk_root: str
             assert sum(map(len, by_candidate)) == 40 + sent
 
 
-async def test_sends_a_share_of_a_topic_to_a_new_broker(zk_root: str, tmp_path: Path) -> None:
-    async with (
-        session(zk_root) as zk,
-        session(zk_root) as mine,
-        make_broker(tmp_path / "0", zookeeper=zk, broker_id=0) as zero,
-    ):
-        router = ZooKeeperRouter(mine, rng=random.Random(5))
-        async with make_producer(router) as producer:
-
-            async def spread_over(candidates: set[tuple[int, int]]) -> None:
-                async def reached() -> bool:
-                    await producer.send("t", [b"x"])
-                    return {(await router.route("t", None, None))[1:] for _ in range(100)} == candidates
-
-                await until(reached)
-
-            on_zero = {(zero.port, 0), (zero.port, 1)}
-            await spread_over(on_zero)
-            async with make_broker(tmp_path / "1", zookeeper=zk, broker_id=1) as one:
-                await spread_over(on_zero | {(one.port, 0), (one.port, 1)})
-                assert await stored(one.port, "t", 0)
-
-
-async def test_sends_to_partition_0_of_brokers_without_the_topic(zk_root: str) -> None:
-    async with session(zk_root) as zk, session(zk_root) as mine:
-        for path, data in {
-            "/brokers/ids/0": b"somebody-1:127.0.0.1:9000",
-            "/brokers/ids/1": b"somebody-1:127.0.0.1:9001",
-            "/brokers/topics/t/0": b"2",
-        }.items():
-            await zk.ensure(path.rpartition("/")[0])
-            await zk.create(path, data)
-        router = ZooKeeperRouter(mine, rng=random.Random(5))
-
-        async def routes(partition: int | None = None) -> list[tuple[int, int]]:
-            return sorted({(await router.route("t", None, partition))[1:] for _ in range(100)})
-
-        candidates = [(9000, 0), (9000, 1), (9001, 0)]
-        assert await routes() == candidates
-        for key in ("a", "b", "c", "d", "hello"):
-            assert (await router.route("t", key, None))[1:] == candidates[key_index(key, 3)]
-        assert await routes(0) == [(9000, 0), (9001, 0)]
-        assert await routes(1) == [(9000, 1)]  # whether broker 1 will have one is not known
-
-        async def reached(candidates: list[tuple[int, int]]) -> None:
-            async def look() -> bool:
-                return await routes() == candidates
-
-            await until(look)
-
-        await zk.create("/brokers/ids/2", b"somebody-1:127.0.0.1:9002")
-        await reached([(9000, 0), (9000, 1), (9001, 0), (9002, 0)])
-        await zk.create("/brokers/topics/t/1", b"3")
-        await reached([(9000, 0), (9000, 1), (9001, 0), (9001, 1), (9001, 2), (9002, 0)])
-        await zk.delete("/brokers/topics/t/0")
-        await zk.delete("/brokers/ids/0")
-        await reached([(9001, 0), (9001, 1), (9001, 2), (9002, 0)])
-        await router.close()
-
-
 async def test_follows_a_broker_to_another_port(zk_root: str, tmp_path: Path) -> None:
     async with session(zk_root) as zk, session(zk_root) as mine:
         router = ZooKeeperRouter(mine, rng=random.Random(5))
@@ -464,68 +391,6 @@ async def test_follows_a_broker_to_another_port(zk_root: str, tmp_path: Path) ->
                     await until(there)
                     await producer.send("t", [b"%d" % life], partition=0)
                     assert (await stored(port, "t", 0))[-1] == b"%d" % life
-
-
-async def test_notices_a_changed_partition_count(zk_root: str) -> None:
-    async with session(zk_root) as zk, session(zk_root) as mine:
-        await zk.ensure("/brokers/ids")
-        await zk.create("/brokers/ids/3", b"somebody-1:127.0.0.1:9092")
-        await zk.ensure("/brokers/topics/t")
-        await zk.create("/brokers/topics/t/3", b"1")
-        router = ZooKeeperRouter(mine, rng=random.Random(5))
-        assert await router.route("t", None, None) == ("127.0.0.1", 9092, 0)
-        await zk.set("/brokers/topics/t/3", b"4")
-
-        async def grown() -> bool:
-            return {(await router.route("t", None, None)).partition for _ in range(100)} == {0, 1, 2, 3}
-
-        await until(grown)
-        await zk.delete("/brokers/ids/3")
-        await zk.create("/brokers/ids/3", b"127.0.0.1:9093")  # the short form
-
-        async def moved() -> bool:
-            try:
-                return (await router.route("t", None, None)).port == 9093
-            except NoBrokerError:
-                return False
-
-        await until(moved)
-        await router.close()
-
-
-async def test_rejects_invalid_nodes(zk_root: str) -> None:
-    async with session(zk_root) as zk, session(zk_root) as mine:
-        for path, data in {
-            "/brokers/ids/0": b"nonsense",
-            "/brokers/ids/x": b"somebody-1:127.0.0.1:9092",
-            "/brokers/ids/1": b"somebody-1:127.0.0.1:9092",
-            "/brokers/topics/t/1": b"2",
-            "/brokers/topics/t/0": b"many",
-            "/brokers/topics/u/0": b"1",
-        }.items():
-            await zk.ensure(path.rpartition("/")[0])
-            await zk.create(path, data)
-        router = ZooKeeperRouter(mine, rng=random.Random(5))
-        assert {await router.route("t", None, None) for _ in range(50)} == {
-            ("127.0.0.1", 9092, 0),
-            ("127.0.0.1", 9092, 1),
-        }
-        keys = {key_index(key, 2): key for key in ("a", "b")}
-        with pytest.raises(NoBrokerError, match="broker 0 of topic 'u' is not live"):
-            await router.route("u", keys[0], None)
-        assert await router.route("u", keys[1], None) == ("127.0.0.1", 9092, 0)
-        assert await router.route("u", None, None) == ("127.0.0.1", 9092, 0)
-        await zk.set("/brokers/ids/0", b'{"host":"h","port":9092,"version":1,"jmx_port":-1}')
-
-        async def refused() -> bool:
-            try:
-                await router.route("t", None, None)
-            except DialectError:
-                return True
-            return False
-
-        await until(refused)
-        await router.close()
 
 
 async def test_uses_the_last_known_brokers_without_zookeeper(zookeeper: Any, zk_root: str, tmp_path: Path) -> None:

@@ -156,9 +156,13 @@ async def test_nothing_is_known_before_zookeeper_was_read_once() -> None:
 async def test_brokers_of_a_later_kafka_are_an_error_each_time_and_invalid_nodes_are_left_out() -> None:
     async with running() as cluster:
         cluster.zookeeper.put("/brokers/ids/1", b"nonsense")
+        cluster.zookeeper.put("/brokers/ids/x", b"creator:h3:9092")
         with capture_logs() as logs:
             assert await cluster.routes() == {("h2", 9092, 0)}
-        assert {each["path"] for each in logs} == {"/brokers/ids/1"}
+        assert {each["path"] for each in logs} == {"/brokers/ids/1", "/brokers/ids/x"}
+        cluster.broker(1)
+        cluster.partitions(2, b"many")
+        assert await cluster.routes() == BOTH  # as if that broker did not have the topic yet
         cluster.zookeeper.put("/brokers/ids/1", b'{"host": "h1", "port": 9092, "version": 1, "jmx_port": -1}')
         for _ in range(2):
             await asyncio.sleep(0)
