@@ -1,4 +1,4 @@
-"""Ownership and commits of a session under faults, against a real server."""
+"""Ownership of a session under faults, against a real server."""
 
 from __future__ import annotations
 
@@ -8,15 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.base.ports import Check, Create, Delete, SetData
+from consumerd.base.ports import Create, Delete
 from consumerd.net.zk import (
-    ConnectionLost,
     InvalidPath,
-    MultiFailed,
     NodeExists,
-    NoNode,
-    Session,
-    SessionChanged,
     base_session,
 )
 from consumerd.testing.fault_proxy import Direction
@@ -27,13 +22,9 @@ from tests.support.zookeeper_retry import retry
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from consumerd.base.ports import Operation
     from tests.faults.conftest import ZkRig
 
 pytestmark = pytest.mark.asyncio
-
-DELETE, MULTI = 2, 14
-
 
 # -- names
 
@@ -116,97 +107,6 @@ async def test_reads_the_node_after_a_create_without_a_response(zk: ZkRig) -> No
     assert lost.is_set()
     assert await zk.owner("/owners/x") == session.session_id
     assert (await zk.observer.get("/owners/x"))[1].version == 0
-
-
-async def test_corrects_its_own_node_with_other_data(zk: ZkRig) -> None:
-    session = await zk.session()
-    await session.create_ephemeral("/x", b"stream-0", wait=0)
-    await session.create_ephemeral("/x", b"stream-1", wait=0)
-    assert (await zk.observer.get("/x"))[0] == b"stream-1"
-
-
-async def test_reads_the_node_after_a_delete_without_a_response(zk: ZkRig) -> None:
-    session = await zk.session()
-    await session.create_ephemeral("/x", b"", wait=0)
-    zk.requests.clear()
-    lost = zk.once(lambda direction, frame: direction is Direction.TO_CLIENT and DELETE in zk.requests, zk.cut_instead)
-    assert await session.delete_owned("/x")
-    assert lost.is_set()
-    assert await zk.owner("/x") is None
-    assert not await session.delete_owned("/x")
-
-
-@pytest.mark.parametrize("wait", [0.0, 5.0])
-async def test_claim_ends_with_its_session(zk: ZkRig, wait: float) -> None:
-    mine, other = await zk.session(), await zk.session()
-    first = mine.session_id
-    await other.create_ephemeral("/owner", b"", wait=0)
-    zk.proxy.stall(Direction.TO_CLIENT)
-    zk.proxy.refuse()
-    claim = asyncio.create_task(mine.create_ephemeral("/owner", b"", wait=wait))
-    delete = asyncio.create_task(mine.delete_owned("/owner"))
-    zk.proxy.cut()
-    await zk.expire(mine)
-    zk.proxy.heal()
-    with pytest.raises(SessionChanged) as error:
-        await claim
-    assert error.value.expected == first
-    assert await delete is False
-    assert await zk.owner("/owner") == other.session_id
-
-
-# -- commits
-
-
-def offsets(count: int, data: bytes) -> list[list[Operation]]:
-    nodes = [f"/offsets/t/{i // 100}-{i % 100}" for i in range(count)]
-    return [[SetData(node, data) for node in nodes[start : start + 100]] for start in range(0, count, 100)]
-
-
-async def make_offsets(session: Session, count: int) -> None:
-    await session.ensure("/offsets/t")
-    await session.create("/owner", b"", ephemeral=True)
-    for multi in offsets(count, b"0"):
-        await session.multi([Create(operation.path, b"0") for operation in multi])
-
-
-async def commit(session: Session, count: int, data: bytes) -> None:
-    fence: list[Operation] = [Check("/owner")]
-    await asyncio.gather(*(session.multi(fence + multi) for multi in offsets(count, data)))
-
-
-async def stored(zk: ZkRig, count: int) -> set[bytes | None]:
-    calls = [zk.observer.get(operation.path) for multi in offsets(count, b"") for operation in multi]
-    return {data for data, _ in await asyncio.gather(*calls)}
-
-
-async def test_commits_a_thousand_offsets_in_ten_requests(zk: ZkRig) -> None:
-    session = await zk.session()
-    await make_offsets(session, 1000)
-    zk.requests.clear()
-    await commit(session, 1000, b"123456789")
-    assert zk.requests.count(MULTI) == 10
-    assert await stored(zk, 1000) == {b"123456789"}
-
-
-async def test_commit_is_complete_after_a_retry_over_a_lost_connection(zk: ZkRig) -> None:
-    session = await zk.session()
-    await make_offsets(session, 1000)
-    zk.once(lambda direction, frame: direction is Direction.TO_CLIENT and len(frame) > 7000, zk.cut_instead)
-    with pytest.raises(ConnectionLost):
-        await commit(session, 1000, b"777")
-    await retry(lambda: commit(session, 1000, b"777"), deadline=60)
-    assert await stored(zk, 1000) == {b"777"}
-
-
-async def test_rejects_a_whole_commit_if_one_owner_node_is_missing(zk: ZkRig) -> None:
-    session = await zk.session()
-    await make_offsets(session, 100)
-    await zk.observer.delete("/owner")
-    with pytest.raises(MultiFailed) as error:
-        await commit(session, 100, b"5")
-    assert (error.value.index, type(error.value.cause)) == (0, NoNode)
-    assert await stored(zk, 100) == {b"0"}
 
 
 # -- cancellation

@@ -10,7 +10,7 @@ import pytest
 import consumerd
 from consumerd.demo.processes import BrokerProcess
 from consumerd.net import connect
-from consumerd.producer import AsyncProducer, NotArrivedError, Producer, WhenFull, key_index
+from consumerd.producer import AsyncProducer, NotArrivedError, key_index
 from consumerd.wire.v07 import Codec, FetchRequest, decode_batch, decode_fetch_response, iter_outer
 
 if TYPE_CHECKING:
@@ -30,14 +30,6 @@ async def log(port: int, topic: str, partition: int) -> bytes:
 
 async def stored(port: int, topic: str, partition: int) -> list[bytes]:
     return list(decode_batch(await log(port, topic, partition), 0).payloads)
-
-
-class ByNumber(consumerd.Partitioner):
-    """Keys are numbers."""
-
-    def partition(self, key: Any, count: int, /) -> int:
-        assert isinstance(key, int)
-        return key % count
 
 
 async def test_producer_of_0_7_properties_finds_brokers_in_zookeeper(tmp_path: Path, zk_root: str) -> None:
@@ -91,26 +83,6 @@ async def _registered(zk_root: str) -> list[str]:
             except NoNode:
                 continue
         return found
-
-
-async def test_synchronous_producer_uses_a_custom_partitioner_and_encoder(tmp_path: Path, zk_root: str) -> None:
-    class Csv(consumerd.Encoder):
-        def encode(self, message: Any, /) -> bytes:
-            return ";".join(message).encode()
-
-    config = consumerd.ProducerConfig(zookeeper=zk_root, partitioner=ByNumber(), encoder=Csv())
-    async with BrokerProcess(tmp_path, zk_root, partitions=2, settings={"log.flush.interval": 1}) as broker:
-        async with consumerd.open_producer(config) as producer:
-            assert isinstance(producer, Producer)
-            await producer.send("plain", [("a", "b")], key=0)
-            async with asyncio.timeout(60):
-                while not await _registered(zk_root):
-                    await asyncio.sleep(0.05)
-            async with asyncio.timeout(60):  # the producer's own watch
-                while not await stored(broker.port, "plain", 1):
-                    await producer.send("plain", [("c", "d")], key=17)
-        assert (await stored(broker.port, "plain", 0))[0] == b"a;b"
-        assert set(await stored(broker.port, "plain", 1)) == {b"c;d"}
 
 
 @pytest.mark.kill
@@ -175,24 +147,3 @@ async def test_verifies_after_real_flushes(tmp_path: Path) -> None:
                 await producer.send("t", [b"x" * 1001], partition=2)
         found = [payload for p in range(3) for payload in await stored(broker.port, "t", p)]
         assert sorted(found) == sorted([b"same"] * 5 + [b"%d" % n for n in range(5)])
-
-
-async def test_drops_messages_when_the_queue_fills_during_an_outage(tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path, None, settings={"log.flush.interval": 1})
-    config = consumerd.ProducerConfig(
-        brokers=(("127.0.0.1", broker.port),),
-        background=True,
-        settings=consumerd.ProducerSettings(retries=100, max_backoff=0.1),
-        queue=consumerd.QueueSettings(queue_size=100, batch_size=10, when_full=WhenFull.DROP),
-    )
-    async with consumerd.open_producer(config) as producer:
-        assert isinstance(producer, AsyncProducer)
-        for n in range(1000):
-            await producer.send("t", [b"%d" % n], partition=0)
-        assert 890 <= producer.stats.dropped <= 900
-        await broker.start()
-        await producer.flush()
-        found = await stored(broker.port, "t", 0)
-        await broker.stop()
-    assert len(found) == producer.stats.sent == 1000 - producer.stats.dropped
-    assert found == sorted(found, key=int)

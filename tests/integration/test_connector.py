@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import sys
-import textwrap
 from collections import Counter
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -27,11 +25,9 @@ from consumerd import (
     RebalanceListener,
     SimpleConsumer,
     TopicPartition,
-    Whitelist,
 )
 from consumerd.base.clock import SystemClock
-from consumerd.demo.children import Child
-from consumerd.demo.processes import BrokerProcess, clean_environment
+from consumerd.demo.processes import BrokerProcess
 from consumerd.net import connect
 from consumerd.net.zk import NoNode, Session
 from consumerd.wire.v07 import LATEST, Codec, OffsetsRequest, ProduceRequest, encode_message_set
@@ -207,51 +203,6 @@ async def test_delivers_each_message_once_while_members_join_and_leave(ground: G
                 assert await simple.get_offsets_before("t", number, LATEST, 1) == (int(committed or b"-1"),)
 
 
-async def test_loses_nothing_when_the_process_is_killed_in_its_loop(ground: Ground, tmp_path: Path) -> None:
-    await ground.produce(sets=30)
-    script = tmp_path / "victim.py"
-    script.write_text(
-        textwrap.dedent(
-            """
-            import asyncio, sys
-            from consumerd import ConsumerConfig, ConsumerConnector
-
-            async def main():
-                config = ConsumerConfig(group="g", zookeeper=sys.argv[1], session_timeout=2, commit_interval=0.05)
-                async with ConsumerConnector(config) as connector:
-                    [stream] = (await connector.create_message_streams({"t": 1}))["t"]
-                    async for message in stream:
-                        await asyncio.sleep(0.002)
-                        print("done", message.payload.decode(), flush=True)
-
-            asyncio.run(main())
-            """
-        ),
-        "utf-8",
-    )
-    out = tmp_path / "victim.out"
-    victim = Child(
-        [sys.executable, "-P", str(script), ground.zookeeper],
-        log=tmp_path / "victim.log",
-        name="victim",
-        env=clean_environment(),
-        stdout=out,
-    )
-    victim.start()
-    try:
-        await until(lambda: out.exists() and out.read_bytes().count(b"done") > 40, 30)
-    finally:
-        victim.end_now()
-    done = {line.split()[1] for line in out.read_bytes().splitlines() if line.startswith(b"done ") and b"/" in line}
-    worker = Worker(ground.config())
-    await worker.start()
-    everything = {payload for some in ground.produced.values() for payload in some}
-    await until(lambda: done | {message.payload for message in worker.seen} == everything)
-    await worker.stop()
-    # Messages that the victim had handled and committed are not delivered again.
-    assert len({message.payload for message in worker.seen} & done) < len(done)
-
-
 async def following(stream: MessageStream) -> Message:
     """The next message, however often the stream's own patience ends before it comes."""
     while True:
@@ -290,32 +241,6 @@ async def test_supports_positions_seek_pause_and_timeouts(ground: Ground) -> Non
             seen.add((await following(stream)).partition)
 
 
-async def test_filter_stream_adds_new_topics_and_drops_deleted_ones(ground: Ground) -> None:
-    await ground.produce("alpha")
-    await ground.produce("beta")
-    async with ConsumerConnector(ground.config()) as connector, ground.session() as zk:
-        streams = await connector.create_message_streams_by_filter(Whitelist("alpha, gam.*"), 2)
-        seen: list[Message] = []
-
-        async def consume(stream: MessageStream) -> None:
-            async for message in stream:
-                seen.append(message)
-
-        async with asyncio.TaskGroup() as group:
-            for stream in streams:
-                group.create_task(consume(stream))
-            await until(lambda: len(seen) == sum(len(some) for (t, _), some in ground.produced.items() if t == "alpha"))
-            await ground.produce("gamma")
-            await until(lambda: len(seen) == sum(len(some) for (t, _), some in ground.produced.items() if t != "beta"))
-            await zk.set("/brokers/topics/alpha/0", b"0")  # the broker would write a deleted node again
-            await until(lambda: {partition.topic for partition in connector.assignment()} == {"gamma"})
-            async with asyncio.timeout(60):
-                while await zk.children("/consumers/g/owners/alpha"):
-                    await asyncio.sleep(0.01)
-            await connector.shutdown()
-        assert {message.topic for message in seen} == {"alpha", "gamma"}
-
-
 async def test_reports_deleted_owner_nodes_as_lost_and_claims_them_again(ground: Ground) -> None:
     """JVM members delete by path. What this process handled is not repeated, though none of it was committed."""
     await ground.produce(sets=5)
@@ -333,25 +258,3 @@ async def test_reports_deleted_owner_nodes_as_lost_and_claims_them_again(ground:
     await until(lambda: len(worker.seen) >= ground.total)
     await worker.stop()
     assert len({message.payload for message in worker.seen}) == len(worker.seen) == ground.total
-
-
-async def test_each_partition_feeds_one_stream(ground: Ground) -> None:
-    await ground.produce(sets=10)
-    async with ConsumerConnector(ground.config()) as connector:
-        streams = (await connector.create_message_streams({"t": 3}))["t"]
-        by_stream: dict[int, list[Message]] = {stream.number: [] for stream in streams}
-        await until(lambda: len(connector.assignment()) == PARTITIONS)
-        async with asyncio.TaskGroup() as group:
-            for stream in streams:
-
-                async def consume(stream: MessageStream = stream) -> None:
-                    async for message in stream:
-                        by_stream[stream.number].append(message)
-
-                group.create_task(consume())
-            await until(lambda: sum(map(len, by_stream.values())) == ground.total)
-            owners = connector.assignment()
-            await connector.shutdown()
-    for number, messages in by_stream.items():
-        assert {message.partition for message in messages} == {tp for tp, stream in owners.items() if stream == number}
-    assert {str(tp): stream for tp, stream in owners.items()} == {"t/0-0": 0, "t/0-1": 0, "t/0-2": 1, "t/0-3": 2}

@@ -184,22 +184,3 @@ async def test_network_faults_lose_and_repeat_nothing(scene: Any, fault: str) ->
             await asyncio.gather(*consumers)
         assert s.ground.events == []
         assert (s.pool.counters.disconnects > 0) == (fault != "delay")
-
-
-async def test_follows_a_broker_that_restarts_at_another_address(scene: Any) -> None:
-    async with scene() as s:
-        got: dict[int, list[bytes]] = {number: [] for number in s.lanes}
-        await s.produce(50)
-        consumers = [asyncio.create_task(s.consume(number, got[number])) for number in s.lanes]
-        await asyncio.sleep(0.005)
-        await s.broker.stop()
-        s.broker = Broker(s.config, clock=SystemClock(), rng=random.Random(2))
-        await s.broker.start()
-        old, s.proxy = s.proxy, FaultProxy("127.0.0.1", s.broker.port)
-        await s.proxy.start()
-        s.ground._proxy = s.proxy
-        await asyncio.gather(*consumers)
-        await s.produce(5)
-        await asyncio.gather(*(s.consume(number, got[number]) for number in s.lanes))
-        await old.close()
-        assert s.ground.events == []
