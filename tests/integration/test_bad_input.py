@@ -186,20 +186,6 @@ async def test_rejects_a_consumer_id_of_a_live_member(world: Any) -> None:
     assert await first.stop() == ExitCode.OK
 
 
-async def test_rejects_groups_and_brokers_of_another_dialect(world: Any) -> None:
-    await world.broker()
-    await world.append(TP, b"one")
-    await world.zk.ensure("/consumers/g/ids")
-    member = b'{"version":1,"subscription":{"t":1},"pattern":"white_list","timestamp":"1416000000000"}'
-    await world.zk.create("/consumers/g/ids/g_host-1-abcdef01", member)
-    assert_one_sentence(await world.run(), ExitCode.ZOOKEEPER, "0.8", "'g'")
-    assert await world.zk.children("/consumers/g/ids") == ["g_host-1-abcdef01"]
-    await world.zk.delete("/consumers/g/ids/g_host-1-abcdef01")
-    broker = b'{"jmx_port":-1,"timestamp":"1416000000000","host":"localhost","version":1,"port":9092}'
-    await world.zk.create("/brokers/ids/7", broker)
-    assert_one_sentence(await world.run(), ExitCode.ZOOKEEPER, "broker 7", "0.8")
-
-
 async def test_ignores_garbage_in_other_znodes(world: Any) -> None:
     await world.broker()
     await world.append(TP, b"one")
@@ -399,12 +385,6 @@ async def test_invalid_responses_stop_only_partitions_of_that_broker(world: Any,
         text = daemon.log_path.read_text()
         assert "Traceback" not in text
         assert "exception" not in text
-
-
-async def test_reports_a_dead_broker(cli: Any) -> None:
-    dead = f"127.0.0.1:{free_port()}"
-    outcome = await cli("produce", "--broker", dead, "--topic", "t", stdin=b"line\n")
-    assert_one_sentence(outcome, ExitCode.BROKER, dead)
 
 
 # -- handlers that misbehave

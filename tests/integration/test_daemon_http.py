@@ -341,22 +341,3 @@ async def test_answers_probes_while_zookeeper_is_unavailable(world: Any, client:
         starting.cancel()
         daemon.kill()
         await asyncio.wait([starting])
-
-
-@pytest.mark.long
-async def test_death_of_the_only_broker_shows_everywhere(world: Any, client: Client) -> None:
-    """As `tests/unit/service/daemon/test_outage.py`, with the minute that a process waits."""
-    broker = await world.broker()
-    await world.append(TP, b"one")
-    daemon = await world.daemon(health=LOOPBACK, metrics={"lag_interval": 0.2})
-    await world.until_printed(daemon, "one")
-    await broker.stop()
-    await daemon.wait_for_event("brokers_unreachable", 120)
-    assert await client.get(daemon, "/readyz") == (503, "brokers_unreachable\n")
-    samples = await client.metrics(daemon)
-    assert (samples["consumerd_lag_unknown_partitions", ("g",)], samples["consumerd_registered_brokers", ("g",)]) == (
-        1,
-        0,
-    )
-    assert not [name for name, _ in samples if name in ("consumerd_lag_bytes", "consumerd_lag_seconds")]
-    assert 'Lag <strong class="value">unknown</strong>' in (await client.get(daemon, "/"))[1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -162,17 +161,6 @@ async def test_one_topic_in_two_groups_goes_to_both_handlers(world: Any) -> None
     assert handled(daemon) == expected
 
 
-async def test_one_topic_twice_in_one_group_is_refused(world: Any) -> None:
-    sentence = (
-        "group.topics and subscriptions.audit.whitelist both consume 't' in group 'g': set "
-        "subscriptions.audit.group.id to another group."
-    )
-    for command in ("run", "check"):
-        outcome = await world.run(command=command, **tables(whitelist="[a-z]"))
-        assert outcome.code == ExitCode.CONFIG
-        assert re.fullmatch(rf"consumerd: .*config-\d+\.toml:\d+: {re.escape(sentence)}", *outcome.sentences)
-
-
 @pytest.mark.parametrize("group", ["g", "h"])
 async def test_both_rebalance_when_a_second_daemon_joins_and_leaves(world: Any, group: str) -> None:
     await world.broker(partitions=2)
@@ -198,35 +186,6 @@ async def test_both_rebalance_when_a_second_daemon_joins_and_leaves(world: Any, 
     await world.until(lambda: handled(first, second) == sent)
     assert await second.stop() == ExitCode.OK
     assert handled(first, second) == sent
-
-
-async def test_stop_drains_both_at_the_same_time(world: Any) -> None:
-    """Each batch takes most of the deadline: one after the other would be cancelled."""
-    await world.broker()
-    await world.append(T[0], b"one")
-    await world.append(U[0], b"one")
-    config = tables(handler=recording("audit", seconds=4.0)) | {"handler": recording("main", seconds=4.0)}
-    config |= {"rebalance": {"drain_timeout": 7.0}, "daemon": {"stop_timeout": 7.0}}
-    daemon = await world.daemon(**config)
-    await world.until(lambda: sum(line[1] == "begins" for line in lines(daemon)) == 2)
-    assert await daemon.stop() == ExitCode.OK
-    assert handled(daemon) == {("main", "t/0-0", "one"): 1, ("audit", "u1/0-0", "one"): 1}
-    assert await committed(world, "g", T[0]) == await committed(world, "g", U[0]) > 0
-
-
-async def test_kill_loses_nothing_of_either(world: Any) -> None:
-    """The next process has the same ids, and waits until the nodes of the killed one are deleted."""
-    await world.broker(partitions=2)
-    sent = await produce(world, "one", "two")
-    killed = await world.daemon("killed", **tables())
-    await world.until(lambda: handled(killed).total() >= 3)
-    killed.child.kill()
-    await killed.child.wait(60)
-    sent += await produce(world, "three")
-    daemon = await world.daemon("next", **tables())
-    await world.until(lambda: not sent - handled(killed, daemon))
-    assert await daemon.stop() == ExitCode.OK
-    assert set(handled(killed, daemon)) == set(sent)
 
 
 @pytest.mark.parametrize("failing", ["main", "audit"])
