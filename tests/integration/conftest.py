@@ -6,11 +6,13 @@ import asyncio
 import json
 import os
 import random
+import signal
 import subprocess
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import pytest_asyncio
 
 from consumerd.base.clock import SystemClock
@@ -34,7 +36,7 @@ from consumerd.wire.v07 import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
     from consumerd.base.partition import TopicPartition
@@ -400,3 +402,11 @@ async def world(tmp_path: Path, zk_root: str, monkeypatch: Any) -> AsyncIterator
 async def cli() -> Callable[..., Any]:
     """`await cli("topics", "list", ...)` runs a command to its end."""
     return consumerd
+
+
+@pytest.fixture(autouse=True)
+def _without_nohup() -> Iterator[None]:
+    """Children ignore what we do; these tests may run under `nohup`."""
+    former = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, former)

@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 import subprocess
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,6 +22,7 @@ from consumerd.demo.processes import (
 from consumerd.net import connect
 from consumerd.net.zk import Session
 from consumerd.wire.v07 import LATEST, OffsetsRequest, ProduceRequest, encode_message
+from tests.support.commands import Done
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,16 +31,6 @@ pytestmark = pytest.mark.asyncio
 
 SIZE = 30
 MESSAGES = 40
-
-
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def rows(self) -> list[list[str]]:
-        return [line.split("\t") for line in self.out.splitlines()]
 
 
 class Tools:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,9 +17,6 @@ from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import clean_environment, consumerd_command, format_toml
 
 from .test_daemon_service import Manager
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
 
@@ -43,14 +40,6 @@ class Recording:
             line = [self.name, str(batch.partition), message.offset, message.index, message.payload.decode()]
             print(json.dumps(line), flush=True)
 """
-
-
-@pytest.fixture(autouse=True)
-def _without_nohup() -> Iterator[None]:
-    """Children ignore what we do; these tests may run under `nohup`."""
-    former = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, former)
 
 
 def recording(name: str, **options: Any) -> dict[str, Any]:

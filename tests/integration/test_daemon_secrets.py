@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -11,9 +11,6 @@ from consumerd.base.errors import ExitCode
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import format_toml
 from tests.unit.service.config.test_secrets import MARKER, document
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
 
@@ -33,14 +30,6 @@ class Sink:
         if any(payload == b"poison" for payload in batch):
             raise ValueError("cannot digest that")
 """
-
-
-@pytest.fixture(autouse=True)
-def _without_nohup() -> Iterator[None]:
-    """Children ignore what we do; these tests may run under `nohup`."""
-    former = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, former)
 
 
 async def test_logs_at_debug_level_have_no_secret(world: Any) -> None:

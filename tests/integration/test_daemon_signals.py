@@ -17,20 +17,11 @@ from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import clean_environment, consumerd_command, format_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
 
 TP = TopicPartition("t", 0, 0)
-
-
-@pytest.fixture(autouse=True)
-def _without_nohup() -> Iterator[None]:
-    """Children ignore what we do; these tests may run under `nohup`."""
-    former = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, former)
 
 
 async def in_hand(world: Any, daemon: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aiohttp
 import pytest
@@ -16,9 +16,6 @@ from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import format_toml
 from consumerd.net.zk import NoNode
 from consumerd.wire.registry import offset_path
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
 
@@ -51,14 +48,6 @@ class Recording:
                 raise ValueError("cannot digest it")
             print(json.dumps([self.name, str(batch.partition), payload.decode()]), flush=True)
 """
-
-
-@pytest.fixture(autouse=True)
-def _without_nohup() -> Iterator[None]:
-    """Children ignore what we do; these tests may run under `nohup`."""
-    former = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, former)
 
 
 @pytest.fixture(autouse=True)

@@ -8,11 +8,10 @@ be wrong with the authentication is wrong once. Whatever is printed, logged or s
 from __future__ import annotations
 
 import asyncio
-import json
 import ssl
 import subprocess
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 import structlog
@@ -36,6 +35,7 @@ from consumerd.spark.source.planning import plan_batch
 from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v08.reading import read_v08_split
 from tests.interop.secure_brokers import MECHANISMS, PASSWORD, USER, SecureBroker, make_certificates
+from tests.support.commands import Done
 from tests.support.kafka import RELEASES, kafka_jars
 
 if TYPE_CHECKING:
@@ -54,19 +54,6 @@ OLD, LIBRARY = "events", "library"
 LINES = [b"line %d" % number for number in range(60)]
 WRONG_PASSWORD = "wr0ng-s3cr3t"
 BY_ENVIRONMENT = {"CONSUMERD_KAFKA__SASL__PASSWORD": PASSWORD}
-
-
-class Done(NamedTuple):
-    """The exit code and the output of a command."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        assert self.code == 0, self
-        return json.loads(self.out)
 
 
 class Site:

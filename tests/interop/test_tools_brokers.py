@@ -6,7 +6,7 @@ import asyncio
 import importlib.util
 import json
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 import structlog
@@ -19,6 +19,7 @@ from consumerd.net.client import error_of
 from consumerd.service.config.properties import format_properties
 from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.records import encode_message_set, encode_record_batch
+from tests.support.commands import Done
 from tests.support.jafka import java_command
 from tests.support.kafka import RELEASES, kafka_jars
 
@@ -35,23 +36,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 GROUP, TOPIC = "g", "events"
 EACH = 10
-
-
-class Done(NamedTuple):
-    """The exit code and the output of a command."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def rows(self) -> list[list[str]]:
-        return [line.split("\t") for line in self.out.splitlines()]
-
-    @property
-    def json(self) -> Any:
-        assert self.code in (0, ExitCode.REFUSED, ExitCode.CHECK_FAILED), self.err
-        return json.loads(self.out)
 
 
 class Tool:

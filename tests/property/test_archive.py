@@ -38,6 +38,7 @@ from consumerd.storage.log.archive import ArchivedRun, Flaw, read_runs
 from consumerd.storage.log.archive_packed import UnpackedStream
 from consumerd.storage.log.archive_tar import list_members, read_members
 from consumerd.wire.v07 import BatchEnd, Codec, DecodeLimits, decode_batch, encode_message_set
+from tests.fuzz.laws_archive import Dribble
 
 LIMITS = DecodeLimits(max_message_bytes=1 << 20, max_decompressed_bytes=1 << 20)
 
@@ -292,14 +293,6 @@ def patched(draw: st.DrawFn) -> bytes:
 
 
 HOSTILE = st.one_of(st.binary(max_size=300), patched())
-
-
-class Dribble:
-    def __init__(self, data: bytes) -> None:
-        self.file = io.BytesIO(data)
-
-    def read(self, size: int, /) -> bytes:
-        return self.file.read(min(size, 1))
 
 
 @given(HOSTILE, st.booleans())

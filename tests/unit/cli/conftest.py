@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 import structlog
@@ -12,24 +12,12 @@ import structlog
 from consumerd.cli import session as session_module
 from consumerd.cli.main import run
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
+from tests.support.commands import Done
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from consumerd.base.ports import ZooKeeper
-
-
-class Done(NamedTuple):
-    """The exit code and the output of a command."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def rows(self) -> list[list[str]]:
-        """Lines of a pipe, split at tabs."""
-        return [line.split("\t") for line in self.out.splitlines()]
 
 
 class Command(Protocol):
@@ -72,3 +60,10 @@ def consumerd(memory: MemoryZooKeeper, capsys: pytest.CaptureFixture[str]) -> Co
         return Done(code, *capsys.readouterr())
 
     return invoke
+
+
+@pytest.fixture(autouse=True)
+def logs() -> Iterator[None]:
+    """A command sends the log to the standard error of its time, which here ends with the test."""
+    yield
+    structlog.reset_defaults()

@@ -3,26 +3,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-import structlog
 
 from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
 from consumerd.cli.mirror_v08 import partitions_option, target_section
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 SOURCE = ["--from-zookeeper", "127.0.0.1:1/a", "--group", "g"]
 TARGET = ["--to-zookeeper", "127.0.0.1:1/b"]
 KAFKA = ["--to-bootstrap-server", "127.0.0.1:1"]
-
-
-@pytest.fixture(autouse=True)
-def logs() -> Iterator[None]:
-    """A command sends the log to the standard error of its time, which here ends with the test."""
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
+from tests.unit.consumer.test_streams import connector
 
-from consumerd import ConsumerConfig, ConsumerConnector, ListenerFailedError, RebalanceListener, TopicPartition
+from consumerd import ListenerFailedError, RebalanceListener, TopicPartition
 from consumerd.member.consumer.listeners import SETTLE, Announcer
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.registry import owner_path
@@ -64,27 +63,13 @@ def together(calls: list[tuple[str, list[TopicPartition]]]) -> list[tuple[str, s
     return merged
 
 
-@asynccontextmanager
-async def connector(group: Any, listener: Any, name: str = "a", **settings: Any) -> AsyncIterator[Any]:
-    config = ConsumerConfig(
-        group="g",
-        consumer_id=name,
-        **{"idle_backoff": 0.01, "commit_interval": 60.0, "consumer_timeout": 5, **settings},
-    )
-    async with (
-        group.zookeeper.session(session_timeout=6.0) as zk,
-        ConsumerConnector(config, listener=listener, zk=zk, connect=group.broker.connect, rng=random.Random(1)) as made,
-    ):
-        yield made
-
-
 async def test_calls_listener_once_for_changed_partitions(group: Any) -> None:
     group.topic("t", 2)
     a, b = Journaling(group.journal), Journaling(group.journal, "b")
-    async with connector(group, a) as first:
+    async with connector(group, listener=a) as first:
         await first.create_message_streams({"t": 1})
         await group.until(lambda: a.calls == [("assigned", [T0, T1])])
-        async with connector(group, b, "b") as second:
+        async with connector(group, "b", listener=b) as second:
             await second.create_message_streams({"t": 1})
             await group.until(lambda: b.calls == [("assigned", [T1])])
             assert a.calls[1:] == [("revoked", [T1])]
@@ -97,7 +82,7 @@ async def test_releases_after_on_revoked_which_may_commit(group: Any) -> None:
     group.topic("t", 1)
     end = group.broker.append("t", 0, b"one")
     listener = Journaling(group.journal)
-    async with connector(group, listener, auto_commit=False) as made:
+    async with connector(group, listener=listener, auto_commit=False) as made:
 
         async def commit(what: str, partitions: object) -> None:
             if what == "revoked":
@@ -123,7 +108,7 @@ async def test_calls_on_assigned_before_first_message(group: Any) -> None:
     group.topic("t", 2)
     ends = [[group.broker.append("t", number, b"%d" % index) for index in range(4)] for number in range(2)]
     listener = Journaling(group.journal)
-    async with connector(group, listener, consumer_timeout=0.2) as made:
+    async with connector(group, listener=listener, consumer_timeout=0.2) as made:
 
         async def adjust(what: str, partitions: object) -> None:
             if what == "assigned":
@@ -146,7 +131,7 @@ async def test_calls_on_assigned_before_first_message(group: Any) -> None:
 async def test_calls_on_lost_for_lost_session(group: Any) -> None:
     group.topic("t", 2)
     listener = Journaling(group.journal)
-    async with connector(group, listener) as made:
+    async with connector(group, listener=listener) as made:
         await made.create_message_streams({"t": 1})
         await group.until(lambda: together(listener.calls) == [("assigned", {T0, T1})])
         group.zookeeper.expire(made._parts._zk)
@@ -163,11 +148,11 @@ async def test_reports_session_ended_during_on_revoked_once(group: Any) -> None:
         if what == "revoked":
             await going_on.wait()
 
-    async with connector(group, listener, listener_timeout=5) as made:
+    async with connector(group, listener=listener, listener_timeout=5) as made:
         await made.create_message_streams({"t": 1})
         await group.until(lambda: len(listener.calls) == 1)
         listener.during = wait
-        async with connector(group, None, "b") as second:
+        async with connector(group, "b", listener=None) as second:
             await second.create_message_streams({"t": 1})
             await group.until(lambda: len(listener.calls) == 2)
             group.zookeeper.expire(made._parts._zk)
@@ -198,7 +183,7 @@ async def test_cancels_slow_listener(group: Any) -> None:
             raise
 
     listener.during = hang
-    async with connector(group, listener, listener_timeout=0.03) as made:
+    async with connector(group, listener=listener, listener_timeout=0.03) as made:
         (stream,) = (await made.create_message_streams({"t": 1}))["t"]
         assert (await anext(stream)).payload == b"one"
         async with asyncio.timeout(0.5):
@@ -221,7 +206,7 @@ async def test_stops_when_listener_fails(group: Any, call: str, error: BaseExcep
     listener.during = fail
 
     async def consume() -> None:
-        async with connector(group, listener) as made:
+        async with connector(group, listener=listener) as made:
             (stream,) = (await made.create_message_streams({"t": 1}))["t"]
             if call == "assigned":
                 async for _ in stream:
@@ -249,7 +234,7 @@ async def test_drains_during_on_assigned(group: Any) -> None:
 
     listener.during = wait
     with capture_logs() as logs:
-        async with connector(group, listener, listener_timeout=5) as made:
+        async with connector(group, listener=listener, listener_timeout=5) as made:
             await made.create_message_streams({"t": 1})
             await group.until(lambda: len(listener.calls) == 1)
             stopping = asyncio.create_task(made.shutdown())

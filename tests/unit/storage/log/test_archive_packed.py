@@ -10,6 +10,7 @@ import pytest
 from consumerd.storage import DamagedArchiveError
 from consumerd.storage.log import archive_packed as packed
 from consumerd.storage.log.archive_packed import GzipDecoder, UnpackedStream
+from tests.fuzz.laws_archive import Dribble
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,14 +26,6 @@ def drained(stream: UnpackedStream, size: int = 1 << 16) -> bytes:
         assert len(piece) <= size
         pieces.append(piece)
     return b"".join(pieces)
-
-
-class Dribble:
-    def __init__(self, data: bytes) -> None:
-        self.file = io.BytesIO(data)
-
-    def read(self, size: int, /) -> bytes:
-        return self.file.read(min(size, 1))
 
 
 @pytest.mark.parametrize("size", [1000, 1 << 22])

@@ -10,6 +10,7 @@ import pytest
 
 from consumerd.storage import DamagedArchiveError
 from consumerd.storage.log.archive_tar import TarKind, TarMember, list_members, read_members
+from tests.fuzz.laws_archive import Dribble
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,17 +37,9 @@ def made(files: dict[str, bytes], form: int, **common: str) -> bytes:
     return file.getvalue()
 
 
-class Dribble:
-    def __init__(self, data: bytes) -> None:
-        self.file = io.BytesIO(data)
-
-    def read(self, size: int, /) -> bytes:
-        return self.file.read(min(size, 7))
-
-
 def contents(data: bytes) -> dict[str, bytes]:
     found = {}
-    for member, stream in read_members(Dribble(data)):
+    for member, stream in read_members(Dribble(data, 7)):
         pieces = []
         while piece := stream.read(100):
             pieces.append(piece)
