@@ -18,7 +18,7 @@ from unittest import mock
 from consumerd.base.ports import SetData
 from consumerd.group import events as e
 from consumerd.group.membership import ZooKeeperMember
-from consumerd.group.membership_snapshots import Spread
+from consumerd.group.membership_snapshots import Jitter
 from consumerd.group.membership_tables import Phase
 from consumerd.member.consumer.commits import Commits
 from consumerd.member.consumer.coordination import GroupCoordination
@@ -187,7 +187,7 @@ def reads_anew() -> Iterator[None]:
         yield
 
 
-@MUTATIONS.around(Spread, "factor")
+@MUTATIONS.around(Jitter, "factor")
 def no_settling(factor: Any, self: Any, width: Any) -> Any:
     """A snapshot follows the other without a pause."""
     return 0.0 if width == 0.5 else factor(self, width)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
-from tests.unit.consumer.test_streams import connector
+from tests.unit.member.consumer.test_streams import connector
 
 from consumerd import ListenerFailedError, RebalanceListener, TopicPartition
 from consumerd.member.consumer.listeners import SETTLE, Announcer
