@@ -27,6 +27,8 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from consumerd.base.errors import reason_of
 from consumerd.base.settings.processing import FetchSection
+from consumerd.base.settings.properties import Positive, prop
+from consumerd.base.settings.setting import Seconds  # noqa: TC001 - readers evaluate the types of fields
 from consumerd.net.errors import (
     BadFrameError,
     ConnectionClosedError,
@@ -49,15 +51,15 @@ class ConnectionSettings:
     """Times in seconds, sizes in bytes. Defaults as in Kafka 0.7.2 where it has the setting (golden notes, 8)."""
 
     #: Limit for looking the host up and connecting (0.7.2's producer: connect.timeout.ms 5000).
-    connect_timeout: float = FetchSection.connect_timeout
+    connect_timeout: Seconds = prop("connect.timeout.ms", FetchSection.connect_timeout)
     #: Limit for the complete answer to the oldest request (socket.timeout.ms 30000).
-    request_timeout: float = FetchSection.socket_timeout
+    request_timeout: Seconds = prop("socket.timeout.ms", FetchSection.socket_timeout)
     #: Limit for the peer to accept written data when the connection is closed.
     close_timeout: float = 1.0
     #: Largest answer to any request (0.7.2's broker accepts requests up to 100 MiB).
     max_frame_bytes: int = 128 * 1024 * 1024
     #: Written bytes that may wait in user space before writers wait (send: buffer.size 102400).
-    write_buffer: int = 256 * 1024
+    write_buffer: Positive = prop("buffer.size", 256 * 1024)
     #: SO_RCVBUF; None leaves it to the kernel, whose automatic sizing beats 0.7.2's fixed 64 KiB on fast lines.
     receive_buffer: int | None = None
 

@@ -1,23 +1,23 @@
 """A producer's whole configuration in one value, and a producer made from it; also by the property names of 0.7.
 
-Strategy: as for the broker, one table says for every producer property of 0.7.2 (golden notes, 8) which setting it
-fills and how its text is read, or that it has no meaning here. An unknown name is refused with the nearest one; a known
-one without effect is reported by `ignored`. Properties that a file leaves out have *our* defaults, which are the safer
-ones where they differ (docs/producer.md has the table).
+Strategy: as for the broker, each field says which producer property of 0.7.2 (golden notes, 8) fills it. An unknown
+name is refused with the nearest one; a known one without effect is reported by `ignored`. Properties that a file leaves
+out have *our* defaults, which are the safer ones where they differ (docs/producer.md has the table).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from consumerd.base.address import parse_address, parse_addresses
-from consumerd.base.errors import ConfigError, did_you_mean
+from consumerd.base.errors import ConfigError
+from consumerd.base.settings.properties import prop, read_properties
 from consumerd.base.settings.servers import KafkaSection, ZooKeeperSection
+from consumerd.base.settings.setting import Seconds  # noqa: TC001 - readers evaluate the types of fields
 from consumerd.net import ConnectionSettings
 from consumerd.producer.v07.settings import ProducerSettings, QueueSettings, WhenFull
 from consumerd.producer.v08.settings import V08ProducerSettings
-from consumerd.wire.compression import Codec
 from consumerd.wire.v08.records import RecordCodec
 
 if TYPE_CHECKING:
@@ -30,6 +30,40 @@ if TYPE_CHECKING:
     from consumerd.producer.v07.events import CallbackHandler, EventHandler
 
 
+def _brokers(name: str, text: str) -> tuple[tuple[str, int], ...]:
+    """0.7's form is id:host:port,id:host:port; it uses the id in its logs only."""
+    found = []
+    for item in filter(None, (piece.strip() for piece in text.split(","))):
+        first, colon, rest = item.partition(":")
+        found.append(parse_address(rest if colon and first.isdigit() and ":" in rest else item, name))
+    if not found:
+        raise ConfigError(f"{name} is empty: give brokers as 0:host:port,1:host:port.")
+    return tuple(found)
+
+
+def _type(name: str, text: str) -> bool:
+    if text not in ("sync", "async"):
+        raise ConfigError(f"{name} must be sync or async, not {text!r}")
+    return text == "async"
+
+
+#: Classes of 0.7.2 whose work is the default here.
+_DEFAULTS = {
+    "kafka.producer.DefaultPartitioner",
+    "kafka.serializer.DefaultEncoder",
+    "kafka.serializer.StringEncoder",
+    "kafka.producer.async.DefaultEventHandler",
+}
+
+
+def _part(name: str, text: str) -> str | None:
+    if text in _DEFAULTS or not text:
+        return None
+    if text.count(".") and ":" not in text:
+        raise ConfigError(f"{name} = {text} looks like a Java class: name a Python one as module:attribute.")
+    return text
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig:
     """The configuration of a producer. Exactly one of `brokers` (0.7), `zookeeper` and `bootstrap` (0.8+) is given.
@@ -39,22 +73,22 @@ class ProducerConfig:
     """
 
     #: (host, port) of each.
-    brokers: tuple[tuple[str, int], ...] = ()
+    brokers: tuple[tuple[str, int], ...] = prop("broker.list", (), read=_brokers)
     #: `host:port[,host:port...][/chroot]`
-    zookeeper: str | None = None
+    zookeeper: str | None = prop("zk.connect", None)
     #: Send in the background (producer.type=async).
-    background: bool = False
+    background: bool = prop("producer.type", False, read=_type)
     settings: ProducerSettings = field(default_factory=ProducerSettings)
     #: Of a producer in the background.
     queue: QueueSettings = field(default_factory=QueueSettings)
     connection: ConnectionSettings = field(default_factory=ConnectionSettings)
-    partitioner: Partitioner | Callable[[Any, int], int] | str | None = None
-    encoder: Encoder | str | None = None
-    callbacks: CallbackHandler | str | None = None
-    event_handler: EventHandler | str | None = None
-    session_timeout: float = ZooKeeperSection.session_timeout
+    partitioner: Partitioner | Callable[[Any, int], int] | str | None = prop("partitioner.class", None, read=_part)
+    encoder: Encoder | str | None = prop("serializer.class", None, read=_part)
+    callbacks: CallbackHandler | str | None = prop("callback.handler", None, read=_part)
+    event_handler: EventHandler | str | None = prop("event.handler", None, read=_part)
+    session_timeout: Seconds = prop("zk.sessiontimeout.ms", ZooKeeperSection.session_timeout)
     #: To wait for ZooKeeper at the start.
-    session_wait: float = 10.0
+    session_wait: Seconds = prop("zk.connectiontimeout.ms", 10.0)
     #: Brokers of 0.8 and later to begin with, ("host:port", ...).
     bootstrap: Sequence[str] = ()
     #: Of the brokers in `zookeeper`; auto: as those that are registered speak, 0.7 where none is.
@@ -111,20 +145,7 @@ class ProducerConfig:
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> ProducerConfig:
         """Read `key=value` texts by their 0.7 names. Raises ConfigError for unknown names and unfit values."""
-        values: dict[str, dict[str, Any]] = {"": {}, "settings": {}, "queue": {}, "connection": {}}
-        ignored = []
-        for name, text in properties.items():
-            if name in _WITHOUT_EFFECT:
-                ignored.append(name)
-            elif name in _PROPERTIES:
-                read, *targets = _PROPERTIES[name]
-                value = read(name, text.strip())
-                for target in targets:
-                    part, _, setting = target.rpartition(".")
-                    values[part][setting] = value
-            else:
-                hint = did_you_mean(name, [*_PROPERTIES, *_WITHOUT_EFFECT], "")
-                raise ConfigError(f"{name} is not a producer property of Kafka 0.7{hint}")
+        values, ignored = read_properties(properties, PARTS, WITHOUT_EFFECT, "producer property of Kafka 0.7")
         queue = values["queue"]
         if (wait := queue.get("enqueue_timeout")) is not None:
             queue["when_full"] = WhenFull.BLOCK if wait < 0 else WhenFull.TIMEOUT
@@ -133,110 +154,24 @@ class ProducerConfig:
             settings=ProducerSettings(**values["settings"]),
             queue=QueueSettings(**queue),
             connection=ConnectionSettings(**values["connection"]),
-            ignored=tuple(ignored),
+            ignored=ignored,
             **values[""],
         )
 
 
-def _brokers(name: str, text: str) -> tuple[tuple[str, int], ...]:
-    """0.7's form is id:host:port,id:host:port; it uses the id in its logs only."""
-    found = []
-    for item in filter(None, (piece.strip() for piece in text.split(","))):
-        first, colon, rest = item.partition(":")
-        found.append(parse_address(rest if colon and first.isdigit() and ":" in rest else item, name))
-    if not found:
-        raise ConfigError(f"{name} is empty: give brokers as 0:host:port,1:host:port.")
-    return tuple(found)
-
-
-def _integer(low: int, scale: float | None = None) -> Callable[[str, str], float]:
-    def read(name: str, text: str) -> float:
-        try:
-            value = int(text)
-        except ValueError:
-            raise ConfigError(f"{name} must be a whole number, not {text!r}") from None
-        if value < low:
-            raise ConfigError(f"{name} must be at least {low}, not {value}")
-        return value if scale is None else value * scale
-
-    return read
-
-
-def _type(name: str, text: str) -> bool:
-    if text not in ("sync", "async"):
-        raise ConfigError(f"{name} must be sync or async, not {text!r}")
-    return text == "async"
-
-
-def _codec(name: str, text: str) -> Codec:
-    try:
-        return Codec(int(text))
-    except ValueError:
-        raise ConfigError(f"{name} must be 0 (none), 1 (gzip) or 2 (snappy), not {text!r}") from None
-
-
-def _topics(_: str, text: str) -> frozenset[str]:
-    return frozenset(filter(None, (piece.strip() for piece in text.split(","))))
-
-
-def _text(name: str, text: str) -> str:
-    if not text:
-        raise ConfigError(f"{name} is empty")
-    return text
-
-
-#: Classes of 0.7.2 whose work is the default here.
-_DEFAULTS = {
-    "kafka.producer.DefaultPartitioner",
-    "kafka.serializer.DefaultEncoder",
-    "kafka.serializer.StringEncoder",
-    "kafka.producer.async.DefaultEventHandler",
+#: Properties of 0.7.2 that have no counterpart, and why.
+WITHOUT_EFFECT: Final = {
+    "reconnect.interval": "connections stay until one side ends them",
+    "reconnect.time.interval.ms": "connections stay until one side ends them",
+    "zk.read.num.retries": "the view of the brokers is kept fresh by watches",
+    "zk.synctime.ms": "nothing waits for ZooKeeper's followers here",
+    "callback.handler.props": "a callback is a Python object, which is made with its arguments",
+    "event.handler.props": "an event handler is a Python object, which is made with its arguments",
 }
-
-
-def _part(name: str, text: str) -> str | None:
-    if text in _DEFAULTS or not text:
-        return None
-    if text.count(".") and ":" not in text:
-        raise ConfigError(f"{name} = {text} looks like a Java class: name a Python one as module:attribute.")
-    return text
-
-
-_MS = 0.001
-
-#: property of 0.7.2 -> (reader of its text, the settings that it fills)
-_PROPERTIES: dict[str, tuple[Any, ...]] = {
-    "broker.list": (_brokers, "brokers"),
-    "zk.connect": (_text, "zookeeper"),
-    "producer.type": (_type, "background"),
-    "partitioner.class": (_part, "partitioner"),
-    "serializer.class": (_part, "encoder"),
-    "compression.codec": (_codec, "settings.codec"),
-    "compressed.topics": (_topics, "settings.compressed_topics"),
-    "max.message.size": (_integer(0), "settings.max_message_bytes"),
-    "num.retries": (_integer(0), "settings.retries", "settings.resends"),
-    "buffer.size": (_integer(1), "connection.write_buffer"),
-    "connect.timeout.ms": (_integer(1, _MS), "connection.connect_timeout"),
-    "socket.timeout.ms": (_integer(1, _MS), "connection.request_timeout"),
-    "queue.time": (_integer(0, _MS), "queue.queue_time"),
-    "queue.size": (_integer(1), "queue.queue_size"),
-    "queue.enqueueTimeout.ms": (_integer(-1, _MS), "queue.enqueue_timeout"),
-    "batch.size": (_integer(1), "queue.batch_size"),
-    "callback.handler": (_part, "callbacks"),
-    "event.handler": (_part, "event_handler"),
-    "zk.sessiontimeout.ms": (_integer(1, _MS), "session_timeout"),
-    "zk.connectiontimeout.ms": (_integer(1, _MS), "session_wait"),
+#: The settings that properties fill, by the field that has them.
+PARTS: Final = {
+    "": ProducerConfig,
+    "settings": ProducerSettings,
+    "queue": QueueSettings,
+    "connection": ConnectionSettings,
 }
-
-#: Properties of 0.7.2 that have no counterpart: connections are kept until they end, routes are watched, and parts
-#: take no properties.
-_WITHOUT_EFFECT = frozenset(
-    {
-        "reconnect.interval",
-        "reconnect.time.interval.ms",
-        "zk.read.num.retries",
-        "zk.synctime.ms",
-        "callback.handler.props",
-        "event.handler.props",
-    }
-)

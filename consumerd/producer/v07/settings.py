@@ -4,22 +4,38 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Annotated
 
+from consumerd.base.errors import ConfigError
+from consumerd.base.settings.kind import Ge, Unit
+from consumerd.base.settings.properties import Natural, Positive, prop
+from consumerd.base.settings.setting import SecondsOrZero  # noqa: TC001 - readers evaluate the types of fields
 from consumerd.wire.compression import Codec
+
+
+def _codec(name: str, text: str) -> Codec:
+    try:
+        return Codec(int(text))
+    except ValueError:
+        raise ConfigError(f"{name} must be 0 (none), 1 (gzip) or 2 (snappy), not {text!r}") from None
+
+
+def _topics(_: str, text: str) -> frozenset[str]:
+    return frozenset(filter(None, (piece.strip() for piece in text.split(","))))
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
     """Sizes in bytes, times in seconds. Defaults as in Kafka 0.7.2 where it has the setting (golden notes, 8)."""
 
-    #: Compress each batch into one message (compression.codec).
-    codec: Codec = Codec.NONE
-    #: Topics that `codec` is for (compressed.topics); empty: all of them.
-    compressed_topics: frozenset[str] = frozenset()
+    #: Compress each batch into one message.
+    codec: Codec = prop("compression.codec", Codec.NONE, read=_codec)
+    #: Topics that `codec` is for; empty: all of them.
+    compressed_topics: frozenset[str] = prop("compressed.topics", frozenset(), read=_topics)
     #: Message format: 0 is that of Kafka 0.6, 1 that of 0.7.
     magic: int = 1
-    #: Largest payload of a message (max.message.size; it must not be above the brokers').
-    max_message_bytes: int = 1_000_000
+    #: Largest payload of a message (it must not be above the brokers').
+    max_message_bytes: Natural = prop("max.message.size", 1_000_000)
     #: Largest request (the brokers' max.socket.request.bytes).
     max_request_bytes: int = 100 * 1024 * 1024
     #: Wait until the broker has received each batch (see `Producer`). 0.7.2 never does.
@@ -29,9 +45,9 @@ class ProducerSettings:
     #: Time to wait for it. Brokers return flushed messages only; they flush every 3 s by default.
     verify_timeout: float = 15.0
     #: The number of retries for one batch when a broker cannot be reached, or is not known yet.
-    retries: int = 5
+    retries: Natural = prop("num.retries", 5)
     #: The number of times that a batch whose fate is unknown is sent again. 0: raise UncertainError at once.
-    resends: int = 2
+    resends: Natural = prop("num.retries", 2)
     #: The first pause before another try is drawn from 0 to this; the bound doubles each time.
     initial_backoff: float = 0.1
     max_backoff: float = 2.0
@@ -56,15 +72,15 @@ class WhenFull(Enum):
 class QueueSettings:
     """The queue of an asynchronous producer. Defaults as in 0.7.2, but that a full queue makes the sender wait."""
 
-    #: Messages that make a batch, which then goes out at once (batch.size).
-    batch_size: int = 200
-    #: Seconds that a message waits for others to make up a batch (queue.time).
-    queue_time: float = 5.0
-    #: Messages that wait at most (queue.size).
-    queue_size: int = 10_000
+    #: Messages that make a batch, which then goes out at once.
+    batch_size: Positive = prop("batch.size", 200)
+    #: Seconds that a message waits for others to make up a batch.
+    queue_time: SecondsOrZero = prop("queue.time", 5.0)
+    #: Messages that wait at most.
+    queue_size: Positive = prop("queue.size", 10_000)
     when_full: WhenFull = WhenFull.BLOCK
-    #: Seconds, for WhenFull.TIMEOUT (queue.enqueueTimeout.ms).
-    enqueue_timeout: float = 0.0
+    #: Seconds, for WhenFull.TIMEOUT.
+    enqueue_timeout: Annotated[float, Unit("seconds"), Ge(-0.001)] = prop("queue.enqueueTimeout.ms", 0.0)
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.queue_size < 1:

@@ -14,9 +14,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from consumerd.base.errors import ConfigError, did_you_mean
+from consumerd.broker import config as broker
 from consumerd.net.zk import parse_connect_string
-from consumerd.producer import ProducerConfig
+from consumerd.producer import config as producer
 from consumerd.service.config.model import Config
+from consumerd.settings.properties import properties_of
 from consumerd.storage.broker import BrokerConfig
 from consumerd.storage.broker.config import WITHOUT_EFFECT
 
@@ -112,30 +114,17 @@ _AUTOOFFSET_V08, _STORAGE, _DUAL = "auto.offset.reset", "offsets.storage", "dual
 #: Read together with others, or by rules of their own.
 _OTHERS_V08 = (_AUTOOFFSET_V08, _STORAGE, _DUAL)
 
-#: Keys of a producer that mean nothing here, and why.
-_PRODUCER_GONE = {
-    "reconnect.interval": "connections stay until one side ends them",
-    "reconnect.time.interval.ms": "connections stay until one side ends them",
-    "zk.read.num.retries": "the view of the brokers is kept fresh by watches",
-    "zk.synctime.ms": "nothing waits for ZooKeeper's followers here",
-    "callback.handler.props": "a callback is a Python object, which is made with its arguments",
-    "event.handler.props": "an event handler is a Python object, which is made with its arguments",
+#: The keys of each kind of file.
+_KEYS = {
+    "consumer": {*_CONSUMER, _AUTOOFFSET, *_CONSUMER_V08, *_OTHERS_V08},
+    "producer": {*producer.WITHOUT_EFFECT, *(key for part in producer.PARTS.values() for key in properties_of(part))},
+    "server": {*broker.WITHOUT_EFFECT, *properties_of(broker.BrokerConfig)},
 }
-
-#: Keys that only one kind of file has.
+#: Keys that only one kind of file has; other files of today's clients have an id, too.
 _MARKS = {
-    "consumer": {
-        key
-        for key in (*_CONSUMER, _AUTOOFFSET, *_CONSUMER_V08, *_OTHERS_V08)
-        if not key.startswith(("zk.", "zookeeper.", "socket.", "client.id"))
-    },
-    "producer": {
-        "broker.list", "producer.type", "serializer.class", "partitioner.class", "compression.codec", "queue.time",
-        "compressed.topics", "queue.size", "queue.enqueueTimeout.ms", "batch.size", "num.retries", "buffer.size",
-        "connect.timeout.ms", "event.handler", "callback.handler", *_PRODUCER_GONE,
-    } - {"zk.synctime.ms"},
-    "server": {"brokerid", "log.dir", "port", "hostname", "num.partitions", "enable.zookeeper", "log.flush.interval"},
-}  # fmt: skip
+    kind: keys.difference({"client.id"}, *(others for each, others in _KEYS.items() if each != kind))
+    for kind, keys in _KEYS.items()
+}
 
 
 def kind_of(properties: Mapping[str, str], source: str) -> str:
@@ -235,17 +224,17 @@ def _producer(properties: Mapping[str, str]) -> Conversion:
     def read(key: str, text: str) -> tuple[str, ...]:
         # The other keys that must be set for a single key to be read.
         needed = {"zk.connect": "localhost", "producer.type": "async"} if key != "broker.list" else {}
-        return ProducerConfig.from_properties({**needed, key: text}).ignored
+        return producer.ProducerConfig.from_properties({**needed, key: text}).ignored
 
-    return _as_they_are(properties, read, _PRODUCER_GONE)
+    return _as_they_are(properties, read, producer.WITHOUT_EFFECT)
 
 
 def _server(properties: Mapping[str, str]) -> Conversion:
     def read(key: str, text: str) -> tuple[str, ...]:
         needed = {"log.dir": "logs", "zk.connect": "localhost"}
-        return BrokerConfig.from_properties({**needed, key: text}).ignored
+        return broker.BrokerConfig.from_properties({**needed, key: text}).ignored
 
-    return _as_they_are(properties, read, WITHOUT_EFFECT)
+    return _as_they_are(properties, read, broker.WITHOUT_EFFECT)
 
 
 def _as_they_are(

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
-from tests.unit.member.consumer.test_streams import connector
 
 from consumerd import ListenerFailedError, RebalanceListener, TopicPartition
 from consumerd.member.consumer.listeners import SETTLE, Announcer
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.registry import owner_path
+from tests.unit.member.consumer.test_streams import connector
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
