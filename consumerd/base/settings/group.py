@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from consumerd.base.settings.kind import Ge
 from consumerd.base.settings.setting import Field, Reload, Seconds, SecondsOrZero, Section, WireSeconds
+from consumerd.settings.setting import Names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,129 +16,98 @@ class GroupSection(Section):
     """The consumer group, and what to consume. Set exactly one of topics, whitelist and blacklist (or partitions)."""
 
     id: str = Field(
-        min_length=1,
-        v07="groupid",
-        v08="group.id",
-        keyword="group",
         description="Name of the consumer group.",
+        names=Names(keyword="group", v07="groupid", v08="group.id"),
+        min_length=1,
         examples=["events"],
     )
     coordination: Literal["zookeeper", "kafka", "fixed"] = Field(
         "zookeeper",
-        description=(
-            "How partitions are assigned. `zookeeper`: by the members, through ZooKeeper (Kafka 0.7, and old "
-            "consumers of 0.8.2 to 1.1). `kafka`: by a broker (0.9 and later, see [kafka]). `fixed`: not at "
-            "all, this member consumes `partitions` (0.8 and later)."
-        ),
+        "How partitions are assigned. `zookeeper`: by the members, through ZooKeeper (Kafka 0.7, and old consumers of "
+        "0.8.2 to 1.1). `kafka`: by a broker (0.9 and later, see [kafka]). `fixed`: not at all, this member consumes "
+        "`partitions` (0.8 and later).",
     )
     dialect: Literal["auto", "0.7", "0.8"] = Field(
         "auto",
-        keyword="dialect",
-        description=(
-            "With coordination `zookeeper`: format of what brokers and members register, that of Kafka 0.7 or "
-            "that of 0.8 and later. `auto` detects it from the registered brokers and members, and waits for a "
-            "first one."
-        ),
+        "With coordination `zookeeper`: format of what brokers and members register, that of Kafka 0.7 or that of 0.8 "
+        "and later. `auto` detects it from the registered brokers and members, and waits for a first one.",
+        names=Names(keyword="dialect"),
     )
     topics: dict[str, Annotated[int, Ge(1)]] = Field(
+        description="Topics, each with its number of streams: how many shares of the topic this member asks for.",
         default_factory=dict,
         reload=Reload.SUBSCRIPTION,
-        description="Topics, each with its number of streams: how many shares of the topic this member asks for.",
         examples=[{"events": 1}],
     )
     whitelist: str | None = Field(
         None,
+        "Consume all topics that match this regular expression, new ones too.",
         reload=Reload.SUBSCRIPTION,
-        description="Consume all topics that match this regular expression, new ones too.",
         examples=["events-.*"],
     )
     blacklist: str | None = Field(
         None,
+        "Consume all topics that do not match this regular expression.",
         reload=Reload.SUBSCRIPTION,
-        description="Consume all topics that do not match this regular expression.",
         examples=["test-.*"],
     )
-    streams: int = Field(
-        1, reload=Reload.SUBSCRIPTION, ge=1, description="Number of streams for whitelist and blacklist."
-    )
+    streams: int = Field(1, "Number of streams for whitelist and blacklist.", reload=Reload.SUBSCRIPTION, ge=1)
     consumer_id: str | None = Field(
         None,
-        v07="consumerid",
-        v08="consumer.id",
-        keyword="consumer_id",
+        "Part of this member's id after `group_`, such as a StatefulSet's pod name; must be unique in the group. By "
+        "default made of host name, time and eight random hex digits.",
+        names=Names(keyword="consumer_id", v07="consumerid", v08="consumer.id"),
         min_length=1,
-        description=(
-            "Part of this member's id after `group_`, such as a StatefulSet's pod name; must be unique in the "
-            "group. By default made of host name, time and eight random hex digits."
-        ),
         examples=["consumerd-0"],
     )
     partitions: dict[str, tuple[Annotated[int, Ge(0)], ...]] = Field(
-        default_factory=dict,
         description="With coordination `fixed`: topics and the numbers of the partitions to consume.",
+        default_factory=dict,
         examples=[{"events": [0, 1]}],
     )
     offsets: Literal["zookeeper", "kafka", "both", "none"] | None = Field(
         None,
-        description=(
-            "Where committed offsets are stored. By default in ZooKeeper with coordination `zookeeper`, else "
-            "in Kafka. `both` (Kafka 0.8.2 and later): in both, and the larger offset counts "
-            "(dual.commit.enabled). `none`, with coordination `fixed` only: nowhere; each start begins at "
-            "fetch.initial, or where the handler says."
-        ),
+        "Where committed offsets are stored. By default in ZooKeeper with coordination `zookeeper`, else in Kafka. "
+        "`both` (Kafka 0.8.2 and later): in both, and the larger offset counts (dual.commit.enabled). `none`, with "
+        "coordination `fixed` only: nowhere; each start begins at fetch.initial, or where the handler says.",
         examples=["both"],
     )
     assignor: Literal["range", "roundrobin"] = Field(
         "range",
-        v08="partition.assignment.strategy",
-        keyword="assignor",
-        description=(
-            "Assignment strategy of groups of Kafka 0.8 and later. With "
-            "coordination `kafka`: used if all members support it; the other one is offered too. With "
-            "`zookeeper`: must be the same in all members, which nothing checks."
-        ),
+        "Assignment strategy of groups of Kafka 0.8 and later. With coordination `kafka`: used if all members support "
+        "it; the other one is offered too. With `zookeeper`: must be the same in all members, which nothing checks.",
+        names=Names(keyword="assignor", v08="partition.assignment.strategy"),
     )
     roundrobin_as: Literal["0.8", "1.0"] = Field(
         "0.8",
-        description=(
-            "With coordination `zookeeper` and assignor `roundrobin`: whose order of partitions to use, that "
-            "of the JVM's old consumers of 0.8.2 to 0.11 (`0.8`), or of 1.0 and 1.1 (`1.0`). A group must not "
-            "mix the two: their members would claim each other's partitions for ever."
-        ),
+        "With coordination `zookeeper` and assignor `roundrobin`: whose order of partitions to use, that of the JVM's "
+        "old consumers of 0.8.2 to 0.11 (`0.8`), or of 1.0 and 1.1 (`1.0`). A group must not mix the two: their "
+        "members would claim each other's partitions for ever.",
     )
     session_timeout: WireSeconds = Field(
         45.0,
-        kafka="session.timeout.ms",
-        keyword="group_session_timeout",
-        description=(
-            "With coordination `kafka`: seconds without a heartbeat after which the broker removes this "
-            "member. Should be longer than the failover of a broker takes. If a broker of 0.9 "
-            "refuses the value (group.max.session.timeout.ms), 30 is used."
-        ),
+        "With coordination `kafka`: seconds without a heartbeat after which the broker removes this member. Should be "
+        "longer than the failover of a broker takes. If a broker of 0.9 refuses the value "
+        "(group.max.session.timeout.ms), 30 is used.",
+        names=Names(keyword="group_session_timeout", kafka="session.timeout.ms"),
     )
     heartbeat_interval: WireSeconds = Field(
         3.0,
-        kafka="heartbeat.interval.ms",
-        keyword="heartbeat_interval",
-        description="With coordination `kafka`: seconds between heartbeats.",
+        "With coordination `kafka`: seconds between heartbeats.",
+        names=Names(keyword="heartbeat_interval", kafka="heartbeat.interval.ms"),
     )
     rebalance_timeout: WireSeconds = Field(
         60.0,
-        keyword="rebalance_timeout",
-        description=(
-            "With coordination `kafka`: seconds that a rebalance waits for this member to finish what it "
-            "holds; brokers of 0.9 use the session timeout."
-        ),
+        "With coordination `kafka`: seconds that a rebalance waits for this member to finish what it holds; brokers "
+        "of 0.9 use the session timeout.",
+        names=Names(keyword="rebalance_timeout"),
     )
     instance_id: str | None = Field(
         None,
-        kafka="group.instance.id",
-        keyword="instance_id",
+        "With coordination `kafka` (2.3 and later): name of a static member, which keeps its partitions while it "
+        "restarts within the session timeout; must be unique in the group.",
+        names=Names(keyword="instance_id", kafka="group.instance.id"),
         min_length=1,
-        description=(
-            "With coordination `kafka` (2.3 and later): name of a static member, which keeps its partitions "
-            "while it restarts within the session timeout; must be unique in the group."
-        ),
         examples=["consumerd-0"],
     )
 
@@ -202,23 +172,16 @@ class RebalanceSection(Section):
 
     drain_timeout: SecondsOrZero = Field(
         4.0,
-        keyword="drain_timeout",
-        description=(
-            "Seconds that handlers have to finish what they hold of partitions that move. JVM members of the "
-            "group give up about 8 s after the trigger: with 5 they still succeeded, with 9 they did not. With "
-            "coordination `kafka`, all members wait for the slowest."
-        ),
+        "Seconds that handlers have to finish what they hold of partitions that move. JVM members of the group give "
+        "up about 8 s after the trigger: with 5 they still succeeded, with 9 they did not. With coordination `kafka`, "
+        "all members wait for the slowest.",
+        names=Names(keyword="drain_timeout"),
     )
-    retry_interval: Seconds = Field(
-        0.2,
-        description="Seconds between attempts to claim partitions that other members still own.",
-    )
+    retry_interval: Seconds = Field(0.2, "Seconds between attempts to claim partitions that other members still own.")
     reconcile_interval: Seconds = Field(
         30.0,
-        description=(
-            "Seconds between checks of assignment, ownership and registration, in case a watch was lost; with "
-            "coordination `kafka`, between checks for new topics and partitions."
-        ),
+        "Seconds between checks of assignment, ownership and registration, in case a watch was lost; with "
+        "coordination `kafka`, between checks for new topics and partitions.",
     )
 
 
@@ -227,32 +190,25 @@ class CommitSection(Section):
 
     interval: Seconds = Field(
         10.0,
-        v07="autocommit.interval.ms",
-        v08="auto.commit.interval.ms",
-        keyword="commit_interval",
+        "Seconds between commits.",
+        names=Names(keyword="commit_interval", v07="autocommit.interval.ms", v08="auto.commit.interval.ms"),
         reload=Reload.AT_ONCE,
-        description="Seconds between commits.",
     )
     metadata: str = Field(
         "",
-        keyword="metadata",
+        "For offsets in Kafka: text to store with each committed offset, which tools show.",
+        names=Names(keyword="metadata"),
         max_length=4096,
-        description="For offsets in Kafka: text to store with each committed offset, which tools show.",
     )
     retention: Seconds | None = Field(
         None,
-        description=(
-            "For offsets in Kafka, on brokers of 0.9 to 2.0: seconds to keep them. By default, and on other "
-            "brokers, the broker's offsets.retention.minutes applies."
-        ),
+        "For offsets in Kafka, on brokers of 0.9 to 2.0: seconds to keep them. By default, and on other brokers, the "
+        "broker's offsets.retention.minutes applies.",
         examples=[604800.0],
     )
     version: Literal[0, 1, 2] | None = Field(
         None,
-        description=(
-            "For offsets in Kafka: version of the OffsetCommit request; by default the newest that the broker "
-            "supports. With 0 (coordination `fixed` only), brokers since 0.8.1 store the offsets in ZooKeeper, "
-            "if they use it."
-        ),
+        "For offsets in Kafka: version of the OffsetCommit request; by default the newest that the broker supports. "
+        "With 0 (coordination `fixed` only), brokers since 0.8.1 store the offsets in ZooKeeper, if they use it.",
         examples=[1],
     )

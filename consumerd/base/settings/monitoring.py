@@ -19,13 +19,13 @@ class HealthTlsSection(Section):
 
     certificate: Path = Field(description="PEM file with the certificate.", examples=["/etc/consumerd/http.pem"])
     key: Path = Field(description="PEM file with its private key.", examples=["/etc/consumerd/http.key"])
-    key_password: SecretStr | None = Field(None, repr=False, description="Password of an encrypted key.")
+    key_password: SecretStr | None = Field(None, "Password of an encrypted key.", repr=False)
     key_password_file: Path | None = Field(
-        None, description="File whose first line is this password.", examples=["http-key-password"]
+        None, "File whose first line is this password.", examples=["http-key-password"]
     )
     client_ca: Path | None = Field(
         None,
-        description="PEM file with the authorities of client certificates: clients need one then, also for probes.",
+        "PEM file with the authorities of client certificates: clients need one then, also for probes.",
         examples=["/etc/consumerd/clients.pem"],
     )
 
@@ -35,38 +35,32 @@ class HealthSection(Section):
 
     listen: str | None = Field(
         None,
-        description=(
-            "Address and port of the HTTP server; without it there is none. /healthz and /readyz have no data and may "
-            "be open to everybody."
-        ),
+        "Address and port of the HTTP server; without it there is none. /healthz and /readyz have no data and may be "
+        "open to everybody.",
         examples=["127.0.0.1:8080"],
     )
     metrics: bool = Field(
-        False, description="Serve /metrics for Prometheus to every client that can connect (needs the extra `metrics`)."
+        False, "Serve /metrics for Prometheus to every client that can connect (needs the extra `metrics`)."
     )
     status: bool | None = Field(
         None,
-        description=(
-            "Serve the status page and /status.json. They need a loopback address, a token or tls.client_ca, and are "
-            "served by default where one of these is given."
-        ),
+        "Serve the status page and /status.json. They need a loopback address, a token or tls.client_ca, and are "
+        "served by default where one of these is given.",
         examples=[True],
     )
     token: SecretStr | None = Field(
         None,
-        description=(
-            "Token for the status page and /status.json (`Authorization: Bearer`, or the password of a browser's "
-            "prompt). Without it, or tls.client_ca, nobody can pause a partition."
-        ),
+        "Token for the status page and /status.json (`Authorization: Bearer`, or the password of a browser's prompt). "
+        "Without it, or tls.client_ca, nobody can pause a partition.",
         examples=[""],
     )
-    token_file: Path | None = Field(None, description="File whose first line is this token.", examples=["http-token"])
+    token_file: Path | None = Field(None, "File whose first line is this token.", examples=["http-token"])
     hung_after: Seconds = Field(
         300.0,
+        "Seconds without progress of a batch after which its handler counts as hung, and /readyz is 503.",
         reload=Reload.AT_ONCE,
-        description="Seconds without progress of a batch after which its handler counts as hung, and /readyz is 503.",
     )
-    tls: HealthTlsSection | None = Field(None, description="Speak TLS.")
+    tls: HealthTlsSection | None = Field(None, "Speak TLS.")
 
     def rules(self) -> Iterator[str]:
         """The rule about the address, if it is broken."""
@@ -81,13 +75,12 @@ class MetricsSection(Section, reload=Reload.AT_ONCE):
     """Metrics, wherever they are read, and the summary in the log."""
 
     partition_labels: bool = Field(
-        True,
-        description="Metrics for each partition; false sums them up by topic, for members with thousands.",
+        True, "Metrics for each partition; false sums them up by topic, for members with thousands."
     )
     lag_interval: Seconds = Field(
-        15.0, description="Seconds between looks at where the owned partitions end, while health.listen is set."
+        15.0, "Seconds between looks at where the owned partitions end, while health.listen is set."
     )
-    summary_interval: SecondsOrZero = Field(60.0, description="Seconds between the log events `summary`; 0 for none.")
+    summary_interval: SecondsOrZero = Field(60.0, "Seconds between the log events `summary`; 0 for none.")
 
 
 class TelemetrySection(Section):
@@ -95,19 +88,15 @@ class TelemetrySection(Section):
 
     otlp_endpoint: str | None = Field(
         None,
-        description=(
-            "Base URL of the collector; /v1/traces and /v1/metrics are appended. Without it, and without "
-            "OTEL_EXPORTER_OTLP_ENDPOINT in the environment, nothing is sent. Headers, certificates and sampling are "
-            "set by OpenTelemetry's own variables (OTEL_EXPORTER_OTLP_HEADERS and so on)."
-        ),
+        "Base URL of the collector; /v1/traces and /v1/metrics are appended. Without it, and without "
+        "OTEL_EXPORTER_OTLP_ENDPOINT in the environment, nothing is sent. Headers, certificates and sampling are set "
+        "by OpenTelemetry's own variables (OTEL_EXPORTER_OTLP_HEADERS and so on).",
         examples=["http://127.0.0.1:4318"],
     )
-    traces: bool = Field(True, description="Send a span for each call of the handler, each commit and each rebalance.")
-    metrics: bool = Field(True, description="Send the metrics that /metrics has.")
+    traces: bool = Field(True, "Send a span for each call of the handler, each commit and each rebalance.")
+    metrics: bool = Field(True, "Send the metrics that /metrics has.")
     metrics_interval: Seconds | None = Field(
-        None,
-        description="Seconds between exports of metrics; OTEL_METRIC_EXPORT_INTERVAL or 60 by default.",
-        examples=[60.0],
+        None, "Seconds between exports of metrics; OTEL_METRIC_EXPORT_INTERVAL or 60 by default.", examples=[60.0]
     )
 
     def rules(self) -> Iterator[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from consumerd.base.settings.setting import Field, Seconds, SecretStr, Section
+from consumerd.settings.setting import Names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,41 +20,35 @@ class TlsSection(Section):
 
     ca: Path | None = Field(
         None,
-        description="PEM file with the certificate authorities to trust; the system's by default.",
+        "PEM file with the certificate authorities to trust; the system's by default.",
         examples=["/etc/consumerd/ca.pem"],
     )
     certificate: Path | None = Field(
-        None, description="PEM file with the client certificate.", examples=["/etc/consumerd/client.pem"]
+        None, "PEM file with the client certificate.", examples=["/etc/consumerd/client.pem"]
     )
-    key: Path | None = Field(
-        None, description="PEM file with the client's private key.", examples=["/etc/consumerd/client.key"]
-    )
-    key_password: SecretStr | None = Field(None, repr=False, description="Password of an encrypted key.")
-    key_password_file: Path | None = Field(
-        None, description="File whose first line is this password.", examples=["key-password"]
-    )
-    check_hostname: bool = Field(True, description="Whether the server's certificate must match its host name.")
+    key: Path | None = Field(None, "PEM file with the client's private key.", examples=["/etc/consumerd/client.key"])
+    key_password: SecretStr | None = Field(None, "Password of an encrypted key.", repr=False)
+    key_password_file: Path | None = Field(None, "File whose first line is this password.", examples=["key-password"])
+    check_hostname: bool = Field(True, "Whether the server's certificate must match its host name.")
 
 
 class LoginSection(Section):
     """What an authentication with SASL needs: a user and a password, or a principal of Kerberos and its keytab."""
 
     mechanism: str
-    user: str | None = Field(None, min_length=1, description="User name; not for GSSAPI.", examples=["consumerd"])
+    user: str | None = Field(None, "User name; not for GSSAPI.", min_length=1, examples=["consumerd"])
     password: SecretStr | None
     password_file: Path | None
     service: str
     principal: str | None = Field(
         None,
+        "GSSAPI: principal to authenticate as; by default that of the credential cache, or the keytab's first.",
         min_length=1,
-        description=(
-            "GSSAPI: principal to authenticate as; by default that of the credential cache, or the keytab's first."
-        ),
         examples=["consumerd/host.example.org@EXAMPLE.ORG"],
     )
     keytab: Path | None = Field(
         None,
-        description="GSSAPI: keytab file; without it the credential cache (KRB5CCNAME) must hold a ticket.",
+        "GSSAPI: keytab file; without it the credential cache (KRB5CCNAME) must hold a ticket.",
         examples=["/etc/consumerd/consumerd.keytab"],
     )
 
@@ -75,29 +70,24 @@ class SaslSection(LoginSection):
     """Authentication with the brokers (SASL)."""
 
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI"] = Field(
-        "SCRAM-SHA-512",
-        description="SASL mechanism. PLAIN sends the password as it is: use it over TLS only. GSSAPI is Kerberos.",
+        "SCRAM-SHA-512", "SASL mechanism. PLAIN sends the password as it is: use it over TLS only. GSSAPI is Kerberos."
     )
     password: SecretStr | None = Field(
         None,
+        "Password. Alternatives: `password_file`, or CONSUMERD_KAFKA__SASL__PASSWORD in the environment.",
         min_length=1,
         repr=False,
-        description="Password. Alternatives: `password_file`, or CONSUMERD_KAFKA__SASL__PASSWORD in the environment.",
     )
     password_file: Path | None = Field(
         None,
-        description=(
-            "File whose first line is the password, such as a mounted secret. A relative path of a secret is also "
-            "looked for in $CREDENTIALS_DIRECTORY (systemd)."
-        ),
+        "File whose first line is the password, such as a mounted secret. A relative path of a secret is also looked "
+        "for in $CREDENTIALS_DIRECTORY (systemd).",
         examples=["kafka-password"],
     )
     service: str = Field(
         "kafka",
+        "GSSAPI: service name of the brokers, the first part of their principals (sasl.kerberos.service.name).",
         min_length=1,
-        description=(
-            "GSSAPI: service name of the brokers, the first part of their principals (sasl.kerberos.service.name)."
-        ),
     )
 
 
@@ -105,24 +95,17 @@ class ZooKeeperSaslSection(LoginSection):
     """Authentication with ZooKeeper by SASL, on each connection."""
 
     mechanism: Literal["DIGEST-MD5", "GSSAPI"] = Field(
-        "DIGEST-MD5",
-        description="SASL mechanism of the server's login: DIGEST-MD5 (use it over TLS only), or GSSAPI for Kerberos.",
+        "DIGEST-MD5", "SASL mechanism of the server's login: DIGEST-MD5 (use it over TLS only), or GSSAPI for Kerberos."
     )
     password: SecretStr | None = Field(
         None,
+        "Password. Alternatives: `password_file`, or CONSUMERD_ZOOKEEPER__SASL__PASSWORD in the environment.",
         min_length=1,
         repr=False,
-        description=(
-            "Password. Alternatives: `password_file`, or CONSUMERD_ZOOKEEPER__SASL__PASSWORD in the environment."
-        ),
     )
-    password_file: Path | None = Field(
-        None, description="File whose first line is the password.", examples=["zookeeper-password"]
-    )
+    password_file: Path | None = Field(None, "File whose first line is the password.", examples=["zookeeper-password"])
     service: str = Field(
-        "zookeeper",
-        min_length=1,
-        description="GSSAPI: service name of the servers, the first part of their principals.",
+        "zookeeper", "GSSAPI: service name of the servers, the first part of their principals.", min_length=1
     )
 
 
@@ -131,48 +114,37 @@ class ZooKeeperSection(Section):
 
     connect: str = Field(
         "127.0.0.1:2181",
-        v07="zk.connect",
-        v08="zookeeper.connect",
-        keyword="zookeeper",
-        description="Hosts, followed by the chroot of the cluster.",
+        "Hosts, followed by the chroot of the cluster.",
+        names=Names(keyword="zookeeper", v07="zk.connect", v08="zookeeper.connect"),
         examples=["zk1:2181,zk2:2181,zk3:2181/kafka"],
     )
     allow_empty: bool = Field(
         False,
-        description=(
-            "Start even if the chroot does not exist (it is created) or has neither brokers nor consumers. Otherwise "
-            "the daemon waits for them for `connection_timeout`, and exits."
-        ),
+        "Start even if the chroot does not exist (it is created) or has neither brokers nor consumers. Otherwise the "
+        "daemon waits for them for `connection_timeout`, and exits.",
     )
     session_timeout: Seconds = Field(
         6.0,
-        v07="zk.sessiontimeout.ms",
-        v08="zookeeper.session.timeout.ms",
-        keyword="session_timeout",
-        description="Seconds without contact after which the session expires.",
+        "Seconds without contact after which the session expires.",
+        names=Names(keyword="session_timeout", v07="zk.sessiontimeout.ms", v08="zookeeper.session.timeout.ms"),
     )
     connection_timeout: Seconds = Field(
         _FIRST_CONNECTION,
-        v07="zk.connectiontimeout.ms",
-        v08="zookeeper.connection.timeout.ms",
-        description="Seconds to wait for the first connection (0.7.2: the session timeout).",
+        "Seconds to wait for the first connection (0.7.2: the session timeout).",
+        names=Names(v07="zk.connectiontimeout.ms", v08="zookeeper.connection.timeout.ms"),
     )
     auth: tuple[SecretStr, ...] = Field(
-        (), repr=False, description="Credentials, each as `digest:user:password`; sent again after every reconnect."
+        (), "Credentials, each as `digest:user:password`; sent again after every reconnect.", repr=False
     )
-    auth_file: Path | None = Field(
-        None, description="File with these credentials, one in each line.", examples=["zookeeper-auth"]
-    )
+    auth_file: Path | None = Field(None, "File with these credentials, one in each line.", examples=["zookeeper-auth"])
     acl: str = Field(
         "open",
-        description=(
-            "ACL of the nodes that consumerd creates: `open` (as members of 0.7 create them), `creator` (others may "
-            "only read), `creator-all` (others have no access), or `scheme:id:cdrwa` entries separated by commas. All "
-            "but `open` need `auth`, `sasl` or a client certificate."
-        ),
+        "ACL of the nodes that consumerd creates: `open` (as members of 0.7 create them), `creator` (others may only "
+        "read), `creator-all` (others have no access), or `scheme:id:cdrwa` entries separated by commas. All but "
+        "`open` need `auth`, `sasl` or a client certificate.",
     )
-    tls: TlsSection | None = Field(None, description="Speak TLS (the server's secureClientPort).")
-    sasl: ZooKeeperSaslSection | None = Field(None, description="Authenticate by SASL.")
+    tls: TlsSection | None = Field(None, "Speak TLS (the server's secureClientPort).")
+    sasl: ZooKeeperSaslSection | None = Field(None, "Authenticate by SASL.")
 
 
 class KafkaSection(Section):
@@ -180,21 +152,16 @@ class KafkaSection(Section):
 
     bootstrap: tuple[str, ...] = Field(
         ("127.0.0.1:9092",),
+        "Brokers to connect to first, each as `host:port`; they name the others. By default with coordination "
+        "`zookeeper`: the registered brokers, at a listener that matches tls and sasl.",
         min_length=1,
-        description=(
-            "Brokers to connect to first, each as `host:port`; they name the others. By default with "
-            "coordination `zookeeper`: the registered brokers, at a listener that matches tls and sasl."
-        ),
         examples=[["kafka1:9092", "kafka2:9092"]],
     )
     client_id: str = Field(
         "consumerd",
-        v08="client.id",
-        keyword="client_id",
-        description="Name that brokers write to their logs and metrics.",
+        "Name that brokers write to their logs and metrics.",
+        names=Names(keyword="client_id", v08="client.id"),
     )
-    connection_timeout: Seconds = Field(
-        _FIRST_CONNECTION, description="Seconds to wait for the first response of a broker."
-    )
-    tls: TlsSection | None = Field(None, description="Speak TLS (a listener of SSL or SASL_SSL).")
-    sasl: SaslSection | None = Field(None, description="Authenticate (a listener of SASL_PLAINTEXT or SASL_SSL).")
+    connection_timeout: Seconds = Field(_FIRST_CONNECTION, "Seconds to wait for the first response of a broker.")
+    tls: TlsSection | None = Field(None, "Speak TLS (a listener of SSL or SASL_SSL).")
+    sasl: SaslSection | None = Field(None, "Authenticate (a listener of SASL_PLAINTEXT or SASL_SSL).")

@@ -80,6 +80,18 @@ def is_secret(annotation: Any) -> bool:
 _REQUIRED: Final = object()
 
 
+class Names(NamedTuple):
+    """Other names of a key: the keyword of the library's `ConsumerConfig`, and Kafka's keys.
+
+    Those are of 0.7, of old consumers of 0.8 to 1.1, and of later ones.
+    """
+
+    keyword: str | None = None
+    v07: str | None = None
+    v08: str | None = None
+    kafka: str | None = None
+
+
 class Setting(NamedTuple):
     """The declaration of a key."""
 
@@ -87,12 +99,7 @@ class Setting(NamedTuple):
     factory: Callable[[], Any] | None = None
     #: Its meaning, in one or more sentences.
     description: str = ""
-    #: Kafka's keys: in 0.7, in old consumers of 0.8 to 1.1, and in later ones.
-    v07: str | None = None
-    v08: str | None = None
-    kafka: str | None = None
-    #: The keyword of the library's `ConsumerConfig`.
-    keyword: str | None = None
+    names: Names = Names()
     #: None: as the table says.
     reload: Reload | None = None
     #: What pydantic's `Field` is given besides: bounds, lengths, examples.
@@ -113,7 +120,7 @@ class Setting(NamedTuple):
     @property
     def about(self) -> str:
         """Its meaning, with Kafka's keys."""
-        keys = dict.fromkeys(filter(None, (self.v07, self.v08, self.kafka)))
+        keys = dict.fromkeys(filter(None, self.names[1:]))
         return f"{self.description} Kafka: {', '.join(keys)}." if keys else self.description
 
     def __get__(self, instance: object, owner: type) -> Any:
@@ -123,10 +130,12 @@ class Setting(NamedTuple):
         return self.value()
 
 
-def Field(default: Any = _REQUIRED, *, default_factory: Callable[[], Any] | None = None, **said: Any) -> Any:  # noqa: N802
+def Field(  # noqa: N802
+    default: Any = _REQUIRED, description: str = "", *, default_factory: Callable[[], Any] | None = None, **said: Any
+) -> Any:
     """A key of a table. `said` are fields of `Setting`, or are given to pydantic's function of this name."""
-    own = {name: said.pop(name) for name in tuple(said) if name in Setting._fields}
-    return Setting(default, default_factory, more=said, **own)
+    own = {name: said.pop(name) for name in ("names", "reload") if name in said}
+    return Setting(default, default_factory, description, more=said, **own)
 
 
 class Rule(NamedTuple):

@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 #: The values that each keyword may have: those of its key in the configuration, or its own.
 _KINDS: Final[dict[str, Kind]] = {
-    setting.keyword: kinds[name]
+    setting.names.keyword: kinds[name]
     for table in (GroupSection, RebalanceSection, CommitSection, FetchSection, DaemonSection, ZooKeeperSection)
     for kinds in [table.kinds()]
     for name, setting in table.fields.items()
-    if setting.keyword is not None
+    if setting.names.keyword is not None
 } | {
     "auto_commit": kind_of(bool),
     "consumer_timeout": kind_of(SecondsOrZero | None),

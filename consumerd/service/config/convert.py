@@ -66,7 +66,7 @@ def _declared(generation: str) -> dict[str, Becomes | Gone]:
         name: Becomes(table, key, partial(section.kinds()[key].read, milliseconds=name.endswith(".ms")))
         for table, section in Config.tables().items()
         for key, setting in section.fields.items()
-        if (name := getattr(setting, generation)) is not None
+        if (name := getattr(setting.names, generation)) is not None
     }
 
 

@@ -33,8 +33,8 @@ class SubscriptionGroup(Section):
 
     id: str | None = Field(
         None,
+        "Name of the consumer group; by default that of the main subscription.",
         min_length=1,
-        description="Name of the consumer group; by default that of the main subscription.",
         examples=["events-audit"],
     )
 
@@ -52,28 +52,26 @@ class SubscriptionSection(Section, reload=Reload.SUBSCRIPTION):
     """
 
     name: str = Field(
+        description="Name of the subscription, which appears in logs and on the status page: letters, digits, `-` and "
+        "`_`. The id of its member is that of the main one, an underscore, and this name.",
         reload=Reload.RESTART,
-        description=(
-            "Name of the subscription, which appears in logs and on the status page: letters, digits, `-` and `_`. The "
-            "id of its member is that of the main one, an underscore, and this name."
-        ),
         examples=["audit"],
     )
     group: SubscriptionGroup = Field(default_factory=SubscriptionGroup, reload=Reload.RESTART)
     topics: dict[str, Annotated[int, Ge(1)]] = Field(
-        default_factory=dict,
         description="Topics, each with its number of streams. Set exactly one of topics, whitelist and blacklist.",
+        default_factory=dict,
         examples=[{"payments": 1}],
     )
     whitelist: str | None = Field(
-        None, description="Consume all topics that match this regular expression, new ones too.", examples=["audit-.*"]
+        None, "Consume all topics that match this regular expression, new ones too.", examples=["audit-.*"]
     )
     blacklist: str | None = Field(
-        None, description="Consume all topics that do not match this regular expression.", examples=["test-.*"]
+        None, "Consume all topics that do not match this regular expression.", examples=["test-.*"]
     )
-    streams: int = Field(1, ge=1, description="Number of streams for whitelist and blacklist.")
+    streams: int = Field(1, "Number of streams for whitelist and blacklist.", ge=1)
     handler: HandlerSection = Field(
-        reload=Reload.HANDLER, description="Its handler: the keys of `[handler]`, with the same defaults."
+        description="Its handler: the keys of `[handler]`, with the same defaults.", reload=Reload.HANDLER
     )
 
     def rules(self) -> Iterator[str]:

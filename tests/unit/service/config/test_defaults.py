@@ -32,14 +32,14 @@ def test_every_keyword_of_the_library_refers_to_its_key() -> None:
         (f"{table.__name__}.{setting.name}", setting)
         for table in Config.tables().values()
         for setting in table.fields.values()
-        if setting.keyword is not None
+        if setting.names.keyword is not None
     ]
     assert len(declared) >= 30
     for key, setting in declared:
-        default = said[setting.keyword or ""]
+        default = said[setting.names.keyword or ""]
         shown = None if default is None else ast.unparse(default)
         expected = None if setting.required else "None" if setting.default is None else key
-        assert shown == expected, f"{setting.keyword} of ConsumerConfig does not have the default of {key}"
+        assert shown == expected, f"{setting.names.keyword} of ConsumerConfig does not have the default of {key}"
 
 
 #: What a program sees of a changed default.
