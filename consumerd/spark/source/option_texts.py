@@ -37,7 +37,7 @@ def read_boolean(name: str, value: str) -> bool:
     """`true` or `false`."""
     lowered = value.strip().lower()
     if lowered not in ("true", "false"):
-        raise OptionError(f"invalid value {value!r} for option {name}: must be true or false")
+        raise OptionError(f"option {name} must be true or false, not {value!r}")
     return lowered == "true"
 
 
@@ -47,8 +47,7 @@ def whole_number(low: int, high: int) -> Callable[[str, str], int]:
     def read(name: str, value: str) -> int:
         text = value.strip()
         if not (text.isascii() and text.isdigit() and len(text) < 20 and low <= int(text) < high):
-            must = f"must be a whole number from {low} to {high - 1}"
-            raise OptionError(f"invalid value {value!r} for option {name}: {must}")
+            raise OptionError(f"option {name} must be a whole number from {low} to {high - 1}, not {value!r}")
         return int(text)
 
     return read
@@ -63,8 +62,8 @@ def byte_count(low: int) -> Callable[[str, str], int]:
         digits = text[:-1] if text[-1:] in _UNITS else text
         if not (digits.isascii() and digits.isdigit() and len(digits) < 20 and low <= int(digits) * factor < _INT64):
             raise OptionError(
-                f"invalid value {value!r} for option {name}: must be a number of bytes such as 67108864, 512k, 64m or "
-                "1g" + (f", at least {low}" if low else "")
+                f"option {name} must be a number of bytes such as 67108864, 512k, 64m or 1g"
+                f"{f' and at least {low}' if low else ''}, not {value!r}"
             )
         return int(digits) * factor
 
@@ -76,7 +75,7 @@ def read_mode(name: str, value: str) -> ParseMode:
     try:
         return ParseMode(value.strip().upper())
     except ValueError:
-        raise OptionError(f"invalid value {value!r} for option {name}: must be one of {', '.join(ParseMode)}") from None
+        raise OptionError(f"option {name} must be one of {', '.join(ParseMode)}, not {value!r}") from None
 
 
 def read_paths(name: str, value: str) -> tuple[str, ...]:
@@ -92,7 +91,7 @@ def read_path_list(name: str, value: str) -> tuple[str, ...]:
     form = 'a JSON list of directories such as ["/a", "/b"]'
     found = _json(name, value, form)
     if not (isinstance(found, list) and found and all(isinstance(path, str) and path for path in found)):
-        raise OptionError(f"invalid value {value!r} for option {name}: must be {form}")
+        raise OptionError(f"option {name} must be {form}, not {value!r}")
     return tuple(map(plain_path, dict.fromkeys(found)))
 
 
@@ -172,7 +171,7 @@ def read_assign(name: str, value: str) -> Assign:
     form = 'JSON such as {"topic": ["0-0", "0-1"]}, or [0, 1] where a broker is named once or none is known'
     found = _json(name, value, form)
     if not (isinstance(found, dict) and found):
-        raise OptionError(f"invalid value {value!r} for option {name}: must be {form}")
+        raise OptionError(f"option {name} must be {form}, not {value!r}")
     partitions: dict[str, tuple[str, ...]] = {}
     for topic, names in found.items():
         _check_topic(name, topic)
@@ -194,7 +193,7 @@ def read_times(name: str, value: str) -> Offsets:
     found = _json(name, value, form)
     good = isinstance(found, dict) and found and all(isinstance(times, dict) for times in found.values())
     if not (good and all(_is_time(time) for times in found.values() for time in times.values())):
-        raise OptionError(f"invalid value {value[:200]!r} for option {name}: must be {form}")
+        raise OptionError(f"option {name} must be {form}, not {value[:200]!r}")
     return {str(topic): {str(each): int(time) for each, time in times.items()} for topic, times in found.items()}
 
 
@@ -244,7 +243,7 @@ def _json(name: str, value: str, form: str) -> Any:
     try:
         return json.loads(value)
     except (ValueError, RecursionError):
-        raise OptionError(f"invalid value {value[:200]!r} for option {name}: must be {form}") from None
+        raise OptionError(f"option {name} must be {form}, not {value[:200]!r}") from None
 
 
 def _check_topic(name: str, topic: str) -> None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from consumerd.spark.source.columns import ParseMode
 from consumerd.storage.log.archive_names import DEFAULT_LAYOUT
-from consumerd.wire.v07 import DEFAULT_LIMITS, EARLIEST, LATEST, DecodeLimits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from consumerd.spark.source.offsets import Offsets, Position
 
 #: The size at which a split is cut by default (option `maxSplitBytes`): bytes of the log.
 DEFAULT_SPLIT_BYTES: Final = 64 << 20
@@ -102,53 +99,3 @@ class SubscribePattern:
     """All partitions of the topics whose whole name matches, by the rules of topic filters."""
 
     pattern: str
-
-
-@dataclass(frozen=True, slots=True)
-class SourceOptions:
-    """All options, read and checked. Sizes are bytes, times seconds unless named otherwise."""
-
-    location: Location
-    topics: Assign | Subscribe | SubscribePattern
-    starting: Position | None = None
-    ending: Position = LATEST
-    #: Milliseconds since 1970.
-    starting_timestamp: int | None = None
-    #: The same by partition.
-    starting_times: Offsets | None = None
-    fail_on_data_loss: bool = True
-    mode: ParseMode = ParseMode.PERMISSIVE
-    include_headers: bool = False
-    min_partitions: int = 1
-    #: In what offsets count, bytes or messages, as the next one; 0: nothing is cut that need not be.
-    max_split: int = DEFAULT_SPLIT_BYTES
-    max_per_trigger: int | None = None
-    #: In messages, where offsets count bytes; about so many.
-    max_messages: int | None = None
-    group_id: str | None = None
-    commit_offsets: bool = False
-    fetch_size: int = 1 << 20
-    timeout: float = 30.0
-    max_message_bytes: int | None = None
-    max_decompressed_bytes: int | None = None
-
-    @property
-    def counts_messages(self) -> bool:
-        """Whether offsets count messages, not bytes."""
-        return isinstance(self.location, BootstrapLocation)
-
-    @property
-    def limits(self) -> DecodeLimits:
-        """The limits of decoders."""
-        return DecodeLimits(
-            max_message_bytes=self.max_message_bytes or DEFAULT_LIMITS.max_message_bytes,
-            max_decompressed_bytes=self.max_decompressed_bytes or DEFAULT_LIMITS.max_decompressed_bytes,
-        )
-
-    def start_of_batch(self) -> Position:
-        """Return the position at which a batch starts; `starting_timestamp` comes before it."""
-        return EARLIEST if self.starting is None else self.starting
-
-    def start_of_stream(self) -> Position:
-        """Return the position at which a stream without a checkpoint starts; `starting_timestamp` comes before it."""
-        return LATEST if self.starting is None else self.starting

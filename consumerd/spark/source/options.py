@@ -12,10 +12,13 @@ ignored.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.base.errors import nearest
+from consumerd.base.settings.processing import FetchSection
+from consumerd.base.settings.properties import prop, properties_of
 from consumerd.spark.source.columns import ParseMode
 from consumerd.spark.source.option_texts import (
     OptionError,
@@ -47,7 +50,6 @@ from consumerd.spark.source.option_values import (
     FilesLocation,
     Login,
     PathLocation,
-    SourceOptions,
     Subscribe,
     SubscribePattern,
     Tls,
@@ -55,7 +57,7 @@ from consumerd.spark.source.option_values import (
 )
 from consumerd.storage.log.archive_names import DEFAULT_LAYOUT
 from consumerd.wire.scram import SCRAM_HASHES
-from consumerd.wire.v07 import LATEST
+from consumerd.wire.v07 import DEFAULT_LIMITS, EARLIEST, LATEST, DecodeLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -65,6 +67,7 @@ log = logging.getLogger(__name__)
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from consumerd.spark.source.offsets import Offsets, Position
     from consumerd.spark.source.option_values import Location
 
 __all__ = [
@@ -104,7 +107,7 @@ def _one_of(*words: str, hint: str = "") -> Callable[[str, str], str]:
     def read(name: str, value: str) -> str:
         found = next((word for word in words if word.lower() == value.strip().lower()), None)
         if found is None:
-            raise OptionError(f"invalid value {value!r} for option {name}: must be one of {', '.join(words)}{hint}")
+            raise OptionError(f"option {name} must be one of {', '.join(words)}, not {value!r}{hint}")
         return found
 
     return read
@@ -140,6 +143,61 @@ BY_UNIT: Final[Mapping[str, str]] = {
 _INT32: Final = 1 << 31
 _INT64: Final = 1 << 63
 
+
+def _seconds(name: str, value: str) -> float:
+    return whole_number(1, _INT32)(name, value) / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """All options, read and checked. Sizes are bytes, times seconds unless named otherwise."""
+
+    location: Location
+    topics: Assign | Subscribe | SubscribePattern
+    starting: Position | None = None
+    ending: Position = LATEST
+    #: Milliseconds since 1970.
+    starting_timestamp: int | None = prop("startingTimestamp", None, read=whole_number(0, _INT64))
+    #: The same by partition.
+    starting_times: Offsets | None = None
+    fail_on_data_loss: bool = prop("failOnDataLoss", True, read=read_boolean)
+    mode: ParseMode = prop("mode", ParseMode.PERMISSIVE, read=read_mode)
+    include_headers: bool = prop("includeHeaders", False, read=read_boolean)
+    min_partitions: int = prop("minPartitions", 1, read=whole_number(1, 1_000_001))
+    #: In what offsets count, bytes or messages, as the next one; 0: nothing is cut that need not be.
+    max_split: int = DEFAULT_SPLIT_BYTES
+    max_per_trigger: int | None = None
+    #: In messages, where offsets count bytes; about so many.
+    max_messages: int | None = None
+    group_id: str | None = prop("groupId", None, read=read_text)
+    commit_offsets: bool = prop("commitOffsets", False, read=read_boolean)
+    fetch_size: int = prop("fetchSize", FetchSection.size, read=byte_count(1))
+    timeout: float = prop("timeoutMs", FetchSection.socket_timeout, read=_seconds)
+    max_message_bytes: int | None = prop("maxMessageBytes", None, read=byte_count(1))
+    max_decompressed_bytes: int | None = prop("maxDecompressedBytes", None, read=byte_count(1))
+
+    @property
+    def counts_messages(self) -> bool:
+        """Whether offsets count messages, not bytes."""
+        return isinstance(self.location, BootstrapLocation)
+
+    @property
+    def limits(self) -> DecodeLimits:
+        """The limits of decoders."""
+        return DecodeLimits(
+            max_message_bytes=self.max_message_bytes or DEFAULT_LIMITS.max_message_bytes,
+            max_decompressed_bytes=self.max_decompressed_bytes or DEFAULT_LIMITS.max_decompressed_bytes,
+        )
+
+    def start_of_batch(self) -> Position:
+        """Return the position at which a batch starts; `starting_timestamp` comes before it."""
+        return EARLIEST if self.starting is None else self.starting
+
+    def start_of_stream(self) -> Position:
+        """Return the position at which a stream without a checkpoint starts; `starting_timestamp` comes before it."""
+        return LATEST if self.starting is None else self.starting
+
+
 #: Name -> how its text is read.
 _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "path": read_paths,
@@ -156,22 +214,12 @@ _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "subscribePattern": read_pattern,
     "startingOffsets": read_position,
     "endingOffsets": read_position,
-    "startingTimestamp": whole_number(0, _INT64),
     "startingOffsetsByTimestamp": read_times,
-    "failOnDataLoss": read_boolean,
-    "mode": read_mode,
-    "includeHeaders": read_boolean,
-    "minPartitions": whole_number(1, 1_000_001),
     "maxSplitBytes": byte_count(0),
     "maxRecordsPerPartition": whole_number(1, _INT64),
     "maxBytesPerTrigger": byte_count(1),
     "maxOffsetsPerTrigger": whole_number(1, _INT64),
-    "groupId": read_text,
-    "commitOffsets": read_boolean,
-    "fetchSize": byte_count(1),
-    "timeoutMs": whole_number(1, _INT32),
-    "maxMessageBytes": byte_count(1),
-    "maxDecompressedBytes": byte_count(1),
+    **{name: read for name, ((_, read),) in properties_of(SourceOptions).items()},
     **KAFKA_READERS,
 }
 #: All names, in the order of the documentation.
@@ -225,21 +273,11 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
         topics=with_broker(broker, given[choice]) if choice == "assign" else given[choice],
         starting=offsets_with_broker(broker, given.get("startingOffsets")),
         ending=offsets_with_broker(broker, given.get("endingOffsets", LATEST)),
-        starting_timestamp=given.get("startingTimestamp"),
         starting_times=offsets_with_broker(broker, given.get("startingOffsetsByTimestamp")),
-        fail_on_data_loss=given.get("failOnDataLoss", True),
-        mode=given.get("mode", ParseMode.PERMISSIVE),
-        include_headers=given.get("includeHeaders", False),
-        min_partitions=given.get("minPartitions", 1),
         max_split=given.get(split, 0 if location == "bootstrap" else DEFAULT_SPLIT_BYTES),
         max_per_trigger=given.get(trigger),
         max_messages=None if location == "bootstrap" else given.get("maxOffsetsPerTrigger"),
-        group_id=given.get("groupId"),
-        commit_offsets=given.get("commitOffsets", False),
-        fetch_size=given.get("fetchSize", 1 << 20),
-        timeout=given.get("timeoutMs", 30_000) / 1000,
-        max_message_bytes=given.get("maxMessageBytes"),
-        max_decompressed_bytes=given.get("maxDecompressedBytes"),
+        **{key: given[name] for name, ((key, _),) in properties_of(SourceOptions).items() if name in given},
     )
 
 

@@ -32,6 +32,7 @@ ROOMS = {
     "base.errors",
     "base.native",
     "base.partition",
+    "base.settings",
     "base.version",
     "wire",
     "storage",

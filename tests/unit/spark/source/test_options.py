@@ -136,12 +136,12 @@ def test_reads_numbers_words_and_positions() -> None:
             "invalid option zookeeper: 'port' in 'zk:port' is not a port",
         ),
         ({**HERE, "path": " , "}, "option path is empty; "),
-        ({**HERE, "paths": "[1]"}, "invalid value '[1]' for option paths: must be a JSON list"),
+        ({**HERE, "paths": "[1]"}, "option paths must be a JSON list"),
         ({**HERE, "subscribe": ","}, "option subscribe is empty; "),
         ({**HERE, "subscribe": "a/b"}, "option subscribe names 'a/b', which is not a valid topic name: "),
         ({"path": "/l", "subscribePattern": "(?<n>a)\\k"}, "invalid option subscribePattern: "),
-        ({"path": "/l", "assign": "{"}, "invalid value '{' for option assign: must be JSON such as "),
-        ({"path": "/l", "assign": "{}"}, "invalid value '{}' for option assign: must be JSON such as "),
+        ({"path": "/l", "assign": "{"}, "option assign must be JSON such as "),
+        ({"path": "/l", "assign": "{}"}, "option assign must be JSON such as "),
         ({"path": "/l", "assign": '{"t": [-1]}'}, "option assign says [-1] for t; must be JSON such as "),
         ({"path": "/l", "assign": '{"t": [true]}'}, "option assign says [true] for t; must be JSON such as "),
         (
@@ -160,28 +160,28 @@ def test_reads_numbers_words_and_positions() -> None:
         ({**HERE, "endingOffsets": '{"t": 5}'}, "invalid option endingOffsets: '{\"t\": 5}' is not earliest, "),
         (
             {**HERE, "startingTimestamp": "-1"},
-            "invalid value '-1' for option startingTimestamp: must be a whole number from 0 to ",
+            "option startingTimestamp must be a whole number from 0 to ",
         ),
         (
             {**HERE, "startingTimestamp": "1", "startingOffsets": "latest"},
             "the options startingOffsets and startingTim",
         ),
-        ({**HERE, "failOnDataLoss": "yes"}, "invalid value 'yes' for option failOnDataLoss: must be true or false"),
+        ({**HERE, "failOnDataLoss": "yes"}, "option failOnDataLoss must be true or false, not 'yes'"),
         (
             {**HERE, "mode": "STRICT"},
-            "invalid value 'STRICT' for option mode: must be one of PERMISSIVE, DROPMALFORMED, FAILFAST",
+            "option mode must be one of PERMISSIVE, DROPMALFORMED, FAILFAST, not 'STRICT'",
         ),
         (
             {**HERE, "minPartitions": "0"},
-            "invalid value '0' for option minPartitions: must be a whole number from 1 to 1000000",
+            "option minPartitions must be a whole number from 1 to 1000000",
         ),
         (
             {**HERE, "maxSplitBytes": "64 MB?"},
-            "invalid value '64 MB?' for option maxSplitBytes: must be a number of bytes such as ",
+            "option maxSplitBytes must be a number of bytes such as ",
         ),
         (
             {**HERE, "maxBytesPerTrigger": "0"},
-            "invalid value '0' for option maxBytesPerTrigger: must be a number of bytes such as ",
+            "option maxBytesPerTrigger must be a number of bytes such as ",
         ),
         (
             {**HERE, "layout": "{topic}"},
@@ -227,7 +227,7 @@ def test_reads_numbers_words_and_positions() -> None:
         ),
         (
             {**HERE, "startingOffsetsByTimestamp": '{"t": {"0": -1}}'},
-            'invalid value \'{"t": {"0": -1}}\' for option startingOffsetsByTimestamp: must be JSON such as ',
+            "option startingOffsetsByTimestamp must be JSON such as ",
         ),
         (
             {**HERE, "startingOffsetsByTimestamp": '{"t": {"0": 1}}', "startingTimestamp": "1"},
@@ -242,13 +242,13 @@ def test_reads_numbers_words_and_positions() -> None:
         ({**KAFKA, "kafka.sasl.jaas.config": "x"}, "option kafka.sasl.jaas.config is not supported in "),
         (
             {**KAFKA, "kafka.isolation.level": "all"},
-            "invalid value 'all' for option kafka.isolation.level: must be one of read_un",
+            "option kafka.isolation.level must be one of read_un",
         ),
         ({**KAFKA, "kafka.sasl.username": "u"}, "option kafka.sasl.username has no effect with kafka.security.p"),
         ({**SASL, "kafka.ssl.ca.location": "c"}, "option kafka.ssl.ca.location has no effect with kafka.securit"),
         (
             {**SASL, "kafka.sasl.mechanism": "GSSAPI"},
-            "invalid value 'GSSAPI' for option kafka.sasl.mechanism: must be one of PLA",
+            "option kafka.sasl.mechanism must be one of PLA",
         ),
         ({**SASL, "kafka.sasl.username": "u"}, "kafka.security.protocol=SASL_PLAINTEXT needs kafka.sasl.username, "),
     ],
