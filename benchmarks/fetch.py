@@ -149,7 +149,7 @@ async def pooled(port: int, count: int, partitions: int) -> int:
     """The real thing: a pool, a lane and a consumer per partition; returns the messages read."""
     ground = StandFast(port)
     budget = ByteBudget(BUDGET)
-    settings = FetchSettings(fetch_bytes=FETCH)
+    settings = FetchSettings(size=FETCH)
     pool = FetchPool(V07Brokers(connect, ground, budget, settings, SystemClock(), random.Random(), ground))
 
     async def consume(number: int) -> int:

@@ -145,7 +145,7 @@ async def consume_ours(job: Job, meter: Meter) -> None:
         group="bench",
         consumer_id="bench_1",
         subscription=StaticSubscription({job.topic: 1}),
-        fetch=FetchSettings(fetch_bytes=FETCH_BYTES),
+        fetch=FetchSettings(size=FETCH_BYTES),
         auto_commit=False,
     )
     handler = Counting(meter, messages=job.client == OURS_MESSAGES)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from consumerd.testing.memory_zookeeper import MemorySession
 
 #: Seconds: everything that waits does so shortly.
-FETCH = FetchSettings(poll_backoff_min=0.002, poll_backoff_max=0.01, retry_backoff_min=0.002, retry_backoff_max=0.01)
+FETCH = FetchSettings(poll_backoff_min=0.002, idle_backoff=0.01, retry_backoff_min=0.002, retry_backoff_max=0.01)
 MEMBERSHIP = MembershipSettings(drain_timeout=2.0, retry_interval=0.02)
 POLICY = RetryPolicy(initial_backoff=0.001, max_backoff=0.01)
 

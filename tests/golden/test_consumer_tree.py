@@ -124,7 +124,7 @@ class Replay:
             group=group,
             consumer_id=configured_consumer_id(group, name),
             subscription=subscription,
-            fetch=FetchSettings(poll_backoff_max=0.05),
+            fetch=FetchSettings(idle_backoff=0.05),
             commit_interval=0.05,
         )
         session = await self.session(timeout)

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.asyncio
 
 SETTINGS = FetchSettings(
-    fetch_bytes=4096,
+    size=4096,
     poll_bytes=1024,
     poll_backoff_min=0.002,
-    poll_backoff_max=0.02,
+    idle_backoff=0.02,
     retry_backoff_min=0.005,
     retry_backoff_max=0.05,
 )

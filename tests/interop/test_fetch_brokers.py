@@ -239,7 +239,7 @@ async def test_resets_and_reports_an_offset_out_of_range(cluster: Any) -> None:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("version", ["0.8.2.2", "3.9.1"])
 async def test_enlarges_the_fetch_for_an_oversize_message(version: str, cluster: Any) -> None:
-    settings = FetchSettings(max_wait=0.1, fetch_bytes=4096, poll_bytes=1024, max_fetch_bytes=1 << 20)
+    settings = FetchSettings(max_wait=0.1, size=4096, poll_bytes=1024, max_size=1 << 20)
     async with cluster(version, settings) as made:
         magic = 0 if version == "0.8.2.2" else 2
         await made.produce([b"small", b"x" * 100_000, b"after"], RecordCodec.NONE, magic)
@@ -285,7 +285,7 @@ async def test_fetching_continues_after_a_broker_restart(cluster: Any) -> None:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("version", ["3.9.1", pytest.param("4.1.0", marks=pytest.mark.long)])
 async def test_waits_out_a_quota_without_losing_the_connection(version: str, cluster: Any) -> None:
-    settings = FetchSettings(max_wait=0.2, fetch_bytes=128 << 10)
+    settings = FetchSettings(max_wait=0.2, size=128 << 10)
     async with cluster(version, settings, **{"quota.window.num": 2}) as made:
         quota = ("--alter", "--add-config", "consumer_byte_rate=200000", "--entity-type", "clients", "--entity-default")
         await asyncio.to_thread(made.broker.tool, "kafka.admin.ConfigCommand", *quota)

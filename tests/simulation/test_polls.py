@@ -217,7 +217,7 @@ def test_partition_that_becomes_idle_does_not_wait_for_the_poll_under_way(
         read.append(1)
         await read.all_read()
 
-    read = reading(era, poll_bytes=100, fetch_bytes=1000)
+    read = reading(era, poll_bytes=100, size=1000)
     read.play(scene)
     assert read.slowest() < 4 * SOON  # the first few took several fetches
     assert max(list(read.delays.values())[-2:]) < SOON
@@ -235,7 +235,7 @@ def test_more_newcomers_wait_for_one_short_poll_at_most(reading: Callable[..., R
         read.append(*range(8))
         await read.all_read()
 
-    read = reading(poll_bytes=100, fetch_bytes=1000)
+    read = reading(poll_bytes=100, size=1000)
     read.play(scene)
     assert read.slowest() < NEWCOMER_WAIT + 3 * SOON
 
@@ -252,7 +252,7 @@ def test_newcomers_join_the_poll_when_it_ends(reading: Callable[..., Reading]) -
         assert read.counters.fetches - before == 10  # one poll in half a second
         assert read.waits()
 
-    reading(poll_bytes=100, fetch_bytes=1000).play(scene)
+    reading(poll_bytes=100, size=1000).play(scene)
 
 
 def test_busy_partition_and_idle_ones_do_not_wait_for_each_other(reading: Callable[..., Reading]) -> None:
@@ -267,7 +267,7 @@ def test_busy_partition_and_idle_ones_do_not_wait_for_each_other(reading: Callab
         assert len(read.delays) < len(read.appended)  # still busy
         await read.all_read()
 
-    read = reading(poll_bytes=100, fetch_bytes=1000)
+    read = reading(poll_bytes=100, size=1000)
     read.play(scene)
     idle = [delay for (partition, _), delay in read.delays.items() if partition.partition]
     assert len(idle) == 100
@@ -602,7 +602,7 @@ def test_partitions_take_turns_where_a_response_has_no_room_for_all(reading: Cal
             read.append(*range(8), payload=b"x" * 300)
         await read.all_read()
 
-    read = reading(poll_bytes=400, fetch_bytes=1000, max_answer_bytes=1000)
+    read = reading(poll_bytes=400, size=1000, max_answer_bytes=1000)
     read.play(scene)
     last = {partition: delay for (partition, offset), delay in read.delays.items() if offset == 49}
     assert max(last.values()) < 2 * min(last.values())
@@ -638,7 +638,7 @@ def test_sizes_of_fetches(
         read.append(0, 1)
         await asyncio.sleep(1.2)
 
-    reading(partitions=3, poll_bytes=poll_bytes, min_bytes=min_bytes, fetch_bytes=1000).play(scene)
+    reading(partitions=3, poll_bytes=poll_bytes, min_bytes=min_bytes, size=1000).play(scene)
     assert {each.max_bytes for wait, _, named in asked if not wait for each in named} == {1000}
     assert {each.max_bytes for wait, _, named in asked if wait for each in named} == {size}
     assert asked[-1][:2] == (0.5, 3 * size)
@@ -687,7 +687,7 @@ def test_memory_is_released_whatever_ends_a_fetch(reading: Callable[..., Reading
         await read.pool.remove(read.partitions[2])
         assert [lane.budget.used for lane in read.lanes] == [0] * 8
 
-    reading(era, poll_bytes=400, fetch_bytes=1000).play(scene)
+    reading(era, poll_bytes=400, size=1000).play(scene)
 
 
 def test_handler_has_the_message_before_the_next_poll_is_sent(
@@ -723,7 +723,7 @@ def test_response_that_is_cut_off_is_asked_for_again_as_a_busy_one(
         await read.all_read()
         await asyncio.sleep(0.1)
 
-    read = reading(partitions=1, poll_bytes=400, fetch_bytes=4000)
+    read = reading(partitions=1, poll_bytes=400, size=4000)
     read.play(scene)
     # The first message is answered alone, the next poll brings a part, one fetch the rest, and there is no empty one.
     assert [wait for wait, _, _ in asked] == [0.5, 0.0, 0.5]

@@ -27,6 +27,7 @@ from consumerd.member.consumer.settings import (
 )
 from consumerd.member.offsets import OffsetSettings
 from consumerd.net.zk import Session
+from consumerd.settings.setting import BrokenRulesError
 from consumerd.wire.registry import RegistryError, check_name, configured_consumer_id, make_consumer_id
 
 if TYPE_CHECKING:
@@ -158,9 +159,10 @@ class ConsumerConfig:
         for keyword, kind in _KINDS.items():
             if problem := kind.problem(keyword, getattr(self, keyword)):
                 raise ConfigError(f"{problem}.")
-        most = min(self.fetch_size, MAX_ANSWER_BYTES)
-        if self.min_bytes > most:
-            raise ConfigError(f"min_bytes must be at most {most}, which one fetch can return, not {self.min_bytes}.")
+        try:
+            self._fetch()
+        except BrokenRulesError as error:
+            raise ConfigError(f"{error}.") from error
         parse_addresses(self.bootstrap, "bootstrap")
         self._check_coordination()
 
@@ -227,9 +229,7 @@ class ConsumerConfig:
 
     def connection_settings(self) -> ConnectionSettings:
         """Return the settings of connections to brokers."""
-        return make_connection_settings(
-            connect_timeout=self.connect_timeout, socket_timeout=self.socket_timeout, max_size=self.max_fetch_size
-        )
+        return make_connection_settings(self._fetch())
 
     def settings(self, subscription: Subscription, *, clock: Clock, rng: Random) -> ConsumerSettings:
         """Return the settings of a member with this subscription, its id included. Raises ConfigError."""
@@ -247,7 +247,7 @@ class ConsumerConfig:
             fixed_id=self.consumer_id is not None,
             subscription=subscription,
             membership=MembershipSettings(drain_timeout=self.drain_timeout),
-            fetch=self._fetch_settings(),
+            fetch=make_fetch_settings(self._fetch()),
             initial=self.initial,
             commit_interval=self.commit_interval,
             auto_commit=self.auto_commit,
@@ -256,5 +256,7 @@ class ConsumerConfig:
             partition_budget=min(self.partition_budget, self.budget),
         )
 
-    def _fetch_settings(self) -> FetchSettings:
-        return make_fetch_settings(self, size=self.fetch_size, max_size=self.max_fetch_size)
+    def _fetch(self) -> FetchSection:
+        """The same as a table of the configuration. Raises BrokenRulesError."""
+        fields = FetchSection.fields.items()
+        return FetchSection(**{name: getattr(self, setting.names.keyword or name) for name, setting in fields})

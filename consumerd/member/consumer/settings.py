@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal
 
 from consumerd.base.settings.group import CommitSection
 from consumerd.base.settings.processing import FetchSection
@@ -54,48 +54,27 @@ class ConsumerSettings:
     stop_at_end: bool = False
 
 
-class FetchKeys(Protocol):
-    """The keys of fetching that users know, in a configuration file or a `ConsumerConfig`.
-
-    A field of `FetchSettings` whose name is such a key, too, is taken from there as it is.
-    """
-
-    @property
-    def idle_backoff(self) -> float: ...
-    @property
-    def out_of_range(self) -> str: ...
-    @property
-    def log_changed(self) -> str: ...
-    @property
-    def corrupt(self) -> str: ...
-    @property
-    def oversize(self) -> str: ...
-    @property
-    def isolation(self) -> str: ...
-
-
-def make_fetch_settings(keys: FetchKeys, *, size: int, max_size: int) -> FetchSettings:
+def make_fetch_settings(keys: FetchSection) -> FetchSettings:
     """Return the settings of fetching. Raises ValueError for values that contradict each other."""
     base = FetchSettings()
-    return FetchSettings(
-        fetch_bytes=size,
-        poll_bytes=min(size, base.poll_bytes),
-        max_fetch_bytes=max(size, max_size),
-        poll_backoff_max=keys.idle_backoff,
-        poll_backoff_min=min(keys.idle_backoff, base.poll_backoff_min),
-        on_oversize=BadMessagePolicy(keys.oversize),
-        on_corrupt=BadMessagePolicy(keys.corrupt),
-        on_out_of_range=ResetPolicy(keys.out_of_range),
-        on_log_changed=LogChangePolicy(keys.log_changed),
-        read_committed=keys.isolation == "read_committed",
-        **{field.name: getattr(keys, field.name) for field in fields(FetchSettings) if hasattr(keys, field.name)},
-    )
+    same = {field.name: getattr(keys, field.name) for field in fields(FetchSettings) if field.name in keys.fields}
+    made = {
+        "poll_bytes": min(keys.size, base.poll_bytes),
+        "max_size": max(keys.size, keys.max_size),
+        "poll_backoff_min": min(keys.idle_backoff, base.poll_backoff_min),
+        "oversize": BadMessagePolicy(keys.oversize),
+        "corrupt": BadMessagePolicy(keys.corrupt),
+        "out_of_range": ResetPolicy(keys.out_of_range),
+        "log_changed": LogChangePolicy(keys.log_changed),
+        "read_committed": keys.isolation == "read_committed",
+    }
+    return FetchSettings(**same | made)
 
 
-def make_connection_settings(*, connect_timeout: float, socket_timeout: float, max_size: int) -> ConnectionSettings:
+def make_connection_settings(keys: FetchSection) -> ConnectionSettings:
     """Return the settings of connections that fetch messages of up to `max_size` bytes."""
     return ConnectionSettings(
-        connect_timeout=connect_timeout,
-        request_timeout=socket_timeout,
-        max_frame_bytes=max(ConnectionSettings().max_frame_bytes, max_size + (1 << 20)),
+        connect_timeout=keys.connect_timeout,
+        request_timeout=keys.socket_timeout,
+        max_frame_bytes=max(ConnectionSettings().max_frame_bytes, keys.max_size + (1 << 20)),
     )

@@ -163,7 +163,7 @@ class Fetcher:
         self._source = source
         self._services = services
         self._settings = settings = services.settings
-        self._size = settings.fetch_bytes
+        self._size = settings.size
         self._resumed = Flag(is_set=True)
         self._failures = Backoff(settings.retry_backoff_min, settings.retry_backoff_max, services.rng)
         #: When to log again that the offset stays out of range (the clock's seconds), and the pauses between.
@@ -237,8 +237,8 @@ class Fetcher:
             fetched,
             received=len(response.data),
             asked=response.asked,
-            fetch_bytes=settings.fetch_bytes,
-            max_fetch_bytes=settings.max_fetch_bytes,
+            size=settings.size,
+            max_size=settings.max_size,
         )
         self._source.classified(decision.outcome, response, self.offset)
         self._services.counters.answered.add(self.partition)
@@ -300,7 +300,7 @@ class Fetcher:
         match decision.outcome:
             case FetchOutcome.PROGRESS:
                 self._recovered()
-                self._size = self._settings.fetch_bytes
+                self._size = self._settings.size
                 self._proven = not self._source.idle  # what comes after a wait may be another log's
             case FetchOutcome.EMPTY:
                 self._proven = False  # what comes next may be another log's
@@ -322,7 +322,7 @@ class Fetcher:
             self._source.idle = True
         else:
             self.offset = offset
-            self._size = self._settings.fetch_bytes
+            self._size = self._settings.size
 
     async def _reset(self) -> None:
         """Continue where the log is another one than before; else where the policy for offsets out of range says."""

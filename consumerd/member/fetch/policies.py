@@ -101,7 +101,7 @@ class FetchPolicies:
 
     def corrupt(self, offset: int, decision: FetchDecision) -> int:
         """Handle bytes that are not a message."""
-        policy = self._settings.on_corrupt
+        policy = self._settings.corrupt
         if policy is BadMessagePolicy.FAIL:
             raise self._fail(offset, CorruptPartitionError(self._partition, offset, decision.reason))
         if policy is BadMessagePolicy.PARK or decision.next_offset is None:
@@ -110,9 +110,9 @@ class FetchPolicies:
 
     async def oversize(self, offset: int, decision: FetchDecision) -> int:
         """Handle a message larger than any fetch may be."""
-        policy = self._settings.on_oversize
+        policy = self._settings.oversize
         if policy is BadMessagePolicy.FAIL:
-            limit = self._settings.max_fetch_bytes
+            limit = self._settings.max_size
             raise self._fail(offset, MessageTooLargeError(self._partition, offset, decision.size, limit))
         if policy is BadMessagePolicy.PARK or decision.next_offset is None:
             raise self._park(f"oversize at offset {offset}: {decision.reason}")
@@ -144,7 +144,7 @@ class FetchPolicies:
 
     async def out_of_range(self, offset: int) -> int:
         """Handle an offset that the broker does not have. Return `offset` itself if the broker names no other one."""
-        policy = self._settings.on_out_of_range
+        policy = self._settings.out_of_range
         if policy is ResetPolicy.FAIL:
             raise self._fail(offset, OffsetRefusedError(self._partition, offset))
         new = await self._target(policy, offset)
@@ -172,7 +172,7 @@ class FetchPolicies:
 
     async def log_changed(self, change: LogChange) -> int:
         """Handle a log that is another one than that of the position: return the offset to continue at."""
-        policy = self._settings.on_log_changed
+        policy = self._settings.log_changed
         if policy is LogChangePolicy.STOP:
             raise self._fail(change.offset, LogChangedError(self._partition, change))
         if policy is LogChangePolicy.PARK:

@@ -48,7 +48,7 @@ class FetchDecision(NamedTuple):
     reason: str = ""
 
 
-def classify(fetched: Fetched, *, received: int, asked: int, fetch_bytes: int, max_fetch_bytes: int) -> FetchDecision:
+def classify(fetched: Fetched, *, received: int, asked: int, size: int, max_size: int) -> FetchDecision:
     """Classify the response to a fetch of `asked` bytes that returned `received` bytes, decoded as `fetched`."""
     offset, needed = fetched.start_offset, fetched.needed
     if fetched.next_offset > offset or len(fetched):
@@ -60,16 +60,16 @@ def classify(fetched: Fetched, *, received: int, asked: int, fetch_bytes: int, m
     if not received:
         return FetchDecision(FetchOutcome.EMPTY)
     numbered = isinstance(fetched, RecordSet)
-    too_large = needed is not None and needed > max_fetch_bytes
+    too_large = needed is not None and needed > max_size
     if received < asked and not too_large and not numbered:
         return FetchDecision(
             FetchOutcome.TORN, next_offset=offset + received, reason=f"a message cut off after {received} bytes"
         )
-    if too_large or asked >= max_fetch_bytes:
+    if too_large or asked >= max_size:
         what = "a message or batch" if numbered else "a message"
-        size = "unknown size" if needed is None else f"{needed} bytes"
+        found = "unknown size" if needed is None else f"{needed} bytes"
         behind = offset + 1 if numbered else None if needed is None else offset + needed
-        reason = f"{what} of {size}, more than max_fetch_bytes {max_fetch_bytes}"
+        reason = f"{what} of {found}, more than max_size {max_size}"
         return FetchDecision(FetchOutcome.OVERSIZE, size=needed, next_offset=behind, reason=reason)
     larger = 2 * asked if needed is None else max(needed, asked + 1)
-    return FetchDecision(FetchOutcome.CUT, size=min(max(larger, fetch_bytes), max_fetch_bytes))
+    return FetchDecision(FetchOutcome.CUT, size=min(max(larger, size), max_size))

@@ -13,7 +13,7 @@ MIB = 1024 * KIB
 
 
 class BadMessagePolicy(StrEnum):
-    """The policy for an unreadable message: larger than `max_fetch_bytes`, or corrupt."""
+    """The policy for an unreadable message: larger than `max_size`, or corrupt."""
 
     #: Report the partition as failed; the listener decides, usually by stopping the daemon.
     FAIL = "fail"
@@ -49,14 +49,14 @@ class FetchSettings:
     """Sizes in bytes, times in seconds. Defaults as in Kafka 0.7.2 where it has the setting (golden notes, 8)."""
 
     #: Size of a fetch of a busy partition (fetch.size 1048576).
-    fetch_bytes: int = FetchSection.size
-    #: Size up to which a fetch grows for a message larger than `fetch_bytes`. 0.7.2 has no such limit: it fails.
-    max_fetch_bytes: int = FetchSection.max_size
+    size: int = FetchSection.size
+    #: Size up to which a fetch grows for a message larger than `size`. 0.7.2 has no such limit: it fails.
+    max_size: int = FetchSection.max_size
     #: Size per idle partition in the common poll; a larger message is then fetched by itself.
     poll_bytes: int = 64 * KIB
     #: Shortest and longest time between polls of an idle partition (fetcher.backoff.ms 1000); see `v07.pace`.
     poll_backoff_min: float = 0.01
-    poll_backoff_max: float = FetchSection.idle_backoff
+    idle_backoff: float = FetchSection.idle_backoff
     #: Time between attempts after a broken connection or a broker's error: doubles, with jitter.
     retry_backoff_min: float = 0.05
     retry_backoff_max: float = 2.0
@@ -68,26 +68,26 @@ class FetchSettings:
     max_answer_bytes: int = MAX_ANSWER_BYTES
     #: Whether messages of aborted and open transactions are left out.
     read_committed: bool = False
-    on_oversize: BadMessagePolicy = BadMessagePolicy(FetchSection.oversize)
-    on_corrupt: BadMessagePolicy = BadMessagePolicy(FetchSection.corrupt)
-    on_out_of_range: ResetPolicy = ResetPolicy(FetchSection.out_of_range)
-    on_log_changed: LogChangePolicy = LogChangePolicy(FetchSection.log_changed)
+    oversize: BadMessagePolicy = BadMessagePolicy(FetchSection.oversize)
+    corrupt: BadMessagePolicy = BadMessagePolicy(FetchSection.corrupt)
+    out_of_range: ResetPolicy = ResetPolicy(FetchSection.out_of_range)
+    log_changed: LogChangePolicy = LogChangePolicy(FetchSection.log_changed)
     #: Limits of decoding: see `wire.v07.DecodeLimits`. They allow each message for which a fetch may grow, also a
     #: compressed one of that size.
     limits: DecodeLimits = field(default_factory=DecodeLimits)
 
     def __post_init__(self) -> None:
-        if not 0 < self.poll_bytes <= self.fetch_bytes <= self.max_fetch_bytes < 2**31:
-            raise ValueError("fetch sizes must satisfy 0 < poll_bytes <= fetch_bytes <= max_fetch_bytes < 2 GiB")
-        if not 0 < self.poll_backoff_min <= self.poll_backoff_max:
-            raise ValueError("poll back-offs must satisfy 0 < poll_backoff_min <= poll_backoff_max")
+        if not 0 < self.poll_bytes <= self.size <= self.max_size < 2**31:
+            raise ValueError("fetch sizes must satisfy 0 < poll_bytes <= size <= max_size < 2 GiB")
+        if not 0 < self.poll_backoff_min <= self.idle_backoff:
+            raise ValueError("poll back-offs must satisfy 0 < poll_backoff_min <= idle_backoff")
         if not 0 < self.retry_backoff_min <= self.retry_backoff_max:
             raise ValueError("retry back-offs must satisfy 0 < retry_backoff_min <= retry_backoff_max")
         if problem := FetchSection.kinds()["max_wait"].problem("max_wait", self.max_wait):
             raise ValueError(problem)
-        if not 0 < self.min_bytes <= min(self.fetch_bytes, self.max_answer_bytes):
-            raise ValueError("min_bytes must be at least 1 and at most fetch_bytes, and at most max_answer_bytes")
-        most = self.max_fetch_bytes
+        if not 0 < self.min_bytes <= min(self.size, self.max_answer_bytes):
+            raise ValueError("min_bytes must be at least 1 and at most size, and at most max_answer_bytes")
+        most = self.max_size
         wide = replace(
             self.limits,
             max_message_bytes=max(self.limits.max_message_bytes, most),

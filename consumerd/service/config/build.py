@@ -183,7 +183,7 @@ def build_settings(config: Config, *, clock: Clock, rng: Random) -> ConsumerSett
                 retry_interval=rebalance.retry_interval,
                 reconcile_interval=rebalance.reconcile_interval,
             ),
-            fetch=make_fetch_settings(fetch, size=fetch.size, max_size=fetch.max_size),
+            fetch=make_fetch_settings(fetch),
             initial=fetch.initial,
             commit_interval=config.commit.interval,
             budget=fetch.budget,
@@ -203,10 +203,7 @@ def build_offset_settings(config: Config) -> OffsetSettings:
 
 def build_connection_settings(config: Config) -> ConnectionSettings:
     """Return the settings of connections to brokers."""
-    fetch = config.fetch
-    return make_connection_settings(
-        connect_timeout=fetch.connect_timeout, socket_timeout=fetch.socket_timeout, max_size=fetch.max_size
-    )
+    return make_connection_settings(config.fetch)
 
 
 def place_beside(section: HandlerSection) -> Path:

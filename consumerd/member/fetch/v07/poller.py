@@ -239,7 +239,7 @@ class IdlePoller:
 
     def _schedule(self, idler: Idler, now: float) -> None:
         """Set the time of the partition's next poll, as nothing came."""
-        longest = self._settings.poll_backoff_max
+        longest = self._settings.idle_backoff
         if idler not in self._rare:  # else the interval stays until there is a message
             smallest = max(self._settings.poll_backoff_min, self._round_trip or 0.0)
             idler.interval = idler.pace.interval(now, smallest=smallest, longest=longest)

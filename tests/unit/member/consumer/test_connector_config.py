@@ -151,8 +151,8 @@ def test_member_gets_the_settings_of_the_connector() -> None:
     assert (settings.membership.drain_timeout, settings.listener_timeout) == (2.5, 0.5)
     assert (settings.budget, settings.partition_budget) == (1000, 1000)  # one partition takes no more than all
     fetch = settings.fetch
-    assert (fetch.fetch_bytes, fetch.poll_bytes, fetch.max_fetch_bytes) == (100, 100, 100)
-    assert (fetch.poll_backoff_min, fetch.poll_backoff_max) == (0.001, 0.001)
+    assert (fetch.size, fetch.poll_bytes, fetch.max_size) == (100, 100, 100)
+    assert (fetch.poll_backoff_min, fetch.idle_backoff) == (0.001, 0.001)
     assert fetch.read_committed
     assert not made("g").fixed_id
     assert not made("g").fetch.read_committed

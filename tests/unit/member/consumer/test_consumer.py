@@ -613,7 +613,7 @@ async def test_stop_at_end_handles_recreated_log(group: Any, policy: str) -> Non
     end = group.broker.append("t", 0, b"a", b"b")
     handler = group.recorder()
     handler.positions = {TopicPartition("t", 0, number): end + 1000 for number in range(2)}  # the second one is empty
-    fetch = group.fetch_settings(on_out_of_range=ResetPolicy(policy))
+    fetch = group.fetch_settings(out_of_range=ResetPolicy(policy))
     member = await group.member(handler=handler, stop_at_end=True, fetch=fetch)
     await member.ended()
     assert member.handler.seen == ([b"a", b"b"] if policy == "earliest" else [])
@@ -757,7 +757,7 @@ async def test_continues_by_other_policies(group: Any, policy: str, seen: list[b
     group.broker.append("t", 0, b"three")
     group.broker.append("t", 1, b"other")
     group.broker.logs["t", 0][sound + 11] ^= 1
-    member = await group.member(fetch=group.fetch_settings(on_corrupt=BadMessagePolicy(policy)))
+    member = await group.member(fetch=group.fetch_settings(corrupt=BadMessagePolicy(policy)))
     await group.until(lambda: sorted(member.handler.seen) == sorted([*seen, b"other"]))
     group.broker.append("t", 1, b"more")
     await group.until(lambda: b"more" in member.handler.seen)

@@ -445,7 +445,7 @@ async def test_releases_memory_of_abandoned_partitions(group: Any, cause: str) -
     handler = Taken(recorder) if cause == "taken" else recorder
     if cause == "expired":
         recorder.hold()
-    fetch = group.fetch_settings(fetch_bytes=8192, poll_bytes=8192)
+    fetch = group.fetch_settings(size=8192, poll_bytes=8192)
     member = await group.member(handler=handler, fetch=fetch, budget=65536, partition_budget=65536)
     budget = member.consumer._partitions._budget
     await group.until(lambda: budget.used > 40_000)  # the lane is full
@@ -781,7 +781,7 @@ async def test_hands_nothing_to_handler_that_swallows_cancellation(
         group.broker.append("t", 0, b"%d" % number + bytes(3000))
     recorder = group.recorder()
     handler = Swallowing(recorder, where)
-    fetch = group.fetch_settings(fetch_bytes=8192, poll_bytes=8192)
+    fetch = group.fetch_settings(size=8192, poll_bytes=8192)
     member = await group.member(handler=handler, fetch=fetch)
     await asyncio.wait_for(handler.held.wait(), 60)
     budget = member.consumer._partitions._budget

@@ -30,7 +30,7 @@ from consumerd.wire.v07 import (
 )
 from tests.support.fetching import Recorder
 
-FAST = FetchSettings(poll_backoff_min=0.002, poll_backoff_max=0.02, retry_backoff_min=0.002, retry_backoff_max=0.02)
+FAST = FetchSettings(poll_backoff_min=0.002, idle_backoff=0.02, retry_backoff_min=0.002, retry_backoff_max=0.02)
 
 
 class ScriptedLog:

@@ -110,7 +110,7 @@ class Scene(FetchingInMemory):
     """A fetcher, and what it did until its script was at its end."""
 
     def __init__(self, *steps: Any, offset: int = 0, log: LogId = UNKNOWN_LOG, **settings: Any) -> None:
-        usual: dict[str, Any] = {"fetch_bytes": 64, "poll_bytes": 64, "max_fetch_bytes": 400}
+        usual: dict[str, Any] = {"size": 64, "poll_bytes": 64, "max_size": 400}
         usual |= {"retry_backoff_min": 1.0, "retry_backoff_max": 8.0}
         super().__init__(P, FetchSettings(**usual | settings))
         self.source = ScriptedSource(self.lane, steps)
@@ -196,13 +196,13 @@ def wide(data: bytes, **fields: Any) -> dict[str, Any]:
 async def test_compares_the_log_when_what_is_unreadable_may_be_of_another_one(
     steps: list[Any], compared: list[int]
 ) -> None:
-    r = await played(*steps, on_corrupt=SKIP, on_oversize=SKIP)
+    r = await played(*steps, corrupt=SKIP, oversize=SKIP)
     assert [offset for offset, _ in r.source.compared] == compared
 
 
 async def test_torn_bytes_at_another_offset_have_not_grown() -> None:
     """The torn end of a segment was skipped, and the next message is torn as well."""
-    r = await played(MESSAGE, *[wide(CUT[:10])] * 2, wide(CUT[:11]), on_corrupt=SKIP)
+    r = await played(MESSAGE, *[wide(CUT[:10])] * 2, wide(CUT[:11]), corrupt=SKIP)
     assert r.events == [("skipped", 100, 110, "a message cut off after 10 bytes")]
     assert r.offsets == [0, 100, 100, 110, 110]
     assert r.source.compared == []
@@ -218,7 +218,7 @@ async def test_grows_requests_for_a_message_and_begins_again_behind_it() -> None
 
 @pytest.mark.parametrize("step", [{"error": OUT_OF_RANGE}, wide(OVERSIZE), {"diverged": True}])
 async def test_begins_with_the_ordinary_size_where_a_policy_continues(step: dict[str, Any]) -> None:
-    r = Scene(MESSAGE, CUT, step, log=OLD, on_oversize=SKIP)
+    r = Scene(MESSAGE, CUT, step, log=OLD, oversize=SKIP)
     r.first, r.end = (20,), (100_000,)
     r.source.found.append((OLD, truncated(100, OLD, 40)))
     await r.play()
@@ -406,7 +406,7 @@ async def test_compares_a_doubtful_position_before_it_is_used() -> None:
 
 
 async def test_compares_a_doubtful_position_once() -> None:
-    r = Scene(NOISE, offset=40, log=OLD, on_corrupt=BadMessagePolicy.PARK)
+    r = Scene(NOISE, offset=40, log=OLD, corrupt=BadMessagePolicy.PARK)
     r.source.doubts = True
     await r.play()
     assert r.source.compared == [(40, OLD)]

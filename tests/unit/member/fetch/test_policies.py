@@ -61,7 +61,7 @@ async def test_fails_at_corrupt_message_after_good_ones(rig: Any, scripted_log: 
 
 
 async def test_skips_corrupt_message(rig: Any, scripted_log: Any) -> None:
-    async with rig(on_corrupt=SKIP) as r:
+    async with rig(corrupt=SKIP) as r:
         bad = damaged()
         r.broker.logs["t", 0] = scripted_log(0, BEFORE + bad + AFTER)
         lane = r.add()
@@ -73,7 +73,7 @@ async def test_skips_corrupt_message(rig: Any, scripted_log: Any) -> None:
 
 @pytest.mark.parametrize("policy", [SKIP, PARK])
 async def test_parks_corruption_of_unknown_length(rig: Any, scripted_log: Any, policy: BadMessagePolicy) -> None:
-    async with rig(on_corrupt=policy) as r:
+    async with rig(corrupt=policy) as r:
         r.broker.logs["t", 0] = scripted_log(0, BEFORE + b"\xff" * 200)
         r.broker.logs["t", 1] = scripted_log(0)
         lane, other = r.add(), r.add(number=1)
@@ -90,7 +90,7 @@ async def test_parks_corruption_of_unknown_length(rig: Any, scripted_log: Any, p
 
 
 async def test_fails_at_oversize_message(rig: Any, scripted_log: Any) -> None:
-    async with rig(fetch_bytes=1000, poll_bytes=1000, max_fetch_bytes=4000) as r:
+    async with rig(size=1000, poll_bytes=1000, max_size=4000) as r:
         r.broker.logs["t", 0] = scripted_log(0, BEFORE + LARGE + AFTER)
         lane = r.add()
         assert await r.take(lane, 2) == [b"before 1", b"before 2"]
@@ -101,7 +101,7 @@ async def test_fails_at_oversize_message(rig: Any, scripted_log: Any) -> None:
 
 
 async def test_skips_oversize_message(rig: Any, scripted_log: Any) -> None:
-    async with rig(fetch_bytes=1000, poll_bytes=1000, max_fetch_bytes=4000, on_oversize=SKIP) as r:
+    async with rig(size=1000, poll_bytes=1000, max_size=4000, oversize=SKIP) as r:
         r.broker.logs["t", 0] = scripted_log(0, BEFORE + LARGE + AFTER)
         lane = r.add()
         assert await r.take(lane, 4) == [b"before 1", b"before 2", b"after 1", b"after 2"]
@@ -111,7 +111,7 @@ async def test_skips_oversize_message(rig: Any, scripted_log: Any) -> None:
 
 
 async def test_parks_oversize_message(rig: Any, scripted_log: Any) -> None:
-    async with rig(fetch_bytes=1000, poll_bytes=1000, max_fetch_bytes=4000, on_oversize=PARK) as r:
+    async with rig(size=1000, poll_bytes=1000, max_size=4000, oversize=PARK) as r:
         r.broker.logs["t", 0] = scripted_log(0, LARGE + AFTER)
         r.add()
         await r.listener.first("parked")
@@ -121,7 +121,7 @@ async def test_parks_oversize_message(rig: Any, scripted_log: Any) -> None:
 
 async def test_treats_length_beyond_log_as_corruption(rig: Any, scripted_log: Any) -> None:
     """Skipping there would be out of range, and the reset after it would deliver everything again."""
-    async with rig(max_fetch_bytes=1 << 20, on_oversize=SKIP, on_corrupt=PARK) as r:
+    async with rig(max_size=1 << 20, oversize=SKIP, corrupt=PARK) as r:
         liar = (50_000_000).to_bytes(4, "big") + b"\1\0" + b"z" * 300
         r.broker.logs["t", 0] = scripted_log(0, BEFORE + liar)
         lane = r.add()
@@ -133,7 +133,7 @@ async def test_treats_length_beyond_log_as_corruption(rig: Any, scripted_log: An
 
 async def test_waits_for_rest_of_torn_tail(rig: Any, scripted_log: Any) -> None:
     """Bytes visible before their end: no failure, no tight loop, one look at the end of the log."""
-    async with rig(poll_backoff_min=0.005, poll_backoff_max=0.05) as r:
+    async with rig(poll_backoff_min=0.005, idle_backoff=0.05) as r:
         log = r.broker.logs["t", 0] = scripted_log(0, BEFORE + AFTER[:15])
         lane = r.add()
         assert await r.take(lane, 2) == [b"before 1", b"before 2"]
@@ -152,7 +152,7 @@ async def test_treats_torn_end_of_old_segment_as_corruption(
     rig: Any, scripted_log: Any, policy: BadMessagePolicy
 ) -> None:
     """A fetch never crosses a segment, so no size and no patience gets past it (golden notes, 1 and 3)."""
-    async with rig(on_corrupt=policy) as r:
+    async with rig(corrupt=policy) as r:
         torn = AFTER[:15]
         r.broker.logs["t", 0] = scripted_log(0, BEFORE + torn, AFTER)
         lane = r.add()
@@ -182,7 +182,7 @@ async def test_continues_after_segment_roll_between_checks(rig: Any, scripted_lo
 
 async def test_skipped_messages_move_position_at_end_of_log(rig: Any, scripted_log: Any) -> None:
     """Empty wrapper, skipped message, reset: each leaves a batch without messages, so that a commit gets past it."""
-    async with rig(on_corrupt=SKIP) as r:
+    async with rig(corrupt=SKIP) as r:
         wrapper, bad = encode_message(gzip.compress(b""), codec=Codec.GZIP), damaged()
         end = 100 + len(wrapper) + len(bad)
         r.broker.logs["t", 0] = scripted_log(100, wrapper + bad)
@@ -245,7 +245,7 @@ class Decided(FetchingInMemory):
 @pytest.mark.parametrize("next_offset", [None, 150])
 @pytest.mark.parametrize("policy", [FAIL, SKIP, PARK])
 async def test_policy_for_a_bad_message(outcome: FetchOutcome, next_offset: int | None, policy: Any) -> None:
-    r = Decided(on_corrupt=FAIL if outcome is OVERSIZE else policy, on_oversize=policy if outcome is OVERSIZE else FAIL)
+    r = Decided(corrupt=FAIL if outcome is OVERSIZE else policy, oversize=policy if outcome is OVERSIZE else FAIL)
     if policy is SKIP and next_offset is not None:
         assert await r.decide(outcome, next_offset) == 150
         assert r.listener.events == [("skipped", T0, 100, 150, "damaged")]
@@ -281,7 +281,7 @@ async def test_names_the_size_of_a_message_that_is_too_large(needed: int | None,
 async def test_oversize_message_that_ends_beyond_the_log_is_corrupt(
     end: tuple[int, ...], next_offset: int, beyond: bool
 ) -> None:
-    r = Decided(on_oversize=SKIP, on_corrupt=SKIP)
+    r = Decided(oversize=SKIP, corrupt=SKIP)
     r.end = end
     if beyond:
         assert (await r.over(r.decide(OVERSIZE, next_offset, 0)))[2] == (
@@ -293,7 +293,7 @@ async def test_oversize_message_that_ends_beyond_the_log_is_corrupt(
 
 
 async def test_looks_for_the_end_of_the_log_behind_a_torn_message_every_ten_seconds() -> None:
-    r = Decided(on_corrupt=SKIP)
+    r = Decided(corrupt=SKIP)
     r.end = (110,)
     looks = []
     with capture_logs() as logs:
@@ -311,7 +311,7 @@ async def test_looks_for_the_end_of_the_log_behind_a_torn_message_every_ten_seco
 
 
 async def test_torn_message_within_the_log_is_corrupt_and_looked_at_again_when_it_is_met_again() -> None:
-    r = Decided(on_corrupt=SKIP)
+    r = Decided(corrupt=SKIP)
     r.end = (111,)
     assert [await r.decide(TORN, 110) for _ in range(4)] == [None, 110, None, 110]
     assert r.listed == [LATEST, LATEST]
@@ -340,7 +340,7 @@ async def test_torn_message_within_the_log_is_corrupt_and_looked_at_again_when_i
 async def test_policy_for_an_offset_out_of_range(
     policy: ResetPolicy, first: tuple[int, ...], end: tuple[int, ...], offset: int, new: int
 ) -> None:
-    r = Decided(on_out_of_range=policy)
+    r = Decided(out_of_range=policy)
     r.first, r.end = first, end
     assert await r.policies.out_of_range(offset) == new
     moved = new != offset
@@ -365,9 +365,9 @@ async def test_policies_for_a_log_that_is_another_one(change: LogChange, new: in
     assert r.listener.events == [("log_changed", T0, change, new)]
     assert r.queued == [(new, new, 0, change.now)]
     assert (r.counters.replaced_logs, r.counters.truncated_logs) == ((1, 0) if change is REPLACED else (0, 1))
-    r = Decided(on_log_changed=LogChangePolicy.PARK)
+    r = Decided(log_changed=LogChangePolicy.PARK)
     assert await r.over(r.policies.log_changed(change)) == ("parked", T0, f"its log {change}")
-    r = Decided(on_log_changed=LogChangePolicy.STOP)
+    r = Decided(log_changed=LogChangePolicy.STOP)
     kind, _, error = await r.over(r.policies.log_changed(change))
     assert (kind, error.change, r.listed) == ("failed", change, [])
 
@@ -381,9 +381,9 @@ async def test_waits_for_the_first_offset_of_a_new_log() -> None:
 
 
 async def test_skips_nothing_that_ends_beyond_every_offset() -> None:
-    r = Decided(on_corrupt=SKIP)
+    r = Decided(corrupt=SKIP)
     kind, _, error = await r.over(r.decide(CORRUPT, 2**63))
     assert (kind, error.broker, error.offset, r.counters.skipped) == ("failed", T0.broker, 100, 0)
-    r = Decided(None, on_corrupt=SKIP)
+    r = Decided(None, corrupt=SKIP)
     assert await r.decide(CORRUPT, 2**63 - 1) == 2**63 - 1
     assert r.queued == [(100, 2**63 - 1, 0, UNKNOWN_LOG)]

@@ -19,7 +19,7 @@ MESSAGE = encode_message(b"p" * 90)  # 100 bytes
 
 def classified(data: bytes, asked: int, offset: int = 1000, *, fetch: int = 64, largest: int = 400) -> FetchDecision:
     batch = decode_batch(data, offset)
-    return classify(batch, received=len(data), asked=asked, fetch_bytes=fetch, max_fetch_bytes=largest)
+    return classify(batch, received=len(data), asked=asked, size=fetch, max_size=largest)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_oversize() -> None:
     assert "1001 bytes" in decision.reason
     assert classified(large[:40], 64).outcome is FetchOutcome.OVERSIZE  # found before all of it arrives
     assert classified(b"\0", 1, fetch=1, largest=1) == FetchDecision(
-        FetchOutcome.OVERSIZE, reason="a message of unknown size, more than max_fetch_bytes 1"
+        FetchOutcome.OVERSIZE, reason="a message of unknown size, more than max_size 1"
     )
 
 
@@ -87,7 +87,7 @@ def test_corrupt() -> None:
 def numbered(needed: int, received: int, *, asked: int, largest: int = 400) -> FetchDecision:
     """The decision for the beginning of a batch of 0.11 or later of `needed` bytes, at offset 5."""
     records = decode_records(struct.pack(">qi", 5, needed - 12) + bytes(received - 12), 5)
-    return classify(records, received=received, asked=asked, fetch_bytes=64, max_fetch_bytes=largest)
+    return classify(records, received=received, asked=asked, size=64, max_size=largest)
 
 
 def test_empty_messages_that_move_the_position_are_progress() -> None:
@@ -107,19 +107,19 @@ def test_batch_that_is_cut_off_by_the_limit_of_the_response_is_not_torn() -> Non
 
 def test_the_next_number_follows_an_oversize_batch() -> None:
     assert numbered(401, 60, asked=64) == FetchDecision(
-        FetchOutcome.OVERSIZE, 401, 6, "a message or batch of 401 bytes, more than max_fetch_bytes 400"
+        FetchOutcome.OVERSIZE, 401, 6, "a message or batch of 401 bytes, more than max_size 400"
     )
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"fetch_bytes": 0, "poll_bytes": 0},
-        {"fetch_bytes": 10, "poll_bytes": 11},
-        {"fetch_bytes": 1 << 31, "max_fetch_bytes": 1 << 31},
-        {"max_fetch_bytes": 100},
+        {"size": 0, "poll_bytes": 0},
+        {"size": 10, "poll_bytes": 11},
+        {"size": 1 << 31, "max_size": 1 << 31},
+        {"max_size": 100},
         {"poll_backoff_min": 0.0},
-        {"poll_backoff_max": 0.001},
+        {"idle_backoff": 0.001},
         {"retry_backoff_min": 3.0},
     ],
 )
@@ -130,10 +130,10 @@ def test_rejects_invalid_settings(wrong: dict[str, float]) -> None:
 
 def test_message_below_largest_fetch_is_not_corrupt() -> None:
     mib = 1 << 20
-    settings = FetchSettings(max_fetch_bytes=300 * mib)
+    settings = FetchSettings(max_size=300 * mib)
     size = 200 * mib
     records = decode_records(struct.pack(">qi", 5, size) + bytes(100), 5, limits=settings.limits)
-    decision = classify(records, received=112, asked=112, fetch_bytes=mib, max_fetch_bytes=300 * mib)
+    decision = classify(records, received=112, asked=112, size=mib, max_size=300 * mib)
     assert decision == FetchDecision(FetchOutcome.CUT, size=size + 12)
     assert settings.limits.max_decompressed_bytes == 300 * mib
-    assert FetchSettings(max_fetch_bytes=mib).limits == DecodeLimits()
+    assert FetchSettings(max_size=mib).limits == DecodeLimits()

@@ -13,40 +13,40 @@ from consumerd.wire.v07 import DecodeLimits
 @pytest.mark.parametrize(
     ("settings", "wrong"),
     [
-        ({"poll_bytes": 1, "fetch_bytes": 1, "max_fetch_bytes": 1}, {"poll_bytes": 0}),
-        ({"poll_bytes": 9, "fetch_bytes": 9}, {"poll_bytes": 10}),
-        ({"poll_bytes": 9, "fetch_bytes": 9, "max_fetch_bytes": 9}, {"max_fetch_bytes": 8}),
-        ({"max_fetch_bytes": 2**31 - 1}, {"max_fetch_bytes": 2**31}),
-        ({"poll_backoff_min": 1.0, "poll_backoff_max": 1.0}, {"poll_backoff_max": 0.9}),
+        ({"poll_bytes": 1, "size": 1, "max_size": 1}, {"poll_bytes": 0}),
+        ({"poll_bytes": 9, "size": 9}, {"poll_bytes": 10}),
+        ({"poll_bytes": 9, "size": 9, "max_size": 9}, {"max_size": 8}),
+        ({"max_size": 2**31 - 1}, {"max_size": 2**31}),
+        ({"poll_backoff_min": 1.0, "idle_backoff": 1.0}, {"idle_backoff": 0.9}),
         ({"poll_backoff_min": 0.001}, {"poll_backoff_min": 0.0}),
         ({"retry_backoff_min": 1.0, "retry_backoff_max": 1.0}, {"retry_backoff_max": 0.9}),
         ({"retry_backoff_min": 0.001}, {"retry_backoff_min": 0.0}),
         ({"max_wait": 0.01}, {"max_wait": 0.009}),
         ({"max_wait": 60.0}, {"max_wait": 60.1}),
         ({"min_bytes": 1}, {"min_bytes": 0}),
-        ({"poll_bytes": 9, "fetch_bytes": 9, "min_bytes": 9}, {"min_bytes": 10}),
+        ({"poll_bytes": 9, "size": 9, "min_bytes": 9}, {"min_bytes": 10}),
         ({"max_answer_bytes": 9, "min_bytes": 9}, {"min_bytes": 10}),
     ],
 )
 def test_accepts_the_value_at_each_limit_and_none_beyond_it(settings: dict[str, Any], wrong: dict[str, Any]) -> None:
-    FetchSettings(**settings | ({"min_bytes": 1} if "max_fetch_bytes" in settings else {}))
+    FetchSettings(**settings | ({"min_bytes": 1} if "max_size" in settings else {}))
     with pytest.raises(ValueError, match=r"must (satisfy|be)"):
         FetchSettings(**settings | wrong)
 
 
 def test_limits_of_decoding_allow_every_message_that_a_fetch_may_grow_for() -> None:
     small = DecodeLimits(max_message_bytes=5, max_decompressed_bytes=7)
-    assert FetchSettings(max_fetch_bytes=1 << 20, limits=small).limits.max_message_bytes == 1 << 20
-    assert FetchSettings(max_fetch_bytes=1 << 20, limits=small).limits.max_decompressed_bytes == 1 << 20
-    assert FetchSettings(max_fetch_bytes=1 << 20).limits == DecodeLimits()
+    assert FetchSettings(max_size=1 << 20, limits=small).limits.max_message_bytes == 1 << 20
+    assert FetchSettings(max_size=1 << 20, limits=small).limits.max_decompressed_bytes == 1 << 20
+    assert FetchSettings(max_size=1 << 20).limits == DecodeLimits()
 
 
 def test_defaults_are_those_of_kafka_where_it_has_the_setting() -> None:
     settings = FetchSettings()
-    assert (settings.max_fetch_bytes, settings.poll_bytes) == (67108864, 65536)
+    assert (settings.max_size, settings.poll_bytes) == (67108864, 65536)
     assert (settings.poll_backoff_min, settings.retry_backoff_min, settings.retry_backoff_max) == (0.01, 0.05, 2.0)
-    assert settings.fetch_bytes == 1048576  # fetch.size of 0.7.2
-    assert settings.poll_backoff_max == 1.0  # fetcher.backoff.ms
+    assert settings.size == 1048576  # fetch.size of 0.7.2
+    assert settings.idle_backoff == 1.0  # fetcher.backoff.ms
     assert settings.max_wait == 0.5  # fetch.max.wait.ms of 0.8 and later
     assert settings.min_bytes == 1  # fetch.min.bytes
     assert settings.max_answer_bytes == 52428800  # fetch.max.bytes

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 TRIP = 0.001
-SMALLEST, LONGEST = FetchSettings().poll_backoff_min, FetchSettings().poll_backoff_max
+SMALLEST, LONGEST = FetchSettings().poll_backoff_min, FetchSettings().idle_backoff
 #: Seconds after which a partition without messages is polled at the longest interval.
 IDLE = IDLE_GAP * LONGEST + LONGEST
 MESSAGE = encode_message(b"p" * 10)

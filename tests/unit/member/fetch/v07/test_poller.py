@@ -26,7 +26,7 @@ async def test_adds_idle_partitions_without_scanning_all(longest: float) -> None
             looks += name == "due"
             return super().__getattribute__(name)
 
-    settings = FetchSettings(poll_backoff_min=600.0, poll_backoff_max=longest)
+    settings = FetchSettings(poll_backoff_min=600.0, idle_backoff=longest)
     budget = ByteBudget(1 << 20)
     never: Any = None  # nothing becomes due, so the broker is not asked
     poller = IdlePoller(never, budget, FetchServices(settings, FakeClock(), random.Random(1), never, never))
@@ -51,7 +51,7 @@ async def test_packs_an_entry_once_while_neither_offset_nor_size_changes(rig: An
         packed.append(request)
         return entry(request)
 
-    async with rig(poll_backoff_min=0.001, poll_backoff_max=0.001) as r:
+    async with rig(poll_backoff_min=0.001, idle_backoff=0.001) as r:
         for number in range(3):
             r.add(number=number)
         await r.until(lambda: any(len(poll.fetches) == 3 for poll in r.broker.fetches(MultiFetchRequest)))

@@ -421,7 +421,7 @@ def test_a_poll_includes_what_is_due_within_half_of_the_interval_of_the_first(lo
         await r.answering.asked.wait()
         assert times(r.polls) == [(1.0, [0, 1, 2])]
 
-    polling(test, poll_backoff_max=longest)
+    polling(test, idle_backoff=longest)
 
 
 def test_partition_that_is_paused_and_resumed_is_not_polled_earlier() -> None:
@@ -435,7 +435,7 @@ def test_partition_that_is_paused_and_resumed_is_not_polled_earlier() -> None:
         await asyncio.sleep(1.0)
         assert times(r.polls) == [(1.0, [0]), (2.25, [0])]
 
-    polling(test, poll_backoff_max=8.0)
+    polling(test, idle_backoff=8.0)
 
 
 def test_partition_that_gets_its_messages_leaves_the_others_to_their_time() -> None:
@@ -450,7 +450,7 @@ def test_partition_that_gets_its_messages_leaves_the_others_to_their_time() -> N
         await asyncio.sleep(1.0)
         assert times(r.polls[11:]) == [(11 / 16 + 0.5, [0])]  # half of its interval after the last poll
 
-    polling(test, poll_backoff_max=8.0)
+    polling(test, idle_backoff=8.0)
 
 
 def test_partitions_with_the_longest_interval_are_not_looked_at_in_the_polls_of_others() -> None:
@@ -464,7 +464,7 @@ def test_partitions_with_the_longest_interval_are_not_looked_at_in_the_polls_of_
         assert len(r.polls) > 50
         assert 0 < CountedIdler.looks < 6 * len(r.polls)
 
-    polling(test, poll_backoff_max=8.0)
+    polling(test, idle_backoff=8.0)
 
 
 def test_partitions_with_the_longest_interval_are_polled_in_the_order_in_which_they_are_due() -> None:
@@ -476,7 +476,7 @@ def test_partitions_with_the_longest_interval_are_polled_in_the_order_in_which_t
         await asyncio.sleep(1.5)
         assert times(r.polls) == [(1.0, [0]), (1.625, [0, 1])]
 
-    polling(test, poll_backoff_min=1.0, poll_backoff_max=1.0)
+    polling(test, poll_backoff_min=1.0, idle_backoff=1.0)
 
 
 def test_partition_whose_interval_becomes_the_longest_is_in_each_poll_once() -> None:
@@ -498,7 +498,7 @@ def test_partition_with_the_longest_interval_that_left_is_not_polled() -> None:
         await asyncio.sleep(5)
         assert times(r.polls) == [(1.0, [0, 1])]
 
-    polling(test, poll_backoff_min=1.0, poll_backoff_max=1.0)
+    polling(test, poll_backoff_min=1.0, idle_backoff=1.0)
 
 
 def test_partition_keeps_the_longest_interval_until_it_has_messages() -> None:

@@ -38,7 +38,7 @@ T0 = TopicPartition("t", 0, 0)
 
 async def test_delivers_messages_once_and_in_order(rig: Any, scripted_log: Any, numbered: Any) -> None:
     payloads = numbered(range(1000))
-    async with rig(fetch_bytes=1000, poll_bytes=500) as r:
+    async with rig(size=1000, poll_bytes=500) as r:
         r.broker.logs["t", 0] = scripted_log(0, encode_message_set(payloads))
         lane = r.add()
         assert await r.take(lane, 1000) == payloads
@@ -57,7 +57,7 @@ async def test_batches_end_at_boundaries(rig: Any, scripted_log: Any, numbered: 
 
 
 async def test_fetches_while_handler_works(rig: Any, scripted_log: Any, numbered: Any) -> None:
-    async with rig(fetch_bytes=1000, poll_bytes=1000) as r:
+    async with rig(size=1000, poll_bytes=1000) as r:
         r.broker.logs["t", 0] = scripted_log(0, encode_message_set(numbered(range(500))))
         lane = r.add(max_batches=3)
         await lane.get()
@@ -82,7 +82,7 @@ async def test_polls_idle_partitions_together(rig: Any, scripted_log: Any, numbe
 
 
 async def test_grows_fetch_when_length_is_cut_off(rig: Any, scripted_log: Any) -> None:
-    async with rig(fetch_bytes=2, poll_bytes=1, max_fetch_bytes=1000) as r:
+    async with rig(size=2, poll_bytes=1, max_size=1000) as r:
         r.broker.logs["t", 0] = scripted_log(0, encode_message(b"payload"))
         assert await r.take(r.add(), 1) == [b"payload"]
         assert [request.max_size for request in r.broker.fetches()][:3] == [2, 4, 17]
@@ -90,7 +90,7 @@ async def test_grows_fetch_when_length_is_cut_off(rig: Any, scripted_log: Any) -
 
 @pytest.mark.parametrize("end", ["earliest", "latest"])
 async def test_resets_offset_out_of_range(rig: Any, scripted_log: Any, numbered: Any, end: str) -> None:
-    async with rig(on_out_of_range=ResetPolicy(end)) as r:
+    async with rig(out_of_range=ResetPolicy(end)) as r:
         log = r.broker.logs["t", 0] = scripted_log(1000, encode_message_set(numbered(range(3))))
         lane = r.add(offset=5)
         assert await r.listener.first("reset") == ("reset", T0, 5, log.base if end == "earliest" else log.end)
@@ -105,7 +105,7 @@ async def test_resets_offset_out_of_range(rig: Any, scripted_log: Any, numbered:
 
 
 async def test_fails_on_offset_out_of_range_by_policy(rig: Any, scripted_log: Any) -> None:
-    async with rig(on_out_of_range=ResetPolicy("fail")) as r:
+    async with rig(out_of_range=ResetPolicy("fail")) as r:
         r.broker.logs["t", 0] = scripted_log(1000)
         r.add(offset=5)
         _, partition, error = await r.listener.first("failed")
@@ -118,7 +118,7 @@ async def test_fails_on_offset_out_of_range_by_policy(rig: Any, scripted_log: An
 async def test_resets_to_the_nearest_end_of_the_log(
     rig: Any, scripted_log: Any, numbered: Any, offset: int, expected: int | None
 ) -> None:
-    async with rig(on_out_of_range=ResetPolicy.NEAREST) as r:
+    async with rig(out_of_range=ResetPolicy.NEAREST) as r:
         log = r.broker.logs["t", 0] = scripted_log(1000, encode_message_set(numbered(range(3))))
         r.add(offset=offset)
         assert await r.listener.first("reset") == ("reset", T0, offset, log.end if expected is None else expected)
@@ -154,7 +154,7 @@ async def test_reads_the_log_from_its_beginning_when_the_offset_lies_inside_a_me
 async def test_stops_or_parks_when_the_offset_lies_inside_a_message(
     rig: Any, scripted_log: Any, policy: LogChangePolicy
 ) -> None:
-    async with rig(on_log_changed=policy) as r:
+    async with rig(log_changed=policy) as r:
         r.broker.logs["t", 0] = scripted_log(0, MIXED)
         r.add(offset=20)
         if policy is LogChangePolicy.STOP:
@@ -206,7 +206,7 @@ async def test_backs_off_after_refused_fetch(rig: Any, scripted_log: Any, number
 
 async def test_reconnects_without_loss(rig: Any, scripted_log: Any, numbered: Any) -> None:
     payloads = numbered(range(2000))
-    async with rig(fetch_bytes=500, poll_bytes=500) as r:
+    async with rig(size=500, poll_bytes=500) as r:
         r.broker.logs["t", 0] = scripted_log(0, encode_message_set(payloads))
         lane = r.add()
         got = []
@@ -219,7 +219,7 @@ async def test_reconnects_without_loss(rig: Any, scripted_log: Any, numbered: An
 
 
 async def test_finds_broker_at_new_address(rig: Any, scripted_log: Any, numbered: Any) -> None:
-    async with rig(fetch_bytes=500, poll_bytes=500) as r:
+    async with rig(size=500, poll_bytes=500) as r:
         r.broker.logs["t", 0] = scripted_log(0, encode_message_set(numbered(range(10))))
         lane = r.add()
         assert await r.take(lane, 10) == numbered(range(10))
@@ -271,7 +271,7 @@ async def test_backs_off_when_broker_closes_connections(rig: Any) -> None:
 
 
 async def test_recovered_partition_uses_common_connection(rig: Any, scripted_log: Any, numbered: Any) -> None:
-    async with rig(fetch_bytes=1000, poll_bytes=1000) as r:
+    async with rig(size=1000, poll_bytes=1000) as r:
         payloads = numbered(range(3000))
         hang_ups = 3
 
@@ -306,7 +306,7 @@ async def test_resets_backoff_after_response(rig: Any, scripted_log: Any, number
 async def test_isolates_partition_whose_fetch_hangs(rig: Any, scripted_log: Any, numbered: Any) -> None:
     """The broker never answers for one partition. It stops the others once; then it waits on its own connection."""
     payloads = numbered(range(3000))
-    async with rig(fetch_bytes=1000, poll_bytes=1000, request_timeout=0.2) as r:
+    async with rig(size=1000, poll_bytes=1000, request_timeout=0.2) as r:
         r.broker.on_fetch = lambda request: "silence" if request.partition == 0 else None
         r.broker.logs["t", 0] = scripted_log(0, encode_message_set(numbered([7])))
         r.broker.logs["t", 1] = scripted_log(0, encode_message_set(payloads))
@@ -321,7 +321,7 @@ async def test_isolates_partition_whose_fetch_hangs(rig: Any, scripted_log: Any,
 
 async def test_isolates_partition_with_invalid_response(rig: Any, scripted_log: Any, numbered: Any) -> None:
     payloads = numbered(range(3000))
-    async with rig(fetch_bytes=1000, poll_bytes=1000) as r:
+    async with rig(size=1000, poll_bytes=1000) as r:
         r.broker.on_fetch = lambda request: b"\xff\xff\xff\x9e\0\0" if request.partition == 0 else None
         for number in range(1, 4):
             r.broker.logs["t", number] = scripted_log(0, encode_message_set(payloads))
@@ -343,7 +343,7 @@ async def test_isolates_partition_that_spoils_poll(rig: Any, scripted_log: Any, 
 
 
 async def test_removing_stops_fetching_at_once(rig: Any, scripted_log: Any, numbered: Any) -> None:
-    async with rig(fetch_bytes=500, poll_bytes=500) as r:
+    async with rig(size=500, poll_bytes=500) as r:
         r.broker.logs["t", 0] = scripted_log(0, encode_message_set(numbered(range(2000))))
         r.broker.logs["t", 1] = scripted_log(0, encode_message_set(numbered(range(10))))
         release = asyncio.Event()
@@ -384,7 +384,7 @@ async def test_removing_last_partition_of_broker_disconnects(rig: Any) -> None:
 async def test_seeks_forward_and_back(rig: Any, scripted_log: Any, numbered: Any) -> None:
     payloads = numbered(range(400))
     size = len(encode_message_set(payloads[:1]))
-    async with rig(fetch_bytes=size * 10, poll_bytes=size) as r:
+    async with rig(size=size * 10, poll_bytes=size) as r:
         r.broker.logs["t", 0] = scripted_log(0, encode_message_set(payloads))
         lane = r.add(max_batches=4)
         assert (await r.take(lane, 30))[:30] == payloads[:30]
@@ -396,7 +396,7 @@ async def test_seeks_forward_and_back(rig: Any, scripted_log: Any, numbered: Any
 
 async def test_busy_partition_does_not_starve_others(rig: Any, scripted_log: Any, numbered: Any) -> None:
     """While one partition has no end, a message in any other arrives within a few of its fetches."""
-    async with rig(fetch_bytes=2000, poll_bytes=2000) as r:
+    async with rig(size=2000, poll_bytes=2000) as r:
         endless = encode_message_set(numbered(range(10)))
         r.broker.on_fetch = lambda request: FetchResponse(ErrorCode.NONE, endless) if request.partition == 0 else None
         busy = r.add(number=0)
@@ -436,7 +436,7 @@ async def test_stalled_handlers_do_not_block_other_partitions(rig: Any, scripted
     """The memory of stalled partitions is not released; a message that needs most of the budget still arrives, and so
     do those after it."""
     large = b"x" * 30_000
-    async with rig(budget=40_000, fetch_bytes=1000, poll_bytes=200, max_fetch_bytes=35_000) as r:
+    async with rig(budget=40_000, size=1000, poll_bytes=200, max_size=35_000) as r:
         for number in range(2, 10):
             r.broker.logs["t", number] = scripted_log(0, encode_message_set(numbered(range(100))))
             r.add(number=number, max_bytes=1500)

@@ -36,7 +36,7 @@ async def test_counts_fetches_and_polls(rig: Any, scripted_log: Any, numbered: A
 
 async def test_a_response_may_have_the_requested_size(rig: Any, scripted_log: Any) -> None:
     message = encode_message(b"x" * 90)
-    async with rig(fetch_bytes=100, poll_bytes=100, max_fetch_bytes=100) as r:
+    async with rig(size=100, poll_bytes=100, max_size=100) as r:
         r.broker.logs["t", 0] = scripted_log(0, message * 2)
         assert await r.take(r.add(), 2) == [b"x" * 90] * 2
         r.broker.on_fetch = lambda request: FetchResponse(0, message + b"?")  # type: ignore[arg-type]

@@ -395,7 +395,7 @@ async def test_node_of_the_topic_in_zookeeper_shows_that_it_was_created_again(re
 async def test_policy_ends_the_fetching_of_a_changed_log(reading: Any, policy: LogChangePolicy) -> None:
     leader = Leader(IDS, NEW)
     leader.append(*numbered("new", 300))
-    r = reading(leader, on_log_changed=policy)
+    r = reading(leader, log_changed=policy)
     r.begin(100, LogId(OLD))
     _, told = await r.event()
     if policy is LogChangePolicy.STOP:
