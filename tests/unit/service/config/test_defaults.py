@@ -8,9 +8,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from consumerd.client import ClientSettings
+from consumerd.fetch import FetchSettings
+from consumerd.settings.group import CommitSection, GroupSection, RebalanceSection
+from consumerd.settings.servers import KafkaSection
+from consumerd.settings.setting import Section
+from consumerd.settings.work import FetchSection, HandlerSection
+
 from consumerd.base.clock import SystemClock
+from consumerd.group import MembershipSettings
 from consumerd.group.coordinated_tables import CoordinationSettings
-from consumerd.handlers import FileDeadLetters
+from consumerd.handlers import FileDeadLetters, RetryPolicy
+from consumerd.handlers.batching import BatchSettings
 from consumerd.member.consumer import ConsumerConfig, ConsumerSettings
 from consumerd.member.offsets import OffsetSettings
 from consumerd.net import ConnectionSettings
@@ -40,6 +50,32 @@ def test_every_keyword_of_the_library_refers_to_its_key() -> None:
         shown = None if default is None else ast.unparse(default)
         expected = None if setting.required else "None" if setting.default is None else key
         assert shown == expected, f"{setting.names.keyword} of ConsumerConfig does not have the default of {key}"
+
+
+#: The rooms' settings, and the tables whose keys they have.
+ROOMS: dict[type, type[Section]] = {
+    FetchSettings: FetchSection,
+    BatchSettings: HandlerSection,
+    RetryPolicy: HandlerSection,
+    MembershipSettings: RebalanceSection,
+    CoordinationSettings: GroupSection,
+    OffsetSettings: CommitSection,
+    ClientSettings: KafkaSection,
+}
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.__name__)
+def test_settings_of_rooms_refer_to_the_keys(room: type) -> None:
+    """As the keywords: a value that is written twice would differ after a change of one."""
+    table = ROOMS[room]
+    tree = ast.parse(Path(inspect.getfile(room)).read_text("utf-8"))
+    (body,) = (node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == room.__name__)
+    said = {ast.unparse(each.target): each.value for each in body if isinstance(each, ast.AnnAssign)}
+    shared = [(name, said[name]) for name in table.fields if name in said and table.fields[name].value() is not None]
+    assert shared
+    for name, default in shared:
+        assert default is not None
+        assert f"{table.__name__}.{name}" in ast.unparse(default), name
 
 
 #: What a program sees of a changed default.
