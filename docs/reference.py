@@ -384,6 +384,8 @@ def library() -> str:
         else:
             lines += [_block(f"class {name}", _signature(value)), ""]
         lines.append(_doc(value, name))
+        if value is consumerd.ConsumerConfig:
+            lines += ["", "| keyword | key of the configuration | meaning |", "|---|---|---|", *_keywords()]
         for member, attribute in _members(value):
             function: Any = attribute.fget if isinstance(attribute, property) else getattr(value, member)
             lines += ["", f"### {name}.{member}".replace("_", r"\_"), ""]
@@ -395,6 +397,14 @@ def library() -> str:
                 lines += [_block(f"{prefix}{member}", _signature(function)), ""]
             lines.append(_doc(attribute, member))
     return "\n".join(lines) + "\n"
+
+
+def _keywords() -> Iterator[str]:
+    """The keywords of `ConsumerConfig` that are keys of the configuration, too."""
+    for table, section in Config.tables().items():
+        for key, setting in section.fields.items():
+            if setting.names.keyword is not None:
+                yield f"| {code(setting.names.keyword)} | {code(f'{table}.{key}')} | {inline(setting.about)} |"
 
 
 # Metrics

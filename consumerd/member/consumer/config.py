@@ -67,24 +67,18 @@ _ONLY_V07: dict[str, tuple[str | None, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
-    """The settings of a connector. Times in seconds, sizes in bytes; in brackets the key of Kafka.
+    """The settings of a connector. Times in seconds, sizes in bytes.
 
-    Raises ConfigError for values that cannot be meant.
+    A keyword with the default of a key, such as `FetchSection.size`, means what that key of the configuration means.
+    Raises ConfigError for values that are not allowed.
     """
 
-    #: Name of the consumer group (groupid).
     group: str
-    #: Hosts and, after them, the chroot: `zk1:2181,zk2:2181/kafka` (zk.connect).
     zookeeper: str = ZooKeeperSection.connect
-    #: The part of the member's id after `group_`; by default host name, time and random digits (consumerid).
     consumer_id: str | None = None
-    #: Start of a partition without a committed offset (autooffset.reset).
     initial: Literal["earliest", "latest"] = FetchSection.initial
-    #: Position from which to continue when the broker does not have the offset (autooffset.reset).
     out_of_range: Literal["earliest", "latest", "nearest", "fail"] = FetchSection.out_of_range
-    #: When the log is another one than the offset was read from: read what is new of it, stop, or park the partition.
     log_changed: Literal["continue", "stop", "park"] = FetchSection.log_changed
-    #: A message that is corrupt, or larger than `max_fetch_size`: stop, continue after it, or park its partition.
     corrupt: Literal["fail", "skip", "park"] = FetchSection.corrupt
     oversize: Literal["fail", "skip", "park"] = FetchSection.oversize
     #: Commit what is handled on an interval and when a partition goes (autocommit.enable, autocommit.interval.ms).
@@ -92,25 +86,20 @@ class ConsumerConfig:
     commit_interval: float = CommitSection.interval
     #: Longest wait of an iteration for a message before ConsumerTimeoutError; None: no limit (consumer.timeout.ms).
     consumer_timeout: float | None = None
-    #: Size of one fetch (fetch.size), and the limit up to which it grows for a larger message.
     fetch_size: int = FetchSection.size
     max_fetch_size: int = FetchSection.max_size
-    #: On brokers of 0.7: longest pause between polls of idle partitions (fetcher.backoff.ms).
     idle_backoff: float = FetchSection.idle_backoff
-    #: Memory for messages, of all partitions and of one.
     budget: int = FetchSection.budget
     partition_budget: int = FetchSection.partition_budget
-    #: Longest wait for a broker's response (socket.timeout.ms), and for a connection.
     socket_timeout: float = FetchSection.socket_timeout
     connect_timeout: float = FetchSection.connect_timeout
-    #: Limit for handlers to finish batches of revoked partitions. JVM peers give up about 8 s after the trigger.
     drain_timeout: float = RebalanceSection.drain_timeout
     #: Limit for one call of a rebalance listener; peers wait meanwhile.
     listener_timeout: float = LISTENER_TIMEOUT
     #: Limit for `shutdown` in all; a batch that is not finished then is cancelled and delivered again.
     stop_timeout: float = DaemonSection.stop_timeout
-    #: The ZooKeeper session (zk.sessiontimeout.ms, zk.connectiontimeout.ms).
     session_timeout: float = ZooKeeperSection.session_timeout
+    #: Longest wait for the first connection to ZooKeeper or a broker (zk.connectiontimeout.ms).
     connection_timeout: float = 6.0
     #: Credentials such as `("digest", "user:password")`, a SASL mechanism such as
     #: `lambda: consumerd.DigestMd5(user, password)`, TLS, and the access to nodes that we create.
@@ -126,23 +115,16 @@ class ConsumerConfig:
     #: Coordination of the group: by the members through ZooKeeper (0.7, and old consumers of 0.8.2 to 1.1), or by a
     #: broker (0.9 and later). None: a broker if `bootstrap` is given.
     coordination: Literal["zookeeper", "kafka"] | None = None
-    #: Dialect of a group in ZooKeeper; auto: that of the registered brokers and members, waiting for the first one.
     dialect: Literal["auto", "0.7", "0.8"] = GroupSection.dialect
     #: Offset store. None: ZooKeeper or Kafka, whichever coordinates the group.
     offsets: Literal["zookeeper", "kafka", "both"] | None = None
-    #: A text that is kept with each offset in Kafka.
     metadata: str = CommitSection.metadata
-    #: Assignment strategy (partition.assignment.strategy).
     assignor: Literal["range", "roundrobin"] = GroupSection.assignor
-    #: Settings of a member that a broker coordinates: group.instance.id, session.timeout.ms, heartbeat.interval.ms, and
-    #: the time for which a rebalance waits for it.
     instance_id: str | None = None
     group_session_timeout: float = GroupSection.session_timeout
     heartbeat_interval: float = GroupSection.heartbeat_interval
     rebalance_timeout: float = GroupSection.rebalance_timeout
-    #: read_committed leaves out messages of aborted and open transactions (isolation.level).
     isolation: Literal["read_uncommitted", "read_committed"] = FetchSection.isolation
-    #: Longest time that brokers delay a response (fetch.max.wait.ms), to gather this many bytes (fetch.min.bytes).
     max_wait: float = FetchSection.max_wait
     min_bytes: int = FetchSection.min_bytes
     #: The client's identity at the brokers: a name for their logs and quotas, TLS, and the authenticator, such as
