@@ -18,6 +18,7 @@ from consumerd.broker import config as broker
 from consumerd.net.zk import parse_connect_string
 from consumerd.producer import config as producer
 from consumerd.service.config.model import Config
+from consumerd.settings.group import RebalanceSection
 from consumerd.settings.properties import properties_of
 from consumerd.storage.broker import BrokerConfig
 from consumerd.storage.broker.config import WITHOUT_EFFECT
@@ -79,7 +80,9 @@ _CONSUMER: dict[str, Becomes | Gone] = {
     ),
     "queuedchunks.max": Gone("what waits in memory is bounded in bytes: fetch.budget and fetch.partition_budget"),
     "rebalance.retries.max": Gone("a claim is tried again for as long as the session lives"),
-    "rebalance.backoff.ms": Gone("a blocked claim is tried again every rebalance.retry_interval, 0.2 s"),
+    "rebalance.backoff.ms": Gone(
+        f"a blocked claim is tried again every rebalance.retry_interval, {RebalanceSection.retry_interval:g} s"
+    ),
     "consumer.timeout.ms": Gone(
         "the daemon waits for messages without end; `consumerd consume --exit-at-end` stops", "-1"
     ),
