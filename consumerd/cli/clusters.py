@@ -182,7 +182,7 @@ def make_client(
     from consumerd.net.client import ChannelOpener, ClientSettings, ClusterClient  # noqa: PLC0415
 
     clock, rng = SystemClock(), random.Random()
-    connection = ConnectionSettings(connect_timeout=timeout, request_timeout=timeout)
+    connection = ConnectionSettings(connect_timeout=timeout, socket_timeout=timeout)
     versions_timeout = _SILENCE if silent else ClientSettings().versions_timeout
     settings = ClientSettings(connection=connection, retry_timeout=patience, versions_timeout=versions_timeout)
     if config is None:

@@ -199,7 +199,7 @@ def connector(timeout: float) -> Connector:
     """Connects to brokers; neither that nor one answer may take longer than `timeout` seconds."""
     from consumerd.net import ConnectionSettings, connect  # noqa: PLC0415
 
-    settings = ConnectionSettings(connect_timeout=timeout, request_timeout=timeout)
+    settings = ConnectionSettings(connect_timeout=timeout, socket_timeout=timeout)
 
     async def open_connection(host: str, port: int) -> Connection:
         return await connect(host, port, settings=settings)

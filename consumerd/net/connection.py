@@ -53,7 +53,7 @@ class ConnectionSettings:
     #: Limit for looking the host up and connecting (0.7.2's producer: connect.timeout.ms 5000).
     connect_timeout: Seconds = prop("connect.timeout.ms", FetchSection.connect_timeout)
     #: Limit for the complete answer to the oldest request (socket.timeout.ms 30000).
-    request_timeout: Seconds = prop("socket.timeout.ms", FetchSection.socket_timeout)
+    socket_timeout: Seconds = prop("socket.timeout.ms", FetchSection.socket_timeout)
     #: Limit for the peer to accept written data when the connection is closed.
     close_timeout: float = 1.0
     #: Largest answer to any request (0.7.2's broker accepts requests up to 100 MiB).
@@ -135,7 +135,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             partial(_resolve, answered),
             min_response,
             ceiling if max_response is None else min(max_response, ceiling),
-            self._settings.request_timeout if timeout is None else timeout,
+            self._settings.socket_timeout if timeout is None else timeout,
         )
         async with self._turn:
             self._write(await self._room(), frame, waiting)
@@ -163,7 +163,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         """Send a frame that has no answer (PRODUCE, MULTIPRODUCE); returns when the write buffer has room again.
 
         Returning does not mean that the broker accepted it: a refusal shows as the connection's end. A broker that
-        accepts no byte for `request_timeout` seconds hangs, and the connection is closed. Raises ConnectionClosedError.
+        accepts no byte for `socket_timeout` seconds hangs, and the connection is closed. Raises ConnectionClosedError.
         """
         async with self._turn:
             transport = self._open() if self._writable.is_set() else await self._room()
@@ -273,7 +273,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
     async def _room(self) -> asyncio.Transport:
         """Return the transport when its write buffer has room. The wait has its own limit: no request may be timed."""
         while not self._writable.is_set():
-            transport, seconds = self._open(), self._settings.request_timeout
+            transport, seconds = self._open(), self._settings.socket_timeout
             unsent = transport.get_write_buffer_size()
             try:
                 async with asyncio.timeout(seconds):

@@ -45,7 +45,7 @@ SENT = {number: [b"%d-%d" % (number, n) for n in range(60)] for number in range(
 ALL_BUT_VERSIONS = tuple(api for api in VERSIONS if api is not apis.API_VERSIONS)
 #: Short timeouts for answers, and a low limit of their size.
 HASTY = ClientSettings(
-    connection=ConnectionSettings(connect_timeout=1, request_timeout=0.3, max_frame_bytes=1 << 16),
+    connection=ConnectionSettings(connect_timeout=1, socket_timeout=0.3, max_frame_bytes=1 << 16),
     versions_timeout=0.3,
     retry_backoff_min=0.01,
     retry_backoff_max=0.05,

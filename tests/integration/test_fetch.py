@@ -34,7 +34,7 @@ SETTINGS = FetchSettings(
     retry_backoff_min=0.005,
     retry_backoff_max=0.05,
 )
-CONNECTION = ConnectionSettings(request_timeout=0.3, connect_timeout=1.0)
+CONNECTION = ConnectionSettings(socket_timeout=0.3, connect_timeout=1.0)
 PARTITIONS = 3
 
 

@@ -288,7 +288,7 @@ async def test_resends_a_request_that_was_lost_half_way(tmp_path: Path) -> None:
 
 async def test_times_out_on_a_hanging_broker(tmp_path: Path) -> None:
     async def hasty(host: str, port: int) -> Any:
-        return await connect(host, port, settings=ConnectionSettings(request_timeout=0.2))
+        return await connect(host, port, settings=ConnectionSettings(socket_timeout=0.2))
 
     async with make_broker(tmp_path) as broker, FaultProxy("127.0.0.1", broker.port) as proxy:
         router = StaticRouter([("127.0.0.1", proxy.port)], rng=random.Random(2))

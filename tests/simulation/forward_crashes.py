@@ -93,7 +93,7 @@ class _Forwarder:
         clock, source, world = ProcessClock(self.loop), self._source, self.world
         bootstrap = [(broker.host, broker.port) for broker in world.kafka.brokers.values()]
         client = partial(
-            make_client, bootstrap, ConnectionSettings(request_timeout=2.0), client_id=self.name, tls=None, sasl=None
+            make_client, bootstrap, ConnectionSettings(socket_timeout=2.0), client_id=self.name, tls=None, sasl=None
         )
         settings = ForwardSettings(chunk_bytes=_CHUNK, resume=self._resume, delivery_timeout=20.0)
         inner = ForwardHandler(

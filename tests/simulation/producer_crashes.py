@@ -57,7 +57,7 @@ class _Producer:
         clock, world = ProcessClock(self.loop), self.world
         bootstrap = [(broker.host, broker.port) for broker in world.kafka.brokers.values()]
         client = make_client(
-            bootstrap, ConnectionSettings(request_timeout=2.0), client_id="p", tls=None, sasl=None, clock=clock,
+            bootstrap, ConnectionSettings(socket_timeout=2.0), client_id="p", tls=None, sasl=None, clock=clock,
             rng=world.rng,
         )  # fmt: skip
         try:

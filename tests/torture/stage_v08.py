@@ -201,7 +201,7 @@ class KafkaStage(Stage):
             self.broker_links.append(await self._link(broker, stack))
         stack.callback(self._cluster.kill)
         await self._cluster.start(PATIENCE)
-        settings = ConnectionSettings(connect_timeout=1.0, request_timeout=_REQUEST_SECONDS)
+        settings = ConnectionSettings(connect_timeout=1.0, socket_timeout=_REQUEST_SECONDS)
         addresses = [(BROKER_HOST, port) for _, port in self._bootstrap]
         self._direct = await stack.enter_async_context(
             _client(addresses, settings, "watch", partial(_past_the_proxy, settings))
@@ -243,7 +243,7 @@ class KafkaStage(Stage):
     # -- messages
 
     async def produce(self, stop: asyncio.Event) -> None:
-        settings = ConnectionSettings(connect_timeout=1.0, request_timeout=_REQUEST_SECONDS)
+        settings = ConnectionSettings(connect_timeout=1.0, socket_timeout=_REQUEST_SECONDS)
         async with AsyncExitStack() as stack:
             client = await stack.enter_async_context(_client(self._bootstrap, settings, "producer"))
             producers = [

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 async def quick(host: str, port: int) -> Connection:
-    return await connect(host, port, settings=ConnectionSettings(connect_timeout=2, request_timeout=5))
+    return await connect(host, port, settings=ConnectionSettings(connect_timeout=2, socket_timeout=5))
 
 
 @dataclass

@@ -75,6 +75,6 @@ def make_connection_settings(keys: FetchSection) -> ConnectionSettings:
     """Return the settings of connections that fetch messages of up to `max_size` bytes."""
     return ConnectionSettings(
         connect_timeout=keys.connect_timeout,
-        request_timeout=keys.socket_timeout,
+        socket_timeout=keys.socket_timeout,
         max_frame_bytes=max(ConnectionSettings().max_frame_bytes, keys.max_size + (1 << 20)),
     )

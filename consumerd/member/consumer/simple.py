@@ -147,7 +147,7 @@ class SimpleConsumer:
     ) -> None:
         self._host = host
         self._port = port
-        settings = ConnectionSettings(connect_timeout=connect_timeout, request_timeout=timeout, max_frame_bytes=LARGEST)
+        settings = ConnectionSettings(connect_timeout=connect_timeout, socket_timeout=timeout, max_frame_bytes=LARGEST)
         self._connect = connect or partial(connect_to_broker, settings=settings)
         self._limits = limits
         self._connection: Connection | None = None

@@ -120,7 +120,7 @@ class ProduceRequests:
         #: Seconds for which a broker may wait for replicas: no longer than a batch is tried at all.
         self._held_back = min(settings.request_timeout, settings.delivery_timeout)
         #: Seconds to wait for a response: those, and the time for the response itself.
-        self._patience = self._held_back + client.settings.connection.request_timeout
+        self._patience = self._held_back + client.settings.connection.socket_timeout
         self._identities: dict[TopicPartition, ProducerIdentity] = {}
         #: The newest, for partitions that have none; None if one of them has forgotten it.
         self._newest: ProducerIdentity | None = None

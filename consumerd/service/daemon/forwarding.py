@@ -127,7 +127,7 @@ def make_forward_handler(
 
 def target_client(section: KafkaSection, request_timeout: float) -> Callable[[Clock, Random], ClusterClient]:
     """Return a function that makes a client of the cluster with a clock."""
-    connection = ConnectionSettings(request_timeout=request_timeout)
+    connection = ConnectionSettings(socket_timeout=request_timeout)
 
     def make(clock: Clock, rng: Random) -> ClusterClient:
         return build_client_of(section, connection, clock=clock, rng=rng)

@@ -120,7 +120,7 @@ def test_keeps_responses_aligned_after_cancelled_request(run: Run, peer: Peer) -
 def test_closes_connection_on_request_timeout(run: Run, peer: Peer) -> None:
     async def main() -> None:
         async with peer(silent) as port:
-            connection = await connect(HOST, port, settings=ConnectionSettings(request_timeout=0.1))
+            connection = await connect(HOST, port, settings=ConnectionSettings(socket_timeout=0.1))
             first, second = await asyncio.gather(
                 connection.request(frame(b"one")), connection.request(frame(b"two")), return_exceptions=True
             )
@@ -148,7 +148,7 @@ def test_starts_timeout_when_request_becomes_oldest(run: Run, peer: Peer) -> Non
                 writer.write(frame(body))
 
         async with peer(slow) as port:
-            connection = await connect(HOST, port, settings=ConnectionSettings(request_timeout=0.25))
+            connection = await connect(HOST, port, settings=ConnectionSettings(socket_timeout=0.25))
             answers = await asyncio.gather(*(connection.request(frame(b"%02d" % n)) for n in range(10)))
             assert answers == [b"%02d" % n for n in range(10)]
             await connection.close()
@@ -159,7 +159,7 @@ def test_starts_timeout_when_request_becomes_oldest(run: Run, peer: Peer) -> Non
 def test_times_out_cancelled_request(run: Run, peer: Peer) -> None:
     async def main() -> None:
         async with peer(silent) as port:
-            connection = await connect(HOST, port, settings=ConnectionSettings(request_timeout=0.1))
+            connection = await connect(HOST, port, settings=ConnectionSettings(socket_timeout=0.1))
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(connection.request(frame(b"x")), 0.01)
             assert not connection.closed
@@ -354,7 +354,7 @@ def test_times_out_send_to_stalled_peer_but_not_to_slow_one(run: Run, peer: Peer
             await asyncio.sleep(0.01)
 
     async def main() -> None:
-        settings = ConnectionSettings(write_buffer=1024, request_timeout=0.3)
+        settings = ConnectionSettings(write_buffer=1024, socket_timeout=0.3)
         async with peer(slow) as port:  # in all this takes longer than 0.3 s
             connection = await connect(HOST, port, settings=settings)
             await connection.send(frame(b"p" * (16 << 20)))

@@ -45,7 +45,7 @@ def test_maps_every_property_of_0_7_2() -> None:
     assert config.queue == QueueSettings(
         batch_size=7, queue_time=0.25, queue_size=99, when_full=WhenFull.TIMEOUT, enqueue_timeout=1.5
     )
-    assert (config.connection.connect_timeout, config.connection.request_timeout) == (1.5, 20.0)
+    assert (config.connection.connect_timeout, config.connection.socket_timeout) == (1.5, 20.0)
     assert config.connection.write_buffer == 4096
     assert (config.callbacks, config.event_handler, config.encoder) == ("my.callbacks:Mine", None, None)
     assert config.ignored == ("reconnect.interval", "zk.synctime.ms")

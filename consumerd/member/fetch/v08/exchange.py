@@ -126,7 +126,7 @@ class Exchange:
             max_wait=wait,
             min_bytes=settings.min_bytes if wait else 0,
             read_committed=settings.read_committed,
-            timeout=self._client.settings.connection.request_timeout + wait,
+            timeout=self._client.settings.connection.socket_timeout + wait,
             views=True,
         )
         self.counters.fetches += 1

@@ -150,7 +150,7 @@ class KafkaClient:
         self._user = None if cluster.login is None else cluster.login.user
         self._largest = largest + _ROOM
         connection = ConnectionSettings(
-            connect_timeout=timeout, request_timeout=timeout, max_frame_bytes=max(_MOST_BYTES, self._largest)
+            connect_timeout=timeout, socket_timeout=timeout, max_frame_bytes=max(_MOST_BYTES, self._largest)
         )
         settings = ClientSettings(CLIENT_ID, connection, retry_backoff_max=_LONGEST_PAUSE, retry_timeout=timeout)
         clock = SystemClock()

@@ -183,7 +183,7 @@ def test_frames_of_brokers_have_room_for_the_largest_fetch() -> None:
     config = ConsumerConfig(group="g", max_fetch_size=1 << 30, socket_timeout=7.0, connect_timeout=3.0)
     settings = config.connection_settings()
     assert settings.max_frame_bytes == (1 << 30) + (1 << 20)
-    assert (settings.request_timeout, settings.connect_timeout) == (7.0, 3.0)
+    assert (settings.socket_timeout, settings.connect_timeout) == (7.0, 3.0)
     small = ConsumerConfig(group="g", fetch_size=1000, max_fetch_size=1000).connection_settings()
     assert small.max_frame_bytes == ConnectionSettings().max_frame_bytes
 

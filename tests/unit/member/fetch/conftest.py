@@ -178,7 +178,7 @@ class Rig:
 
     def __init__(self, broker: ScriptedBroker, settings: FetchSettings, budget: int, timeout: float) -> None:
         self.broker = broker
-        self.connection = ConnectionSettings(request_timeout=timeout)
+        self.connection = ConnectionSettings(socket_timeout=timeout)
         self.addresses: dict[int, tuple[str, int]] = {0: ("127.0.0.1", broker.port)}
         self._changed: list[Callable[..., None]] = []
         self.settings = settings

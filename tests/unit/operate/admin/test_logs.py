@@ -71,7 +71,7 @@ async def test_asks_a_hanging_broker_once(cluster: Cluster) -> None:
     from consumerd.operate.admin import BrokerLogs
 
     async def impatient(host: str, port: int) -> Connection:
-        return await connect(host, port, settings=ConnectionSettings(request_timeout=0.05))
+        return await connect(host, port, settings=ConnectionSettings(socket_timeout=0.05))
 
     server = await asyncio.start_server(swallow, "127.0.0.1", 0)
     async with server:

@@ -54,7 +54,7 @@ class CountingBroker(Posting):
 
     def __init__(self) -> None:
         self.settings = SimpleNamespace(
-            max_request_bytes=1 << 20, retry_backoff_min=0.001, connection=SimpleNamespace(request_timeout=5.0)
+            max_request_bytes=1 << 20, retry_backoff_min=0.001, connection=SimpleNamespace(socket_timeout=5.0)
         )
         self.versions = SimpleNamespace(pick=lambda *_, **__: 9, has=lambda _: True)
         self.address = "memory:1"
@@ -226,7 +226,7 @@ class Peer(Posting):
 
     def __init__(self, version: int = 9, *, ids: bool = False) -> None:
         self.version = version
-        self.settings = SimpleNamespace(connection=SimpleNamespace(request_timeout=5.0))
+        self.settings = SimpleNamespace(connection=SimpleNamespace(socket_timeout=5.0))
         self.versions = SimpleNamespace(
             pick=lambda _, at_most: min(self.version, at_most), has=lambda api: ids and api is INIT_PRODUCER_ID
         )

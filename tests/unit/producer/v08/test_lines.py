@@ -37,7 +37,7 @@ class MemoryBroker(Posting):
 
     def __init__(self, code: int = 0, bad: bytes | None = None) -> None:
         self.settings = SimpleNamespace(
-            max_request_bytes=1 << 20, retry_backoff_min=0.01, connection=SimpleNamespace(request_timeout=5.0)
+            max_request_bytes=1 << 20, retry_backoff_min=0.01, connection=SimpleNamespace(socket_timeout=5.0)
         )
         self.versions = SimpleNamespace(pick=lambda *_, **__: 9, has=lambda _: False)
         self.address = "memory:1"

@@ -61,7 +61,7 @@ class Brokers:
         self, brokers: int = 1, partitions: int = 4, topics: Iterable[str] = ("t",), *, idempotent: bool = False
     ) -> None:
         self.settings = SimpleNamespace(
-            max_request_bytes=1 << 20, retry_backoff_min=0.01, connection=SimpleNamespace(request_timeout=5.0)
+            max_request_bytes=1 << 20, retry_backoff_min=0.01, connection=SimpleNamespace(socket_timeout=5.0)
         )
         self.versions = SimpleNamespace(pick=lambda *_, **__: 9, has=lambda _: idempotent)
         #: Producer ids that were requested.

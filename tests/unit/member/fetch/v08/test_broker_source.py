@@ -34,7 +34,7 @@ class MemoryBroker:
     """Client and channel in one: keeps requests back until `release`."""
 
     def __init__(self) -> None:
-        self.settings = ClientSettings(connection=ConnectionSettings(request_timeout=0.2))
+        self.settings = ClientSettings(connection=ConnectionSettings(socket_timeout=0.2))
         #: The version of FETCH that it serves.
         self.version = 12
         self.versions = SimpleNamespace(pick=lambda *_, **__: self.version)
