@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Rooms that work without any extra. `embedded` finds its jars and its Java when it needs them.
 CORE = {
     "broker", "cli", "clock", "cluster", "consumer", "daemon", "embedded", "errors", "fetch", "group", "handlers",
-    "net", "offsets", "partition", "ports", "producer", "registry", "storage", "wire", "zk",
+    "net", "offsets", "partition", "ports", "producer", "registry", "settings", "storage", "wire", "zk",
 }  # fmt: skip
 #: Modules of these rooms that need the extra `otel`; what asks for it imports them.
 TELEMETRY = ("consumerd.service.daemon.otel", "consumerd.service.daemon.tracing")
