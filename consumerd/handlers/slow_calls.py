@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from consumerd.base.settings.kind import require
+from consumerd.base.settings.setting import Seconds
+
 if TYPE_CHECKING:
     from consumerd.handlers.context import HandlerContext
     from consumerd.handlers.middleware import HandlerCall
@@ -20,8 +23,7 @@ class SlowCalls:
     """
 
     def __init__(self, threshold: float = 1.0) -> None:
-        if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not threshold > 0:
-            raise ValueError(f"threshold must be a positive number of seconds, not {threshold!r}")
+        require(Seconds, threshold=threshold)
         self._threshold = threshold
 
     async def start(self, context: HandlerContext) -> None:

@@ -345,7 +345,7 @@ async def test_members_that_start_at_once_make_the_tables_once(postgres: Postgre
     [
         ({"table": 'x"; DROP TABLE y'}, "table must be a table's name"),
         ({"positions": "a.b.c"}, "positions must be a table's name"),
-        ({"connections": 0}, "connections must be a positive number"),
+        ({"connections": 0}, "connections must be a positive whole number"),
         ({"timeout": -1}, "timeout must be a positive number"),
     ],
 )

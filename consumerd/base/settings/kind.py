@@ -126,6 +126,14 @@ def _keeps(value: float, bound: Bound) -> bool:
     return _KEEPS[type(bound)](value, bound.limit)
 
 
+def require(hint: Any, **values: Any) -> None:
+    """Raise ValueError, with the sentence of all settings, for a value that the type `hint` does not allow."""
+    kind = kind_of(hint)
+    for name, value in values.items():
+        if problem := kind.problem(name, value):
+            raise ValueError(problem)
+
+
 def kind_of(hint: Any, **bounds: Any) -> Kind:
     """The kind of a type, with `Annotated` as in the tables; `bounds` are those of pydantic's `Field`, as `ge=1`."""
     marks: list[Any] = [cls(bounds[name]) for name, cls in _BOUNDS.items() if name in bounds]

@@ -36,6 +36,7 @@ class Reload(Enum):
 Seconds = Annotated[float, Unit("seconds"), Finite(), Gt(0), Le(1_000_000_000)]
 #: As `Seconds`, or 0.
 SecondsOrZero = Annotated[float, Unit("seconds"), Finite(), Ge(0), Le(1_000_000_000)]
+Count = Annotated[int, Ge(1)]
 Positive = Annotated[float, Finite(), Gt(0), Le(1_000_000_000)]
 #: A value sent to brokers as milliseconds of 32 bits.
 WireSeconds = Annotated[float, Unit("seconds"), Finite(), Gt(0), Le(2_147_483)]

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from consumerd.base.errors import HandlerFailedError
+from consumerd.base.settings.kind import require
+from consumerd.base.settings.setting import SecondsOrZero
 from consumerd.base.threads import until_done
 from consumerd.handlers.api import Handler
 from consumerd.handlers.builtin.records import encode_records
@@ -64,8 +66,7 @@ class ExecHandler(Handler):
     ) -> None:
         if not isinstance(command, list | tuple) or not command or not all(isinstance(each, str) for each in command):
             raise ValueError(f'command must be a list such as ["/usr/bin/program", "--option"], not {command!r}')
-        if isinstance(stop_timeout, bool) or not isinstance(stop_timeout, int | float) or stop_timeout < 0:
-            raise ValueError(f"stop_timeout must be a number of seconds, not {stop_timeout!r}")
+        require(SecondsOrZero, stop_timeout=stop_timeout)
         self._command = tuple(command)
         self._cwd = cwd
         self._env = None if env is None else {**os.environ, **{name: str(value) for name, value in env.items()}}

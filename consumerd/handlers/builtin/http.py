@@ -30,6 +30,8 @@ from urllib.parse import quote, urlsplit
 
 from consumerd.base.credentials import Renewed
 from consumerd.base.errors import ConfigError, HandlerFailedError, HandlerLoadError, ZooKeeperError, reason_of
+from consumerd.base.settings.kind import require
+from consumerd.base.settings.setting import Count, Seconds
 from consumerd.handlers.api import Handler, RejectedError, RetryLaterError
 from consumerd.handlers.builtin.http_body import CONTENT_TYPES, make_body
 from consumerd.handlers.secret_options import Secret  # noqa: TC001 - `config show` reads the type
@@ -110,13 +112,9 @@ def http(
     _check_url(url)
     if format not in CONTENT_TYPES:
         raise ValueError(f"format must be one of {', '.join(CONTENT_TYPES)}, not {format!r}")
-    if not isinstance(gzip, bool):
-        raise ValueError(f"gzip must be true or false, not {gzip!r}")
-    for option, seconds in (("timeout", timeout), ("max_retry_after", max_retry_after)):
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
-            raise ValueError(f"{option} must be a positive number of seconds, not {seconds!r}")
-    if type(connections) is not int or connections < 1:
-        raise ValueError(f"connections must be a positive number, not {connections!r}")
+    require(bool, gzip=gzip)
+    require(Seconds, timeout=timeout, max_retry_after=max_retry_after)
+    require(Count, connections=connections)
     if not isinstance(retry_on, list | tuple) or not all(type(each) is int and 300 <= each < 600 for each in retry_on):
         raise ValueError(f"retry_on must be a list of statuses from 300 to 599, not {retry_on!r}")
     texts, files, pem = _texts("headers", headers), _texts("header_files", header_files), _texts("tls", tls)

@@ -33,6 +33,8 @@ import structlog
 
 from consumerd.base.errors import HandlerFailedError, HandlerLoadError
 from consumerd.base.partition import UNKNOWN_LOG, LogId
+from consumerd.base.settings.kind import require
+from consumerd.base.settings.setting import Count, Seconds
 from consumerd.handlers.api import Handler, PartitionTakenError, SinkPosition
 from consumerd.handlers.chunks import in_chunks
 from consumerd.handlers.contents import known_timestamp
@@ -105,16 +107,14 @@ class PostgresHandler(Handler):
         for option, name in (("table", table), ("positions", positions)):
             if not isinstance(name, str) or not _NAME.fullmatch(name):
                 raise ValueError(f"{option} must be a table's name, or schema.name, not {name!r}")
-        if type(connections) is not int or connections < 1:
-            raise ValueError(f"connections must be a positive number, not {connections!r}")
+        require(Count, connections=connections)
+        require(Seconds, timeout=timeout)
         if dsn is not None and not dsn.startswith(_SCHEMES):
             raise ValueError("dsn must begin with postgresql:// or postgres://")
         try:
             self._server = _server_of(dsn)
         except ValueError:
             raise ValueError("dsn must be a URL, postgresql://user:password@host:port/database") from None
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0:
-            raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}")
         try:
             import asyncpg  # noqa: F401, PLC0415 - of the extra
         except ImportError as error:

@@ -17,11 +17,12 @@ again, where brokers tell the logs apart (`consumerd.handlers.builtin.range_logs
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar, get_args
+from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
 
 import structlog
 
 from consumerd.base.errors import HandlerFailedError
+from consumerd.base.settings.kind import require
 from consumerd.handlers.threads import in_thread
 from consumerd.wire.v07 import validate_topic
 
@@ -95,8 +96,7 @@ class RangeSink(Generic[_Folder]):
     def __init__(
         self, store: RangeStore[_Folder], encode: Callable[[Batch], Iterator[bytes]], if_empty: IfEmpty = "stop"
     ) -> None:
-        if if_empty not in get_args(IfEmpty):
-            raise ValueError(f"if_empty must be one of {', '.join(get_args(IfEmpty))}, not {if_empty!r}")
+        require(IfEmpty, if_empty=if_empty)
         self._store = store
         self._if_empty = if_empty
         self._context: HandlerContext | None = None

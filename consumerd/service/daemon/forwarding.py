@@ -24,6 +24,8 @@ from consumerd.handlers.forward import (
 )
 from consumerd.net import ConnectionSettings
 from consumerd.service.config.build_v08 import build_bootstrap, build_client_of, build_mechanism
+from consumerd.settings.kind import require
+from consumerd.settings.setting import Bytes, Count, Seconds
 from consumerd.wire.v08.records import RecordCodec
 
 if TYPE_CHECKING:
@@ -64,18 +66,15 @@ def forward(
     request_timeout: float = 30.0,
 ) -> ForwardHandler:
     """The handler, not started; docs/handlers.md says what each option means. Raises ValueError, ConfigError."""
-    _check_numbers(
-        partitions_per_broker=partitions_per_broker,
-        max_message_bytes=max_message_bytes,
-        chunk_bytes=chunk_bytes,
-        replication_factor=replication_factor,
-    )
+    require(Count, partitions_per_broker=partitions_per_broker)
+    require(Bytes, max_message_bytes=max_message_bytes, chunk_bytes=chunk_bytes)
+    require(Count | None, replication_factor=replication_factor)
     if isinstance(partitions, Mapping):
-        _check_numbers(**{f"partitions.{topic}": number for topic, number in partitions.items()})
+        require(Count, **{f"partitions.{topic}": number for topic, number in partitions.items()})
     else:
-        _check_numbers(partitions=partitions)
-    _check_seconds(delivery_timeout=delivery_timeout, request_timeout=request_timeout)
-    _check_flags(headers=headers, idempotent=idempotent)
+        require(Count | None, partitions=partitions)
+    require(Seconds, delivery_timeout=delivery_timeout, request_timeout=request_timeout)
+    require(bool | None, headers=headers, idempotent=idempotent)
     _check_shapes(bootstrap, topic, topics)
     if source is not None and (not isinstance(source, str) or not source):
         raise ValueError(f"source must be a non-empty name, not {source!r}")
@@ -165,18 +164,6 @@ def _one_of(name: str, value: str, *there: str) -> str:
     return value
 
 
-def _check_numbers(**numbers: int | None) -> None:
-    for name, value in numbers.items():
-        if value is not None and (type(value) is not int or value < 1):
-            raise ValueError(f"{name} must be a positive number, not {value!r}")
-
-
-def _check_seconds(**seconds: float) -> None:
-    for name, value in seconds.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-            raise ValueError(f"{name} must be a positive number of seconds, not {value!r}")
-
-
 def _check_shapes(bootstrap: object, topic: object, topics: object) -> None:
     if not isinstance(bootstrap, list | tuple | str):
         raise ValueError(f"bootstrap must be a list of host:port, not {bootstrap!r}")
@@ -184,9 +171,3 @@ def _check_shapes(bootstrap: object, topic: object, topics: object) -> None:
         raise ValueError(f"topic must be text, not {topic!r}")
     if topics is not None and not isinstance(topics, dict):
         raise ValueError(f'topics must be a table such as {{ "old events" = "events" }}, not {topics!r}')
-
-
-def _check_flags(**flags: bool | None) -> None:
-    for name, value in flags.items():
-        if value is not None and type(value) is not bool:
-            raise ValueError(f"{name} must be true or false, not {value!r}")

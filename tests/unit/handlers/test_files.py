@@ -110,7 +110,7 @@ async def test_stops_where_nothing_of_a_topic_is_stored_though_offsets_are_commi
         other = load_handler(name, {"directory": str(tmp_path / f"other{offset}")})
         await other.start(HandlerContext("g", "g_1", clock, member=Committed(offset)))
         assert await other.position(HERE) is None
-    with pytest.raises(HandlerLoadError, match="if_empty must be one of stop, continue"):
+    with pytest.raises(HandlerLoadError, match="if_empty must be stop or continue"):
         load_handler(name, {"directory": str(tmp_path), "if_empty": "x"})
 
 

@@ -461,7 +461,7 @@ async def test_cancellation_closes_the_connection(make_batch: MakeBatch, clock: 
         ({"timeout": 0}, "timeout must be a positive number"),
         ({"timeout": True}, "timeout must be a positive number"),
         ({"max_retry_after": float("inf")}, "max_retry_after must be a positive number"),
-        ({"connections": 0}, "connections must be a positive number"),
+        ({"connections": 0}, "connections must be a positive whole number"),
         ({"retry_on": [200]}, "retry_on must be a list of statuses"),
         ({"headers": {"X": 5}}, "headers must be a table"),
         ({"headers": {"X y": "z"}}, "'X y' is not a valid header name"),
