@@ -15,7 +15,7 @@ from consumerd.group.coordinated_tables import PHASES
 from consumerd.group.membership_tables import HOLD, PHASE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 IMAGES: Final = Path(__file__).parent / "images"
 #: Each drawing: its file, title and table.
@@ -26,8 +26,8 @@ DRAWINGS: Final[dict[str, tuple[str, Mapping[Any, Any]]]] = {
 }
 #: Half of the sizes of the picture, of the ellipse, and of a state's box.
 _CENTRE, _RADII, _BOX = (450.0, 300.0), (350.0, 250.0), (48.0, 18.0)
-#: Where on its arrow a label stands, from 0 to 1: not in the middle, where arrows cross.
-_LABEL: Final = 0.45
+#: Where on its arrow a label may stand, from 0 to 1, best first: not in the middle, where arrows cross.
+_LABELS: Final = (0.45, 0.3, 0.6, 0.2, 0.7)
 _HEAD: Final = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900 600" role="img" font-family="sans-serif" font-size="12" '
     'text-anchor="middle">\n<title>{title}</title>\n<rect width="900" height="600" fill="#ffffff"/>\n'
@@ -36,8 +36,10 @@ _HEAD: Final = (
 )
 
 
-def _arrow(start: tuple[float, float], end: tuple[float, float]) -> tuple[str, tuple[float, float]]:
-    """A path from one state to another one, and where its label stands."""
+def _arrow(
+    start: tuple[float, float], end: tuple[float, float], boxes: Collection[tuple[float, float]]
+) -> tuple[str, tuple[float, float]]:
+    """A path from one state to another one, and where its label stands: not under a box."""
     length = math.dist(start, end)
     along = ((end[0] - start[0]) / length, (end[1] - start[1]) / length)
     left = (along[1], -along[0])
@@ -48,8 +50,16 @@ def _arrow(start: tuple[float, float], end: tuple[float, float]) -> tuple[str, t
         )
         for way, gap, aside in ((0, 1, 8), (0.5, 0, 0.16 * length), (1, -1.1, 8))
     )  # fmt: skip
-    t = _LABEL
-    x, y = ((1 - t) ** 2 * first[axis] + 2 * t * (1 - t) * middle[axis] + t**2 * last[axis] for axis in (0, 1))
+    places = [
+        tuple((1 - t) ** 2 * first[axis] + 2 * t * (1 - t) * middle[axis] + t**2 * last[axis] for axis in (0, 1))
+        for t in _LABELS
+    ]
+    free = [
+        (x, y)
+        for x, y in places
+        if all(abs(x - box[0]) > _BOX[0] + 20 or abs(y - box[1]) > _BOX[1] + 8 for box in boxes)
+    ]
+    x, y = (free or places)[0]
     points = " ".join(f"{value:.0f}" for value in (*middle, *last))
     return f'<path d="M{first[0]:.0f} {first[1]:.0f}Q{points}"/>', (x, y)
 
@@ -71,7 +81,10 @@ def drawing(title: str, table: Mapping[Any, Any]) -> str:
     for (state, cause), following in table.items():
         if state is not following:
             causes.setdefault((state, following), []).append(cause.value)
-    arrows = [(_arrow(places[start], places[end]), ", ".join(names)) for (start, end), names in causes.items()]
+    arrows = [
+        (_arrow(places[start], places[end], places.values()), ", ".join(names))
+        for (start, end), names in causes.items()
+    ]
     width, height = _BOX
     layers = {
         'fill="none" stroke="#3f51b5" marker-end="url(#to)"': [path for (path, _), _ in arrows],

@@ -155,7 +155,7 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 def explain(error: BaseException) -> tuple[ExitCode, str | None]:
     """The exit code of an error and the sentence to print; None where only a traceback helps (a defect of ours).
 
-    Of a group the first declared error speaks, unless something undeclared is among its leaves.
+    Of a group the first declared error is reported, unless something undeclared is among its leaves.
     """
     leaves = list(_leaves(error))
     if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):

@@ -1,7 +1,7 @@
 """Shared by all commands that change offsets: options, guards, the table, the backup, the writing.
 
-Strategy: plan, show, and only with `--execute` and nothing against it: back up, then write. What speaks against it is
-reported for all partitions at once, whether it is a dry run or not, with the same exit code.
+Strategy: plan, show, and only with `--execute` and nothing against it: back up, then write. Objections are reported for
+all partitions at once, whether it is a dry run or not, with the same exit code.
 """
 
 from __future__ import annotations

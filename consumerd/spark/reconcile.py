@@ -302,7 +302,7 @@ def _refined(spark: SparkSession, pipeline: PipelineSpec) -> tuple[dict[str, Dat
         table = open_table(spark, path, pipeline.format)
         last = table.last_batch if table.exists else None
         if last is not None:
-            # A batch that is on its way does not count yet; one that refine knows nothing of does, since it is wrong.
+            # A batch that is on its way does not count yet; one that refine does not have does, since it is wrong.
             found[name] = table.read(to=done if last > done and offsets.end(last) is not None else None)
     end: Any = offsets.end(done)
     return found, end["batch"] if isinstance(end, dict) and isinstance(end.get("batch"), int) else None

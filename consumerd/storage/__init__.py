@@ -1,4 +1,15 @@
-"""The 0.7 log on disk: segments, flushes, recovery (ring 1). Executors import this room and `consumerd.wire` alone."""
+"""The 0.7 log on disk: segments, flushes, recovery (ring 1). Executors import this room and `consumerd.wire` alone.
+
+In: sets to append, offsets to read. Out: segments on disk, and slices of them.
+
+Files in reading order: files, system, segment, log, recovery, loading, retention, manager, archive, archive_names,
+archive_tar, archive_items, archive_packed, archive_resync, dump, errors.
+
+Easy to miss:
+
+- That a file exists does not make its name durable: a process may have created it and been killed before the sync of
+  the directory. A start syncs the files and directories that it finds before it appends.
+"""
 
 from consumerd.base.files import FileEntry as DirectoryEntry
 from consumerd.base.files import OsSystemCalls, SystemCalls

@@ -1,6 +1,11 @@
 """For tests of handlers, consumers and producers: a pytest plugin, and what its fixtures give. See docs/testing.md.
 
 Importing the package imports none of it: pytest loads the plugin in every project that has consumerd.
+
+In: the fixtures of `plugin`. Out: groups, brokers and ZooKeeper in memory, a harness for handlers, a proxy for faults.
+
+Files in reading order: plugin, harness, life, handover, records, journal, group, member, memory_zookeeper, memory_tree,
+memory_broker, partition_log, clock, loop, brokers, proxy, fault_proxy, damage, errors.
 """
 
 from __future__ import annotations

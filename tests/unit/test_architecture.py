@@ -102,3 +102,34 @@ def test_table_of_rooms_names_every_room() -> None:
     package = ROOT / "consumerd"
     rooms = {path.parent.name for path in package.glob("*/__init__.py")} | {path.stem for path in package.glob("*.py")}
     assert named == rooms - {"__init__", "__main__"}
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        path.parent.relative_to(ROOT).as_posix()
+        for path in sorted((ROOT / "consumerd").rglob("__init__.py"))
+        if "Files in reading order: " in path.read_text()
+    ],
+)
+def test_rooms_name_all_of_their_files_in_reading_order(package: str) -> None:
+    docstring = ast.get_docstring(ast.parse((ROOT / package / "__init__.py").read_text())) or ""
+    named = " ".join(docstring.split()).partition("Files in reading order: ")[2].partition(".")[0].split(", ")
+    assert sorted(named) == sorted({path.stem for path in (ROOT / package).glob("*.py")} - {"__init__"})
+
+
+def test_each_room_names_its_files() -> None:
+    """A stranger begins with a room's `__init__`. One with a file for each command needs no order."""
+    rooms = [
+        path for path in sorted((ROOT / "consumerd").glob("*/__init__.py")) if len([*path.parent.glob("*.py")]) > 3
+    ]
+    assert len(rooms) > 20
+    silent = {path.parent.name for path in rooms if "Files in reading order: " not in path.read_text()}
+    assert silent == {"cli"}
+
+
+@pytest.mark.parametrize("document", ["ARCHITECTURE.md", "docs/reading.md", "CONTRIBUTING.md", "tests/README.md"])
+def test_paths_in_guides_to_the_code_exist(document: str) -> None:
+    paths = re.findall(r"`((?:consumerd|tests|docs)/[\w/.-]*\w/?)(?:::\w+)?`", (ROOT / document).read_text())
+    assert paths
+    assert [path for path in paths if not (ROOT / path).exists()] == []

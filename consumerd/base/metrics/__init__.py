@@ -5,6 +5,10 @@ an addition each. Nothing is pushed: a reader asks for `Reading`s when it needs 
 same ones: Prometheus (`consumerd.base.metrics.exposition`, the extra `metrics`), `/status.json`, and the summary in the
 log. The list of all metrics is in one place (`consumerd.base.metrics.catalogue`), and the documentation is checked
 against it.
+
+In: counts of the other rooms. Out: readings by the names of the catalogue, as text of Prometheus or data of OTLP.
+
+Files in reading order: catalogue, histogram, counts, own, exposition, otlp.
 """
 
 from consumerd.base.metrics.catalogue import Kind, Metric, Reading

@@ -88,7 +88,7 @@ class _Claim:
 class PostgresHandler(Handler):
     """Stores messages. Options:
 
-    `dsn`: `postgresql://user:password@host/database`; for what it lacks, PGHOST and the like count.
+    `dsn`: `postgresql://user:password@host/database`; PGHOST and similar variables supply what it lacks.
     `table`: of the messages, and `positions`: of the positions; both are created where they do not exist, unless
     `create` is false. `connections`: to the server at most. `timeout`: seconds for a connection, for a statement, and
     until the server ends the transaction of a process that does not continue it.

@@ -11,7 +11,7 @@ the first file that it is about, so one without files says nothing, and is remov
 
 A log without an id (brokers before 2.8), or one that follows files without one (older versions of this program wrote no
 notes), cannot be distinguished from the one before it. Whether a batch below the position is a repetition is then
-decided as ever: the very same range with the very same bytes as the last one that this process wrote is one. Anything
+decided as before: the very same range with the very same bytes as the last one that this process wrote is one. Anything
 else would be a former range in a new form, or messages of another log, and is an error: nothing is dropped, nothing
 overwritten.
 """

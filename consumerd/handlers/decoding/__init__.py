@@ -4,6 +4,10 @@ Strategy: a decoder is one function of a message, found as handlers are (entry p
 ours raises DecodeError, whatever the bytes; an error of any other decoder is treated as one. Messages are decoded ahead
 of the handler, a bounded number at once (`consumerd.handlers.decoding.stage`): so a message that cannot be decoded
 meets the failure policy by itself, and no other message of its batch is delivered twice because of it.
+
+Easy to miss:
+
+- fastavro recurses in C without a limit, and makes as many items of no bytes as a message claims to have.
 """
 
 from consumerd.handlers.decoding.api import DecodeError, Decoder, load_decoder, make_decoder

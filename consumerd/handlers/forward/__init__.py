@@ -1,4 +1,13 @@
-"""The handler `forward`: batches to a cluster of Kafka 0.8 or later, with identities, keys and topics (ring 1)."""
+"""The handler `forward`: batches to a cluster of Kafka 0.8 or later, with identities, keys and topics (ring 1).
+
+In: batches of a member. Out: the messages in a cluster of Kafka 0.8 or later, with their identities in headers.
+
+Files in reading order: handler, settings, mapping, topics, identity, feed, target_log, keys, errors.
+
+Easy to miss:
+
+- A recreated topic begins at offset 0: its messages have the identities of the old ones.
+"""
 
 from consumerd.handlers.forward.handler import ForwardHandler
 from consumerd.handlers.forward.identity import PREFIX, SourceIdentity, SourceMark, read_identity

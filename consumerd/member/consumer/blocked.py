@@ -1,7 +1,7 @@
 """Assigned partitions that are not consumed: claims that wait for another owner, and what else is in the way.
 
 Strategy: every answer to a claim is noted, and costs no request: it was read with the answer. A rebalance blocks claims
-for a moment, so the log speaks of one only after 10 s, and then after twice the time each: one line for each owner and
+for a moment, so one is logged only after 10 s, and then after twice the time each: one line for each owner and
 session, however many partitions it holds. Claims are repeated every few seconds, and so are the answers: no timer. What
 else keeps a partition from being claimed, the machine says (`ZooKeeperMember.why_not_consumed`); it is logged alike.
 """

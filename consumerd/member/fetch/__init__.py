@@ -1,4 +1,10 @@
-"""Fetching owned partitions into bounded lanes (ring 1). `FetchPool` is the entry point."""
+"""Fetching owned partitions into bounded lanes (ring 1). `FetchPool` is the entry point.
+
+In: an owned partition with its start offset (`FetchPool.add`). Out: batches in its `Lane`, within a `ByteBudget`.
+
+Files in reading order: pool, fetcher, lane, budget, response, policies, log_changes, listener, settings, backoff,
+event, errors.
+"""
 
 from consumerd.base.budget import ByteBudget, Reservation
 from consumerd.member.fetch.errors import (

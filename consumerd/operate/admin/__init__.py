@@ -1,4 +1,12 @@
-"""Groups seen and changed from outside: snapshots, findings, fixes, changed offsets. Nothing here is a member."""
+"""Groups seen and changed from outside: snapshots, findings, fixes, changed offsets. Nothing here is a member.
+
+In: `read_v07_snapshot`, the `GroupSource` of a dialect, `diagnose`, `GroupDoctor`, `write_changes`. Out: snapshots,
+findings and changes of nodes and offsets.
+
+Files in reading order: snapshot, diagnosis, diagnosis_members, diagnosis_owners, diagnosis_offsets, diagnosis_progress,
+findings, doctor, mending, lag, logs, offset_plans, offset_file, changes, editing, writing, verification, removal,
+errors.
+"""
 
 from consumerd.member.fetch.errors import BrokerAnswerError
 from consumerd.operate.admin.changes import OffsetChange, OffsetTarget, OffsetTargetKind, V07ChangePlanner

@@ -44,7 +44,7 @@ class GroupSnapshot(ABC):
     __slots__ = ()
     dialect: ClassVar[Dialect]
     view: GroupView
-    #: Children of the group's node in ZooKeeper that its dialect knows nothing of.
+    #: Children of the group's node in ZooKeeper that its dialect does not have.
     foreign: list[str]
 
     @property

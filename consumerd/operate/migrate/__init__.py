@@ -1,4 +1,10 @@
-"""Leaving an old cluster (ring 1): comparing the copied messages with the original ones."""
+"""Leaving an old cluster (ring 1): comparing the copied messages with the original ones.
+
+In: two clusters, or an archive and a cluster. Out: the messages that differ, and translated offsets.
+
+Files in reading order: verify, message_source, archive_source, cluster_source, ranges, sums, narrowing, findings,
+offsets_plan, offsets_translation, offsets_move.
+"""
 
 from consumerd.operate.migrate.archive_source import ArchiveSource
 from consumerd.operate.migrate.cluster_source import ClusterSource, V08ClusterSource

@@ -1,1 +1,15 @@
-"""The configuration: one model of all tables, the origin of each value, and the conversion of property files."""
+"""The configuration: one model of all tables, the origin of each value, and the conversion of property files.
+
+In: a TOML file, variables of the environment, or property files of 0.7. Out: a `Config`, and the settings objects of
+the other rooms.
+
+Files in reading order: model, base, group, servers, processing, monitoring, subscriptions, problems, validation,
+environment, child, effective, reloading, example, schema, key_lines, build, build_v08, build_handlers,
+build_dead_letters, build_subscriptions, convert, convert_toml, toml_text, properties.
+
+Easy to miss:
+
+- The tables of the configuration import no pydantic: a daemon gets them from a child that validates (`config.child`),
+  in a reload too. What describes keys imports `config.validation`, and an idle daemon does not
+  (`tests/unit/cli/test_run.py`).
+"""

@@ -92,7 +92,7 @@ class Config(Section):
 
 
 def parse(document: dict[str, Any], source: str, *, environment: bool = True) -> Config:
-    """Validate a parsed TOML document, together with the environment unless that is not to have a say.
+    """Validate a parsed TOML document, together with the environment unless `environment` is false.
 
     `source` names the document in errors. Raises ConfigProblemsError with all problems.
     """

@@ -1,4 +1,14 @@
-"""Tables of the pipeline: batches that are written once, read as a whole or as a stream, and compacted."""
+"""Tables of the pipeline: batches that are written once, read as a whole or as a stream, and compacted.
+
+In: frames with the number of their batch. Out: directories of files, each batch renamed into place once.
+
+Files in reading order: table, layout, files, parquet, delta, schema, batch_stream, errors.
+
+Easy to miss:
+
+- `FileSystem.rename` of Hadoop moves a folder *into* one that exists; `FileContext.rename` refuses.
+- A commit by rename is not atomic on S3 and similar stores, where a rename is a copy that readers can see half done.
+"""
 
 from __future__ import annotations
 

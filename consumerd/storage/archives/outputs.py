@@ -115,7 +115,7 @@ def _packer(options: ExportOptions) -> _Packer | None:
 
 
 class PartialFile:
-    """A file in the making, to be written to from its beginning to its end. pyarrow takes it for a file, too."""
+    """An unfinished file, written from its beginning to its end. pyarrow takes it for a file, too."""
 
     closed = False
 

@@ -1,4 +1,16 @@
-"""Kafka 0.6/0.7 on the wire: messages, message sets, the five requests and their responses. Pure, no I/O."""
+"""Kafka 0.6/0.7 on the wire: messages, message sets, the five requests and their responses. Pure, no I/O.
+
+In: frames and message sets of 0.7. Out: requests, responses and `MessageBatch`es; and back.
+
+Files in reading order: constants, topics, outer, decode, walk, batch, packed, unwrap, encode, requests, produced,
+responses.
+
+Easy to miss:
+
+- FETCH of an unknown topic returns an empty set without an error.
+- Snappy stores short messages uncompressed, so a message with a valid CRC at some offset does not prove that the offset
+  is a boundary of the outer set. `admin.boundaries` walks the segment, or searches for an enclosing message.
+"""
 
 from consumerd.wire.batch import BatchEnd
 from consumerd.wire.compression import Codec

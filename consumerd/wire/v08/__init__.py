@@ -1,4 +1,10 @@
-"""The protocol of the Kafka protocol guide (0.8 to 4.x) on the wire: requests and responses as dicts. Pure, no I/O."""
+"""The protocol of the Kafka protocol guide (0.8 to 4.x) on the wire: requests and responses as dicts. Pure, no I/O.
+
+In: an `Api` and a body as a dictionary. Out: a frame; and back. `apis` has the tables, `records` the messages.
+
+Files in reading order: schema, types, varint, structures, tagged, codec, versions, headers, error_codes, throttle,
+fetch_session, messages, produce_template, subscription, errors.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Heartbeat (API key 12): stay a member, and hear of rebalances."""
+"""Heartbeat (API key 12): stay a member, and learn of rebalances."""
 
 from __future__ import annotations
 

@@ -2,6 +2,17 @@
 
 `decode_records` reads what a fetch response has for one partition; `encode_message_set` and `encode_record_batch` write
 what a produce request has.
+
+In: the bytes of a partition in a fetch response. Out: a `RecordSet`; and sets for producers.
+
+Files in reading order: shapes, varint, codecs, crc32c, message_set, record_batch, fetched, walk, walk_mixed,
+record_set, columns, encode.
+
+Easy to miss:
+
+- Brokers of 0.11 cannot convert messages with headers for older clients: they answer with error -1.
+- A broker that converts messages for an older client drops an incomplete last message, and gives lz4 the incorrect
+  checksum that 0.8 expects.
 """
 
 from typing import TYPE_CHECKING
