@@ -177,6 +177,7 @@ def _missing(
             GroupFindingKind.UNOWNED,
             str(partition),
             f"It has no owner. {capital(rule.words)} assigns it to {format_owner(*rule.plan[partition])}{reason}.",
-            "Fix what blocks the member, then nudge the group." if blocked else "Nudge the group.",
+            ("Fix what blocks the member, then nudge the group. " if blocked else "Nudge the group. ")
+            + "A member of consumerd logs why it does not claim a partition (partition_not_claimed, claim_blocked).",
             NudgeGroup(),
         )

@@ -102,6 +102,7 @@ async def test_reports_a_zombie_owner_that_blocks_a_member(zookeeper: MemoryZooK
     assert not zombie.fix.safe
     assert (unowned.kind, unowned.subject) == (GroupFindingKind.UNOWNED, "t/0-3")
     assert "which waits for t/0-2." in unowned.says
+    assert "partition_not_claimed" in unowned.remedy
     assert differences(await look(zookeeper))[0] == GroupDifference(
         "t/0-2", f"owner g_gone-0 is not a live member; expected owner {ID_A}-0"
     )
