@@ -51,7 +51,12 @@ def test_import_loads_nothing_else() -> None:
         "print(*sorted(set(sys.modules) - before))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.split() == ["consumerd", "consumerd.testing", "consumerd.testing.plugin"]
+    assert done.stdout.split() == [
+        "consumerd",
+        "consumerd.testing",
+        "consumerd.testing.plugin",
+        "consumerd.base.version",
+    ]
 
 
 def test_unused_plugin_starts_nothing(project: Callable[..., pytest.RunResult]) -> None:
@@ -62,7 +67,7 @@ def test_unused_plugin_starts_nothing(project: Callable[..., pytest.RunResult]) 
         def test_nothing(pytestconfig):
             assert pytestconfig.pluginmanager.hasplugin("consumerd")
             ours = {name for name in sys.modules if name.partition(".")[0] == "consumerd"}
-            assert ours == {"consumerd", "consumerd.testing", "consumerd.testing.plugin"}
+            assert ours == {"consumerd", "consumerd.testing", "consumerd.testing.plugin", "consumerd.base", "consumerd.base.version"}
             heavy = {"aiozk", "isal", "pydantic", "pyspark", "snappy", "structlog", "uvloop"}
             assert not heavy & set(sys.modules)
             assert threading.active_count() == 1
