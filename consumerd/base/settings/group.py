@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from consumerd.base.settings.kind import Ge
-from consumerd.base.settings.setting import Field, Reload, Seconds, SecondsOrZero, Section, WireSeconds
-from consumerd.settings.setting import Names
+from consumerd.base.settings.setting import Field, Names, Reload, Seconds, SecondsOrZero, Section, WireSeconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

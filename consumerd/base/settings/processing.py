@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from consumerd.base.settings.kind import Finite, Ge, Le, Unit
-from consumerd.base.settings.setting import Bytes, Field, Positive, Reload, Seconds, Section, WireBytes
-from consumerd.settings.setting import Names
+from consumerd.base.settings.setting import Bytes, Field, Names, Positive, Reload, Seconds, Section, WireBytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from consumerd.base.settings.setting import Field, Seconds, SecretStr, Section
-from consumerd.settings.setting import Names
+from consumerd.base.settings.setting import Field, Names, Seconds, SecretStr, Section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

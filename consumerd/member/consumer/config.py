@@ -16,7 +16,7 @@ from consumerd.base.settings.group import CommitSection, GroupSection, Rebalance
 from consumerd.base.settings.kind import Kind, kind_of
 from consumerd.base.settings.processing import MAX_ANSWER_BYTES, DaemonSection, FetchSection
 from consumerd.base.settings.servers import KafkaSection, ZooKeeperSection
-from consumerd.base.settings.setting import Seconds, SecondsOrZero
+from consumerd.base.settings.setting import BrokenRulesError, Seconds, SecondsOrZero
 from consumerd.group import MembershipSettings
 from consumerd.group.coordinated_tables import CoordinationSettings, all_assignors
 from consumerd.member.consumer.settings import (
@@ -27,7 +27,6 @@ from consumerd.member.consumer.settings import (
 )
 from consumerd.member.offsets import OffsetSettings
 from consumerd.net.zk import Session
-from consumerd.settings.setting import BrokenRulesError
 from consumerd.wire.registry import RegistryError, check_name, configured_consumer_id, make_consumer_id
 
 if TYPE_CHECKING:

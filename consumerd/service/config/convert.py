@@ -14,13 +14,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from consumerd.base.errors import ConfigError, did_you_mean
-from consumerd.broker import config as broker
+from consumerd.base.settings.group import RebalanceSection
+from consumerd.base.settings.properties import properties_of
 from consumerd.net.zk import parse_connect_string
 from consumerd.producer import config as producer
 from consumerd.service.config.model import Config
-from consumerd.settings.group import RebalanceSection
-from consumerd.settings.properties import properties_of
 from consumerd.storage.broker import BrokerConfig
+from consumerd.storage.broker import config as broker
 from consumerd.storage.broker.config import WITHOUT_EFFECT
 
 if TYPE_CHECKING:

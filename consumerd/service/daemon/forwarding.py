@@ -12,7 +12,9 @@ from random import SystemRandom
 from typing import TYPE_CHECKING, Any
 
 from consumerd.base.errors import ConfigError
+from consumerd.base.settings.kind import require
 from consumerd.base.settings.servers import KafkaSection
+from consumerd.base.settings.setting import Bytes, Count, Seconds
 from consumerd.handlers.forward import (
     BrokerMajorNumbering,
     ForwardHandler,
@@ -24,8 +26,6 @@ from consumerd.handlers.forward import (
 )
 from consumerd.net import ConnectionSettings
 from consumerd.service.config.build_v08 import build_bootstrap, build_client_of, build_mechanism
-from consumerd.settings.kind import require
-from consumerd.settings.setting import Bytes, Count, Seconds
 from consumerd.wire.v08.records import RecordCodec
 
 if TYPE_CHECKING:

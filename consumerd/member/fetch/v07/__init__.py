@@ -1,6 +1,6 @@
 """Fetching from brokers of Kafka 0.6 and 0.7.
 
-In: the loop of `consumerd.fetch.fetcher`. Out: FETCH and OFFSETS requests of 0.7.
+In: the loop of `consumerd.member.fetch.fetcher`. Out: FETCH and OFFSETS requests of 0.7.
 
 Files in reading order: brokers, link, poller, pace, offset_lookups, boundaries.
 

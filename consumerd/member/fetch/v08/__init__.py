@@ -1,6 +1,6 @@
 """Fetching from brokers of Kafka 0.8 and later.
 
-In: the loop of `consumerd.fetch.fetcher`. Out: FETCH requests to the leaders, in sessions.
+In: the loop of `consumerd.member.fetch.fetcher`. Out: FETCH requests to the leaders, in sessions.
 
 Files in reading order: brokers, broker_source, exchange, polls.
 

@@ -1,6 +1,6 @@
 """Groups, offsets and topics of Kafka 0.8 and later, seen and changed from outside.
 
-In: the same calls as in `consumerd.admin`. Out: the same results, from ZooKeeper or from brokers.
+In: the same calls as in `consumerd.operate.admin`. Out: the same results, from ZooKeeper or from brokers.
 
 Files in reading order: group_source, snapshot, consumer_groups, broker_groups, diagnosis, changes, logs, transactions,
 topic_nodes, topic_plan, topic_requests.

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
-from consumerd.settings.kind import Ge, Gt, Kind, Le, Lt, Unit, kind_of
-from consumerd.settings.setting import Bytes, Seconds, SecondsOrZero
+
+from consumerd.base.settings.kind import Ge, Gt, Kind, Le, Lt, Unit, kind_of
+from consumerd.base.settings.setting import Bytes, Seconds, SecondsOrZero
 
 NAN, INF = float("nan"), float("inf")
 

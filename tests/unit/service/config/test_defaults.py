@@ -9,21 +9,21 @@ import sys
 from pathlib import Path
 
 import pytest
-from consumerd.client import ClientSettings
-from consumerd.fetch import FetchSettings
-from consumerd.settings.group import CommitSection, GroupSection, RebalanceSection
-from consumerd.settings.servers import KafkaSection
-from consumerd.settings.setting import Section
-from consumerd.settings.work import FetchSection, HandlerSection
 
 from consumerd.base.clock import SystemClock
+from consumerd.base.settings.group import CommitSection, GroupSection, RebalanceSection
+from consumerd.base.settings.processing import FetchSection, HandlerSection
+from consumerd.base.settings.servers import KafkaSection
+from consumerd.base.settings.setting import Section
 from consumerd.group import MembershipSettings
 from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.handlers import FileDeadLetters, RetryPolicy
 from consumerd.handlers.batching import BatchSettings
 from consumerd.member.consumer import ConsumerConfig, ConsumerSettings
+from consumerd.member.fetch import FetchSettings
 from consumerd.member.offsets import OffsetSettings
 from consumerd.net import ConnectionSettings
+from consumerd.net.client import ClientSettings
 from consumerd.producer import ProducerConfig
 from consumerd.service.config.build import build_connection_settings, build_offset_settings, build_settings
 from consumerd.service.config.build_v08 import build_coordination
