@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -50,3 +53,19 @@ def play_all(make: Callable[[int], BaseSchedule[Any, _Outcome]], seeds: range) -
     headlines = [failure.splitlines()[0] for failure in failures[SHOWN:]]
     assert not failures, "\n\n".join([count, *failures[:SHOWN], *headlines])
     return outcomes
+
+
+def printed_in_two_processes(module: str, schedule: str, seeds: int) -> list[list[str]]:
+    """The outcomes of the first seeds as two processes print them, whose strings have other hashes."""
+    script = f"from {module} import {schedule}\nfor seed in range({seeds}): print({schedule}(seed).run())"
+    return [
+        subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=Path(__file__).parents[2],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.splitlines()
+        for hash_seed in ("1", "2")
+    ]

@@ -12,10 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,7 +26,7 @@ from tests.simulation import test_kafka_handover as handover
 from tests.simulation.base_schedule import ScheduleError
 from tests.simulation.kafka_broker import ERAS
 from tests.simulation.kafka_schedule import CoordinatedSchedule, FixedSchedule, Outcome
-from tests.simulation.playing import LONG_SEEDS, blocks, everyday, one_alone, play_all
+from tests.simulation.playing import LONG_SEEDS, blocks, everyday, one_alone, play_all, printed_in_two_processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -166,19 +162,6 @@ def test_machine_that_drains_without_a_deadline_fails_its_own_test(monkeypatch: 
 @pytest.mark.parametrize("schedule", ["CoordinatedSchedule", "FixedSchedule"])
 def test_seed_gives_the_same_schedule_in_every_process(schedule: str) -> None:
     """Whatever the hashes of strings are there."""
-    script = (
-        f"from tests.simulation.kafka_schedule import {schedule}\nfor seed in range(4): print({schedule}(seed).run())"
-    )
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", script],
-            cwd=Path(__file__).parents[2],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for hash_seed in ("1", "2")
-    ]
-    assert runs[0] == runs[1]
-    assert len(runs[0].splitlines()) == 4
+    one, other = printed_in_two_processes("tests.simulation.kafka_schedule", schedule, 4)
+    assert one == other
+    assert len(one) == 4

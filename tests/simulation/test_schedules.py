@@ -8,14 +8,10 @@ What they find of defects that are put back: `tests.simulation.planted`.
 from __future__ import annotations
 
 import functools
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from tests.simulation.playing import LONG_SEEDS, blocks, everyday, one_alone, play_all
+from tests.simulation.playing import LONG_SEEDS, blocks, everyday, one_alone, play_all, printed_in_two_processes
 from tests.simulation.schedule import KINDS, NODES, Outcome, Schedule
 
 pytestmark = pytest.mark.timeout(900)
@@ -70,18 +66,6 @@ def test_schedules_are_not_empty() -> None:
 @one_alone
 def test_seed_gives_the_same_schedule_in_every_process() -> None:
     """Whatever the hashes of strings are there."""
-    script = "from tests.simulation.schedule import Schedule\nfor seed in range(6): print(Schedule(seed).run())"
-    root = Path(__file__).parents[2]
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", script],
-            cwd=root,
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for hash_seed in ("1", "2")
-    ]
-    assert runs[0] == runs[1]
-    assert len(runs[0].splitlines()) == 6
+    one, other = printed_in_two_processes("tests.simulation.schedule", "Schedule", 6)
+    assert one == other
+    assert len(one) == 6

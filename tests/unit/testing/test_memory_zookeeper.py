@@ -9,22 +9,7 @@ import pytest
 from consumerd.base.ports import Clock, SessionEvent, SessionState, SetData
 from consumerd.net.zk import ConnectionLost, NoNode, NotConnected, SessionChanged
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
-
-
-class StoppedClock:
-    """Time that passes when a test moves it."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def wall(self) -> float:
-        return self.now
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(0)
+from tests.unit.net.zk.test_base_session import StoppedClock
 
 
 @pytest.mark.asyncio

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from consumerd.net.client import BrokerRelease, BrokerVersions, EpochEnd, UnsupportedApiError, epoch_ends
 from consumerd.wire.errors import FrameError
-from consumerd.wire.v08 import ResponseHeader, ResponseMessage, decode_request, encode_response
 from consumerd.wire.v08.apis import OFFSET_FOR_LEADER_EPOCH, OFFSETS
-from consumerd.wire.v08.messages import decode_response, encode_request
+from tests.unit.net.client import test_offsets
 
 pytestmark = pytest.mark.asyncio
 
 
-class OneVersion:
-    """A channel to a broker of one version of the API, which answers with `parts`; both ways go over the codec."""
-
-    address = "h:9"
-
-    def __init__(self, version: int, *parts: dict[str, Any]) -> None:
-        ranges = {OFFSET_FOR_LEADER_EPOCH.key: (version, version)}
-        self.versions = BrokerVersions("h:9", BrokerRelease.V0_10_OR_NEWER, ranges)
-        self.parts = parts
-        self.asked: dict[str, Any] = {}
-
-    async def call(self, api: Any, body: dict[str, Any], *, version: int) -> Any:
-        frame = encode_request(api, version, body, correlation_id=1, client_id="c")
-        self.asked = decode_request(api, frame[4:]).body
-        answer = {"topics": [{"topic": "t", "partitions": self.parts}]}
-        data = encode_response(api, version, ResponseMessage(ResponseHeader(1), answer))
-        return decode_response(api, version, data[4:]).body
+class OneVersion(test_offsets.OneVersion):
+    api = OFFSET_FOR_LEADER_EPOCH
+    topics, partitions = "topics", "partitions"
 
 
 def part(number: int, error: int, epoch: int, end: int) -> dict[str, int]:

@@ -21,15 +21,19 @@ class OneVersion:
 
     address = "h:9"
 
+    api = OFFSETS
+    #: The fields of the answer that hold the topics, and the partitions of one.
+    topics, partitions = "responses", "partition_responses"
+
     def __init__(self, version: int, *parts: dict[str, Any]) -> None:
-        self.versions = BrokerVersions("h:9", BrokerRelease.V0_10_OR_NEWER, {OFFSETS.key: (version, version)})
+        self.versions = BrokerVersions("h:9", BrokerRelease.V0_10_OR_NEWER, {self.api.key: (version, version)})
         self.parts = parts
         self.asked: dict[str, Any] = {}
 
     async def call(self, api: Any, body: dict[str, Any], *, version: int) -> Any:
         frame = encode_request(api, version, body, correlation_id=1, client_id="c")
         self.asked = decode_request(api, frame[4:]).body
-        answer = {"responses": [{"topic": "t", "partition_responses": self.parts}]}
+        answer = {self.topics: [{"topic": "t", self.partitions: self.parts}]}
         data = encode_response(api, version, ResponseMessage(ResponseHeader(1), answer))
         return decode_response(api, version, data[4:]).body
 
