@@ -16,9 +16,8 @@ import errno
 import fcntl
 import os
 import secrets
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -34,14 +33,13 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 _READ: Final = 1 << 20
 
 
-@dataclass(frozen=True, order=True, slots=True)
-class FileEntry:
-    """One name in a directory. `size` in bytes; `changed` in seconds since the Unix epoch."""
+class FileEntry(NamedTuple):
+    """One name in a directory. `size` in bytes, `changed` in seconds since the Unix epoch: 0 if not asked for."""
 
     name: str
     is_directory: bool
-    size: int = field(default=0, compare=False)
-    changed: float = field(default=0.0, compare=False)
+    size: int = 0
+    changed: float = 0.0
 
 
 class Files(Protocol):
@@ -51,8 +49,11 @@ class Files(Protocol):
     apart from removals. Raises OSError, or the error of the file system.
     """
 
-    def entries(self, path: StrPath) -> list[FileEntry]:
-        """The entries of a directory, by name."""
+    def entries(self, path: StrPath, *, missing_ok: bool = False, sized: bool = False) -> list[FileEntry]:
+        """The entries of a directory, by name. `sized`: with sizes and times, for a call each on this machine.
+
+        A missing directory raises FileNotFoundError, or the error of the file system; `missing_ok`: it has none.
+        """
         ...
 
     def exists(self, path: StrPath) -> bool:
@@ -190,13 +191,8 @@ class OsSystemCalls:
     replace = staticmethod(os.replace)
 
     def entries(self, directory: StrPath) -> list[FileEntry]:
-        found = []
-        with os.scandir(directory) as scan:
-            for each in scan:
-                with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
-                    status = each.stat(follow_symlinks=False)
-                    found.append(FileEntry(each.name, each.is_dir(), status.st_size, status.st_mtime))
-        return found
+        with os.scandir(directory) as found:
+            return [FileEntry(entry.name, entry.is_dir()) for entry in found]
 
     def lock(self, fd: int) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -230,9 +226,26 @@ class SystemFiles:
 
     # -- reading
 
-    def entries(self, path: StrPath) -> list[FileEntry]:
+    def entries(self, path: StrPath, *, missing_ok: bool = False, sized: bool = False) -> list[FileEntry]:
         with self._errors("list", path):
-            return sorted(self.system.entries(path))
+            try:
+                found = sorted(self.system.entries(path))
+            except FileNotFoundError:
+                if not missing_ok:
+                    raise
+                return []
+            return list(self._sized(path, found)) if sized else found
+
+    def _sized(self, path: StrPath, entries: list[FileEntry]) -> Iterator[FileEntry]:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
+                status = self.system.status(Path(path, entry.name))
+                yield entry._replace(size=status.st_size, changed=status.st_mtime_ns / 1e9)
+
+    def identity(self, path: StrPath) -> object:
+        """What tells a directory from one that is mounted, or made, in its place. Raises FileNotFoundError."""
+        status = self.system.status(path)
+        return status.st_dev, status.st_ino
 
     def exists(self, path: StrPath) -> bool:
         try:
@@ -240,6 +253,13 @@ class SystemFiles:
         except (FileNotFoundError, NotADirectoryError):
             return False
         return True
+
+    def size(self, path: StrPath) -> int | None:
+        """The size of a file in bytes; None if it does not exist."""
+        try:
+            return self.system.status(path).st_size
+        except FileNotFoundError:
+            return None
 
     def read(self, path: StrPath) -> bytes | None:
         with self._errors("read", path):
@@ -321,7 +341,7 @@ class SystemFiles:
                     self.system.make_directory(each)
                 except FileExistsError:
                     if not self.system.is_directory(each):  # else another process was faster
-                        raise
+                        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
                 self._sync_parent(each)
 
     def make_unique_directory(self, parent: StrPath, prefix: str) -> Path:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import re
@@ -27,8 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 from consumerd.base.errors import ConfigError, HandlerFailedError, NotFoundError
+from consumerd.base.files import SystemFiles
 from consumerd.base.settings.processing import HandlerSection
-from consumerd.handlers.builtin.disk import OsDisk
 from consumerd.handlers.dead_letters import DeadLetters, Letter, StoredLetter, decode_letter, encode_letter
 from consumerd.handlers.disk_full import DiskFullError, is_disk_full
 from consumerd.handlers.threads import in_thread
@@ -36,6 +35,7 @@ from consumerd.handlers.threads import in_thread
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from consumerd.base.files import SystemCalls
     from consumerd.base.ports import Clock
 
 #: Seconds to wait for other members' writes.
@@ -60,8 +60,11 @@ class FileDeadLetters(DeadLetters):
         clock: Clock,
         max_size: int = HandlerSection.dead_letter_max_size,
         file_size: int = HandlerSection.dead_letter_file_size,
+        files: SystemFiles | None = None,
     ) -> None:
         self._path = Path(path)
+        self._files = files or SystemFiles()
+        self._system = self._files.system
         self._clock = clock
         self._max_size = max_size
         self._file_size = file_size
@@ -113,8 +116,8 @@ class FileDeadLetters(DeadLetters):
         if self._descriptor is not None and self._was_moved(self._descriptor):
             self._close()
         if self._descriptor is None:
-            OsDisk().make_directory(self._path.parent)
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._files.make_directory(self._path.parent)
+            self._descriptor = self._system.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
             try:
                 self._sync_folder()  # without it the new file does not survive a loss of power
             except OSError:
@@ -123,18 +126,19 @@ class FileDeadLetters(DeadLetters):
         return self._descriptor
 
     def _sync_folder(self) -> None:
-        OsDisk().sync_directory(self._path.parent)
+        self._files.sync_directory(self._path.parent)
 
     def _was_moved(self, descriptor: int) -> bool:
         """Whether the path names another file by now, or none."""
         try:
-            return not os.path.samestat(self._path.stat(), os.fstat(descriptor))
+            here, there = self._system.status(descriptor), self._system.status(self._path)
         except FileNotFoundError:
             return True
+        return (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino)
 
     def _close(self) -> None:
         if self._descriptor is not None:
-            os.close(self._descriptor)  # and with it the lock
+            self._system.close(self._descriptor)  # and with it the lock
             self._descriptor = None
 
     def _append(self, letters: Sequence[Letter]) -> None:
@@ -146,18 +150,18 @@ class FileDeadLetters(DeadLetters):
                 self._write(descriptor, lines, locked=locked)
             finally:
                 if locked and self._descriptor is not None:
-                    fcntl.flock(descriptor, fcntl.LOCK_UN)
+                    self._system.unlock(descriptor)
 
     def _opened_for(self, size: int) -> tuple[int, bool]:
         """The file with room for `size` bytes, and whether it is locked. Raises HandlerFailedError at the limit."""
         until = time.monotonic() + _LOCK_SECONDS
         while True:
             descriptor = self._open()
-            locked = _lock(descriptor, until)
+            locked = _lock(self._system, descriptor, until)
             if locked and self._was_moved(descriptor):
                 continue  # by another member, while we waited
-            status = os.fstat(descriptor)
-            total = status.st_size + sum(path.stat().st_size for path in _rotated(self._path))
+            status = self._system.status(descriptor)
+            total = status.st_size + sum(self._files.size(path) or 0 for path in _rotated(self._path, self._files))
             if total + size > self._max_size:
                 raise HandlerFailedError(
                     f"the dead-letter file {self._path}, with older ones beside it, has {total} bytes and would exceed "
@@ -171,29 +175,30 @@ class FileDeadLetters(DeadLetters):
 
     def _rotate(self) -> None:
         """Give the file, which we have locked, its number. The next `_open` begins a new one."""
-        numbers = [_number(self._path, path.name) or 0 for path in _rotated(self._path)]
-        self._path.rename(_numbered(self._path, max(numbers, default=0) + 1))
+        numbers = [_number(self._path, path.name) or 0 for path in _rotated(self._path, self._files)]
+        self._files.rename(self._path, _numbered(self._path, max(numbers, default=0) + 1))
         self._sync_folder()
 
     def _write(self, descriptor: int, lines: bytes, *, locked: bool) -> None:
-        size = os.fstat(descriptor).st_size
-        torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        system = self._system
+        size = system.status(descriptor).st_size
+        torn = size > 0 and system.read(descriptor, 1, size - 1) != b"\n"
         data = memoryview(b"\n" * torn + lines)
         try:
             while data:
-                data = data[os.write(descriptor, data) :]
-            os.fsync(descriptor)
+                data = data[system.append(descriptor, data) :]
+            system.sync(descriptor)
         except OSError:
             if locked:  # no other writer since: take back the part of a line that a full disk left
                 with contextlib.suppress(OSError):
-                    os.ftruncate(descriptor, size)
+                    system.truncate(descriptor, size)
             raise
 
 
-def _lock(descriptor: int, until: float) -> bool:
+def _lock(system: SystemCalls, descriptor: int, until: float) -> bool:
     while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            system.lock(descriptor)
         except OSError as error:
             if error.errno not in (errno.EWOULDBLOCK, errno.EINTR) or time.monotonic() >= until:
                 return False
@@ -211,9 +216,10 @@ def _number(path: Path, name: str) -> int | None:
     return None if match is None else int(match[1])
 
 
-def _rotated(path: Path) -> list[Path]:
+def _rotated(path: Path, files: SystemFiles) -> list[Path]:
     """The renamed files of `path`, oldest first."""
-    found = [(number, other) for other in path.parent.iterdir() if (number := _number(path, other.name)) is not None]
+    names = [entry.name for entry in files.entries(path.parent)]
+    found = [(number, path.with_name(name)) for name in names if (number := _number(path, name)) is not None]
     return [other for _, other in sorted(found)]
 
 
@@ -237,7 +243,7 @@ def letter_files(path: Path) -> list[Path]:
     Raises NotFoundError for none, ConfigError where the folder cannot be read.
     """
     try:
-        found = [*_rotated(path), *([path] if path.exists() else [])]
+        found = [*_rotated(path, SystemFiles()), *([path] if path.exists() else [])]
     except (FileNotFoundError, NotADirectoryError):
         found = []
     except OSError as error:

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from consumerd.base.errors import ConfigError, ConsumerdError, ExitCode
-from consumerd.handlers.builtin.disk import Disk, OsDisk
+from consumerd.base.files import SystemFiles
 from consumerd.handlers.dead_letter_files import file_digest, opened_letters, read_lines
 from consumerd.handlers.disk_full import DiskFullError, is_disk_full
 
@@ -94,10 +94,12 @@ class ReplayProgress:
     Raises ConfigError for a file of another program.
     """
 
-    def __init__(self, path: Path, *, selection: Selection, receiver: Receiver, disk: Disk | None = None) -> None:
+    def __init__(
+        self, path: Path, *, selection: Selection, receiver: Receiver, files: SystemFiles | None = None
+    ) -> None:
         self._path = path
-        self._disk = disk or OsDisk()
-        self._salt, self._records = _load(path)
+        self._files = files or SystemFiles()
+        self._salt, self._records = _load(path, self._files)
         text = json.dumps([receiver.name, receiver.identity])
         key = hashlib.pbkdf2_hmac("sha256", text.encode(), self._salt, _ROUNDS).hex()
         own = [record for record in self._records if record.key == key]
@@ -126,14 +128,10 @@ class ReplayProgress:
     def save(self, state: str = _NOTHING) -> None:
         """Write the file. Raises DiskFullError, and ConfigError where it cannot be written; `state` is said then."""
         document = {"salt": self._salt.hex(), "replayed": [asdict(record) for record in self._records]}
-        other = self._path.with_name(f".{self._path.name}.new")
+        partial = self._path.with_name(f".{self._path.name}.new")
         try:
-            self._disk.write(other, [json.dumps(document, indent=1).encode()])
-            self._disk.rename(other, self._path)
-            self._disk.sync_directory(self._path.parent)
+            self._files.replace(self._path, json.dumps(document, indent=1).encode(), partial=partial)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                self._disk.remove(other)
             raise _unwritable(self._path, error, state) from error
 
 
@@ -185,17 +183,18 @@ def _lock(path: Path) -> int:
         os.close(descriptor)  # the replay that made it has ended meanwhile
 
 
-def _load(path: Path) -> tuple[bytes, list[ReplayRecord]]:
+def _load(path: Path, files: SystemFiles) -> tuple[bytes, list[ReplayRecord]]:
     """The salt and the records of a file; new ones without it. Raises ConfigError."""
     try:
-        document = json.loads(path.read_bytes())
+        data = files.read(path)
+        if data is None:
+            return secrets.token_bytes(16), []
+        document = json.loads(data)
         replayed = document["replayed"]
         if isinstance(replayed, dict):  # of an earlier release
             return secrets.token_bytes(16), [_earlier(kind, files) for kind, files in replayed.items()]
         salt = bytes.fromhex(document["salt"])
         return salt, [_record(each["receiver"], each["selection"], each["key"], each["files"]) for each in replayed]
-    except FileNotFoundError:
-        return secrets.token_bytes(16), []
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError) as error:
         raise ConfigError(
             f"the progress of a replay cannot be read from {path}: move it away to replay from the start, or "
@@ -223,7 +222,7 @@ def letters_with_receivers(files: list[Path], progress: Path) -> Iterator[tuple[
 
     Raises ConfigError for a file that cannot be read.
     """
-    records = _load(progress)[1]
+    records = _load(progress, SystemFiles())[1]
     for path in files:
         with opened_letters(path) as file:
             digest = file_digest(file, path)

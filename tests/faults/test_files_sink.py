@@ -15,20 +15,22 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from consumerd.base.errors import HandlerFailedError
+from consumerd.base.files import SystemFiles
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, PartitionTakenError
-from consumerd.handlers.builtin.disk import OsDisk
 from consumerd.handlers.builtin.files import FilesHandler
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
+
+    from consumerd.base.files import FileEntry, StrPath
 
 HERE = TopicPartition("t", 0, 0)
 
@@ -83,10 +85,11 @@ def read(directory: Path) -> dict[str, bytes]:
 # SIGKILL at every step of the disk, in real processes.
 
 
-class Suicidal(OsDisk):
+class Suicidal(SystemFiles):
     """Kills its process at step number `fatal`; a write is killed half-way, too."""
 
     def __init__(self, fatal: int) -> None:
+        super().__init__()
         self.steps = itertools.count()
         self.fatal = fatal
 
@@ -94,42 +97,42 @@ class Suicidal(OsDisk):
         if next(self.steps) == self.fatal:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def make_directory(self, directory: Path) -> None:
+    def make_directory(self, path: StrPath) -> None:
         self.step()
-        super().make_directory(directory)
+        super().make_directory(path)
 
-    def make_unique_directory(self, parent: Path, prefix: str) -> Path:
+    def make_unique_directory(self, parent: StrPath, prefix: str) -> Path:
         self.step()
         return super().make_unique_directory(parent, prefix)
 
-    def names(self, directory: Path) -> list[str]:
+    def entries(self, path: StrPath, **options: bool) -> list[FileEntry]:
         self.step()
-        return super().names(directory)
+        return super().entries(path, **options)
 
-    def write(self, path: Path, pieces: Iterable[bytes]) -> None:
+    def write(self, path: StrPath, pieces: Iterable[bytes]) -> None:
         data = b"".join(pieces)
         self.step()
-        path.write_bytes(data[: len(data) // 2])
+        Path(path).write_bytes(data[: len(data) // 2])
         self.step()
         super().write(path, [data])
         self.step()
 
-    def rename(self, source: Path, target: Path) -> None:
+    def rename(self, source: StrPath, target: StrPath) -> None:
         self.step()
         super().rename(source, target)
         self.step()
 
-    def sync_directory(self, directory: Path) -> None:
+    def sync_directory(self, path: StrPath) -> None:
         self.step()
-        super().sync_directory(directory)
+        super().sync_directory(path)
 
-    def remove(self, path: Path) -> None:
+    def remove(self, path: StrPath) -> None:
         self.step()
         super().remove(path)
 
-    def remove_directory(self, directory: Path) -> None:
+    def remove_directory(self, path: StrPath) -> None:
         self.step()
-        super().remove_directory(directory)
+        super().remove_directory(path)
 
 
 def crash_everywhere(directory: Path) -> None:
@@ -239,10 +242,11 @@ class Turns:
         return whose if whose not in self.ended else "ab".replace(whose, "")
 
 
-class Stepwise(OsDisk):
+class Stepwise(SystemFiles):
     """Takes each step of a take-over in its turn; afterwards it runs freely."""
 
     def __init__(self, turns: Turns, name: str) -> None:
+        super().__init__()
         self.turns = turns
         self.name = name
 
@@ -256,21 +260,21 @@ class Stepwise(OsDisk):
         finally:
             self.turns.over()
 
-    def make_unique_directory(self, parent: Path, prefix: str) -> Path:
+    def make_unique_directory(self, parent: StrPath, prefix: str) -> Path:
         made: list[Path] = []
         make = super().make_unique_directory
         self._in_turn(lambda: made.append(make(parent, prefix)))
         return made[0]
 
-    def names(self, directory: Path) -> list[str]:
-        found: list[str] = []
-        names = super().names
-        self._in_turn(lambda: found.extend(names(directory)))
+    def entries(self, path: StrPath, **options: bool) -> list[FileEntry]:
+        found: list[FileEntry] = []
+        entries = super().entries
+        self._in_turn(lambda: found.extend(entries(path, **options)))
         return found
 
-    def rename(self, source: Path, target: Path) -> None:
+    def rename(self, source: StrPath, target: StrPath) -> None:
         rename = super().rename
         self._in_turn(lambda: rename(source, target))
 
-    def sync_directory(self, directory: Path) -> None:
+    def sync_directory(self, path: StrPath) -> None:
         return  # no power is lost here

@@ -12,8 +12,8 @@ that of a 0.7 broker over logs in memory; `kafka_broker.SimulatedKafka` is a clu
 coordinator. `world.World` and `kafka_world.KafkaWorld` put them together and keep the account of hand-overs
 (`account.Account`), which sees the servers' side only and never asks a member what it believes.
 
-What members store is simulated, too: `disk` forgets what was not synced (`sink_world`, `parquet_world`, `letter_disk`),
-and `postgres_server` is a database at the level of its protocol (`table_world`). `producer_crashes`,
+What members store is simulated, too: `disk` forgets what was not synced (`sink_world`, `parquet_world`,
+`letter_crashes`), and `postgres_server` is a database at the level of its protocol (`table_world`). `producer_crashes`,
 `v07_producer_crashes` and `forward_crashes` have no group: there the cluster is the place where messages go.
 `copy_world` has a cluster on both sides of mirrors (`mirror_world`) or of daemons that forward (`forward_world`). Each
 has a module `planted_*` with defects to find.

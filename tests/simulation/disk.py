@@ -1,12 +1,11 @@
-"""The disk of a simulated machine, which its processes share: `OsDisk` and `pathlib` on `tests.support.forgetful_disk`.
+"""The disk of a simulated machine, which its processes share: `tests.support.forgetful_disk` with time.
 
     disk = SimulatedDisk(random.Random(1))
-    FilesHandler.on(OsDisk(), disk.path("/data"))  # while `disk.patches()` are active
+    FilesHandler.on(SystemFiles(disk), disk.path("/data"))  # while `disk.patches()` are active
 
-Strategy: the sink's own calls of the operating system are what runs, in the order in which the product makes them.
-Paths are objects whose methods go to the disk in memory, and the `os` of the module that makes the calls is replaced by
-an object that does the same. Every call is a step: a thread of a simulated process pauses before it
-(`tests.simulation.threads`), so each takes its time and may be the last one. A write may be short, as any write may be.
+Strategy: the product's own order of calls is what runs, on a disk in memory. Every call is a step: a thread of a
+simulated process pauses before it (`tests.simulation.threads`), so each takes its time and may be the last one. A write
+may be short, as any write may be. A lock ends with its process.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 from unittest import mock
 
-from consumerd.base import durable
-from consumerd.handlers.builtin import disk as os_disk
+from consumerd.base import durable, files
+from consumerd.handlers import dead_letter_files
 from tests.simulation.threads import current_work
 from tests.support.forgetful_disk import ForgetfulDisk
 
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
 
 #: Seconds that a call takes, and a sync.
 _CALL, _SYNC = 0.00005, 0.002
+#: Seconds between two looks at a lock that another thread of the process holds.
+_PAUSE = 0.001
 #: The names of steps that differ from those of `SystemCalls`.
 _STEPS = {
     "sync": "fsync",
@@ -65,18 +66,25 @@ class SimulatedDisk:
         return made
 
     def patches(self) -> list[Any]:
-        """What lets `OsDisk` use this disk, for paths that `path` made."""
+        """What lets unique names be those of the seed, and waiting for a lock take virtual time."""
         return [
-            *(mock.patch.object(module, "os", _Calls(self)) for module in (os_disk, durable)),
-            mock.patch.object(os_disk, "secrets", _Names(self._rng)),
+            mock.patch.object(files, "secrets", _Names(self._rng)),
+            mock.patch.object(dead_letter_files, "time", _Time()),
+            mock.patch.object(dead_letter_files, "threading", SimpleNamespace(Lock=_ThreadLock)),
         ]
+
+    def make_durable_directory(self, path: Path) -> None:
+        """One that is there before any process."""
+        self.forgetful.make_directory(path)
+        descriptor = self.forgetful.open(path.parent, os.O_RDONLY)
+        self.forgetful.sync(descriptor)
+        self.forgetful.close(descriptor)
 
     @contextmanager
     def under(self, *modules: Any) -> Iterator[None]:
         """Let these modules use this disk, too, for the paths that they make."""
         with ExitStack() as stack:
-            for patch in self.patches():
-                stack.enter_context(patch)
+            stack.enter_context(mock.patch.object(durable, "os", _Calls(self)))
             for module in modules:
                 for name, stand_in in (("os", _Calls(self)), ("Path", self._path), ("fcntl", _FreeLocks())):
                     if hasattr(module, name):
@@ -135,7 +143,8 @@ class SimulatedDisk:
         return self.forgetful.write(descriptor, self.short(memoryview(data)), position)
 
     def append(self, descriptor: int, data: bytes | memoryview) -> int:
-        return self.write(descriptor, data, self.forgetful.status(descriptor).st_size)
+        self.step("write")
+        return self.forgetful.append(descriptor, self.short(memoryview(data)))
 
     def lock(self, descriptor: int) -> None:
         """As flock, which ends with its process."""
@@ -159,6 +168,36 @@ class _Names:
 
     def token_hex(self, size: int) -> str:
         return self._rng.randbytes(size).hex()
+
+
+class _Time:
+    """Stands for `time`."""
+
+    def monotonic(self) -> float:
+        work = current_work()
+        return work.loop.kernel.now if work is not None else 0.0
+
+    def sleep(self, seconds: float) -> None:
+        work = current_work()
+        assert work is not None
+        work.pause("sleep", seconds)
+
+
+class _ThreadLock:
+    """Stands for the lock of `threading`, which waits in real time."""
+
+    def __init__(self) -> None:
+        self._locked = False
+
+    def __enter__(self) -> None:
+        work = current_work()
+        while self._locked:
+            assert work is not None
+            work.pause("lock", _PAUSE)
+        self._locked = True
+
+    def __exit__(self, *outcome: object) -> None:
+        self._locked = False
 
 
 class _FreeLocks:

@@ -14,14 +14,15 @@ import random
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from consumerd.base.files import SystemFiles
 from consumerd.handlers import Handler, RejectedError, RetryPolicy, retrying
 from consumerd.handlers.dead_letter_files import FileDeadLetters
 from consumerd.handlers.dead_letters import decode_letter
 from consumerd.handlers.tracebacks import TRACEBACK
 from consumerd.wire.registry import offset_path, parse_offset
 from tests.simulation.daemon import Daemon
+from tests.simulation.disk import SimulatedDisk
 from tests.simulation.kernel import SimulationError
-from tests.simulation.letter_disk import LetterDisk
 from tests.simulation.threads import ThreadedLoop
 from tests.simulation.world import World
 
@@ -47,12 +48,12 @@ class LetterWorld(World):
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__(seed)
-        self.disk = LetterDisk(random.Random(f"disk/{seed}"))
+        self.disk = SimulatedDisk(random.Random(f"disk/{seed}"))
         self.path = self.disk.path("/srv/letters/dead.ndjson")
         self.watcher: Callable[[Daemon, str], None] = lambda daemon, step: None
         #: Letters by the member that wrote them.
         self.written: Counter[str] = Counter()
-        self._patches += self.disk.letter_patches()
+        self._patches += self.disk.patches()
 
     def begin(self) -> None:
         super().begin()
@@ -159,7 +160,7 @@ class _Member(Daemon):
         )
 
     def make_handler(self, clock: ProcessClock, rng: random.Random) -> Handler:
-        letters = _Observed(self.world.path, clock=clock, file_size=FILE_SIZE)
+        letters = _Observed(self.world.path, clock=clock, file_size=FILE_SIZE, files=SystemFiles(self.world.disk))
         letters.world, letters.daemon = self.world, self
         policy = RetryPolicy(on_failure="dead_letter")
         return retrying(_Rejecting(self.world), policy, clock=clock, rng=rng, dead_letters=letters)

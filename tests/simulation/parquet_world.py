@@ -14,8 +14,8 @@ from unittest import mock
 import pyarrow
 import pyarrow.parquet
 
+from consumerd.base.files import SystemFiles
 from consumerd.handlers.builtin import parquet_rows
-from consumerd.handlers.builtin.disk import OsDisk
 from consumerd.handlers.builtin.parquet import ParquetHandler
 from tests.simulation.kernel import SimulationError
 from tests.simulation.sink_schedule import SinkSchedule
@@ -41,7 +41,7 @@ class ParquetWorld(SinkWorld):
         self._patches.append(mock.patch.object(parquet_rows, "GROUP_ROWS", _ROWS))
 
     def sink(self) -> Handler:
-        return ParquetHandler.on(OsDisk(), self.directory)
+        return ParquetHandler.on(SystemFiles(self.disk), self.directory)
 
     def records(self, path: Path, data: bytes) -> Iterable[dict[str, Any]]:
         try:

@@ -6,11 +6,11 @@ Strategy: as in `tests.simulation.planted`.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from unittest import mock
 
+from consumerd.base.files import SystemFiles
 from consumerd.handlers import dead_letter_files
-from consumerd.handlers.builtin.disk import OsDisk
 from consumerd.handlers.dead_letter_files import FileDeadLetters
 from tests.simulation.defects import Defects
 
@@ -21,25 +21,23 @@ _PATCH = mock.patch.object
 MUTATIONS = Defects()
 
 
-def _append(descriptor: int, data: bytes, *, sync: bool) -> None:
-    system: Any = vars(dead_letter_files)["os"]
+def _append(self: FileDeadLetters, descriptor: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
-        rest = rest[system.write(descriptor, rest) :]
-    if sync:
-        system.fsync(descriptor)
+        rest = rest[self._system.append(descriptor, rest) :]
 
 
 @MUTATIONS.instead(FileDeadLetters, "_write")
 def letter_not_synced(self: FileDeadLetters, descriptor: int, lines: bytes, *, locked: bool) -> None:
     """A letter is confirmed when it is written."""
-    _append(descriptor, lines, sync=False)
+    _append(self, descriptor, lines)
 
 
 @MUTATIONS.instead(FileDeadLetters, "_write")
 def torn_line_continued(self: FileDeadLetters, descriptor: int, lines: bytes, *, locked: bool) -> None:
     """A letter is written behind the part of a line that a crash left."""
-    _append(descriptor, lines, sync=True)
+    _append(self, descriptor, lines)
+    self._system.sync(descriptor)
 
 
 @MUTATIONS.instead(FileDeadLetters, "_sync_folder")
@@ -47,22 +45,22 @@ def name_not_synced(self: Any) -> None:
     """A letter is confirmed before the name of its file is durable."""
 
 
-@MUTATIONS.instead(OsDisk, "make_directory")
-def folders_not_synced(self: OsDisk, directory: Path) -> None:
+@MUTATIONS.instead(SystemFiles, "make_directory")
+def folders_not_synced(self: SystemFiles, path: Path) -> None:
     """The folder of the file is made, and left to the system."""
     with contextlib.suppress(FileExistsError):
-        directory.mkdir()
+        self.system.make_directory(path)
 
 
 @MUTATIONS.instead(FileDeadLetters, "_rotate")
 def number_taken_twice(self: FileDeadLetters) -> None:
     """Each full file gets the first number."""
-    self._path.rename(dead_letter_files._numbered(self._path, 1))
+    self._files.rename(self._path, dead_letter_files._numbered(self._path, 1))
     self._sync_folder()
 
 
 @MUTATIONS.instead(dead_letter_files, "_lock")
-def not_locked(descriptor: Any, until: Any) -> Any:
+def not_locked(system: Any, descriptor: Any, until: Any) -> Any:
     """Members rename the file at once, without its lock."""
     return True
 
@@ -70,8 +68,8 @@ def not_locked(descriptor: Any, until: Any) -> Any:
 @MUTATIONS.around(FileDeadLetters, "_rotate")
 def locked_while_written_alone(rotate: Any, self: FileDeadLetters) -> None:
     """The lock is given back before the file is renamed."""
-    system: Any = vars(dead_letter_files)["fcntl"]
-    system.flock(self._descriptor, system.LOCK_UN)
+    assert self._descriptor is not None
+    self._system.unlock(self._descriptor)
     rotate(self)
 
 

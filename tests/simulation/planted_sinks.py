@@ -16,9 +16,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from consumerd.handlers.builtin import disk as os_disk
+from consumerd.base.files import SystemFiles, write_all
 from consumerd.handlers.builtin import ranges
-from consumerd.handlers.builtin.disk import OsDisk
 from consumerd.handlers.builtin.range_folders import RangeFolders, WriterFolder
 from consumerd.handlers.builtin.range_logs import last_log
 from tests.simulation.defects import Defects, main
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    from consumerd.base.files import StrPath
     from consumerd.handlers import Batch
 
 _PATCH = mock.patch.object
@@ -37,74 +37,63 @@ MUTATIONS = Defects()
 # -- what is durable when
 
 
-def _system() -> Any:
-    """The calls of `OsDisk`, which the simulation replaces."""
-    return vars(os_disk)["os"]
-
-
-def _write_unsynced(self: OsDisk, path: Path, pieces: Iterable[bytes]) -> None:
-    system = _system()
-    with os_disk._opened(path, system.O_WRONLY | system.O_CREAT | system.O_TRUNC) as descriptor:
+def _write_unsynced(self: SystemFiles, path: Path, pieces: Iterable[bytes]) -> None:
+    position = 0
+    with self._opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
         for piece in pieces:
-            rest = memoryview(piece)
-            while rest:
-                rest = rest[system.write(descriptor, rest) :]
+            position = write_all(self.system, descriptor, piece, position)
 
 
 @MUTATIONS.add
 def renamed_before_synced() -> Iterator[None]:
     """A file is synced only when it has its name already."""
-    rename = OsDisk.rename
+    rename = SystemFiles.rename
 
-    def rename_and_sync(self: OsDisk, source: Path, target: Path) -> None:
+    def rename_and_sync(self: SystemFiles, source: Path, target: Path) -> None:
         rename(self, source, target)
-        with os_disk._opened(target, os.O_RDONLY) as descriptor:
-            _system().fsync(descriptor)
+        self._sync(target)
 
-    with _PATCH(OsDisk, "write", _write_unsynced), _PATCH(OsDisk, "rename", rename_and_sync):
+    with _PATCH(SystemFiles, "write", _write_unsynced), _PATCH(SystemFiles, "rename", rename_and_sync):
         yield
 
 
 @MUTATIONS.add
 def never_synced() -> Iterator[None]:
     """The names of files are durable, their bytes are left to the system."""
-    with _PATCH(OsDisk, "write", _write_unsynced):
+    with _PATCH(SystemFiles, "write", _write_unsynced):
         yield
 
 
-@MUTATIONS.instead(OsDisk, "sync_directory")
-def names_not_synced(self: Any, directory: Any) -> None:
+@MUTATIONS.instead(SystemFiles, "_sync")
+def names_not_synced(self: Any, path: Any, flags: Any = 0) -> None:
     """A range is confirmed before its name is durable."""
 
 
-class _Unsynced(OsDisk):
+class _Unsynced(SystemFiles):
     """Directories are made durably, and not synced otherwise."""
 
-    def make_directory(self, directory: Path) -> None:
-        OsDisk().make_directory(directory)
-
-    def sync_directory(self, directory: Path) -> None:
+    def sync_directory(self, path: StrPath) -> None:
         """Leave it to the system."""
 
 
 @MUTATIONS.add
 def takeover_not_synced() -> Iterator[None]:
     """A new owner continues behind a range whose writer did not live to sync its name."""
-    with _take_over_on(_Unsynced()):
+    with _take_over_on(_Unsynced):
         yield
 
 
-@MUTATIONS.instead(OsDisk, "make_directory")
-def found_directory_not_synced(self: OsDisk, directory: Path) -> None:
+@MUTATIONS.instead(SystemFiles, "make_directory")
+def found_directory_not_synced(self: SystemFiles, path: Path) -> None:
     """A directory that another process made is used, though that process may not have lived to sync its name."""
     missing = []
-    while not directory.is_dir():
-        missing.append(directory)
-        directory = directory.parent
-    for path in reversed(missing):
+    while not self.system.is_directory(path):
+        missing.append(path)
+        path = path.parent
+    for each in reversed(missing):
         with contextlib.suppress(FileExistsError):
-            path.mkdir()
-        self.sync_directory(path.parent)
+            self.system.make_directory(each)
+        self._sync_parent(each)
 
 
 @MUTATIONS.instead(RangeFolders, "store")
@@ -112,8 +101,8 @@ def written_in_place(
     self: RangeFolders, folder: WriterFolder, batch: Batch, pieces: Callable[[], Iterator[bytes]]
 ) -> None:
     """A file has its name from the beginning, and is synced before it is confirmed."""
-    self._disk.write(folder.path / folder.stored.range_name(batch, self._suffix), pieces())
-    self._disk.sync_directory(folder.path)
+    self._files.write(folder.path / folder.stored.range_name(batch, self._suffix), pieces())
+    self._files.sync_directory(folder.path)
     folder.stored = folder.stored.with_batch(batch)
 
 
@@ -121,25 +110,25 @@ def written_in_place(
 
 
 @contextmanager
-def _take_over_on(disk: OsDisk) -> Iterator[None]:
+def _take_over_on(kind: type[SystemFiles]) -> Iterator[None]:
     take_over = RangeFolders.take_over
 
     def take_over_there(self: RangeFolders, topic: str, partition: str) -> WriterFolder:
-        return take_over(RangeFolders(disk, self._directory, self._suffix), topic, partition)
+        return take_over(RangeFolders(kind(self._files.system), self._directory, self._suffix), topic, partition)
 
     with _PATCH(RangeFolders, "take_over", take_over_there):
         yield
 
 
-class _Unfenced(OsDisk):
-    def rename(self, source: Path, target: Path) -> None:
+class _Unfenced(SystemFiles):
+    def rename(self, source: StrPath, target: StrPath) -> None:
         """Leave it to its writer."""
 
 
 @MUTATIONS.add
 def former_owner_not_fenced() -> Iterator[None]:
     """A takeover leaves the folders of other writers as they are."""
-    with _take_over_on(_Unfenced()):
+    with _take_over_on(_Unfenced):
         yield
 
 
@@ -147,7 +136,7 @@ def former_owner_not_fenced() -> Iterator[None]:
 def looked_before_fenced(take_over: Any, self: RangeFolders, topic: str, partition: str) -> Any:
     """A takeover looks where the ranges end, and then ends the writing of others."""
     path = self._directory / topic / partition
-    names = self._disk.names(path) if path.is_dir() else []
+    names = self._names(path) if self._files.exists(path) else []
     stored, _ = last_log(path, names, self._suffix)
     folder = take_over(self, topic, partition)
     folder.stored = stored

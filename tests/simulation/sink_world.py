@@ -13,9 +13,9 @@ import re
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from consumerd.base.files import SystemFiles
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers.builtin import files
-from consumerd.handlers.builtin.disk import OsDisk
 from consumerd.handlers.builtin.files import FilesHandler
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.kernel import SimulationError
@@ -44,7 +44,7 @@ class SinkWorld(RowsWorld):
         self._patches += [*self.disk.patches(), mock.patch.object(files, "_LINES", _LINES)]
 
     def sink(self) -> Handler:
-        return FilesHandler.on(OsDisk(), self.directory)
+        return FilesHandler.on(SystemFiles(self.disk), self.directory)
 
     @property
     def writes(self) -> int:

@@ -23,7 +23,6 @@ from consumerd.base.errors import ConsumerdError
 from consumerd.base.files import SystemFiles
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, FileDeadLetters, Letter, Message, dead_letter_progress
-from consumerd.handlers.builtin.disk import OsDisk
 from consumerd.handlers.builtin.parquet_rows import parquet_pieces
 from consumerd.handlers.builtin.range_folders import RangeFolders
 from consumerd.handlers.builtin.records import encode_pieces
@@ -45,7 +44,7 @@ from consumerd.storage.archives import export as export_module
 from consumerd.storage.archives.options import ExportCompression
 from consumerd.testing import FakeClock
 from consumerd.wire.v07 import decode_batch, encode_message_set
-from tests.simulation.letter_disk import LetterDisk
+from tests.simulation.disk import SimulatedDisk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -67,7 +66,7 @@ class Story:
     """What is promised on one disk."""
 
     def __init__(self, seed: int, source: Path) -> None:
-        self.disk = LetterDisk(random.Random(seed))
+        self.disk = SimulatedDisk(random.Random(seed))
         self.files = SystemFiles(self.disk)
         self.root = self.disk.path("/srv")
         self.disk.make_durable_directory(self.root)
@@ -109,7 +108,7 @@ def batches() -> Iterator[Batch]:
 def of_ranges(suffix: str, encode: Callable[[Batch], Iterator[bytes]]) -> Callable[[Story], None]:
     def play(story: Story) -> None:
         folder = story.root / "out" / "t" / "0-0"
-        store = RangeFolders(OsDisk(), story.root / "out", suffix)
+        store = RangeFolders(story.files, story.root / "out", suffix)
         story.promise(store.prepare, nothing)
         taken = story.promise(lambda: store.take_over("t", "0-0"), nothing)
         for number, batch in enumerate(batches(), 1):
@@ -126,7 +125,7 @@ def of_ranges(suffix: str, encode: Callable[[Batch], Iterator[bytes]]) -> Callab
 
 def letters(story: Story) -> None:
     path = story.root / "letters" / "dead.ndjson"
-    made = FileDeadLetters(path, clock=FakeClock(wall=1e9), file_size=500)
+    made = FileDeadLetters(path, clock=FakeClock(wall=1e9), file_size=500, files=story.files)
 
     def stored() -> Iterator[int]:
         for name in story.names(path.parent):
@@ -150,7 +149,7 @@ def replay(story: Story) -> None:
     path = story.root / "dead.ndjson.replayed"
 
     def progress() -> ReplayProgress:
-        return ReplayProgress(path, selection=Selection(), receiver=Receiver("topic t"))
+        return ReplayProgress(path, selection=Selection(), receiver=Receiver("topic t"), files=story.files)
 
     noted = progress()
     story.promise(noted.save, nothing)
@@ -236,7 +235,7 @@ def played(name: str, source: Path, failing: int, error: int, seed: int) -> tupl
     story, refused = Story(seed, source), False
     story.disk.forgetful.fail_after(failing, error)
     with ExitStack() as stack:
-        for patch in (*story.disk.letter_patches(), mock.patch.object(dead_letter_progress, "_ROUNDS", 1)):
+        for patch in (*story.disk.patches(), mock.patch.object(dead_letter_progress, "_ROUNDS", 1)):
             stack.enter_context(patch)
         stack.enter_context(story.disk.under(outputs, export_module, export_worker, table_files))
         try:

@@ -131,20 +131,20 @@ def test_stops_where_the_directory_is_empty_though_offsets_are_committed() -> No
 #: Of each defect a crash at a step, or a schedule, that shows it, and what it says. Another order of
 #: steps moves these numbers: go through all of `crash` or `zombie` with the defect, and write down what fails.
 FOUND_BY: dict[str, tuple[Callable[[], object], str]] = {
-    "renamed_before_synced": (lambda: crash(41, "power", "calls"), r"is not a whole file of rows"),
+    "renamed_before_synced": (lambda: crash(42, "power", "calls", 19), r"is not a whole file of rows"),
     "never_synced": (lambda: crash(41, "power", "calls"), r"is not a whole file of rows"),
-    "names_not_synced": (lambda: crash(16, "kill", "calls"), FOLDER_LOST),
+    "names_not_synced": (lambda: crash(5, "kill", "calls"), FOLDER_LOST),
     "takeover_not_synced": (
-        lambda: [crash(number, "kill", "calls", 4) for number in (37, 38)],
+        lambda: [crash(number, "kill", "calls", 4) for number in (42, 43)],
         r"after None; expected Row\(offset=0",
     ),
     "found_directory_not_synced": (
         lambda: [crash(number, "kill", "calls") for number in (5, 6)],
         FOLDER_LOST,
     ),
-    "written_in_place": (lambda: crash(34, "kill", "calls"), r"is not a whole file of rows"),
-    "former_owner_not_fenced": (lambda: zombie("rename", 16), r"inner=0, .*\) after Row\(offset=0, inner=4"),
-    "looked_before_fenced": (lambda: zombie("rename", 8), r"inner=0, .*\) after Row\(offset=0, inner=4"),
+    "written_in_place": (lambda: crash(39, "kill", "calls"), r"is not a whole file of rows"),
+    "former_owner_not_fenced": (lambda: zombie("rename", 17), r"inner=0, .*\) after Row\(offset=0, inner=4"),
+    "looked_before_fenced": (lambda: zombie("rename", 10), r"inner=0, .*\) after Row\(offset=0, inner=4"),
     "thread_left_behind": (lambda: SinkSchedule(272, "calm").run(), r"has ended, but its thread has not"),
 }
 

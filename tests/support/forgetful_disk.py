@@ -296,10 +296,7 @@ class ForgetfulDisk:
 
     def entries(self, directory: StrPath) -> list[FileEntry]:
         names = self._directory(directory).names
-        return [
-            FileEntry(name, True) if isinstance(node, _Directory) else FileEntry(name, False, len(node.data))
-            for name, node in names.items()
-        ]
+        return [FileEntry(name, isinstance(node, _Directory)) for name, node in names.items()]
 
     def remove(self, path: StrPath) -> None:
         parent, name = self._place(path)

@@ -11,8 +11,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from consumerd.base.files import SystemFiles
 from consumerd.handlers.api import Handler
-from consumerd.handlers.builtin.disk import Disk, OsDisk, look_at_directory
+from consumerd.handlers.builtin.disk import look_at_directory
 from consumerd.handlers.builtin.range_folders import RangeFolders, WriterFolder
 from consumerd.handlers.builtin.ranges import IfEmpty, RangeSink
 from consumerd.handlers.builtin.records import encode_pieces
@@ -41,13 +42,13 @@ class FilesHandler(Handler):
         if not isinstance(directory, (str, Path)) or not str(directory):
             raise ValueError(f"directory must be a path, not {directory!r}")
         self._directory = Path(directory)
-        self._sink = _sink(OsDisk(), self._directory, if_empty)
+        self._sink = _sink(SystemFiles(), self._directory, if_empty)
 
     @classmethod
-    def on(cls, disk: Disk, directory: Path) -> Self:
+    def on(cls, files: SystemFiles, directory: Path) -> Self:
         """The handler on another file system than the operating system's."""
         handler = cls(directory)
-        handler._sink = _sink(disk, directory)
+        handler._sink = _sink(files, directory)
         return handler
 
     async def start(self, context: HandlerContext) -> None:
@@ -71,8 +72,8 @@ class FilesHandler(Handler):
         await self._sink.handle(batch)
 
 
-def _sink(disk: Disk, directory: Path, if_empty: IfEmpty = "stop") -> RangeSink[WriterFolder]:
-    return RangeSink(RangeFolders(disk, directory, ".ndjson"), _lines, if_empty)
+def _sink(files: SystemFiles, directory: Path, if_empty: IfEmpty = "stop") -> RangeSink[WriterFolder]:
+    return RangeSink(RangeFolders(files, directory, ".ndjson"), _lines, if_empty)
 
 
 def _lines(batch: Batch) -> Iterator[bytes]:

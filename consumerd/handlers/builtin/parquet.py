@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote, urlsplit
 
 from consumerd.base.errors import HandlerLoadError
+from consumerd.base.files import SystemFiles
 from consumerd.handlers.api import Handler
-from consumerd.handlers.builtin.disk import Disk, OsDisk, look_at_directory
+from consumerd.handlers.builtin.disk import look_at_directory
 from consumerd.handlers.builtin.parquet_rows import parquet_pieces
 from consumerd.handlers.builtin.range_folders import RangeFolders
 from consumerd.handlers.builtin.range_objects import RangeObjects
@@ -81,13 +82,13 @@ class ParquetHandler(Handler):
         if path is None:
             self._sink = RangeSink(RangeObjects(str(directory), storage_options or {}, _SUFFIX), self._encode, if_empty)
         else:
-            self._sink = RangeSink(RangeFolders(OsDisk(), path, _SUFFIX), self._encode, if_empty)
+            self._sink = RangeSink(RangeFolders(SystemFiles(), path, _SUFFIX), self._encode, if_empty)
 
     @classmethod
-    def on(cls, disk: Disk, directory: Path) -> Self:
+    def on(cls, files: SystemFiles, directory: Path) -> Self:
         """The handler on another file system than the operating system's."""
         handler = cls(directory)
-        handler._sink = RangeSink(RangeFolders(disk, directory, _SUFFIX), handler._encode)
+        handler._sink = RangeSink(RangeFolders(files, directory, _SUFFIX), handler._encode)
         return handler
 
     async def start(self, context: HandlerContext) -> None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from consumerd.handlers.builtin.disk import Disk
+    from consumerd.base.files import SystemFiles
     from consumerd.handlers.messages import Batch
 
 log = structlog.get_logger(__name__)
@@ -64,16 +64,16 @@ class WriterFolder:
 class RangeFolders:
     """A `RangeStore` below `directory`, for files whose names end with `suffix`."""
 
-    def __init__(self, disk: Disk, directory: Path, suffix: str) -> None:
-        self._disk = disk
+    def __init__(self, files: SystemFiles, directory: Path, suffix: str) -> None:
+        self._files = files
         self._directory = directory
         self._suffix = suffix
         self._identity: object = None
 
     def prepare(self) -> None:
         try:
-            self._disk.make_directory(self._directory)
-            self._identity = self._disk.identity(self._directory)
+            self._files.make_directory(self._directory)
+            self._identity = self._files.identity(self._directory)
         except OSError as error:
             if is_disk_full(error) and error.errno != errno.EROFS:  # read-only from the start is a wrong path
                 raise
@@ -84,7 +84,7 @@ class RangeFolders:
     def has(self, topic: str) -> bool:
         self._require_same_directory()
         try:
-            self._disk.identity(self._directory / topic)
+            self._files.identity(self._directory / topic)
         except FileNotFoundError:
             return False
         return True
@@ -94,7 +94,7 @@ class RangeFolders:
         if self._identity is None:
             return
         try:
-            found = self._disk.identity(self._directory)
+            found = self._files.identity(self._directory)
         except (FileNotFoundError, NotADirectoryError):
             found = None
         if found != self._identity:
@@ -107,51 +107,54 @@ class RangeFolders:
     def give_back(self, folders: Iterable[WriterFolder]) -> None:
         """Remove the (empty) folders of this writer."""
         for folder in folders:
-            self._disk.remove_directory(folder.writer)
+            self._files.remove_directory(folder.writer)
 
     def take_over(self, topic: str, partition: str) -> WriterFolder:
-        disk, path = self._disk, self._directory / topic / partition
+        files, path = self._files, self._directory / topic / partition
         self._require_same_directory()
-        disk.make_directory(path)
-        writer = disk.make_unique_directory(path, _WRITER)
-        for name in disk.names(path):
+        files.make_directory(path)
+        writer = files.make_unique_directory(path, _WRITER)
+        for name in self._names(path):
             if name.startswith(_WRITER) and name != writer.name:
                 log.info("writer_fenced", folder=str(path), writer=name)
                 try:
-                    disk.rename(path / name, path / name.replace(_WRITER, _FENCED))
+                    files.rename(path / name, path / name.replace(_WRITER, _FENCED))
                 except FileNotFoundError:
                     continue  # another process takes over as well, and will find our folder
-        for name in disk.names(path):
+        for name in self._names(path):
             if name.startswith(_FENCED):
                 self._clear(path / name)
         # A range that its writer renamed but did not live to sync must not vanish after we continue behind it.
-        disk.sync_directory(path)
-        stored, pending = last_log(path, disk.names(path), self._suffix)
+        files.sync_directory(path)
+        stored, pending = last_log(path, self._names(path), self._suffix)
         for name in pending:
-            disk.remove(path / name)
+            files.remove(path / name)
         self._require_same_directory()
         return WriterFolder(path, writer, stored)
 
+    def _names(self, path: Path) -> list[str]:
+        return [entry.name for entry in self._files.entries(path)]
+
     def _clear(self, fenced: Path) -> None:
         try:
-            for name in self._disk.names(fenced):
-                self._disk.remove(fenced / name)
+            for name in self._names(fenced):
+                self._files.remove(fenced / name)
         except FileNotFoundError:
             return  # another process was faster
-        self._disk.remove_directory(fenced)
+        self._files.remove_directory(fenced)
 
     def store(self, folder: WriterFolder, batch: Batch, pieces: Callable[[], Iterator[bytes]]) -> None:
         stored = folder.stored.at(batch)
         name = stored.range_name(batch, self._suffix)
         target = folder.path / name
         if stored.end is not None and batch.start_offset < stored.end:
-            if name != folder.last or not self._disk.holds(target, pieces()):
+            if name != folder.last or not self._files.holds(target, pieces()):
                 raise overlap(batch, stored.end, folder.path)
             return
         try:
             self._take_note(folder, stored.note(batch))
-            self._disk.write(folder.writer / name, pieces())
-            self._disk.rename(folder.writer / name, target)
+            self._files.write(folder.writer / name, pieces())
+            self._files.rename(folder.writer / name, target)
         except FileNotFoundError as error:
             self._require_same_directory()
             raise PartitionTakenError(
@@ -160,18 +163,18 @@ class RangeFolders:
             ) from error
         except (InterruptedRangeError, OSError):
             with contextlib.suppress(OSError):  # a rest of it takes up room, and is removed at the next takeover
-                self._disk.remove(folder.writer / name)
+                self._files.remove(folder.writer / name)
             raise
-        self._disk.sync_directory(folder.path)
+        self._files.sync_directory(folder.path)
         folder.stored, folder.last, folder.pending = stored.with_batch(batch), name, None
 
     def _take_note(self, folder: WriterFolder, note: str | None) -> None:
         """Let the folder have this note, durably, and none that came to nothing: only its writer can."""
-        disk, former = self._disk, folder.pending
+        files, former = self._files, folder.pending
         if former is not None and former != note:
-            disk.remove(folder.path / former)
+            files.remove(folder.path / former)
         folder.pending = note
         if note is not None:
-            disk.write(folder.writer / note, [])
-            disk.rename(folder.writer / note, folder.path / note)
-            disk.sync_directory(folder.path)
+            files.write(folder.writer / note, [])
+            files.rename(folder.writer / note, folder.path / note)
+            files.sync_directory(folder.path)

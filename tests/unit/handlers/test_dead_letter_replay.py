@@ -22,7 +22,6 @@ from consumerd.handlers import (
     message_handler,
     retrying,
 )
-from consumerd.handlers.builtin.disk import OsDisk
 from consumerd.handlers.dead_letter_files import letter_files
 from consumerd.handlers.dead_letter_progress import Receiver, ReplayProgress, Selection, letters_with_receivers
 from consumerd.handlers.dead_letter_replay import (
@@ -33,7 +32,7 @@ from consumerd.handlers.dead_letter_replay import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from consumerd.handlers.dead_letters import StoredLetter
@@ -188,26 +187,6 @@ async def test_progress_that_cannot_be_written_stops_before_the_first_letter(tmp
     ):
         await replay([path], target, progress(tmp_path / "missing" / "progress"), Selection())
     assert target.offsets == []
-
-
-async def test_progress_and_its_folder_are_synced_in_order(tmp_path: Path) -> None:
-    calls: list[tuple[str, ...]] = []
-
-    class Noting(OsDisk):
-        def write(self, path: Path, pieces: Iterable[bytes]) -> None:
-            super().write(path, pieces)
-            calls.append(("write", path.name))
-
-        def rename(self, source: Path, target: Path) -> None:
-            super().rename(source, target)
-            calls.append(("rename", source.name, target.name))
-
-        def sync_directory(self, directory: Path) -> None:
-            super().sync_directory(directory)
-            calls.append(("sync", directory.name))
-
-    ReplayProgress(tmp_path / "p", selection=Selection(), receiver=X, disk=Noting()).note("digest", 7)
-    assert calls == [("write", ".p.new"), ("rename", ".p.new", "p"), ("sync", tmp_path.name)]
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EPIPE, "Broken pipe"), PermissionError(errno.EACCES, "denied")])

@@ -14,6 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from consumerd.base.errors import BrokerError, ConfigError, HandlerFailedError, NotFoundError
+from consumerd.base.files import OsSystemCalls
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.base.settings.processing import HandlerSection
 from consumerd.handlers import Batch, FileDeadLetters, KeyedMessage, Letter
@@ -85,43 +86,6 @@ async def test_appends_after_a_restart_and_keeps_a_torn_line_apart(
     assert len(lines) == 4
     assert lines[2] == b'{"topic": "t", "bro'
     assert json.loads(lines[3])["payload_base64"] == base64.b64encode(b"b").decode()
-
-
-@pytest.mark.asyncio
-async def test_letter_is_on_disk_when_write_returns(
-    tmp_path: Path, make_batch: MakeBatch, clock: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: list[int] = []
-    real = os.fsync
-
-    def fsync(descriptor: int) -> None:
-        real(descriptor)
-        synced.append(os.fstat(descriptor).st_size)
-
-    file = FileDeadLetters(tmp_path / "dead.ndjson", clock=clock)
-    await file.start()
-    monkeypatch.setattr(os, "fsync", fsync)
-    await file.write(letters(make_batch(b"a")))
-    await file.stop()
-    assert synced == [(tmp_path / "dead.ndjson").stat().st_size]
-
-
-@pytest.mark.asyncio
-async def test_folders_of_the_file_are_on_disk_when_it_is_started(
-    tmp_path: Path, clock: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: list[int] = []
-    real = os.fsync
-
-    def fsync(descriptor: int) -> None:
-        real(descriptor)
-        synced.append(os.fstat(descriptor).st_ino)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    file = FileDeadLetters(tmp_path / "new" / "folder" / "dead.ndjson", clock=clock)
-    await file.start()
-    await file.stop()
-    assert {path.stat().st_ino for path in (tmp_path, tmp_path / "new", tmp_path / "new" / "folder")} <= set(synced)
 
 
 @pytest.mark.asyncio
@@ -273,7 +237,7 @@ async def test_what_a_full_disk_left_of_a_line_is_taken_back(
         return real(descriptor, data[: room.pop()])
 
     with monkeypatch.context() as full:
-        full.setattr(os, "write", write)
+        full.setattr(OsSystemCalls, "append", staticmethod(write))
         with pytest.raises(HandlerFailedError, match="No space left on device"):
             await file.write(letters(make_batch(b"b")))
     assert path.read_bytes() == before

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.base.errors import ExitCode, HandlerFailedError, HandlerLoadError
+from consumerd.base.files import SystemFiles
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, HandlerContext, PartitionTakenError, load_handler
-from consumerd.handlers.builtin.disk import OsDisk
 from consumerd.handlers.builtin.files import FilesHandler
 from consumerd.handlers.builtin.ranges import RangeOverlapError
 from consumerd.wire.errors import InvalidTopicError
@@ -19,6 +19,8 @@ from consumerd.wire.errors import InvalidTopicError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
+
+    from consumerd.base.files import StrPath
 
     MakeBatch = Callable[..., Batch]
 
@@ -219,13 +221,14 @@ async def test_reports_a_directory_that_cannot_be_created_at_the_start(tmp_path:
             FilesHandler(value)
 
 
-class FullDisk(OsDisk):
+class FullDisk(SystemFiles):
     """Has no room for a while."""
 
     def __init__(self, failures: int) -> None:
+        super().__init__()
         self.failures = failures
 
-    def write(self, path: Path, pieces: Iterable[bytes]) -> None:
+    def write(self, path: StrPath, pieces: Iterable[bytes]) -> None:
         if self.failures:
             self.failures -= 1
             data = b"".join(pieces)
@@ -252,8 +255,8 @@ async def test_full_disk_leaves_no_file_and_the_retry_succeeds(tmp_path: Path, m
 async def test_cancelled_write_ends_before_the_handler(tmp_path: Path, make_batch: MakeBatch) -> None:
     loop, writing = asyncio.get_running_loop(), asyncio.Event()
 
-    class Telling(OsDisk):
-        def write(self, path: Path, pieces: Iterable[bytes]) -> None:
+    class Telling(SystemFiles):
+        def write(self, path: StrPath, pieces: Iterable[bytes]) -> None:
             loop.call_soon_threadsafe(writing.set)
             super().write(path, pieces)
 
@@ -285,16 +288,17 @@ async def test_former_owner_cannot_write(tmp_path: Path, make_batch: MakeBatch) 
     assert len(files(tmp_path)) == 3
 
 
-class Slices(OsDisk):
+class Slices(SystemFiles):
     """Records the sizes of the pieces, and lets a test wait for the second one."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.sizes: list[int] = []
         self.second = threading.Event()
         self.go_on = threading.Event()
         self.go_on.set()
 
-    def write(self, path: Path, pieces: Iterable[bytes]) -> None:
+    def write(self, path: StrPath, pieces: Iterable[bytes]) -> None:
         super().write(path, map(self.noted, pieces))
 
     def noted(self, piece: bytes) -> bytes:

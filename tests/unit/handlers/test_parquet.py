@@ -15,10 +15,10 @@ import pytest_asyncio
 from pyarrow import parquet as pq
 
 from consumerd.base.errors import HandlerFailedError, HandlerLoadError
+from consumerd.base.files import SystemFiles
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, Handler, HandlerContext, PartitionTakenError, load_handler
 from consumerd.handlers.builtin import parquet_rows
-from consumerd.handlers.builtin.disk import OsDisk
 from consumerd.handlers.builtin.parquet import ParquetHandler
 from consumerd.handlers.builtin.parquet_rows import parquet_pieces
 from consumerd.handlers.builtin.ranges import RangeOverlapError
@@ -29,6 +29,8 @@ from tests.support.object_store import PROTOCOL, FolderStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+
+    from consumerd.base.files import StrPath
 
     MakeBatch = Callable[..., Batch]
 
@@ -174,8 +176,8 @@ def test_the_same_batch_makes_the_same_bytes_in_several_row_groups(
 async def test_encodes_and_writes_in_a_thread(tmp_path: Path, make_batch: MakeBatch) -> None:
     threads: list[int] = []
 
-    class Noted(OsDisk):
-        def write(self, path: Path, pieces: Iterable[bytes]) -> None:
+    class Noted(SystemFiles):
+        def write(self, path: StrPath, pieces: Iterable[bytes]) -> None:
             threads.append(threading.get_ident())
             super().write(path, self.noted(pieces))
 

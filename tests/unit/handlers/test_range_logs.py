@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
+from consumerd.base.files import SystemFiles
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.handlers import Batch, HandlerContext, SinkPosition
-from consumerd.handlers.builtin.disk import OsDisk
 from consumerd.handlers.builtin.files import FilesHandler
 from consumerd.handlers.builtin.range_logs import StoredLog, last_log
 from consumerd.handlers.builtin.ranges import RangeOverlapError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from consumerd.base.files import StrPath
     from consumerd.handlers import Handler
     from consumerd.handlers.builtin.parquet import ParquetHandler
 
@@ -175,10 +176,11 @@ async def test_batch_whose_broker_tells_no_id_is_of_the_log_before_it(
     assert told(await handler.position(HERE)) == (1, LogId(B, 1))
 
 
-class StoppingDisk(OsDisk):
+class StoppingDisk(SystemFiles):
     """Ends the process at a step."""
 
     def __init__(self, steps: int) -> None:
+        super().__init__()
         self.steps = steps
 
     def _step(self) -> None:
@@ -186,19 +188,19 @@ class StoppingDisk(OsDisk):
             raise KeyboardInterrupt
         self.steps -= 1
 
-    def write(self, path: Path, pieces: Iterable[bytes]) -> None:
+    def write(self, path: StrPath, pieces: Iterable[bytes]) -> None:
         self._step()
         super().write(path, pieces)
 
-    def rename(self, source: Path, target: Path) -> None:
+    def rename(self, source: StrPath, target: StrPath) -> None:
         self._step()
         super().rename(source, target)
 
-    def sync_directory(self, directory: Path) -> None:
+    def sync_directory(self, path: StrPath) -> None:
         self._step()
-        super().sync_directory(directory)
+        super().sync_directory(path)
 
-    def remove(self, path: Path) -> None:
+    def remove(self, path: StrPath) -> None:
         self._step()
         super().remove(path)
 
