@@ -23,13 +23,13 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from consumerd.base.files import OsSystemCalls, StrPath, SystemFiles
 from consumerd.storage import DamagedArchiveError
 from consumerd.storage.archives import (
     ArchiveExport,
     ExportFormat,
     ExportOptions,
     NoProgress,
-    OutputFileSystem,
     StopFlag,
     find_sources,
 )
@@ -43,12 +43,10 @@ from tests.fuzz.laws_archive import Dribble
 LIMITS = DecodeLimits(max_message_bytes=1 << 20, max_decompressed_bytes=1 << 20)
 
 
-class NoSync(OutputFileSystem):
+class NoSync(OsSystemCalls):
     """A disk without a loss of power."""
 
-    def sync(self, file: Any) -> None: ...
-
-    def sync_directory(self, path: Path) -> None: ...
+    def sync(self, fd: int) -> None: ...  # type: ignore[override]
 
 
 def frame(payload: bytes, magic: int) -> bytes:
@@ -78,7 +76,7 @@ def write_log(folder: Path, messages: list[bytes], cuts: set[int], start: int) -
     (folder / f"{begin:020d}.kafka").write_bytes(segment)
 
 
-def export(source: Path, out: Path, disk: OutputFileSystem | None = None, **options: Any) -> None:
+def export(source: Path, out: Path, system: OsSystemCalls | None = None, **options: Any) -> None:
     ArchiveExport(
         find_sources([str(source)]),
         out,
@@ -87,7 +85,7 @@ def export(source: Path, out: Path, disk: OutputFileSystem | None = None, **opti
         progress=NoProgress(),
         stop=StopFlag(),
         monotonic=lambda: 0.0,
-        disk=disk or NoSync(),
+        files=SystemFiles(system or NoSync()),
     ).run()
 
 
@@ -129,47 +127,48 @@ class Killed(BaseException):
     """The process is killed."""
 
 
-class Dying(OutputFileSystem):
+class Dying(OsSystemCalls):
     """Dies before its n-th step; what was not synced by then is lost in part, if its power goes, too."""
 
     def __init__(self, steps: int, power: bool) -> None:
         self.steps = steps
         self.power = power
-        self.unsynced: set[Path] = set()
+        self.unsynced: set[StrPath] = set()
+        self.paths: dict[int, StrPath] = {}
 
     def _step(self) -> None:
         self.steps -= 1
         if self.steps == -1 and self.power:
             for path in self.unsynced:
-                with suppress(FileNotFoundError), path.open("r+b") as file:
-                    file.truncate(path.stat().st_size // 2)
+                with suppress(FileNotFoundError), Path(path).open("r+b") as file:
+                    file.truncate(Path(path).stat().st_size // 2)
         if self.steps < 0:
             raise Killed
 
-    def open(self, path: Path) -> Any:
-        self._step()
-        self.unsynced.add(path)
-        return super().open(path)
+    def open(self, path: StrPath, flags: int) -> int:
+        if flags & os.O_CREAT:
+            self._step()
+            self.unsynced.add(path)
+        fd = super().open(path, flags)
+        self.paths[fd] = path
+        return fd
 
-    def sync(self, file: Any) -> None:
+    def sync(self, fd: int) -> None:  # type: ignore[override]
         self._step()
-        self.unsynced.discard(Path(file.name))
+        self.unsynced.discard(self.paths[fd])
 
-    def rename(self, source: Path, target: Path) -> None:
+    def replace(self, source: StrPath, target: StrPath) -> None:  # type: ignore[override]
         self._step()
         assert source not in self.unsynced, "renamed before it was synced"
-        super().rename(source, target)
+        os.replace(source, target)
 
-    def remove(self, path: Path) -> None:
+    def remove(self, path: StrPath) -> None:  # type: ignore[override]
         self._step()
-        super().remove(path)
+        os.unlink(path)
 
-    def make_directory(self, path: Path) -> None:
+    def make_directory(self, path: StrPath) -> None:  # type: ignore[override]
         self._step()
-        super().make_directory(path)
-
-    def sync_directory(self, path: Path) -> None:
-        self._step()
+        os.mkdir(path)
 
 
 def tree_with_a_tar(root: Path) -> None:

@@ -36,11 +36,9 @@ from consumerd.storage.archives import (
     ExportOptions,
     NoProgress,
     StopFlag,
-    export_worker,
     find_sources,
     outputs,
 )
-from consumerd.storage.archives import export as export_module
 from consumerd.storage.archives.options import ExportCompression
 from consumerd.testing import FakeClock
 from consumerd.wire.v07 import decode_batch, encode_message_set
@@ -167,7 +165,7 @@ def export(story: Story) -> None:
     def run() -> None:
         ArchiveExport(
             find_sources([str(story.source)]), out, ExportOptions(broker=2), workers=1, progress=NoProgress(),
-            stop=StopFlag(), monotonic=lambda: 0.0,
+            stop=StopFlag(), monotonic=lambda: 0.0, files=story.files,
         ).run()  # fmt: skip
 
     def check() -> None:
@@ -237,7 +235,7 @@ def played(name: str, source: Path, failing: int, error: int, seed: int) -> tupl
     with ExitStack() as stack:
         for patch in (*story.disk.patches(), mock.patch.object(dead_letter_progress, "_ROUNDS", 1)):
             stack.enter_context(patch)
-        stack.enter_context(story.disk.under(outputs, export_module, export_worker, table_files))
+        stack.enter_context(story.disk.under(table_files))
         try:
             STORIES[name](story)
         except PromiseRepeated:

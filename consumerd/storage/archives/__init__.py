@@ -28,7 +28,7 @@ from consumerd.storage.archives.errors import (
 from consumerd.storage.archives.export import ArchiveExport, ExportReport
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind, SegmentSummary
 from consumerd.storage.archives.options import ExportCompression, ExportFormat, ExportOptions, OnCorrupt
-from consumerd.storage.archives.outputs import MANIFEST, OutputFileSystem
+from consumerd.storage.archives.outputs import MANIFEST
 from consumerd.storage.archives.pool import StopFlag
 from consumerd.storage.archives.progress import NoProgress, Progress
 from consumerd.storage.archives.sources import Packing, SegmentSource, find_sources
@@ -53,7 +53,6 @@ __all__ = [
     "NoProgress",
     "NoSourceError",
     "OnCorrupt",
-    "OutputFileSystem",
     "OutputFolderError",
     "Packing",
     "Progress",

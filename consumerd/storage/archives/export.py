@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from consumerd.base.files import SystemFiles
 from consumerd.storage.archives.contiguity import ArchiveReport, judge
 from consumerd.storage.archives.errors import DuplicateSegmentError, InterruptedWorkError, OutputFolderError
 from consumerd.storage.archives.export_worker import ExportTask, SegmentExported, export_source, wanted
@@ -21,7 +22,7 @@ from consumerd.storage.archives.findings import ArchiveFinding
 from consumerd.storage.archives.manifest import Manifest, ManifestEntry, load
 from consumerd.storage.archives.opening import stamp_of
 from consumerd.storage.archives.options import ExportFormat, ExportOptions
-from consumerd.storage.archives.outputs import MANIFEST, PARTIAL, OutputFileSystem, OutputFolder
+from consumerd.storage.archives.outputs import MANIFEST, PARTIAL, OutputFolder
 from consumerd.storage.archives.parquet import require_parquet
 from consumerd.storage.archives.pool import run_tasks
 from consumerd.storage.archives.progress import BytesRead
@@ -67,7 +68,7 @@ class ArchiveExport:
         progress: Progress,
         stop: StopFlag,
         monotonic: Callable[[], float],
-        disk: OutputFileSystem | None = None,
+        files: SystemFiles | None = None,
     ) -> None:
         self._sources = sources
         self._options = options
@@ -77,8 +78,8 @@ class ArchiveExport:
         self._progress = progress
         self._stop = stop
         self._monotonic = monotonic
-        self._disk = disk or OutputFileSystem()
-        self._folder = OutputFolder(folder, self._disk)
+        self._files = files or SystemFiles()
+        self._folder = OutputFolder(folder, self._files)
         self._manifest = Manifest(options.fixed())
         #: Segment -> the source that it was exported from.
         self._origins: dict[SegmentName, str] = {}
@@ -105,7 +106,7 @@ class ArchiveExport:
             self._save()
             self._next_save = 0.0  # the first result is safe at once, the others soon
             try:
-                work = partial(export_source, self._options, str(self._folder.path), self._disk)
+                work = partial(export_source, self._options, str(self._folder.path), self._files)
                 run_tasks(work, tasks, workers=self._workers, on_event=self._on_event, stop=self._stop)
             except InterruptedWorkError as error:
                 done = self._made + self._kept

@@ -15,7 +15,7 @@ from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKi
 from consumerd.storage.archives.ndjson import NdjsonWriter
 from consumerd.storage.archives.opening import OpenSegment, open_segments
 from consumerd.storage.archives.options import ExportFormat, ExportOptions, OnCorrupt
-from consumerd.storage.archives.outputs import OutputFileSystem, PartialFile
+from consumerd.storage.archives.outputs import PartialFile
 from consumerd.storage.archives.parquet import ParquetRows
 from consumerd.storage.archives.progress import ReadMeter
 from consumerd.storage.archives.rows import RowOrigin, is_within, within
@@ -23,6 +23,7 @@ from consumerd.storage.log.archive import MESSAGE_FLAWS, ArchivedRun, Flaw, Flaw
 from consumerd.storage.log.archive_names import ArchiveLayout, MisnamedSegmentError, SegmentName
 
 if TYPE_CHECKING:
+    from consumerd.base.files import SystemFiles
     from consumerd.storage.archives.pool import Emit
     from consumerd.storage.archives.rows import RowWriter
     from consumerd.storage.archives.sources import SegmentSource
@@ -48,7 +49,7 @@ class SegmentExported(NamedTuple):
     sha256: str | None
 
 
-def export_source(options: ExportOptions, folder: str, disk: OutputFileSystem, task: ExportTask, emit: Emit) -> None:
+def export_source(options: ExportOptions, folder: str, files: SystemFiles, task: ExportTask, emit: Emit) -> None:
     """The work of one worker: emits SegmentExported, ArchiveFinding and BytesRead.
 
     Raises CorruptSegmentError if the policy requires it, WriteFailedError, MissingExtraError.
@@ -61,7 +62,7 @@ def export_source(options: ExportOptions, folder: str, disk: OutputFileSystem, t
             if isinstance(opened, ArchiveFinding):
                 emit(opened)
             elif opened.name not in task.done:
-                _export_one(opened, layout, options, Path(folder), disk, emit)
+                _export_one(opened, layout, options, Path(folder), files, emit)
     except ReadFailedError as error:
         emit(ArchiveFinding(ArchiveFindingKind.UNREADABLE, source.name, str(error)))
     meter.finish(source.size)
@@ -77,7 +78,7 @@ def wanted(name: SegmentName, size: int | None, options: ExportOptions) -> bool:
 
 
 def _export_one(
-    opened: OpenSegment, layout: ArchiveLayout, options: ExportOptions, folder: Path, disk: OutputFileSystem, emit: Emit
+    opened: OpenSegment, layout: ArchiveLayout, options: ExportOptions, folder: Path, files: SystemFiles, emit: Emit
 ) -> None:
     try:
         name = layout.name(opened.name)
@@ -86,7 +87,7 @@ def _export_one(
         return
     if not wanted(name, opened.size, options):
         return
-    with _Segment(name, opened, options, folder, disk) as segment:
+    with _Segment(name, opened, options, folder, files) as segment:
         for item in read_indexed(opened.stream, name.start, resync=options.resync, expansion=options.expansion):
             segment.take(item)
         made = segment.finish()
@@ -97,12 +98,12 @@ class _Segment:
     """The file of one segment, from its first row to its seal. Leaves nothing behind when it fails."""
 
     def __init__(
-        self, name: SegmentName, opened: OpenSegment, options: ExportOptions, folder: Path, disk: OutputFileSystem
+        self, name: SegmentName, opened: OpenSegment, options: ExportOptions, folder: Path, files: SystemFiles
     ) -> None:
         self._name = name
         self._options = options
         self._folder = folder
-        self._disk = disk
+        self._files = files
         self._summary = SegmentSummary(opened.name, opened.stamp, name.folder, name.start, name)
         self._file: PartialFile | None = None
         self._writer: RowWriter | None = None
@@ -173,7 +174,7 @@ class _Segment:
     def _into(self) -> RowWriter:
         """The writer, made with the first row."""
         if self._writer is None:
-            self._file = PartialFile(self._folder, self._options, self._disk)
+            self._file = PartialFile(self._folder, self._options, self._files)
             origin = RowOrigin(self._name, self._summary.source)
             if self._options.format is ExportFormat.PARQUET:
                 self._writer = ParquetRows(self._file, origin, self._options.compression)

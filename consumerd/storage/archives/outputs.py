@@ -15,17 +15,15 @@ process.
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import hashlib
 import os
 import re
 import secrets
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from isal import isal_zlib
 
-from consumerd.base.durable import make_directory, sync_directory
+from consumerd.base.files import SystemFiles, write_all
 from consumerd.storage.archives.errors import OutputFolderError, WriteFailedError
 from consumerd.storage.archives.extras import extra
 from consumerd.storage.archives.options import ExportCompression, ExportFormat
@@ -48,32 +46,6 @@ _OUTPUT = re.compile(r"[0-9]{1,10}(?:-[0-9]{1,10})?/[0-9]{20}-[0-9]{20}(?:\.[a-z
 #: Of isal's levels 0 to 3, as for messages.
 _GZIP_LEVEL = 2
 _ZSTD_LEVEL = 3
-
-
-class OutputFileSystem:
-    """The calls of a file system that an export makes; tests end it at any of them. All calls raise OSError."""
-
-    def open(self, path: Path) -> Any:
-        """A new file to write to."""
-        return path.open("xb", buffering=0)
-
-    def sync(self, file: Any) -> None:
-        """Make the written bytes durable."""
-        os.fsync(file.fileno())
-
-    def rename(self, source: Path, target: Path) -> None:
-        source.replace(target)
-
-    def remove(self, path: Path) -> None:
-        path.unlink(missing_ok=True)
-
-    def make_directory(self, path: Path) -> None:
-        """Make a directory and its missing parents, durably. The name of an existing one is made durable."""
-        make_directory(path, self.sync_directory)
-
-    def sync_directory(self, path: Path) -> None:
-        """Make the names in `path` durable."""
-        sync_directory(path)
 
 
 @contextlib.contextmanager
@@ -119,14 +91,16 @@ class PartialFile:
 
     closed = False
 
-    def __init__(self, folder: Path, options: ExportOptions, disk: OutputFileSystem) -> None:
+    def __init__(self, folder: Path, options: ExportOptions, files: SystemFiles) -> None:
         self.path = folder / PARTIAL / secrets.token_hex(8)
         self.size = 0
         self._sum = hashlib.sha256()
-        self._disk = disk
+        self._files = files
         self._packer = _packer(options)
-        with refusals(self.path):
-            self._file = disk.open(self.path)
+        with refusals(self.path), contextlib.ExitStack() as opened:
+            self._descriptor = files.system.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            opened.callback(files.system.close, self._descriptor)
+            self._opened = opened.pop_all()
 
     @property
     def sha256(self) -> str:
@@ -139,11 +113,8 @@ class PartialFile:
 
     def _put(self, data: bytes) -> None:
         self._sum.update(data)
-        with refusals(self.path), memoryview(data) as rest:
-            at = 0
-            while at < len(rest):
-                at += self._file.write(rest[at:])
-        self.size += len(data)
+        with refusals(self.path):
+            self.size = write_all(self._files.system, self._descriptor, data, self.size)
 
     def tell(self) -> int:
         return self.size
@@ -159,47 +130,42 @@ class PartialFile:
         if self._packer is not None:
             self._put(self._packer.flush())
         with refusals(self.path):
-            self._disk.sync(self._file)
-            self._file.close()
+            self._files.system.sync(self._descriptor)
+            self._opened.close()
 
     def discard(self) -> None:
         """Delete the file."""
-        self._file.close()
         with refusals(self.path):
-            self._disk.remove(self.path)
+            self._opened.close()
+            self._files.remove(self.path)
 
 
 class OutputFolder:
     """The folder of an export, as the parent sees it."""
 
-    def __init__(self, path: Path, disk: OutputFileSystem | None = None) -> None:
+    def __init__(self, path: Path, files: SystemFiles | None = None) -> None:
         self.path = path
-        self._disk = disk or OutputFileSystem()
+        self._files = files or SystemFiles()
         self._notes: list[Path] = []
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Create and lock the folder. Raises OutputFolderError (in use, or with other files), WriteFailedError."""
         with refusals(self.path):
-            self._disk.make_directory(self.path)
-            names = {entry.name for entry in self.path.iterdir()} - {PARTIAL}
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._files.make_directory(self.path)
+            names = {entry.name for entry in self._files.entries(self.path)} - {PARTIAL}
+        if names and MANIFEST not in names:
+            raise OutputFolderError(f"{self.path} holds files but no {MANIFEST}; export into an empty folder")
         try:
-            if names and MANIFEST not in names:
-                raise OutputFolderError(f"{self.path} holds files but no {MANIFEST}; export into an empty folder")
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN):
-                    raise WriteFailedError(f"{self.path} cannot be locked: {error.strerror}") from error
-                raise OutputFolderError(
-                    f"another export is writing to {self.path}; wait until it has finished"
-                ) from error
+            lock = self._files.lock(self.path)
+        except BlockingIOError as error:
+            raise OutputFolderError(f"another export is writing to {self.path}; wait until it has finished") from error
+        except OSError as error:
+            raise WriteFailedError(f"{self.path} cannot be locked: {error.strerror}") from error
+        with lock:
             with refusals(self.path):
-                self._disk.make_directory(self.path / PARTIAL)
+                self._files.make_directory(self.path / PARTIAL)
             yield
-        finally:
-            os.close(descriptor)
 
     def clean(self, listed: Callable[[str], bool]) -> None:
         """Remove the leftovers of a former run: unfinished files, and finished ones that are not in its manifest.
@@ -207,9 +173,9 @@ class OutputFolder:
         Raises OutputFolderError for a note of a path that no export gives to a file, WriteFailedError.
         """
         with refusals(self.path):
-            left = list((self.path / PARTIAL).iterdir())
+            left = [self.path / PARTIAL / entry.name for entry in self._files.entries(self.path / PARTIAL)]
             for note in (path for path in left if path.suffix == _NOTE):
-                text, end, _ = note.read_bytes().partition(b"\n")
+                text, end, _ = (self._files.read(note) or b"").partition(b"\n")
                 if not end:
                     continue  # it came before any renaming
                 name = text.decode("utf-8", "replace")
@@ -219,18 +185,18 @@ class OutputFolder:
                         "find out who wrote it, or export into an empty folder"
                     )
                 if not listed(name):
-                    self._disk.remove(self.path / name)
+                    self._files.remove(self.path / name)
             for path in left:
-                self._disk.remove(path)
+                self._files.remove(path)
 
     def commit(self, partial: Path, name: str) -> None:
         """Give a sealed file its name, durably."""
         target = self.path / name
         note = self._write_note(name)
         with refusals(target):
-            self._disk.make_directory(target.parent)
-            self._disk.rename(partial, target)
-            self._disk.sync_directory(target.parent)
+            self._files.make_directory(target.parent)
+            self._files.rename(partial, target)
+            self._files.sync_directory(target.parent)
         self._notes.append(note)  # else it stays: the file may have its name, and no manifest will tell of it
 
     def note(self, name: str) -> None:
@@ -240,50 +206,35 @@ class OutputFolder:
     def _write_note(self, name: str) -> Path:
         note = self.path / PARTIAL / (secrets.token_hex(8) + _NOTE)
         with refusals(note):
-            self._write(note, name.encode() + b"\n")
-            self._disk.sync_directory(note.parent)
+            self._files.write(note, [name.encode() + b"\n"])
+            self._files.sync_directory(note.parent)
         return note
 
     def forget(self) -> None:
         """Note that the manifest names all renamed files, and no others."""
         with refusals(self.path / PARTIAL):
             for note in self._notes:
-                self._disk.remove(note)
+                self._files.remove(note)
         self._notes.clear()
 
     def remove(self, name: str) -> None:
         """Remove a file that another one replaces."""
         with refusals(self.path / name):
-            self._disk.remove(self.path / name)
+            self._files.remove(self.path / name)
 
     def size(self, name: str) -> int | None:
         """The size of a finished file; None where there is none."""
         try:
-            return (self.path / name).stat().st_size
-        except FileNotFoundError:
-            return None
+            return self._files.size(self.path / name)
         except OSError as error:
             raise WriteFailedError(f"{self.path / name} cannot be read: {error.strerror}") from error
 
     def read_manifest(self) -> bytes | None:
         """Return the manifest of the last run; None without one."""
         with refusals(self.path / MANIFEST):
-            try:
-                return (self.path / MANIFEST).read_bytes()
-            except FileNotFoundError:
-                return None
+            return self._files.read(self.path / MANIFEST)
 
     def write_manifest(self, data: bytes) -> None:
         """Replace the manifest, durably and atomically."""
-        passing = self.path / PARTIAL / secrets.token_hex(8)
         with refusals(self.path / MANIFEST):
-            self._write(passing, data)
-            self._disk.rename(passing, self.path / MANIFEST)
-            self._disk.sync_directory(self.path)
-
-    def _write(self, path: Path, data: bytes) -> None:
-        with self._disk.open(path) as file:
-            at = 0
-            while at < len(data):
-                at += file.write(data[at:])
-            self._disk.sync(file)
+            self._files.replace(self.path / MANIFEST, data, partial=self.path / PARTIAL / secrets.token_hex(8))

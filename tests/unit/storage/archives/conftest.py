@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from consumerd.base.files import SystemFiles
 from consumerd.storage.archives import (
     ArchiveExport,
     ExportOptions,
     ExportReport,
     NoProgress,
-    OutputFileSystem,
     StopFlag,
     find_sources,
 )
@@ -20,6 +20,8 @@ from consumerd.storage.archives import (
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from consumerd.base.files import SystemCalls
 
 
 def write_segments(folder: Path, *segments: bytes, start: int = 0) -> list[Path]:
@@ -35,7 +37,7 @@ def write_segments(folder: Path, *segments: bytes, start: int = 0) -> list[Path]
 
 
 def run_export(
-    *paths: Path | str, out: Path, workers: int = 1, disk: OutputFileSystem | None = None, **options: Any
+    *paths: Path | str, out: Path, workers: int = 1, system: SystemCalls | None = None, **options: Any
 ) -> ExportReport:
     """One export, as the command does it."""
     export = ArchiveExport(
@@ -46,7 +48,7 @@ def run_export(
         progress=NoProgress(),
         stop=StopFlag(),
         monotonic=time.monotonic,
-        disk=disk,
+        files=SystemFiles(system),
     )
     return export.run()
 

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import stat
 import sys
 import tarfile
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,6 +16,7 @@ import pytest
 import zstandard
 
 from consumerd.base import native
+from consumerd.base.files import OsSystemCalls
 from consumerd.storage.archives import (
     MANIFEST,
     ArchiveExport,
@@ -28,7 +30,6 @@ from consumerd.storage.archives import (
     MissingExtraError,
     NoProgress,
     OnCorrupt,
-    OutputFileSystem,
     OutputFolderError,
     StopFlag,
     WriteFailedError,
@@ -407,13 +408,17 @@ def test_rejects_unusable_output_folders(log: Path, tmp_path: Path, export: RunE
 
 
 def test_allows_one_export_at_a_time(log: Path, out: Path, export: RunExport) -> None:
-    class Meanwhile(OutputFileSystem):
-        def sync(self, file: Any) -> None:
-            with pytest.raises(OutputFolderError, match="another export is writing"):
-                export(log, out=out)
-            super().sync(file)
+    rejected: list[int] = []
 
-    assert export(log, out=out, disk=Meanwhile()).made == 3
+    class Meanwhile(OsSystemCalls):
+        def sync(self, fd: int) -> None:  # type: ignore[override]
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                with pytest.raises(OutputFolderError, match="another export is writing"):
+                    export(log, out=out)
+                rejected.append(fd)
+
+    assert export(log, out=out, system=Meanwhile()).made == 3
+    assert rejected
 
 
 def test_rejects_topics_named_like_own_files(tmp_path: Path, out: Path, segments: Segments, export: RunExport) -> None:
@@ -424,13 +429,14 @@ def test_rejects_topics_named_like_own_files(tmp_path: Path, out: Path, segments
 
 
 def test_full_disk_leaves_no_partial_file(log: Path, out: Path, export: RunExport, files: Files) -> None:
-    class Full(OutputFileSystem):
-        def sync(self, file: Any) -> None:
-            if os.fstat(file.fileno()).st_size > 500:
+    class Full(OsSystemCalls):
+        def sync(self, fd: int) -> None:  # type: ignore[override]
+            status = os.fstat(fd)
+            if stat.S_ISREG(status.st_mode) and status.st_size > 500:
                 raise OSError(28, "No space left on device")
 
     with pytest.raises(WriteFailedError, match="No space left on device"):
-        export(log, out=out, disk=Full())
+        export(log, out=out, system=Full())
     assert not any(name.startswith(".partial") for name in files(out))
     assert export(log, out=out).rows == 9
 
