@@ -405,7 +405,9 @@ class SystemFiles:
         try:
             self._write(fresh, pieces)
             yield fresh
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, OSError):
+                error.filename = str(path)  # not the passing name
             with contextlib.suppress(OSError):
                 self.system.remove(fresh)
             raise

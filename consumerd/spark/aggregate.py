@@ -134,7 +134,7 @@ def _must_be_as_before(spark: SparkSession, pipeline: PipelineSpec, windows: Dec
     text = json.dumps(windows.declared(), sort_keys=True)
     data = files.read(path)
     if data is None:
-        files.make_folder(path.rpartition("/")[0])
+        files.make_directory(path.rpartition("/")[0])
         if files.create(path, text.encode()):
             return
         data = files.read(path) or b""

@@ -63,7 +63,7 @@ def begin(spark: SparkSession, pipeline: PipelineSpec, source: Mapping[str, str]
                 for key, each in positions(asked)
                 if 0 <= each.offset < logs[key].start and each.may_be_of(logs[key].topic_id)
             }
-        files.make_folder(path.rpartition("/")[0])
+        files.make_directory(path.rpartition("/")[0])
         if not files.create(path, format_offsets(sorted_offsets(starts)).encode()):
             return begin(spark, pipeline, source)  # another run was first
     else:

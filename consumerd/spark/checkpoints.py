@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.base.errors import ConsumerdError, CorruptDataError, ExitCode
+from consumerd.base.files import SystemFiles
 from consumerd.spark.tables.errors import TableBehindError, TableCorruptError
-from consumerd.spark.tables.files import LocalFiles, locate
+from consumerd.spark.tables.files import locate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +72,7 @@ class Checkpoint:
         return self._last("offsets")
 
     def _last(self, folder: str) -> int | None:
-        names = [entry.name for entry in self._files.entries(f"{self.path}/{folder}")]
+        names = [entry.name for entry in self._files.entries(f"{self.path}/{folder}", missing_ok=True)]
         return max((int(name) for name in names if name.isascii() and name.isdigit()), default=None)
 
     def must_be_whole(self) -> None:
@@ -124,10 +125,10 @@ def locked(spark: SparkSession, checkpoint: str) -> Iterator[None]:
     Raises CheckpointLockedError, and OSError if the lock file cannot be written.
     """
     path, files = locate(spark, checkpoint, renames=False)
-    if not isinstance(files, LocalFiles):
+    if not isinstance(files, SystemFiles):
         yield
         return
-    files.make_folder(path)
+    files.make_directory(path)
     with Path(path, LOCK_FILE).open("a+b") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

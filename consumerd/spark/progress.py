@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from consumerd.base.files import Files
     from consumerd.spark.source.offsets import Key
     from consumerd.spark.spec import PipelineSpec
-    from consumerd.spark.tables.files import Files
 
 #: Lines of a file: about 1 MB.
 MAX_BATCHES: Final = 4096
@@ -102,7 +102,7 @@ class ProgressLog:
         while len(kept) > self._max_batches:
             half = len(kept) // 2
             kept = [*thin(kept[:half]), *kept[half:]]
-        self._files.make_folder(self._path.rpartition("/")[0])
+        self._files.make_directory(self._path.rpartition("/")[0])
         self._files.replace(self._path, b"".join(_encode(batch) for batch in kept))
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from consumerd.spark.tables.files import Files
+    from consumerd.base.files import Files
 
 #: Files that are kept; the last two would do.
 _KEPT: Final = 5
@@ -122,11 +122,11 @@ class SeenLog:
 
     def store(self, batch: int, seen: SeenOffsets) -> None:
         """Store the state after `batch`, and remove states that are not needed any more."""
-        self._files.make_folder(self._folder)
+        self._files.make_directory(self._folder)
         self._files.replace(self._path(batch), seen.encode())
         self._last = (batch, seen)
         if batch >= _KEPT:
-            self._files.remove(self._path(batch - _KEPT))
+            self._files.remove_tree(self._path(batch - _KEPT))
 
     def _path(self, batch: int) -> str:
         return f"{self._folder}/{batch:020d}.json"

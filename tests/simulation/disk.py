@@ -1,7 +1,7 @@
 """The disk of a simulated machine, which its processes share: `tests.support.forgetful_disk` with time.
 
     disk = SimulatedDisk(random.Random(1))
-    FilesHandler.on(SystemFiles(disk), disk.path("/data"))  # while `disk.patches()` are active
+    FilesHandler.on(SystemFiles(disk), Path("/data"))  # while `disk.patches()` are active
 
 Strategy: the product's own order of calls is what runs, on a disk in memory. Every call is a step: a thread of a
 simulated process pauses before it (`tests.simulation.threads`), so each takes its time and may be the last one. A write
@@ -12,20 +12,18 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import ExitStack, contextmanager
-from pathlib import Path, PosixPath
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from consumerd.base import durable, files
+from consumerd.base import files
 from consumerd.handlers import dead_letter_files
 from tests.simulation.threads import current_work
 from tests.support.forgetful_disk import ForgetfulDisk
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.simulation.process import ProcessLoop
 
@@ -58,12 +56,6 @@ class SimulatedDisk:
         self.calls: dict[str, int] = {}
         #: Of each locked file its descriptor and process.
         self._held: dict[int, tuple[int, ProcessLoop | None]] = {}
-        self._path = type("SimulatedPath", (_SimulatedPath,), {"disk": self})
-
-    def path(self, text: str) -> Path:
-        """An absolute path on this disk."""
-        made: Path = self._path(text)
-        return made
 
     def patches(self) -> list[Any]:
         """What lets unique names be those of the seed, and waiting for a lock take virtual time."""
@@ -79,17 +71,6 @@ class SimulatedDisk:
         descriptor = self.forgetful.open(path.parent, os.O_RDONLY)
         self.forgetful.sync(descriptor)
         self.forgetful.close(descriptor)
-
-    @contextmanager
-    def under(self, *modules: Any) -> Iterator[None]:
-        """Let these modules use this disk, too, for the paths that they make."""
-        with ExitStack() as stack:
-            stack.enter_context(mock.patch.object(durable, "os", _Calls(self)))
-            for module in modules:
-                for name, stand_in in (("os", _Calls(self)), ("Path", self._path), ("fcntl", _FreeLocks())):
-                    if hasattr(module, name):
-                        stack.enter_context(mock.patch.object(module, name, stand_in))
-            yield
 
     def lose_power(self) -> None:
         """Forget what was not synced. All processes that use the disk must be dead."""
@@ -198,172 +179,3 @@ class _ThreadLock:
 
     def __exit__(self, *outcome: object) -> None:
         self._locked = False
-
-
-class _FreeLocks:
-    """Stands for `fcntl` where one process alone uses the disk."""
-
-    LOCK_EX, LOCK_NB = 2, 4
-
-    def flock(self, descriptor: int, operation: int) -> None: ...
-
-
-class _Calls:
-    """The functions of `os` that `OsDisk` and the tables of Spark call themselves."""
-
-    O_RDONLY, O_WRONLY, O_CREAT, O_TRUNC = os.O_RDONLY, os.O_WRONLY, os.O_CREAT, os.O_TRUNC
-    O_DIRECTORY, O_CLOEXEC = os.O_DIRECTORY, os.O_CLOEXEC
-
-    def __init__(self, disk: SimulatedDisk) -> None:
-        self._disk = disk
-        self._positions: dict[int, int] = {}
-
-    def open(self, path: Path, flags: int, mode: int = 0o777) -> int:
-        self._disk.step("open")
-        descriptor = self._disk.forgetful.open(path, flags)
-        self._positions[descriptor] = 0
-        return descriptor
-
-    def write(self, descriptor: int, data: memoryview) -> int:
-        self._disk.step("write")
-        written = self._disk.forgetful.write(descriptor, self._disk.short(data), self._positions[descriptor])
-        self._positions[descriptor] += written
-        return written
-
-    def fsync(self, descriptor: int) -> None:
-        self._disk.step("fsync")
-        self._disk.forgetful.sync(descriptor)
-
-    def close(self, descriptor: int) -> None:
-        del self._positions[descriptor]
-        self._disk.forgetful.close(descriptor)
-
-    def link(self, source: Path, target: str) -> None:
-        self._disk.step("link")
-        self._disk.forgetful.link(source, self._disk.path(target))
-
-    def walk(self, top: str) -> Iterator[tuple[str, list[str], list[str]]]:
-        self._disk.step("list")
-        found = self._disk.forgetful.entries(self._disk.path(top))
-        folders = [entry.name for entry in found if entry.is_directory]
-        yield top, folders, [entry.name for entry in found if not entry.is_directory]
-        for name in folders:
-            yield from self.walk(f"{top}/{name}")
-
-
-class _Reader:
-    """A file that is open for reading."""
-
-    def __init__(self, disk: SimulatedDisk, descriptor: int) -> None:
-        self._disk = disk
-        self._descriptor = descriptor
-        self._position = 0
-
-    def read(self, size: int) -> bytes:
-        self._disk.step("read")
-        data = self._disk.forgetful.read(self._descriptor, size, self._position)
-        self._position += len(data)
-        return data
-
-    def __enter__(self) -> _Reader:
-        return self
-
-    def __exit__(self, *outcome: object) -> None:
-        self._disk.forgetful.close(self._descriptor)
-
-
-class _Writer:
-    """A new file that is open for writing; `whole`: as a buffered one, whose writes are never short."""
-
-    def __init__(self, disk: SimulatedDisk, path: Path, *, whole: bool) -> None:
-        self._disk = disk
-        self._descriptor = disk.forgetful.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        self._position = 0
-        self._whole = whole
-
-    def write(self, data: bytes) -> int:
-        self._disk.step("write")
-        part = data if self._whole else self._disk.short(memoryview(data))
-        written = self._disk.forgetful.write(self._descriptor, part, self._position)
-        self._position += written
-        return written
-
-    def flush(self) -> None: ...
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def close(self) -> None:
-        self._disk.forgetful.close(self._descriptor)
-
-    def __enter__(self) -> _Writer:
-        return self
-
-    def __exit__(self, *outcome: object) -> None:
-        self.close()
-
-
-class _SimulatedPath(PosixPath):
-    """The methods of `Path` that touch a disk, as far as the sink calls them; there is no other way to the disk."""
-
-    disk: ClassVar[SimulatedDisk]
-
-    def is_dir(self) -> bool:
-        self.disk.step("stat")
-        return self.disk.forgetful.is_directory(self)
-
-    def stat(self, *, follow_symlinks: bool = True) -> Any:
-        # No step: it changes nothing, so a crash before it is one before the call that follows.
-        descriptor = self.disk.forgetful.open(self, os.O_RDONLY)
-        try:
-            inode, size = self.disk.forgetful.status(descriptor).st_ino, self.disk.forgetful.status(descriptor).st_size
-            return SimpleNamespace(st_dev=0, st_ino=inode, st_size=size)
-        finally:
-            self.disk.forgetful.close(descriptor)
-
-    def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
-        assert not parents
-        assert not exist_ok
-        self.disk.step("mkdir")
-        self.disk.forgetful.make_directory(self)
-
-    def iterdir(self) -> Any:
-        self.disk.step("list")
-        return iter([self / entry.name for entry in self.disk.forgetful.entries(self)])
-
-    def exists(self) -> bool:
-        try:
-            self.stat()
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        return True
-
-    def read_bytes(self) -> bytes:
-        self.disk.step("read")
-        return self.disk.content(self)
-
-    def open(self, mode: str = "r", buffering: int = -1, *options: Any) -> Any:
-        self.disk.step("open")
-        if mode == "xb":
-            return _Writer(self.disk, self, whole=buffering != 0)
-        assert mode == "rb"
-        return _Reader(self.disk, self.disk.forgetful.open(self, os.O_RDONLY))
-
-    def rename(self, target: Any) -> Any:
-        self.disk.step("rename")
-        self.disk.forgetful.replace(self, self.disk.path(str(target)))
-        return target
-
-    replace = rename
-
-    def unlink(self, missing_ok: bool = False) -> None:
-        self.disk.step("unlink")
-        try:
-            self.disk.forgetful.remove(self)
-        except FileNotFoundError:
-            if not missing_ok:
-                raise
-
-    def rmdir(self) -> None:
-        self.disk.step("rmdir")
-        self.disk.forgetful.remove_directory(self)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from consumerd.base.files import SystemFiles
@@ -49,7 +50,7 @@ class LetterWorld(World):
     def __init__(self, seed: int = 0) -> None:
         super().__init__(seed)
         self.disk = SimulatedDisk(random.Random(f"disk/{seed}"))
-        self.path = self.disk.path("/srv/letters/dead.ndjson")
+        self.path = Path("/srv/letters/dead.ndjson")
         self.watcher: Callable[[Daemon, str], None] = lambda daemon, step: None
         #: Letters by the member that wrote them.
         self.written: Counter[str] = Counter()

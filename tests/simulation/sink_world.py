@@ -10,6 +10,7 @@ import base64
 import json
 import random
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -23,7 +24,6 @@ from tests.simulation.rows_world import Row, RowsWorld
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from consumerd.handlers import Handler
 
@@ -40,7 +40,7 @@ class SinkWorld(RowsWorld):
     def __init__(self, seed: int = 0, *, round_trip: float = 0.001) -> None:
         super().__init__(seed, round_trip=round_trip)
         self.disk = SimulatedDisk(random.Random(f"disk/{seed}"))
-        self.directory = self.disk.path("/srv/data")
+        self.directory = Path("/srv/data")
         self._patches += [*self.disk.patches(), mock.patch.object(files, "_LINES", _LINES)]
 
     def sink(self) -> Handler:

@@ -11,9 +11,11 @@ from __future__ import annotations
 import errno
 import itertools
 import json
+import os
 import random
 from contextlib import ExitStack, suppress
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from unittest import mock
 
@@ -29,8 +31,6 @@ from consumerd.handlers.builtin.records import encode_pieces
 from consumerd.handlers.dead_letter_progress import Receiver, ReplayProgress, Selection
 from consumerd.handlers.dead_letters import decode_letter
 from consumerd.operate.admin import write_durably
-from consumerd.spark.tables import files as table_files
-from consumerd.spark.tables.files import LocalFiles
 from consumerd.storage.archives import (
     ArchiveExport,
     ExportOptions,
@@ -46,7 +46,6 @@ from tests.simulation.disk import SimulatedDisk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 HERE = TopicPartition("t", 0, 0)
 ERRORS = (errno.EIO, errno.ENOSPC)
@@ -66,7 +65,7 @@ class Story:
     def __init__(self, seed: int, source: Path) -> None:
         self.disk = SimulatedDisk(random.Random(seed))
         self.files = SystemFiles(self.disk)
-        self.root = self.disk.path("/srv")
+        self.root = Path("/srv")
         self.disk.make_durable_directory(self.root)
         #: A log to export.
         self.source = source
@@ -85,7 +84,7 @@ class Story:
         return made
 
     def content(self, path: Path | str) -> bytes:
-        return self.disk.content(self.disk.path(str(path)))
+        return self.disk.content(Path(path))
 
     def names(self, path: Path) -> list[str]:
         return sorted(entry.name for entry in self.disk.forgetful.entries(path) if not entry.name.startswith("."))
@@ -188,7 +187,7 @@ def offsets(story: Story) -> None:
 
 
 def tables(story: Story) -> None:
-    files, table = LocalFiles(), "/srv/lake/bronze"
+    files, table = story.files, "/srv/lake/bronze"
 
     def holds(path: str, *any_of: bytes) -> Callable[[], None]:
         def check() -> None:
@@ -196,7 +195,7 @@ def tables(story: Story) -> None:
 
         return check
 
-    story.promise(lambda: files.make_folder(table), nothing)
+    story.promise(lambda: files.make_directory(table), nothing)
     story.promise(lambda: files.create(f"{table}/_table.json", b"owner" * 9), holds("_table.json", b"owner" * 9))
     one, two = b"one" * 9, b"two" * 9
     story.promise(lambda: files.replace(f"{table}/_schema.json", one), holds("_schema.json", one, two))
@@ -205,14 +204,15 @@ def tables(story: Story) -> None:
 
     def commit() -> None:
         """As `ParquetTable.commit`, with a folder that Spark writes and does not sync."""
-        files.make_folder(f"{table}/_staging")
-        fresh = story.disk.path(f"{table}/_staging/append-{next(names)}")
-        fresh.mkdir()
-        with (fresh / "part-0").open("xb") as file:
-            file.write(b"rows" * 9)
-        if not files.rename_folder(str(fresh), f"{table}/batch-0"):
-            (fresh / "part-0").unlink()
-            fresh.rmdir()
+        files.make_directory(f"{table}/_staging")
+        fresh = f"{table}/_staging/append-{next(names)}"
+        spark = story.disk.forgetful
+        spark.make_directory(fresh)
+        descriptor = spark.open(f"{fresh}/part-0", os.O_WRONLY | os.O_CREAT)
+        spark.append(descriptor, b"rows" * 9)
+        spark.close(descriptor)
+        if not files.rename_directory(fresh, f"{table}/batch-0"):
+            files.remove_tree(fresh)
 
     story.promise(commit, holds("batch-0/part-0", b"rows" * 9))
 
@@ -235,7 +235,6 @@ def played(name: str, source: Path, failing: int, error: int, seed: int) -> tupl
     with ExitStack() as stack:
         for patch in (*story.disk.patches(), mock.patch.object(dead_letter_progress, "_ROUNDS", 1)):
             stack.enter_context(patch)
-        stack.enter_context(story.disk.under(table_files))
         try:
             STORIES[name](story)
         except PromiseRepeated:

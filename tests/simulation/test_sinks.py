@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -117,7 +118,7 @@ def test_stops_where_the_directory_is_empty_though_offsets_are_committed() -> No
         world.until_ended(first)
         stored = world.read()
         assert sum(map(len, stored.values())) > 0
-        world.directory = world.disk.path("/srv/unmounted")
+        world.directory = Path("/srv/unmounted")
         world.produce_all()
         second = story.join("b")
         world.until_ended(second)

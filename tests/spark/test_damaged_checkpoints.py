@@ -170,8 +170,8 @@ def test_finds_a_full_disk_in_the_chain_of_java_causes(spark: SparkSession) -> N
 def test_names_our_own_file_on_a_full_disk(tmp_path: Path) -> None:
     import resource
 
+    from consumerd.base.files import SystemFiles
     from consumerd.spark.failures import declared_errors
-    from consumerd.spark.tables.files import LocalFiles
 
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
@@ -180,7 +180,7 @@ def test_names_our_own_file_on_a_full_disk(tmp_path: Path) -> None:
             pytest.raises(FileFailedError, match=f"{tmp_path}/began.json cannot be read or written"),
             declared_errors(),
         ):
-            LocalFiles().create(f"{tmp_path}/began.json", b"x" * 100)
+            SystemFiles().create(f"{tmp_path}/began.json", b"x" * 100)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert list(tmp_path.iterdir()) == []

@@ -93,7 +93,7 @@ class Crash(Exception):  # noqa: N818 - it is none of ours
 class CrashingFiles:
     """Operations on files until the process dies before, or right after, one that changes something."""
 
-    CHANGES = ("create", "replace", "rename_folder", "make_folder", "remove")
+    CHANGES = ("create", "replace", "rename_directory", "make_directory", "remove_tree")
 
     def __init__(self, inner: Any, at: int) -> None:
         self._inner = inner
@@ -186,18 +186,18 @@ def test_tables_work_on_hadoop_file_systems(spark: SparkSession, tmp_path: Path)
     files.replace(f"{root}/a", b"third")
     assert files.read(f"{root}/a") == b"third"
     assert files.read(f"{root}/b") is None
-    files.make_folder(f"{root}/from/deep")
-    files.make_folder(f"{root}/to")
-    assert not files.rename_folder(f"{root}/from", f"{root}/to")
-    assert files.rename_folder(f"{root}/from", f"{root}/other")
-    assert [(each.name, each.is_folder) for each in files.entries(root)] == [
+    files.make_directory(f"{root}/from/deep")
+    files.make_directory(f"{root}/to")
+    assert not files.rename_directory(f"{root}/from", f"{root}/to")
+    assert files.rename_directory(f"{root}/from", f"{root}/other")
+    assert [(each.name, each.is_directory) for each in files.entries(root)] == [
         ("a", False),
         ("other", True),
         ("to", True),
     ]
-    assert files.entries(f"{root}/nowhere") == []
-    files.remove(f"{root}/other")
-    files.remove(f"{root}/other")
+    assert files.entries(f"{root}/nowhere", missing_ok=True) == []
+    files.remove_tree(f"{root}/other")
+    files.remove_tree(f"{root}/other")
     assert not files.exists(f"{root}/other")
     with pytest.raises(TablePathError, match="in an object store"):
         open_table(spark, "s3a://bucket/table")

@@ -62,7 +62,7 @@ def write_report(spark: SparkSession, pipeline: PipelineSpec, results: Mapping[s
                 steps={name: result.as_json() for name, result in results.items() if name != "reconcile"},
             )
         )
-        files.make_folder(path.rpartition("/")[0])
+        files.make_directory(path.rpartition("/")[0])
         files.replace(path, text.encode())
     return ReportResult(pipeline.name, path)
 

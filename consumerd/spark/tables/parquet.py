@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from consumerd.spark.tables.files import FileEntry
+    from consumerd.base.files import FileEntry
 
 _WRITING: Final = {
     "compression": "zstd",  # half the size of snappy at the same speed of reading
@@ -98,20 +98,20 @@ class ParquetTable(BatchTable):
     def _take_over(self, staging: str) -> int:
         """Clean up after earlier processes at the first write; returns the last batch that they wrote, or -1."""
         # A rename that a killed process did not sync must not vanish once the checkpoint continues.
-        self.files.settle(self.path)
-        for entry in self.files.entries(staging):
+        self.files.sync_directory(self.path)
+        for entry in self.files.entries(staging, missing_ok=True):
             if entry.name.startswith(_APPEND):
-                self.files.remove(f"{staging}/{entry.name}")
+                self.files.remove_tree(f"{staging}/{entry.name}")
         self._found = max((folder.last for folder in self.folders()), default=-1)
         return self._found
 
     def commit(self, rows: DataFrame, fresh: str, name: str) -> bool:
         """Write `rows` to the folder `fresh`, then call it `name`; False where another folder of that name is first."""
-        self.files.make_folder(fresh.rpartition("/")[0])
+        self.files.make_directory(fresh.rpartition("/")[0])
         rows.write.options(**_WRITING).parquet(self.url(fresh))
-        if self.files.rename_folder(fresh, f"{self.path}/{name}"):
+        if self.files.rename_directory(fresh, f"{self.path}/{name}"):
             return True
-        self.files.remove(fresh)
+        self.files.remove_tree(fresh)
         return False
 
     def url(self, path: str) -> str:
@@ -120,7 +120,9 @@ class ParquetTable(BatchTable):
 
     def folders(self) -> list[BatchFolder]:
         """Directories of batches, including those that compaction has replaced."""
-        return parse_folders(entry.name for entry in self.files.entries(self.path) if entry.is_folder)
+        return parse_folders(
+            entry.name for entry in self.files.entries(self.path, missing_ok=True) if entry.is_directory
+        )
 
     def slices(self) -> list[Slice]:
         """The slices to read for all batches, each once."""
@@ -229,9 +231,9 @@ def compact(table: ParquetTable, target_bytes: int, keep_seconds: float) -> Comp
         raise ValueError(f"target_bytes = {target_bytes} is not positive")
     schema = table.schema()
     staging = f"{table.path}/{STAGING}"
-    for entry in table.files.entries(staging):
+    for entry in table.files.entries(staging, missing_ok=True):
         if entry.name.startswith(_COMPACT):
-            table.files.remove(f"{staging}/{entry.name}")
+            table.files.remove_tree(f"{staging}/{entry.name}")
     before = _weigh(table, table.slices())
     merged = 0
     for group in plan(before, target_bytes):
@@ -253,26 +255,26 @@ def compact(table: ParquetTable, target_bytes: int, keep_seconds: float) -> Comp
 def _weigh(table: ParquetTable, slices: Iterable[Slice]) -> list[SizedSlice]:
     weighed = []
     for each in slices:
-        entries = table.files.entries(f"{table.path}/{each.folder.name}")
+        entries = table.files.entries(f"{table.path}/{each.folder.name}", sized=True)
         sizes = [entry.size for entry in entries if _is_data(entry)]
         weighed.append(SizedSlice(each, len(sizes), sum(sizes)))
     return weighed
 
 
 def _is_data(entry: FileEntry) -> bool:
-    return not entry.is_folder and entry.name[:1] not in "._"
+    return not entry.is_directory and entry.name[:1] not in "._"
 
 
 def _remove_covered(table: ParquetTable, keep_seconds: float) -> int:
     """Remove folders that others cover, if those are old enough; how many."""
     folders = table.folders()
-    changed = {entry.name: entry.changed for entry in table.files.entries(table.path)}
+    changed = {entry.name: entry.changed for entry in table.files.entries(table.path, sized=True)}
     used = [each.folder for each in resolve(folders)]
     limit = time.time() - keep_seconds
     removed = 0
     for folder in covered(folders):
         over = [each for each in used if each.first <= folder.last and folder.first <= each.last]
         if all(changed.get(each.name, limit + 1) <= limit for each in over):
-            table.files.remove(f"{table.path}/{folder.name}")
+            table.files.remove_tree(f"{table.path}/{folder.name}")
             removed += 1
     return removed

@@ -20,7 +20,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from consumerd.spark.tables.errors import TableCorruptError, TableOwnedError, TableSchemaError
 
 if TYPE_CHECKING:
-    from consumerd.spark.tables.files import Files
+    from consumerd.base.files import Files
 
 SCHEMA_FILE: Final = "_schema.json"
 #: The column with the batch of each row.
@@ -81,7 +81,7 @@ def claim(files: Files, table: str, *, kind: str, writer: str) -> None:
     path = f"{table}/{OWNER_FILE}"
     data = files.read(path)
     if data is None:
-        files.make_folder(table)
+        files.make_directory(table)
         text = json.dumps({"consumerd_table": _VERSION, "kind": kind, "writer": writer}) + "\n"
         if files.create(path, text.encode()):
             return

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from consumerd.base.files import Files, SystemFiles
 from consumerd.spark import checkpoints
 from consumerd.spark.checkpoints import CheckpointError, CheckpointLockedError, OffsetLog, locked
-from consumerd.spark.tables.files import Files, LocalFiles
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,7 @@ def offsets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OffsetLog:
     """The log of a checkpoint on this machine, which needs no Spark to be found."""
 
     def locate(spark: Any, path: str, *, renames: bool) -> tuple[str, Files]:
-        return path, LocalFiles()
+        return path, SystemFiles()
 
     monkeypatch.setattr(checkpoints, "locate", locate)
     (tmp_path / "offsets").mkdir()

@@ -6,9 +6,9 @@ import pytest
 from pyspark.errors import PySparkException
 
 from consumerd.base.errors import BrokerError, ConsumerdError, ExitCode, NotFoundError
+from consumerd.base.files import SystemFiles
 from consumerd.member.fetch.errors import BrokerUnknownError
 from consumerd.spark.failures import FileFailedError, SparkFailedError, declared, declared_errors
-from consumerd.spark.tables.files import LocalFiles
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,7 +83,7 @@ def test_reports_an_unwritable_directory_in_one_sentence(tmp_path: Path) -> None
     (tmp_path / "lake").write_text("a file")
     sentence = "/lake/bronze cannot be read or written .Not a directory.: check"
     with pytest.raises(FileFailedError, match=sentence) as caught, declared_errors():
-        LocalFiles().make_folder(f"{tmp_path}/lake/bronze")
+        SystemFiles().make_directory(f"{tmp_path}/lake/bronze")
     assert caught.value.exit_code is ExitCode.SPARK
     with pytest.raises(BrokenPipeError), declared_errors():
         raise BrokenPipeError(32, "Broken pipe")

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from consumerd.base.files import SystemFiles
 from consumerd.spark.progress import (
     BatchProgress,
     ProgressHistory,
@@ -18,7 +19,6 @@ from consumerd.spark.progress import (
     measure,
     source_metrics,
 )
-from consumerd.spark.tables.files import LocalFiles
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,7 +107,7 @@ def test_lag_is_never_negative() -> None:
 
 @pytest.fixture
 def log(tmp_path: Path) -> ProgressLog:
-    return ProgressLog(LocalFiles(), f"{tmp_path}/deep/land.ndjson", max_batches=64)
+    return ProgressLog(SystemFiles(), f"{tmp_path}/deep/land.ndjson", max_batches=64)
 
 
 def test_reads_batches_as_written(log: ProgressLog) -> None:
@@ -192,7 +192,7 @@ def test_a_failed_write_costs_no_batch(tmp_path: Path, capsys: pytest.CaptureFix
     (tmp_path / "folder").write_text("a file")
     query: Any = Query()
     query.run(1)
-    ProgressRecorder(query, ProgressLog(LocalFiles(), f"{tmp_path}/folder/land.ndjson")).poll()
+    ProgressRecorder(query, ProgressLog(SystemFiles(), f"{tmp_path}/folder/land.ndjson")).poll()
     assert "progress_write_failed" in capsys.readouterr().out
 
 

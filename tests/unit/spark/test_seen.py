@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from consumerd.base.files import SystemFiles
 from consumerd.spark.seen import OffsetStretch, SeenLog, SeenOffsets, SeenPartition, merge
-from consumerd.spark.tables.files import LocalFiles
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,12 +51,12 @@ def test_rejects_an_invalid_state(data: bytes) -> None:
 
 
 def test_a_retried_batch_starts_from_the_state_before_it(tmp_path: Path) -> None:
-    log = SeenLog(LocalFiles(), str(tmp_path / "seen"))
+    log = SeenLog(SystemFiles(), str(tmp_path / "seen"))
     assert log.before(0) == SeenOffsets()
     states = [SeenOffsets({A: [(0, batch + 1)]}) for batch in range(9)]
     for batch, state in enumerate(states):
         log.store(batch, state)
-    again = SeenLog(LocalFiles(), str(tmp_path / "seen"))
+    again = SeenLog(SystemFiles(), str(tmp_path / "seen"))
     assert (again.before(8), again.before(9)) == (states[7], states[8])
     assert again.before(3) is None
     assert len(list((tmp_path / "seen").iterdir())) == 5

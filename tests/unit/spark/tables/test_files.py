@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from consumerd.base.files import SystemFiles
 from consumerd.spark.tables.errors import TableCorruptError, TableOwnedError
-from consumerd.spark.tables.files import LocalFiles
 from consumerd.spark.tables.schema import claim
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def test_creates_a_name_once(tmp_path: Path) -> None:
-    files = LocalFiles()
+    files = SystemFiles()
     assert files.create(str(tmp_path / "a"), b"first")
     assert not files.create(str(tmp_path / "a"), b"second")
     assert files.read(str(tmp_path / "a")) == b"first"
@@ -23,30 +23,30 @@ def test_creates_a_name_once(tmp_path: Path) -> None:
     assert files.read(str(tmp_path / "a")) == b"third"
     assert files.read(str(tmp_path / "b")) is None
     assert [entry.name for entry in files.entries(str(tmp_path))] == ["a"]
-    assert files.entries(str(tmp_path / "nowhere")) == []
+    assert files.entries(str(tmp_path / "nowhere"), missing_ok=True) == []
 
 
 @pytest.mark.parametrize("taken_by", [[], ["x"]])
 def test_never_renames_a_directory_onto_or_into_another(tmp_path: Path, taken_by: list[str]) -> None:
-    files = LocalFiles()
-    files.make_folder(str(tmp_path / "deep/er/from"))
+    files = SystemFiles()
+    files.make_directory(str(tmp_path / "deep/er/from"))
     (tmp_path / "deep/er/from/x").write_text("new")
     (tmp_path / "to").mkdir()
     for name in taken_by:
         (tmp_path / "to" / name).write_text("old")
-    assert not files.rename_folder(str(tmp_path / "deep/er/from"), str(tmp_path / "to"))
+    assert not files.rename_directory(str(tmp_path / "deep/er/from"), str(tmp_path / "to"))
     assert sorted(each.name for each in (tmp_path / "to").iterdir()) == taken_by
-    assert files.rename_folder(str(tmp_path / "deep/er/from"), str(tmp_path / "other"))
+    assert files.rename_directory(str(tmp_path / "deep/er/from"), str(tmp_path / "other"))
     assert (tmp_path / "other/x").read_text() == "new"
     with pytest.raises(FileNotFoundError):
-        files.rename_folder(str(tmp_path / "nowhere"), str(tmp_path / "third"))
-    files.remove(str(tmp_path / "other"))
-    files.remove(str(tmp_path / "other"))
+        files.rename_directory(str(tmp_path / "nowhere"), str(tmp_path / "third"))
+    files.remove_tree(str(tmp_path / "other"))
+    files.remove_tree(str(tmp_path / "other"))
     assert not files.exists(str(tmp_path / "other"))
 
 
 def test_table_has_one_owner(tmp_path: Path) -> None:
-    files = LocalFiles()
+    files = SystemFiles()
     table = str(tmp_path / "t")
     for _ in range(2):
         claim(files, table, kind="parquet", writer="one")
