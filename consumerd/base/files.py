@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 StrPath = str | Path
 
@@ -215,6 +215,26 @@ class OsSystemCalls:
 _NO_WAIT: int | None = getattr(os, "RWF_NOWAIT", None)  # Linux
 
 
+class Refusals:
+    """Around calls that are to `verb` a file: an OSError goes to `refuse`, which may raise another one.
+
+    A class, since a generator takes as long as a small write.
+    """
+
+    __slots__ = ("_path", "_refuse", "_verb")
+
+    def __init__(self, refuse: Callable[[str, StrPath, OSError], None], verb: str, path: StrPath) -> None:
+        self._refuse = refuse
+        self._verb = verb
+        self._path = path
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, OSError):
+            self._refuse(self._verb, self._path, error)
+
+
 class SystemFiles:
     """`Files` of the operating system, with those operations that only a POSIX file system has: `rename` is atomic.
 
@@ -327,7 +347,7 @@ class SystemFiles:
 
     def make_directory(self, path: StrPath) -> None:
         with self._errors("create", path):
-            missing, there = [], Path(path)
+            missing, there = [], _as_path(path)
             while not self.system.is_directory(there):
                 missing.append(there)
                 there = there.parent
@@ -437,7 +457,7 @@ class SystemFiles:
             self.system.sync(fd)
 
     def _sync_parent(self, path: StrPath) -> None:
-        self._sync(Path(path).parent, os.O_DIRECTORY)
+        self._sync(_as_path(path).parent, os.O_DIRECTORY)
 
     def _sync_tree(self, path: Path) -> None:
         for entry in self.system.entries(path):
@@ -455,18 +475,17 @@ class SystemFiles:
         finally:
             self.system.close(fd)
 
-    @contextlib.contextmanager
-    def _errors(self, verb: str, path: StrPath) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            self._refuse(verb, path, error)
-            raise
+    def _errors(self, verb: str, path: StrPath) -> Refusals:
+        return Refusals(self._refuse, verb, path)
 
     def _refuse(self, verb: str, path: StrPath, error: OSError) -> None:
         """Raise another error for one of a call that was to `verb` a file, or let it name the file."""
         if error.filename is None:  # calls with a descriptor do not know it
             error.filename = str(path)
+
+
+def _as_path(path: StrPath) -> Path:
+    return path if isinstance(path, Path) else Path(path)
 
 
 def write_all(system: SystemCalls, fd: int, data: bytes, position: int) -> int:

@@ -15,13 +15,13 @@ import errno
 import os
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from consumerd.base.files import SystemFiles, read_all, write_all
+from consumerd.base.files import Refusals, SystemFiles, read_all, write_all
 from consumerd.storage.log.errors import DirectoryInUseError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from consumerd.base.files import StrPath, SystemCalls
 
@@ -100,7 +100,7 @@ class OsSegmentFile:
                 self._system.truncate(self._fd, position)
                 raise
         except OSError as error:
-            raise _refused("append to", self._path, error) from error
+            _refuse("append to", self._path, error)
 
     def truncate(self, size: int) -> None:
         """Cut the file and make the cut durable."""
@@ -165,21 +165,16 @@ class OsFiles(SystemFiles):
         self.replace(path, pieces)
 
     def _refuse(self, verb: str, path: StrPath, error: OSError) -> None:
-        if isinstance(error, BlockingIOError):
-            raise DirectoryInUseError(
-                f"the log directory {path} is in use by another broker process; stop it or choose another one"
-            ) from error
-        raise _refused(verb, path, error) from error
+        _refuse(verb, path, error)
 
 
-@contextlib.contextmanager
-def _refusals(verb: str, path: Path) -> Iterator[None]:
-    """Turn the operating system's error into a StorageError that names the file."""
-    try:
-        yield
-    except OSError as error:
-        raise _refused(verb, path, error) from error
+def _refusals(verb: str, path: Path) -> Refusals:
+    return Refusals(_refuse, verb, path)
 
 
-def _refused(verb: str, path: StrPath, error: OSError) -> StorageError:
-    return StorageError(f"cannot {verb} {path}: {error.strerror or error}")
+def _refuse(verb: str, path: StrPath, error: OSError) -> NoReturn:
+    if isinstance(error, BlockingIOError):
+        raise DirectoryInUseError(
+            f"the log directory {path} is in use by another broker process; stop it or choose another one"
+        ) from error
+    raise StorageError(f"cannot {verb} {path}: {error.strerror or error}") from error
