@@ -31,6 +31,7 @@ from consumerd.handlers.builtin.records import encode_pieces
 from consumerd.handlers.dead_letter_progress import Receiver, ReplayProgress, Selection
 from consumerd.handlers.dead_letters import decode_letter
 from consumerd.operate.admin import write_durably
+from consumerd.storage import LogManager, LogSettings, OsFiles, StorageError
 from consumerd.storage.archives import (
     ArchiveExport,
     ExportOptions,
@@ -176,6 +177,42 @@ def export(story: Story) -> None:
     story.promise(run, check)
 
 
+def log(story: Story) -> None:
+    """As a broker that starts again after an error."""
+    folder, files = story.root / "log", OsFiles(story.disk)
+    running: list[LogManager] = []
+
+    def start() -> LogManager:
+        manager = LogManager(folder, files, lambda topic: LogSettings(segment_bytes=60))
+        manager.open(0.0)
+        return manager
+
+    def append(number: int) -> None:
+        manager = running.pop() if running else start()
+        try:
+            made, _ = manager.get_or_create("t", 0, 0.0)
+            if made.roll_due(0.0):
+                made.roll(0.0)
+            made.append(encode_message_set([b"%d" % number * 9]), 1, 0.0)
+            made.flush(0.0)
+        except StorageError:
+            manager.abandon()
+            raise
+        running.append(manager)
+
+    def stored() -> list[bytes]:
+        segments = sorted((folder / "t-0" / name) for name in story.names(folder / "t-0"))
+        found = b"".join(story.content(segment) for segment in segments if segment.suffix == ".kafka")
+        return list(decode_batch(found, 0).payloads)
+
+    for number in range(4):
+
+        def check(number: int = number) -> None:
+            assert b"%d" % number * 9 in stored()
+
+        story.promise(lambda number=number: append(number), check)  # type: ignore[misc]
+
+
 def offsets(story: Story) -> None:
     """As the backup that a command makes before it changes offsets, and `offsets export --output`."""
     path, text = story.root / "offsets", "/consumers/g/offsets/t/0-0:1234567\n" * 3
@@ -225,6 +262,7 @@ STORIES: dict[str, Callable[[Story], None]] = {
     "export": export,
     "tables": tables,
     "offsets": offsets,
+    "log": log,
 }
 
 

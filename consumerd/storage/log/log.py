@@ -10,6 +10,7 @@ roll or a deletion. Two locks: `_writing` orders appends, rolls and deletions an
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from bisect import bisect_right
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from consumerd.storage.log.retention import DeletePolicy
 
 _start_of = attrgetter("start")
+#: Bytes that are written again at once after a failed sync.
+_PIECE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +172,21 @@ class Log:
             last.file.sync()
         except StorageError as error:
             self._failed = FlushFailedError(f"{error}; the log {self.name} must be checked: restart the broker")
+            self._write_again(last)
             raise self._failed from error
         with self._writing:
             last.flushed = size
             self._unflushed -= messages
             self._last_flush = now
+
+    def _write_again(self, last: Segment) -> None:
+        """Write what is not flushed once more, for the sync of the next start.
+
+        The kernel takes it for written and still reads it to that start, whose sync would succeed without it.
+        """
+        with self._writing, contextlib.suppress(StorageError):
+            for start in range(last.flushed, last.size, _PIECE):
+                last.file.write_at(start, last.file.read_at(start, min(_PIECE, last.size - start)))
 
     def clean(self, now: float, now_ms: int) -> list[str]:
         """Delete the segments that retention does not keep; return the file names.
