@@ -15,7 +15,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -163,6 +162,10 @@ class SystemCalls(Protocol):
 
     def unlock(self, fd: int) -> None: ...
 
+    def unique_name(self) -> str:
+        """A name that no other process uses."""
+        ...
+
     def cached(self, fd: int, position: int) -> bool:
         """Whether the byte at `position` can be read without the disk; True where the system cannot tell."""
         ...
@@ -199,6 +202,9 @@ class OsSystemCalls:
 
     def unlock(self, fd: int) -> None:
         fcntl.flock(fd, fcntl.LOCK_UN)
+
+    def unique_name(self) -> str:
+        return os.urandom(8).hex()
 
     def cached(self, fd: int, position: int) -> bool:
         if _NO_WAIT is None:
@@ -366,7 +372,7 @@ class SystemFiles:
 
     def make_unique_directory(self, parent: StrPath, prefix: str) -> Path:
         """Make a directory in `parent` whose name no other writer ever uses. Its name is not durable."""
-        path = Path(parent, f"{prefix}{secrets.token_hex(8)}")
+        path = Path(parent, f"{prefix}{self.system.unique_name()}")
         with self._errors("create", path):
             self.system.make_directory(path)
         return path
@@ -421,7 +427,7 @@ class SystemFiles:
     @contextlib.contextmanager
     def _written(self, path: StrPath, pieces: Iterable[bytes], partial: StrPath | None = None) -> Iterator[StrPath]:
         """A file beside `path` with these bytes, which are durable. It is removed after an error."""
-        fresh = partial or Path(path).with_name(f"._{secrets.token_hex(8)}")
+        fresh = partial or Path(path).with_name(f"._{self.system.unique_name()}")
         try:
             self._write(fresh, pieces)
             yield fresh

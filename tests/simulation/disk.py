@@ -1,7 +1,7 @@
 """The disk of a simulated machine, which its processes share: `tests.support.forgetful_disk` with time.
 
     disk = SimulatedDisk(random.Random(1))
-    FilesHandler.on(SystemFiles(disk), Path("/data"))  # while `disk.patches()` are active
+    FilesHandler.on(SystemFiles(disk), Path("/data"))
 
 Strategy: the product's own order of calls is what runs, on a disk in memory. Every call is a step: a thread of a
 simulated process pauses before it (`tests.simulation.threads`), so each takes its time and may be the last one. A write
@@ -16,7 +16,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from consumerd.base import files
 from consumerd.handlers import dead_letter_files
 from tests.simulation.threads import current_work
 from tests.support.forgetful_disk import ForgetfulDisk
@@ -58,9 +57,8 @@ class SimulatedDisk:
         self._held: dict[int, tuple[int, ProcessLoop | None]] = {}
 
     def patches(self) -> list[Any]:
-        """What lets unique names be those of the seed, and waiting for a lock take virtual time."""
+        """What lets `FileDeadLetters` wait for a lock in virtual time."""
         return [
-            mock.patch.object(files, "secrets", _Names(self._rng)),
             mock.patch.object(dead_letter_files, "time", _Time()),
             mock.patch.object(dead_letter_files, "threading", SimpleNamespace(Lock=_ThreadLock)),
         ]
@@ -107,6 +105,9 @@ class SimulatedDisk:
 
         return stepping
 
+    def unique_name(self) -> str:
+        return self.forgetful.unique_name()
+
     def close(self, descriptor: int) -> None:
         self._held = {file: holder for file, holder in self._held.items() if holder[0] != descriptor}
         self.forgetful.close(descriptor)
@@ -139,16 +140,6 @@ class SimulatedDisk:
     def unlock(self, descriptor: int) -> None:
         self.step("flock")
         self._held.pop(self.forgetful.status(descriptor).st_ino, None)
-
-
-class _Names:
-    """Stands for `secrets`: the same names in each run of a seed."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
-
-    def token_hex(self, size: int) -> str:
-        return self._rng.randbytes(size).hex()
 
 
 class _Time:

@@ -41,7 +41,7 @@ class SinkWorld(RowsWorld):
         super().__init__(seed, round_trip=round_trip)
         self.disk = SimulatedDisk(random.Random(f"disk/{seed}"))
         self.directory = Path("/srv/data")
-        self._patches += [*self.disk.patches(), mock.patch.object(files, "_LINES", _LINES)]
+        self._patches.append(mock.patch.object(files, "_LINES", _LINES))
 
     def sink(self) -> Handler:
         return FilesHandler.on(SystemFiles(self.disk), self.directory)

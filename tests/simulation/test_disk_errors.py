@@ -13,7 +13,7 @@ import itertools
 import json
 import os
 import random
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -270,9 +270,7 @@ def played(name: str, source: Path, failing: int, error: int, seed: int) -> tupl
     """The call that failed, None if there are fewer; and whether a promise was refused."""
     story, refused = Story(seed, source), False
     story.disk.forgetful.fail_after(failing, error)
-    with ExitStack() as stack:
-        for patch in (*story.disk.patches(), mock.patch.object(dead_letter_progress, "_ROUNDS", 1)):
-            stack.enter_context(patch)
+    with mock.patch.object(dead_letter_progress, "_ROUNDS", 1):
         try:
             STORIES[name](story)
         except PromiseRepeated:

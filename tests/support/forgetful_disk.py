@@ -334,6 +334,9 @@ class ForgetfulDisk:
     def unlock(self, fd: int) -> None:
         self._node(fd).locked_by = None
 
+    def unique_name(self) -> str:
+        return self._rng.randbytes(8).hex()
+
     def cached(self, fd: int, position: int) -> bool:
         self._check()
         return True
