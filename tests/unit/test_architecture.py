@@ -120,9 +120,9 @@ def test_rooms_name_all_of_their_files_in_reading_order(package: str) -> None:
 
 def test_each_room_names_its_files() -> None:
     """A stranger begins with a room's `__init__`. One with a file for each command needs no order."""
-    rooms = [
-        path for path in sorted((ROOT / "consumerd").glob("*/__init__.py")) if len([*path.parent.glob("*.py")]) > 3
-    ]
+    package = ROOT / "consumerd"
+    folders = [*package.glob("*/__init__.py"), *package.glob("*/*/__init__.py")]
+    rooms = [path for path in sorted(folders) if len([*path.parent.glob("*.py")]) > 3]
     assert len(rooms) > 20
     silent = {path.parent.name for path in rooms if "Files in reading order: " not in path.read_text()}
     assert silent == {"cli"}
@@ -133,3 +133,10 @@ def test_paths_in_guides_to_the_code_exist(document: str) -> None:
     paths = re.findall(r"`((?:consumerd|tests|docs)/[\w/.-]*\w/?)(?:::\w+)?`", (ROOT / document).read_text())
     assert paths
     assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_one_module_makes_files_durable() -> None:
+    """Another one would not be simulated on a disk that fails: add what is missing to `consumerd.base.files`."""
+    calls = re.compile(r"\b(?:os\.(?:f(?:data)?sync|rename|renames|replace|link|O_DIRECTORY)|F_FULLFSYNC)\b")
+    users = [path for path in (ROOT / "consumerd").rglob("*.py") if calls.search(path.read_text())]
+    assert users == [ROOT / "consumerd" / "base" / "files.py"]
