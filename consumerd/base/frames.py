@@ -10,8 +10,8 @@ The threshold is therefore set to 0 and restored by iterators written in C, betw
 from __future__ import annotations
 
 import gc
+import os
 import sys
-import sysconfig
 from itertools import starmap, tee
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Where consumerd is; and where Python is, with the names of its folders of installed packages.
 OURS: Final = f"{Path(__file__).parents[1]}/"
-_PYTHON: Final = ("<frozen", *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib")))
+_PYTHON: Final = ("<frozen", f"{Path(os.__file__).parent}/")
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 

@@ -20,7 +20,9 @@ Easy to miss:
   breaks every JVM member's rebalance.
 """
 
-from consumerd.group import events
+from typing import TYPE_CHECKING
+
+from consumerd.base.lazy import lazy_names
 from consumerd.group.assignment import (
     Assignment,
     Stream,
@@ -35,6 +37,11 @@ from consumerd.group.assignors import Spelling
 from consumerd.group.membership import ZooKeeperMember
 from consumerd.group.membership_tables import Hold, Link, MembershipSettings, Phase
 from consumerd.group.rules import GroupRules, Topics, V07Rules, V08Rules
+
+if TYPE_CHECKING:
+    from consumerd.group.membership import ZooKeeperMember
+else:
+    __getattr__ = lazy_names(__name__, {"consumerd.group.membership": "ZooKeeperMember"})
 
 __all__ = [
     "Assignment",
@@ -52,7 +59,6 @@ __all__ = [
     "ZooKeeperMember",
     "assign",
     "assign_topic",
-    "events",
     "java_order",
     "partitions_of",
     "topic_assignment",

@@ -6,7 +6,7 @@ Strategy: as in `tests.simulation.planted`.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from consumerd.base.files import SystemFiles

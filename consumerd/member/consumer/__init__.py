@@ -32,8 +32,6 @@ Easy to miss:
 from typing import TYPE_CHECKING
 
 from consumerd.base.lazy import lazy_names
-from consumerd.member.consumer.backends import GroupBackend, V07Backend
-from consumerd.member.consumer.consumer import GroupConsumer
 from consumerd.member.consumer.errors import (
     ConnectorStateError,
     ConsumerTimeoutError,
@@ -47,9 +45,11 @@ from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.member.consumer.stats import ConsumerStats
 
 if TYPE_CHECKING:
+    from consumerd.member.consumer.backends import GroupBackend, V07Backend
     from consumerd.member.consumer.backends_v08 import ClusterBackend, V08Backend
     from consumerd.member.consumer.config import ConsumerConfig
     from consumerd.member.consumer.connector import ConsumerConnector
+    from consumerd.member.consumer.consumer import GroupConsumer
     from consumerd.member.consumer.coordinated import CoordinatedConsumer
     from consumerd.member.consumer.fixed import FixedConsumer
     from consumerd.member.consumer.simple import (
@@ -67,9 +67,11 @@ else:
     __getattr__ = lazy_names(
         __name__,
         {
+            "consumerd.member.consumer.backends": "GroupBackend V07Backend",
             "consumerd.member.consumer.backends_v08": "ClusterBackend V08Backend",
             "consumerd.member.consumer.config": "ConsumerConfig",
             "consumerd.member.consumer.connector": "ConsumerConnector",
+            "consumerd.member.consumer.consumer": "GroupConsumer",
             "consumerd.member.consumer.coordinated": "CoordinatedConsumer",
             "consumerd.member.consumer.fixed": "FixedConsumer",
             "consumerd.member.consumer.simple": (

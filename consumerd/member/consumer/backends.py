@@ -7,43 +7,25 @@ cluster follows their leaders by METADATA; ZooKeeper only names the first broker
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from consumerd.group import V07Rules
+from consumerd.member.consumer.protocols import Fetching, FetchOwner
 from consumerd.member.consumer.snapshot import V07SnapshotReader
-from consumerd.member.fetch import FetchListener, FetchPool, V07Brokers
+from consumerd.member.fetch import FetchPool, V07Brokers
 from consumerd.member.offsets import OffsetSettings, make_store
 from consumerd.net.cluster import BrokerDirectory, TreeName
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable
     from random import Random
 
-    from consumerd.base.ports import Clock, ZooKeeper
+    from consumerd.base.ports import ZooKeeper
     from consumerd.group import GroupRules
-    from consumerd.member.consumer.protocols import PartitionPool
-    from consumerd.member.consumer.settings import ConsumerSettings
     from consumerd.member.consumer.snapshot import SnapshotReader
-    from consumerd.member.fetch import ByteBudget
     from consumerd.member.offsets import OffsetStore
     from consumerd.member.offsets.guards import Ownership
     from consumerd.net import Connector
-
-
-class Fetching(NamedTuple):
-    """A pool, what has to run for it, beside the member, and what counts the registered brokers (None: not known)."""
-
-    pool: PartitionPool
-    works: list[Callable[[], Coroutine[None, None, None]]]
-    brokers: Callable[[], int | None]
-
-
-class FetchOwner(FetchListener, Protocol):
-    """The member for which partitions are fetched, and which is notified of resets and skipped messages."""
-
-    settings: ConsumerSettings
-    clock: Clock
-    budget: ByteBudget
 
 
 class GroupBackend(Protocol):

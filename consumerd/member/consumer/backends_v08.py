@@ -1,6 +1,7 @@
 """The parts of a member that differ by Kafka version, for Kafka 0.8 and later (`consumerd.member.consumer.backends`).
 
-Strategy: a module of its own, which a member of 0.7 never imports.
+Strategy: a module of its own, which a member of 0.7 never imports. A member of a group in Kafka imports nothing of
+ZooKeeper with it.
 """
 
 from __future__ import annotations
@@ -8,18 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consumerd.group import V08Rules
-from consumerd.member.consumer.backends import Fetching, FetchOwner
-from consumerd.member.consumer.snapshot import V08SnapshotReader
+from consumerd.member.consumer.protocols import Fetching, FetchOwner
 from consumerd.member.fetch import FetchPool
 from consumerd.member.fetch.v08.brokers import V08Brokers
 from consumerd.member.offsets import OffsetSettings, make_store
-from consumerd.net.cluster import TopicNodes, TreeName, V08BrokerDirectory
+from consumerd.net import cluster
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from random import Random
 
     from consumerd.base.ports import ZooKeeper
+    from consumerd.member.consumer.snapshot import SnapshotReader
     from consumerd.member.offsets import Membership, OffsetStore
     from consumerd.member.offsets.guards import Ownership
     from consumerd.net.client import ClusterClient
@@ -32,8 +33,6 @@ class V08Backend:
     `SSL`, ...); None leaves it the brokers that it was made with. `offsets`: by default in ZooKeeper.
     """
 
-    reader = V08SnapshotReader
-
     def __init__(
         self,
         client: ClusterClient,
@@ -45,16 +44,23 @@ class V08Backend:
         self._client = client
         self._protocol = protocol
         self._offsets = offsets or OffsetSettings("zookeeper")
-        self._topics: TopicNodes | None = None
+        self._topics: cluster.TopicNodes | None = None
         self.rules = rules or V08Rules()
+
+    @property
+    def reader(self) -> type[SnapshotReader]:
+        """The reader of the group's snapshots."""
+        from consumerd.member.consumer.snapshot import V08SnapshotReader  # noqa: PLC0415 - not of a group in Kafka
+
+        return V08SnapshotReader
 
     def fetching(self, zk: ZooKeeper, owner: FetchOwner, rng: Random) -> Fetching:
         """Return a pool that fetches from leaders. Brokers in ZooKeeper are watched: one of 0.7 ends the member."""
-        directory = V08BrokerDirectory(zk, clock=owner.clock)
+        directory = cluster.V08BrokerDirectory(zk, clock=owner.clock)
         protocol = self._protocol
         if protocol is not None:
             directory.subscribe(lambda _: self._client.begin_with(directory.addresses(protocol)))
-        self._topics = TopicNodes(zk, owner.clock)
+        self._topics = cluster.TopicNodes(zk, owner.clock)
         pool = FetchPool(V08Brokers(self._client, owner.settings.fetch, owner.clock, rng, owner, self._topics))
         return Fetching(pool, [directory.run, pool.run], directory.count)
 
@@ -72,7 +78,7 @@ class V08Backend:
 
     def cluster(self, zk: ZooKeeper) -> Callable[[], Awaitable[str | None]]:
         """Return what tells the cluster's id; before 0.10.1 the name of the tree in ZooKeeper."""
-        tree = TreeName(zk)
+        tree = cluster.TreeName(zk)
 
         async def name() -> str | None:
             return self._client.metadata.cluster_id or await tree.read()

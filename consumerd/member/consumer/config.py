@@ -14,7 +14,7 @@ from consumerd.base.address import parse_addresses
 from consumerd.base.errors import ConfigError
 from consumerd.base.settings.group import CommitSection, GroupSection, RebalanceSection
 from consumerd.base.settings.kind import Kind, kind_of
-from consumerd.base.settings.processing import MAX_ANSWER_BYTES, DaemonSection, FetchSection
+from consumerd.base.settings.processing import DaemonSection, FetchSection
 from consumerd.base.settings.servers import KafkaSection, ZooKeeperSection
 from consumerd.base.settings.setting import BrokenRulesError, Seconds, SecondsOrZero
 from consumerd.group import MembershipSettings
@@ -26,7 +26,7 @@ from consumerd.member.consumer.settings import (
     make_fetch_settings,
 )
 from consumerd.member.offsets import OffsetSettings
-from consumerd.net.zk import Session
+from consumerd.net import zk
 from consumerd.wire.registry import RegistryError, check_name, configured_consumer_id, make_consumer_id
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from random import Random
 
     from consumerd.base.ports import Clock, SaslMechanism
-    from consumerd.member.fetch import FetchSettings
     from consumerd.net import ConnectionSettings
+    from consumerd.net.zk import Session
     from consumerd.wire.registry import Subscription
 
 
@@ -197,7 +197,7 @@ class ConsumerConfig:
 
     def session(self, *, clock: Clock, rng: Random) -> Session:
         """Return the ZooKeeper session, not started. Raises ConfigError."""
-        return Session(
+        return zk.Session(
             self.zookeeper,
             clock=clock,
             rng=rng,

@@ -6,13 +6,17 @@ from; the ZooKeeper session, and the membership of a group that a broker coordin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from consumerd.member.fetch import FetchListener
 
 if TYPE_CHECKING:
-    from collections.abc import Set
+    from collections.abc import Callable, Coroutine, Set
 
     from consumerd.base.partition import LogId, TopicPartition
-    from consumerd.member.fetch import Lane
+    from consumerd.base.ports import Clock
+    from consumerd.member.consumer.settings import ConsumerSettings
+    from consumerd.member.fetch import ByteBudget, Lane
     from consumerd.member.fetch.listener import FetchCounters
 
 
@@ -38,6 +42,22 @@ class PartitionPool(Protocol):
     async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]: ...
 
     async def log_end(self, partition: TopicPartition) -> int: ...
+
+
+class Fetching(NamedTuple):
+    """A pool, what has to run for it, beside the member, and what counts the registered brokers (None: not known)."""
+
+    pool: PartitionPool
+    works: list[Callable[[], Coroutine[None, None, None]]]
+    brokers: Callable[[], int | None]
+
+
+class FetchOwner(FetchListener, Protocol):
+    """The member for which partitions are fetched, and which is notified of resets and skipped messages."""
+
+    settings: ConsumerSettings
+    clock: Clock
+    budget: ByteBudget
 
 
 class Lease(Protocol):

@@ -6,7 +6,10 @@ Files in reading order: pool, fetcher, lane, budget, response, policies, log_cha
 event, errors.
 """
 
+from typing import TYPE_CHECKING
+
 from consumerd.base.budget import ByteBudget, Reservation
+from consumerd.base.lazy import lazy_names
 from consumerd.member.fetch.errors import (
     BrokerUnknownError,
     CorruptPartitionError,
@@ -20,8 +23,14 @@ from consumerd.member.fetch.lane import Lane
 from consumerd.member.fetch.listener import FetchCounters, FetchListener
 from consumerd.member.fetch.pool import FetchPool
 from consumerd.member.fetch.settings import BadMessagePolicy, FetchSettings, LogChangePolicy, ResetPolicy
-from consumerd.member.fetch.v07.brokers import V07Brokers
-from consumerd.member.fetch.v07.link import Directory
+
+if TYPE_CHECKING:
+    from consumerd.member.fetch.v07.brokers import V07Brokers
+    from consumerd.member.fetch.v07.link import Directory
+else:
+    __getattr__ = lazy_names(
+        __name__, {"consumerd.member.fetch.v07.brokers": "V07Brokers", "consumerd.member.fetch.v07.link": "Directory"}
+    )
 
 __all__ = [
     "BadMessagePolicy",

@@ -15,20 +15,24 @@ Easy to miss:
 from typing import TYPE_CHECKING
 
 from consumerd.base.lazy import lazy_names
-from consumerd.net.cluster.dialects import look_for_dialect, read_dialect, wait_for_dialect
-from consumerd.net.cluster.directory import BrokerDirectory, V08BrokerDirectory
-from consumerd.net.cluster.names import TreeName
-from consumerd.net.cluster.topic_nodes import TopicNodes
 
 if TYPE_CHECKING:
+    from consumerd.net.cluster.dialects import look_for_dialect, read_dialect, wait_for_dialect
+    from consumerd.net.cluster.directory import BrokerDirectory, V08BrokerDirectory
     from consumerd.net.cluster.groups import GroupReader, GroupView, LiveMember
+    from consumerd.net.cluster.names import TreeName
+    from consumerd.net.cluster.topic_nodes import TopicNodes
     from consumerd.net.cluster.view import ClusterView
     from consumerd.net.cluster.view_v08 import PartitionView, V08ClusterView, V08Topics
 else:
     __getattr__ = lazy_names(
         __name__,
         {
+            "consumerd.net.cluster.dialects": "look_for_dialect read_dialect wait_for_dialect",
+            "consumerd.net.cluster.directory": "BrokerDirectory V08BrokerDirectory",
             "consumerd.net.cluster.groups": "GroupReader GroupView LiveMember",
+            "consumerd.net.cluster.names": "TreeName",
+            "consumerd.net.cluster.topic_nodes": "TopicNodes",
             "consumerd.net.cluster.view": "ClusterView",
             "consumerd.net.cluster.view_v08": "PartitionView V08ClusterView V08Topics",
         },

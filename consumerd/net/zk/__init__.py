@@ -17,9 +17,9 @@ Easy to miss:
   sees the node.
 """
 
-from consumerd.net.zk.acl import parse_acl, split_acl
-from consumerd.net.zk.connect_string import ConnectString, ZooKeeperHost, parse_connect_string
-from consumerd.net.zk.connection import ConnectionLimits
+from typing import TYPE_CHECKING
+
+from consumerd.base.lazy import lazy_names
 from consumerd.net.zk.errors import (
     AuthFailed,
     BadReply,
@@ -39,8 +39,24 @@ from consumerd.net.zk.errors import (
     SessionChanged,
     UnexpectedReply,
 )
-from consumerd.net.zk.sasl import DigestMd5
-from consumerd.net.zk.session import Session
+
+if TYPE_CHECKING:
+    from consumerd.net.zk.acl import parse_acl, split_acl
+    from consumerd.net.zk.connect_string import ConnectString, ZooKeeperHost, parse_connect_string
+    from consumerd.net.zk.connection import ConnectionLimits
+    from consumerd.net.zk.sasl import DigestMd5
+    from consumerd.net.zk.session import Session, check_credential
+else:  # none of it in a daemon whose group a broker coordinates
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "consumerd.net.zk.acl": "parse_acl split_acl",
+            "consumerd.net.zk.connect_string": "ConnectString ZooKeeperHost parse_connect_string",
+            "consumerd.net.zk.connection": "ConnectionLimits",
+            "consumerd.net.zk.sasl": "DigestMd5",
+            "consumerd.net.zk.session": "Session check_credential",
+        },
+    )
 
 __all__ = [
     "AuthFailed",
@@ -65,6 +81,7 @@ __all__ = [
     "SessionChanged",
     "UnexpectedReply",
     "ZooKeeperHost",
+    "check_credential",
     "parse_acl",
     "parse_connect_string",
     "split_acl",

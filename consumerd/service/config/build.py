@@ -14,9 +14,8 @@ from consumerd.handlers.batching import BatchSettings
 from consumerd.member.consumer import ConsumerSettings
 from consumerd.member.consumer.settings import make_connection_settings, make_fetch_settings
 from consumerd.member.offsets import OffsetSettings
+from consumerd.net import zk
 from consumerd.net.tls import make_tls_context
-from consumerd.net.zk import DigestMd5, Session, split_acl
-from consumerd.net.zk.session import check_credential
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.registry import (
     FilterKind,
@@ -48,9 +47,9 @@ if TYPE_CHECKING:
 
 def build_session(
     section: ZooKeeperSection, *, clock: Clock, rng: Random, wait_connected: float | None = None
-) -> Session:
+) -> zk.Session:
     """The ZooKeeper session, not started; calls wait `wait_connected` seconds for a connection. Raises ConfigError."""
-    return Session(
+    return zk.Session(
         section.connect,
         clock=clock,
         rng=rng,
@@ -59,7 +58,7 @@ def build_session(
         ssl=None if section.tls is None else renewed_tls(section.tls, "zookeeper.tls"),
         auth=_zookeeper_auth(section),
         sasl=None if section.sasl is None else _zookeeper_mechanism(section.sasl),
-        acl=split_acl(section.acl),
+        acl=zk.split_acl(section.acl),
     )
 
 
@@ -70,7 +69,7 @@ def _zookeeper_auth(section: ZooKeeperSection) -> list[tuple[str, bytes]] | Rene
             scheme, colon, secret = credential.partition(":")
             if not (scheme and colon and secret):
                 raise ConfigError(f"zookeeper.auth: credential {number} is not of the form digest:user:password.")
-            auth.append(check_credential((scheme, secret)))
+            auth.append(zk.check_credential((scheme, secret)))
         return auth
 
     return read() if section.auth_file is None else Renewed("zookeeper.auth_file", [section.auth_file], read)
@@ -82,7 +81,7 @@ def _zookeeper_mechanism(section: ZooKeeperSaslSection) -> Callable[[], SaslMech
     user, password = section.user or "", renewed_password(section, "zookeeper.sasl")
 
     def make() -> SaslMechanism:  # no partial, whose repr() has the password
-        return DigestMd5(user, password())
+        return zk.DigestMd5(user, password())
 
     return make
 

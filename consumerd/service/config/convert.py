@@ -19,9 +19,7 @@ from consumerd.base.settings.properties import properties_of
 from consumerd.net.zk import parse_connect_string
 from consumerd.producer import config as producer
 from consumerd.service.config.model import Config
-from consumerd.storage.broker import BrokerConfig
 from consumerd.storage.broker import config as broker
-from consumerd.storage.broker.config import WITHOUT_EFFECT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -24,11 +24,9 @@ import structlog
 from consumerd import __version__
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConsumerdError
-from consumerd.member.consumer import GroupConsumer, V07Backend
 from consumerd.member.fetch import ByteBudget
 from consumerd.net import ConnectError, connect
 from consumerd.net.client import NoBrokerReachedError
-from consumerd.net.cluster.entry import start_session
 from consumerd.service.config.build import (
     build_connection_settings,
     build_offset_settings,
@@ -36,7 +34,6 @@ from consumerd.service.config.build import (
 )
 from consumerd.service.config.build_subscriptions import build_members
 from consumerd.service.config.subscriptions import MAIN
-from consumerd.service.daemon.dialect import find_dialect
 from consumerd.service.daemon.endpoints import build_server, check_http
 from consumerd.service.daemon.members import Members
 from consumerd.service.daemon.monitor import Monitor
@@ -100,6 +97,8 @@ async def serve(config: Config, path: Path | None = None) -> None:
         for part in monitor.subscriptions:
             handlers[part.name] = monitor.traced(handlers[part.name], part)
         if coordination == "zookeeper" or offsets.in_zookeeper:
+            from consumerd.net.cluster.entry import start_session  # noqa: PLC0415
+
             session = build_session(config.zookeeper, clock=clock, rng=rng)
             stack.push_async_callback(session.close)
             section = config.zookeeper
@@ -156,7 +155,18 @@ class Watching(NamedTuple):
     reloader: Reloader | None = None
 
 
-# The functions below import what serves Kafka 0.8 and later when they are called: a daemon of 0.7 has 5 MiB less.
+# What serves Kafka 0.8 and later, or a group in ZooKeeper, is imported by the functions below when they are called: a
+# daemon needs one of both, and has 3 to 5 MiB less.
+
+
+def import_member(config: Config) -> None:
+    """Import them now, so that `consumerd.cli.run.imports_kept` includes them."""
+    if config.group.coordination == "zookeeper":
+        import consumerd.member.consumer.consumer  # noqa: PLC0415
+        import consumerd.net.cluster.entry  # noqa: PLC0415
+        import consumerd.service.daemon.dialect  # noqa: PLC0415
+    else:
+        import consumerd.service.config.build_v08  # noqa: F401, PLC0415
 
 
 async def start_client(client: ClusterClient, config: Config) -> None:
@@ -243,6 +253,9 @@ async def run_members(
     They share the session, the memory for messages and, of Kafka 0.8 and later, the client of the brokers. Raises as
     `run_member`.
     """
+    from consumerd.member.consumer import GroupConsumer, V07Backend  # noqa: PLC0415
+    from consumerd.service.daemon.dialect import find_dialect  # noqa: PLC0415
+
     main = joining[0].settings
     groups = dict.fromkeys(each.settings.group for each in joining)
     finding = find_dialect(config, session, clock, wait=not main.stop_at_end, groups=groups)

@@ -14,6 +14,7 @@ UNUSED = (
     "aiohttp",
     "annotated_types",
     "asyncpg",
+    "colorama",
     "consumerd.operate.admin",
     "consumerd.storage.broker",
     "consumerd.service.config.environment",
@@ -37,6 +38,7 @@ UNUSED = (
     "fsspec",
     "google_crc32c",
     "importlib.metadata",
+    "locale",
     "matplotlib",
     "msgspec",
     "multiprocessing",
@@ -52,6 +54,7 @@ UNUSED = (
     "pyspark",
     "rich",
     "snappy",
+    "sysconfig",
     "zipfile",
 )
 
@@ -71,6 +74,19 @@ UNUSED_V08 = (
     "consumerd.wire.v08.records.fetched",
 )
 
+#: What it does not need for a group that a broker coordinates, and whose offsets are there, too.
+UNUSED_COORDINATED = (
+    "aiozk",
+    "consumerd.net.cluster.",
+    "consumerd.member.consumer.consumer",
+    "consumerd.member.consumer.coordination",
+    "consumerd.member.consumer.snapshot",
+    "consumerd.service.daemon.dialect",
+    "consumerd.member.fetch.v07",
+    "consumerd.group.membership_holdings",
+    "consumerd.net.zk.session",
+)
+
 #: Runs the whole command; nothing listens where its configuration has the servers.
 PROGRAM = """\
 import sys
@@ -80,6 +96,7 @@ print(*(name for name in sys.modules if name.startswith(tuple(sys.argv[2:]))))
 import rich.console  # can still be imported
 import gc
 assert gc.isenabled() and gc.get_freeze_count() > 10_000
+assert id(vars(sys.modules["consumerd.member.consumer.running"])) not in map(id, gc.get_objects())  # frozen
 sys.exit(code)
 """
 
@@ -88,7 +105,7 @@ sys.exit(code)
     ("servers", "unused", "code"),
     [
         ('[zookeeper]\nconnect = "{}"', UNUSED + UNUSED_V08, ExitCode.ZOOKEEPER),
-        ('coordination = "kafka"\n[kafka]\nbootstrap = ["{}"]', UNUSED, ExitCode.BROKER),
+        ('coordination = "kafka"\n[kafka]\nbootstrap = ["{}"]', UNUSED + UNUSED_COORDINATED, ExitCode.BROKER),
     ],
     ids=["zookeeper", "kafka"],
 )

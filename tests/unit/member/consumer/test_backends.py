@@ -25,7 +25,7 @@ from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
 if TYPE_CHECKING:
-    from consumerd.member.consumer.backends import FetchOwner
+    from consumerd.member.consumer.protocols import FetchOwner
     from consumerd.member.offsets import Storage
     from consumerd.member.offsets.guards import Ownership
     from consumerd.net.client import ClusterClient

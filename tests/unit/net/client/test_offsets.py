@@ -21,7 +21,7 @@ class OneVersion:
 
     address = "h:9"
 
-    api = OFFSETS
+    api: Any = OFFSETS
     #: The fields of the answer that hold the topics, and the partitions of one.
     topics, partitions = "responses", "partition_responses"
 
