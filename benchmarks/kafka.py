@@ -108,7 +108,7 @@ class Bench:
         """Give its bytes back."""
         channel = await self._client.any_channel()
         version = channel.versions.pick(DELETE_TOPICS, at_most=5)
-        body: DeleteTopicsRequest = {"topics": [topic], "timeout": 10_000}
+        body: DeleteTopicsRequest = {"topic_names": [topic], "timeout_ms": 10_000}
         await channel.call(DELETE_TOPICS, body, version=version)
 
     async def fill(self, topic: str, job: Job) -> None:

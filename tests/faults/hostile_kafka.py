@@ -187,7 +187,7 @@ class HostileKafka:
 
     def _api_versions(self, body: dict[str, Any]) -> dict[str, Any]:
         served = [{"api_key": api.key, "min_version": at, "max_version": at} for api, at in VERSIONS.items()]
-        return {"error_code": 0, "api_versions": served}
+        return {"error_code": 0, "api_keys": served}
 
     def _metadata(self, body: dict[str, Any]) -> dict[str, Any]:
         partitions = [
@@ -206,20 +206,20 @@ class HostileKafka:
 
     def _join(self, body: dict[str, Any]) -> dict[str, Any]:
         self._generation += 1
-        first = body["group_protocols"][0]
+        first = body["protocols"][0]
         return {
             "error_code": 0,
             "generation_id": self._generation,
-            "group_protocol": first["protocol_name"],
-            "leader_id": "member",
+            "protocol_name": first["name"],
+            "leader": "member",
             "member_id": "member",
-            "members": [{"member_id": "member", "member_metadata": first["protocol_metadata"]}],
+            "members": [{"member_id": "member", "metadata": first["metadata"]}],
         }
 
     def _sync(self, body: dict[str, Any]) -> dict[str, Any]:
-        for each in body["group_assignment"]:
-            self._assignment = each["member_assignment"]
-        return {"error_code": 0, "member_assignment": self._assignment}
+        for each in body["assignments"]:
+            self._assignment = each["assignment"]
+        return {"error_code": 0, "assignment": self._assignment}
 
     def _fine(self, body: dict[str, Any]) -> dict[str, Any]:
         return {"error_code": 0}
@@ -266,7 +266,7 @@ class HostileKafka:
         return self._for_each(body["topic_data"], append, "data")
 
     def _handshake(self, body: dict[str, Any]) -> dict[str, Any]:
-        return {"error_code": 0, "enabled_mechanisms": ["PLAIN", "SCRAM-SHA-256"]}
+        return {"error_code": 0, "mechanisms": ["PLAIN", "SCRAM-SHA-256"]}
 
     def _token(self, body: dict[str, Any]) -> dict[str, Any]:
         return {"error_code": 0, "error_message": None, "auth_bytes": self._rng.randbytes(self._rng.randrange(60))}

@@ -78,7 +78,7 @@ def sometimes(
 
 @pytest.mark.parametrize("kind", [*BROKEN, *LYING])
 async def test_client_rejects_invalid_responses(kind: str) -> None:
-    beat: HeartbeatRequest = {"group_id": "g", "group_generation_id": 1, "member_id": "m"}
+    beat: HeartbeatRequest = {"group_id": "g", "generation_id": 1, "member_id": "m"}
     async with HostileKafka(random.Random(kind)) as broker:
         questions: dict[Api[Any, Any], Callable[[ClusterClient], Any]] = {
             apis.API_VERSIONS: lambda client: client.refresh(),

@@ -115,7 +115,7 @@ def test_reads_responses_to_unsupported_versions(captures: list[dict[str, Any]])
     assert set(answers) == {1, 18}
     versions = answers[18][4:]
     assert answered_version(APIS[18], 3, versions) == 0
-    assert decode_response(APIS[18], 3, versions).body == {"error_code": 35, "api_versions": []}
+    assert decode_response(APIS[18], 3, versions).body == {"error_code": 35, "api_keys": []}
     assert encode_response(APIS[18], 0, decode_response(APIS[18], 3, versions)) == answers[18]
     fetched = decode_body(APIS[1], "response", LAST_FETCH, answers[1][8:])
     assert errors(fetched) == {3}

@@ -23,6 +23,27 @@ _ERROR = re.compile(r"^([A-Z_]+?)(-?\d+)(True|False)(.*)$")
 _KEY = re.compile(r"^([A-Za-z]+)(\d+)$")
 
 
+#: The names of fields that Kafka's schemas changed since: theirs, with the path to it -> the guide's.
+GUIDE_NAMES = {
+    "JoinGroup request": "session_timeout_ms=session_timeout rebalance_timeout_ms=rebalance_timeout "
+    "protocols=group_protocols protocols.name=protocol_name protocols.metadata=protocol_metadata",
+    "JoinGroup response": "protocol_name=group_protocol leader=leader_id members.metadata=member_metadata",
+    "Heartbeat request": "generation_id=group_generation_id",
+    "SyncGroup request": "assignments=group_assignment assignments.assignment=member_assignment",
+    "SyncGroup response": "assignment=member_assignment",
+    "DescribeGroups request": "groups=group_ids",
+    "DescribeGroups response": "groups.group_state=state groups.protocol_data=protocol",
+    "SaslHandshake response": "mechanisms=enabled_mechanisms",
+    "ApiVersions response": "api_keys=api_versions",
+    "CreateTopics request": "topics=create_topic_requests topics.name=topic topics.assignments=replica_assignment "
+    "topics.assignments.partition_index=partition_id topics.assignments.broker_ids=replicas "
+    "topics.configs.name=config_key topics.configs.value=config_value timeout_ms=timeout",
+    "CreateTopics response": "topics=topic_error_codes topics.name=topic",
+    "DeleteTopics request": "topic_names=topics timeout_ms=timeout",
+    "DeleteTopics response": "responses=topic_error_codes responses.name=topic",
+}
+
+
 @dataclass
 class Node:
     """A symbol of the grammar: [array] or not, a type's word or the symbols of a structure."""
@@ -63,13 +84,14 @@ def grammar(lines: list[str]) -> list[Node]:
     return top
 
 
-def described(fields: tuple[Field, ...], version: int) -> list[Node]:
-    """The schema's fields as symbols."""
+def described(fields: tuple[Field, ...], version: int, names: dict[str, str], within: str = "") -> list[Node]:
+    """The schema's fields as symbols. `names`: those of the guide by their paths"""
     nodes = []
     for one in fields:
         if not one.in_version(version):
             continue
-        node = Node(one.name, one.type is FieldType.ARRAY)
+        path = within + one.name
+        node = Node(names.get(path, one.name), one.type is FieldType.ARRAY)
         content = one.of if one.type in (FieldType.ARRAY, FieldType.STRUCT) else one.type
         if isinstance(content, FieldType):
             # The guide says of arrays neither, and of record sets and byte strings, that they may be null.
@@ -77,7 +99,7 @@ def described(fields: tuple[Field, ...], version: int) -> list[Node]:
             word = "BYTES" if content is FieldType.RECORDS else content.value
             node.word = f"NULLABLE_{word}" if nullable else word
         else:
-            node.parts = described(content, version)
+            node.parts = described(content, version, names, f"{path}.")
         nodes.append(node)
     return nodes
 
@@ -108,11 +130,28 @@ def messages(guide: list[str]) -> dict[tuple[int, str, int], list[Node]]:
 
 def test_every_message_has_the_fields_of_the_guide(messages: dict[tuple[int, str, int], list[Node]]) -> None:
     assert len(messages) == 70
+    names = {key: dict(name.split("=") for name in text.split()) for key, text in GUIDE_NAMES.items()}
     for (key, direction, version), nodes in messages.items():
         api = APIS[key]
         fields = api.request if direction == "request" else api.response
-        ours = described(fields, version)
+        ours = described(fields, version, names.get(f"{api.name} {direction}", {}))
         assert list(map(str, ours)) == list(map(str, nodes)), f"{api.name} {direction} {version}"
+
+
+def test_other_names_of_the_guide_are_of_fields() -> None:
+    apis = {api.name: api for api in APIS.values()}
+    strange = []
+    for key, text in GUIDE_NAMES.items():
+        name, direction = key.split()
+        for pair in text.split():
+            path, guide_name = pair.split("=")
+            fields = getattr(apis[name], direction)
+            *outer, last = path.split(".")
+            for each in outer:
+                fields = [part for field in fields if field.name == each for part in field.of]
+            if last == guide_name or last not in {field.name for field in fields}:
+                strange.append(f"{key}: {pair}")
+    assert strange == []
 
 
 def test_describes_every_version_of_the_guide(messages: dict[tuple[int, str, int], list[Node]]) -> None:

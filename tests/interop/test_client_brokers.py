@@ -96,7 +96,7 @@ async def send_away(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
             frame = await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
             key, version = struct.unpack_from(">hh", frame)
             header, _ = decode_request(APIS[key], frame)
-            answer: dict[str, Any] = {"error_code": 0, "api_versions": ranges}
+            answer: dict[str, Any] = {"error_code": 0, "api_keys": ranges}
             if key == METADATA.key:
                 code = ErrorCode.REBOOTSTRAP_REQUIRED
                 answer = {"error_code": code, "brokers": [], "cluster_id": None, "controller_id": -1}

@@ -37,12 +37,12 @@ async def join(client: ClusterClient) -> JoinGroupResponse:
     async def attempt() -> JoinGroupResponse:
         body: JoinGroupRequest = {
             "group_id": GROUP,
-            "session_timeout": 60_000,
-            "rebalance_timeout": 60_000,
+            "session_timeout_ms": 60_000,
+            "rebalance_timeout_ms": 60_000,
             "member_id": "",
             "protocol_type": PROTOCOL_TYPE,
-            "group_protocols": [
-                {"protocol_name": "range", "protocol_metadata": MemberMetadata((TOPIC,)).encode()},
+            "protocols": [
+                {"name": "range", "metadata": MemberMetadata((TOPIC,)).encode()},
             ],
         }
         node = await client.coordinator(GROUP)
@@ -61,7 +61,7 @@ async def deal(client: ClusterClient, joined: JoinGroupResponse, *partitions: in
         "group_id": GROUP,
         "generation_id": joined["generation_id"],
         "member_id": joined["member_id"],
-        "group_assignment": [{"member_id": joined["member_id"], "member_assignment": assignment}],
+        "assignments": [{"member_id": joined["member_id"], "assignment": assignment}],
     }
     channel = await client.node_channel(await client.coordinator(GROUP))
     answer = await channel.call(SYNC_GROUP, body, version=channel.versions.pick(SYNC_GROUP, at_most=2))

@@ -255,9 +255,9 @@ async def test_fetching_continues_with_the_new_id_of_a_topic_that_was_created_ag
         made.pool.add(PLACE, 0, made.lane)
         assert len(await made.take(2)) == 2
         former = made.client.metadata.topic_id("events")
-        topics = {"topics": [{"topic": "events"}], "timeout": 30_000}
+        topics = {"topics": [{"name": "events"}], "timeout_ms": 30_000}
         deleted = await made.client.call_node(made.broker.broker_id, DELETE_TOPICS, topics)
-        assert [topic["error_code"] for topic in deleted["topic_error_codes"]] == [0]
+        assert [topic["error_code"] for topic in deleted["responses"]] == [0]
         made.client.stale(["events"])
         await made.create()
         await made.produce([b"new"], RecordCodec.NONE, 2)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from consumerd.net.client import ClusterClient
     from consumerd.wire.v08.message_types import (
         CreateTopicsRequest,
-        CreateTopicsRequestCreateTopicRequest,
+        CreateTopicsRequestTopic,
         FetchRequest,
         FetchRequestPartition,
         ProduceRequest,
@@ -54,19 +54,19 @@ class Topic:
         self.name = name
 
     async def create(self, **config: str) -> None:
-        request: CreateTopicsRequestCreateTopicRequest = {
-            "topic": self.name,
+        request: CreateTopicsRequestTopic = {
+            "name": self.name,
             "num_partitions": 1,
             "replication_factor": 1,
-            "replica_assignment": [],
-            "configs": [{"config_key": key.replace("_", "."), "config_value": value} for key, value in config.items()],
+            "assignments": [],
+            "configs": [{"name": key.replace("_", "."), "value": value} for key, value in config.items()],
         }
 
         async def made() -> None:
-            body: CreateTopicsRequest = {"create_topic_requests": [request], "timeout": 10_000}
+            body: CreateTopicsRequest = {"topics": [request], "timeout_ms": 10_000}
             channel = await self.client.any_channel()
             answer = await channel.call(CREATE_TOPICS, body, version=0)
-            code = answer["topic_error_codes"][0]["error_code"]
+            code = answer["topics"][0]["error_code"]
             # A broker that has just come up is not counted at once.
             if error := error_of(5 if code == 38 else code, self.name):
                 raise error

@@ -101,7 +101,7 @@ class Wire:
         return message.body
 
     def learn(self) -> None:
-        for served in self.call(API_VERSIONS, 0, {})["api_versions"]:
+        for served in self.call(API_VERSIONS, 0, {})["api_keys"]:
             api = APIS.get(served["api_key"])
             if api is not None and api.key not in BETWEEN_BROKERS:
                 first = served["min_version"]
@@ -128,7 +128,7 @@ def ask_for_versions(wire: Wire) -> None:
         body = {"client_software_name": "consumerd", "client_software_version": "1.0"}
         answer = wire.call(API_VERSIONS, version, body)
         assert answer["error_code"] == 0
-        assert {told["api_key"] for told in answer["api_versions"]} >= set(wire.ranges)
+        assert {told["api_key"] for told in answer["api_keys"]} >= set(wire.ranges)
 
 
 def ask_for_metadata(wire: Wire, topics: list[str]) -> dict[str, bytes]:
@@ -155,27 +155,29 @@ def create_topics(wire: Wire) -> list[str]:
     topics = []
     for version in wire.versions(CREATE_TOPICS):
         topics.append(f"topic-{version}")
-        asked = {"topic": topics[-1], "num_partitions": 1, "replication_factor": 1}
-        asked["configs"] = [{"config_key": "retention.ms", "config_value": "3600000"}]
-        answer = wire.call(CREATE_TOPICS, version, {"create_topic_requests": [asked], "timeout": 10_000})
-        assert [told["error_code"] for told in answer["topic_error_codes"]] == [0]
-        again = wire.call(CREATE_TOPICS, version, {"create_topic_requests": [asked], "timeout": 10_000})
-        assert [told["error_code"] for told in again["topic_error_codes"]] == [ErrorCode.TOPIC_ALREADY_EXISTS]
+        asked = {"name": topics[-1], "num_partitions": 1, "replication_factor": 1}
+        asked["configs"] = [{"name": "retention.ms", "value": "3600000"}]
+        answer = wire.call(CREATE_TOPICS, version, {"topics": [asked], "timeout_ms": 10_000})
+        assert [told["error_code"] for told in answer["topics"]] == [0]
+        again = wire.call(CREATE_TOPICS, version, {"topics": [asked], "timeout_ms": 10_000})
+        assert [told["error_code"] for told in again["topics"]] == [ErrorCode.TOPIC_ALREADY_EXISTS]
     return topics
 
 
 def delete_topics(wire: Wire, topics: list[str]) -> None:
     for version, topic in zip(wire.versions(DELETE_TOPICS), topics, strict=False):
-        asked = [topic] if version < 6 else [{"topic": topic}]
-        answer = wire.call(DELETE_TOPICS, version, {"topics": asked, "timeout": 10_000})
-        assert [told["error_code"] for told in answer["topic_error_codes"]] == [0]
+        asked = [topic] if version < 6 else [{"name": topic}]
+        answer = wire.call(
+            DELETE_TOPICS, version, {"topic_names" if version < 6 else "topics": asked, "timeout_ms": 10_000}
+        )
+        assert [told["error_code"] for told in answer["responses"]] == [0]
 
 
 def delete_groups(wire: Wire, group: str) -> None:
     """The group has no members any more: the first deletes it, the others find none."""
     expected = [0]
     for version in wire.versions(DELETE_GROUPS):
-        (told,) = wire.call(DELETE_GROUPS, version, {"group_ids": [group]})["results"]
+        (told,) = wire.call(DELETE_GROUPS, version, {"groups_names": [group]})["results"]
         assert (told["group_id"], told["error_code"]) == (group, expected[-1])
         expected.append(ErrorCode.GROUP_ID_NOT_FOUND)
 
@@ -189,7 +191,7 @@ def describe_groups_of_the_consumer_protocol(wire: Wire, group: str) -> None:
 
 
 def describe_configs(wire: Wire, topic: str) -> None:
-    resource = {"resource_type": 2, "resource_name": topic, "config_names": ["max.message.bytes"]}
+    resource = {"resource_type": 2, "resource_name": topic, "configuration_keys": ["max.message.bytes"]}
     for version in wire.versions(DESCRIBE_CONFIGS):
         (told,) = wire.call(DESCRIBE_CONFIGS, version, {"resources": [resource]})["results"]
         assert (told["error_code"], told["resource_type"], told["resource_name"]) == (0, 2, topic)
@@ -201,11 +203,13 @@ def describe_configs(wire: Wire, topic: str) -> None:
 def describe_producers(wire: Wire, topic: str) -> None:
     """Those of the batches above, whose producer id is -1, are not remembered."""
     for version in wire.versions(DESCRIBE_PRODUCERS):
-        (told,) = wire.call(DESCRIBE_PRODUCERS, version, {"topics": [{"topic": topic, "partitions": [0]}]})["topics"]
-        assert told["topic"] == topic
-        assert [(part["partition"], part["error_code"], part["active_producers"]) for part in told["partitions"]] == [
-            (0, 0, [])
+        (told,) = wire.call(DESCRIBE_PRODUCERS, version, {"topics": [{"name": topic, "partition_indexes": [0]}]})[
+            "topics"
         ]
+        assert told["name"] == topic
+        assert [
+            (part["partition_index"], part["error_code"], part["active_producers"]) for part in told["partitions"]
+        ] == [(0, 0, [])]
 
 
 def produce_and_fetch(wire: Wire, topic: str, topic_id: bytes) -> None:
@@ -307,14 +311,14 @@ def be_a_member(wire: Wire, group: str) -> None:
         for api in (JOIN_GROUP, SYNC_GROUP, HEARTBEAT, LEAVE_GROUP, DESCRIBE_GROUPS, LIST_GROUPS)
     )
     for number in range(most):
-        protocols = [{"protocol_name": "range", "protocol_metadata": b"\x00\x00\x00\x00\x00\x00"}]
+        protocols = [{"name": "range", "metadata": b"\x00\x00\x00\x00\x00\x00"}]
         body: dict[str, Any] = {
             "group_id": group,
-            "session_timeout": 10_000,
-            "rebalance_timeout": 10_000,
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 10_000,
             "member_id": "",
             "protocol_type": "consumer",
-            "group_protocols": protocols,
+            "protocols": protocols,
         }
         joined = wire.call(JOIN_GROUP, turn(JOIN_GROUP, number), body)
         if joined["error_code"] == ErrorCode.MEMBER_ID_REQUIRED:
@@ -323,14 +327,14 @@ def be_a_member(wire: Wire, group: str) -> None:
         member = joined["member_id"]
         assert [told["member_id"] for told in joined["members"]] == [member]
         mine = {"group_id": group, "generation_id": joined["generation_id"], "member_id": member}
-        given = [{"member_id": member, "member_assignment": b"all of it"}]
+        given = [{"member_id": member, "assignment": b"all of it"}]
         named = {"protocol_type": "consumer", "protocol_name": "range"}
-        synced = wire.call(SYNC_GROUP, turn(SYNC_GROUP, number), mine | named | {"group_assignment": given})
-        assert (synced["error_code"], synced["member_assignment"]) == (0, b"all of it")
-        beat = {"group_id": group, "group_generation_id": joined["generation_id"], "member_id": member}
+        synced = wire.call(SYNC_GROUP, turn(SYNC_GROUP, number), mine | named | {"assignments": given})
+        assert (synced["error_code"], synced["assignment"]) == (0, b"all of it")
+        beat = {"group_id": group, "generation_id": joined["generation_id"], "member_id": member}
         assert wire.call(HEARTBEAT, turn(HEARTBEAT, number), beat)["error_code"] == 0
-        (told,) = wire.call(DESCRIBE_GROUPS, turn(DESCRIBE_GROUPS, number), {"group_ids": [group]})["groups"]
-        assert (told["error_code"], told["state"], told["protocol"]) == (0, "Stable", "range")
+        (told,) = wire.call(DESCRIBE_GROUPS, turn(DESCRIBE_GROUPS, number), {"groups": [group]})["groups"]
+        assert (told["error_code"], told["group_state"], told["protocol_data"]) == (0, "Stable", "range")
         assert told["members"][0]["member_assignment"] == b"all of it"
         listed = wire.call(LIST_GROUPS, turn(LIST_GROUPS, number), {})
         assert group in {one["group_id"] for one in listed["groups"]}

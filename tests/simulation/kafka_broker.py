@@ -594,7 +594,7 @@ class _Connection(ServedConnection):
         served = self.kafka.era.versions
         code = 0 if version <= served[apis.API_VERSIONS][1] else ErrorCode.UNSUPPORTED_VERSION
         ranges = [{"api_key": api.key, "min_version": low, "max_version": high} for api, (low, high) in served.items()]
-        reply({"error_code": code, "api_versions": ranges})
+        reply({"error_code": code, "api_keys": ranges})
 
     def _metadata(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
         kafka, asked = self.kafka, body["topics"]
@@ -736,11 +736,11 @@ class _Connection(ServedConnection):
                     "error_code": code,
                     "generation_id": fields.get("generation", -1),
                     "protocol_type": PROTOCOL_TYPE,
-                    "group_protocol": fields.get("protocol", ""),
-                    "leader_id": "" if code else coordinator.leader,
+                    "protocol_name": fields.get("protocol", ""),
+                    "leader": "" if code else coordinator.leader,
                     "member_id": member_id,
                     "members": [
-                        {"member_id": name, "member_metadata": metadata} for name, metadata in fields.get("members", ())
+                        {"member_id": name, "metadata": metadata} for name, metadata in fields.get("members", ())
                     ],
                 }
             )
@@ -748,18 +748,18 @@ class _Connection(ServedConnection):
         if not self._coordinates:
             answer(ErrorCode.NOT_COORDINATOR_FOR_GROUP, {})
             return
-        protocols = tuple((each["protocol_name"], each["protocol_metadata"]) for each in body["group_protocols"])
-        session, rebalance = body["session_timeout"] / 1000, body.get("rebalance_timeout", -1) / 1000
+        protocols = tuple((each["name"], each["metadata"]) for each in body["protocols"])
+        session, rebalance = body["session_timeout_ms"] / 1000, body.get("rebalance_timeout_ms", -1) / 1000
         coordinator.join(body["member_id"], session, rebalance, protocols, self._until_answered(answer))
 
     def _sync(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
         def answer(code: int, fields: dict[str, Any]) -> None:
-            reply({"error_code": code, "member_assignment": fields.get("assignment", b"")})
+            reply({"error_code": code, "assignment": fields.get("assignment", b"")})
 
         if not self._coordinates:
             answer(ErrorCode.NOT_COORDINATOR_FOR_GROUP, {})
             return
-        dealt = tuple((each["member_id"], bytes(each["member_assignment"])) for each in body["group_assignment"])
+        dealt = tuple((each["member_id"], bytes(each["assignment"])) for each in body["assignments"])
         self.kafka.coordinator.sync(body["member_id"], body["generation_id"], dealt, self._until_answered(answer))
 
     def _heartbeat(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
@@ -769,7 +769,7 @@ class _Connection(ServedConnection):
         if not self._coordinates:
             answer(ErrorCode.NOT_COORDINATOR_FOR_GROUP, {})
         else:
-            self.kafka.coordinator.heartbeat(body["member_id"], body["group_generation_id"], answer)
+            self.kafka.coordinator.heartbeat(body["member_id"], body["generation_id"], answer)
 
     def _leave(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
         member_id = body["member_id"] if version < _EACH_LEAVES_SINCE else body["members"][0]["member_id"]

@@ -136,7 +136,7 @@ class SecureGate:
             header, body = decode_request(api, frame[4:])
             accepted = True
             if api is SASL_HANDSHAKE:
-                answer = {"error_code": 0, "enabled_mechanisms": ["PLAIN"]}
+                answer = {"error_code": 0, "mechanisms": ["PLAIN"]}
             else:
                 accepted = bytes(body["auth_bytes"]) == f"\0{USER}\0{self._lock.password}".encode()
                 answer = {"error_code": 0 if accepted else _REFUSED, "error_message": None, "auth_bytes": b""}

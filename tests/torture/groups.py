@@ -141,7 +141,7 @@ class BrokerGroup(Group):
         return Sighting(tuple(sorted(member["client_id"] for member in members)), owned)
 
     async def _members(self) -> list[DescribeGroupsResponseMember]:
-        asked: DescribeGroupsRequest = {"group_ids": [GROUP]}
+        asked: DescribeGroupsRequest = {"groups": [GROUP]}
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 answer = await self._client.call_coordinator(GROUP, DESCRIBE_GROUPS, asked)

@@ -128,17 +128,17 @@ class ForwardTopics:
                 "set replication_factor (--replication-factor)."
             )
         body: CreateTopicsRequest = {
-            "create_topic_requests": [
+            "topics": [
                 {
-                    "topic": topic,
+                    "name": topic,
                     "num_partitions": partitions,
                     "replication_factor": -1 if replicas is None else replicas,
                 }
             ],
-            "timeout": _TIMEOUT_MS,
+            "timeout_ms": _TIMEOUT_MS,
         }
         answer = await channel.call(CREATE_TOPICS, body, version=version)
-        for described in answer["topic_error_codes"]:
+        for described in answer["topics"]:
             error = error_of(
                 described["error_code"], f"the topic {topic!r} was not created", described.get("error_message")
             )

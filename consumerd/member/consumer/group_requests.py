@@ -85,14 +85,12 @@ class GroupRequests:
             settings = self._settings
             body: JoinGroupRequest = {
                 "group_id": self._group,
-                "session_timeout": int(self._session_timeout * 1000),
-                "rebalance_timeout": int(settings.rebalance_timeout * 1000),
+                "session_timeout_ms": int(self._session_timeout * 1000),
+                "rebalance_timeout_ms": int(settings.rebalance_timeout * 1000),
                 "member_id": action.member_id,
                 "group_instance_id": settings.instance_id,
                 "protocol_type": PROTOCOL_TYPE,
-                "group_protocols": [
-                    {"protocol_name": name, "protocol_metadata": metadata} for name, metadata in action.protocols
-                ],
+                "protocols": [{"name": name, "metadata": metadata} for name, metadata in action.protocols],
             }
             patience = max(settings.rebalance_timeout, settings.session_timeout)
             if not action.member_id and channel.versions.pick(JOIN_GROUP) < _ID_FIRST_SINCE:
@@ -109,10 +107,10 @@ class GroupRequests:
                 action.ticket,
                 answer["generation_id"],
                 answer["member_id"],
-                answer["group_protocol"] or "",
-                answer["leader_id"] == answer["member_id"],
+                answer["protocol_name"] or "",
+                answer["leader"] == answer["member_id"],
                 tuple(
-                    e.GroupMember(each["member_id"], each["member_metadata"], each.get("group_instance_id"))
+                    e.GroupMember(each["member_id"], each["metadata"], each.get("group_instance_id"))
                     for each in answer["members"]
                 ),
                 self._session_timeout if old else settings.rebalance_timeout,
@@ -132,15 +130,13 @@ class GroupRequests:
                 "group_instance_id": self._settings.instance_id,
                 "protocol_type": PROTOCOL_TYPE,
                 "protocol_name": action.protocol,
-                "group_assignment": [
-                    {"member_id": member, "member_assignment": data} for member, data in action.assignments
-                ],
+                "assignments": [{"member_id": member, "assignment": data} for member, data in action.assignments],
             }
             patience = max(self._settings.rebalance_timeout, self._settings.session_timeout) + _GRACE
             _, answer = await self._call(channel, SYNC_GROUP, body, patience)
             if code := answer["error_code"]:
                 return self._refused(action.ticket, code, SYNC_GROUP)
-            return e.Synced(action.ticket, answer["member_assignment"])
+            return e.Synced(action.ticket, answer["assignment"])
 
         return await self._attempt(action.ticket, ask)
 
@@ -150,7 +146,7 @@ class GroupRequests:
         async def ask(channel: Channel) -> e.Event:
             body: HeartbeatRequest = {
                 "group_id": self._group,
-                "group_generation_id": action.generation,
+                "generation_id": action.generation,
                 "member_id": action.member_id,
                 "group_instance_id": self._settings.instance_id,
             }

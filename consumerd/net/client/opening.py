@@ -160,7 +160,7 @@ class ChannelOpener:
         except BaseException:
             channel.abort()
             raise
-        channel.versions = versions_of_answer(channel.address, answer["api_versions"])
+        channel.versions = versions_of_answer(channel.address, answer["api_keys"])
         return channel.versions, channel
 
     async def _probe(self, host: str, port: int) -> BrokerRelease | None:

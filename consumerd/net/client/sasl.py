@@ -142,7 +142,7 @@ class SaslAuthenticator:
         answer = await channel.call(SASL_HANDSHAKE, body, version=version, timeout=self._timeout)
         code = answer["error_code"]
         if code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
-            offered = ", ".join(sorted(answer["enabled_mechanisms"])) or "none"
+            offered = ", ".join(sorted(answer["mechanisms"])) or "none"
             raise AuthenticationError(f"broker {channel.address} does not support {name}; it offers {offered}")
         if error := error_of(code, f"broker {channel.address} does not authenticate"):
             raise AuthenticationError(f"{error}; is this its SASL listener?")

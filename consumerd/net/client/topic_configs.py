@@ -26,7 +26,7 @@ async def message_limits(client: ClusterClient, topics: Sequence[str]) -> dict[s
     """
     body: DescribeConfigsRequest = {
         "resources": [
-            {"resource_type": TOPIC, "resource_name": topic, "config_names": [_LIMIT]} for topic in topics[:_MOST]
+            {"resource_type": TOPIC, "resource_name": topic, "configuration_keys": [_LIMIT]} for topic in topics[:_MOST]
         ]
     }
     channel = await client.any_channel()

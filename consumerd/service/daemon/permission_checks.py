@@ -54,7 +54,7 @@ async def require_group(client: ClusterClient, group: str) -> None:
     """Require the permission Read on the group, at its coordinator. Raises BrokerRefusedError; BrokerError."""
 
     async def beat() -> None:
-        body: HeartbeatRequest = {"group_id": group, "group_generation_id": -1, "member_id": f"check-{uuid.uuid4()}"}
+        body: HeartbeatRequest = {"group_id": group, "generation_id": -1, "member_id": f"check-{uuid.uuid4()}"}
         answer = await client.call_coordinator(group, HEARTBEAT, body)
         if answer["error_code"] == ErrorCode.GROUP_AUTHORIZATION_FAILED:
             said = f"the client lacks the permission Read on the group {group!r}"

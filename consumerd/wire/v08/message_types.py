@@ -168,18 +168,16 @@ GroupCoordinatorResponse = TypedDict("GroupCoordinatorResponse", {"throttle_time
     "error_code": NotRequired[int], "error_message": NotRequired[str | None],
     "coordinator": NotRequired[GroupCoordinatorResponseCoordinator],
     "coordinators": NotRequired[list[GroupCoordinatorResponseCoordinators]]})
-JoinGroupRequestGroupProtocol = TypedDict("JoinGroupRequestGroupProtocol", {"protocol_name": str,
-    "protocol_metadata": bytes})
-JoinGroupRequest = TypedDict("JoinGroupRequest", {"group_id": str, "session_timeout": int,
-    "rebalance_timeout": NotRequired[int], "member_id": str, "group_instance_id": NotRequired[str | None],
-    "protocol_type": str, "group_protocols": Sequence[JoinGroupRequestGroupProtocol],
-    "reason": NotRequired[str | None]})
+JoinGroupRequestProtocol = TypedDict("JoinGroupRequestProtocol", {"name": str, "metadata": bytes})
+JoinGroupRequest = TypedDict("JoinGroupRequest", {"group_id": str, "session_timeout_ms": int,
+    "rebalance_timeout_ms": NotRequired[int], "member_id": str, "group_instance_id": NotRequired[str | None],
+    "protocol_type": str, "protocols": Sequence[JoinGroupRequestProtocol], "reason": NotRequired[str | None]})
 JoinGroupResponseMember = TypedDict("JoinGroupResponseMember", {"member_id": str,
-    "group_instance_id": NotRequired[str | None], "member_metadata": bytes})
+    "group_instance_id": NotRequired[str | None], "metadata": bytes})
 JoinGroupResponse = TypedDict("JoinGroupResponse", {"throttle_time_ms": NotRequired[int], "error_code": int,
-    "generation_id": int, "protocol_type": NotRequired[str | None], "group_protocol": str | None, "leader_id": str,
+    "generation_id": int, "protocol_type": NotRequired[str | None], "protocol_name": str | None, "leader": str,
     "skip_assignment": NotRequired[bool], "member_id": str, "members": list[JoinGroupResponseMember]})
-HeartbeatRequest = TypedDict("HeartbeatRequest", {"group_id": str, "group_generation_id": int, "member_id": str,
+HeartbeatRequest = TypedDict("HeartbeatRequest", {"group_id": str, "generation_id": int, "member_id": str,
     "group_instance_id": NotRequired[str | None]})
 HeartbeatResponse = TypedDict("HeartbeatResponse", {"throttle_time_ms": NotRequired[int], "error_code": int})
 LeaveGroupRequestMember = TypedDict("LeaveGroupRequestMember", {"member_id": str,
@@ -190,21 +188,20 @@ LeaveGroupResponseMember = TypedDict("LeaveGroupResponseMember", {"member_id": s
     "error_code": int})
 LeaveGroupResponse = TypedDict("LeaveGroupResponse", {"throttle_time_ms": NotRequired[int], "error_code": int,
     "members": NotRequired[list[LeaveGroupResponseMember]]})
-SyncGroupRequestGroupAssignment = TypedDict("SyncGroupRequestGroupAssignment", {"member_id": str,
-    "member_assignment": bytes})
+SyncGroupRequestAssignment = TypedDict("SyncGroupRequestAssignment", {"member_id": str, "assignment": bytes})
 SyncGroupRequest = TypedDict("SyncGroupRequest", {"group_id": str, "generation_id": int, "member_id": str,
     "group_instance_id": NotRequired[str | None], "protocol_type": NotRequired[str | None],
-    "protocol_name": NotRequired[str | None], "group_assignment": Sequence[SyncGroupRequestGroupAssignment]})
+    "protocol_name": NotRequired[str | None], "assignments": Sequence[SyncGroupRequestAssignment]})
 SyncGroupResponse = TypedDict("SyncGroupResponse", {"throttle_time_ms": NotRequired[int], "error_code": int,
-    "protocol_type": NotRequired[str | None], "protocol_name": NotRequired[str | None], "member_assignment": bytes})
-DescribeGroupsRequest = TypedDict("DescribeGroupsRequest", {"group_ids": Sequence[str],
+    "protocol_type": NotRequired[str | None], "protocol_name": NotRequired[str | None], "assignment": bytes})
+DescribeGroupsRequest = TypedDict("DescribeGroupsRequest", {"groups": Sequence[str],
     "include_authorized_operations": NotRequired[bool]})
 DescribeGroupsResponseMember = TypedDict("DescribeGroupsResponseMember", {"member_id": str,
     "group_instance_id": NotRequired[str | None], "client_id": str, "client_host": str, "member_metadata": bytes,
     "member_assignment": bytes})
 DescribeGroupsResponseGroup = TypedDict("DescribeGroupsResponseGroup", {"error_code": int,
-    "error_message": NotRequired[str | None], "group_id": str, "state": str, "protocol_type": str, "protocol": str,
-    "members": list[DescribeGroupsResponseMember], "authorized_operations": NotRequired[int]})
+    "error_message": NotRequired[str | None], "group_id": str, "group_state": str, "protocol_type": str,
+    "protocol_data": str, "members": list[DescribeGroupsResponseMember], "authorized_operations": NotRequired[int]})
 DescribeGroupsResponse = TypedDict("DescribeGroupsResponse", {"throttle_time_ms": NotRequired[int],
     "groups": list[DescribeGroupsResponseGroup]})
 ListGroupsRequest = TypedDict("ListGroupsRequest", {"states_filter": NotRequired[Sequence[str]],
@@ -214,47 +211,44 @@ ListGroupsResponseGroup = TypedDict("ListGroupsResponseGroup", {"group_id": str,
 ListGroupsResponse = TypedDict("ListGroupsResponse", {"throttle_time_ms": NotRequired[int], "error_code": int,
     "groups": list[ListGroupsResponseGroup]})
 SaslHandshakeRequest = TypedDict("SaslHandshakeRequest", {"mechanism": str})
-SaslHandshakeResponse = TypedDict("SaslHandshakeResponse", {"error_code": int, "enabled_mechanisms": list[str]})
+SaslHandshakeResponse = TypedDict("SaslHandshakeResponse", {"error_code": int, "mechanisms": list[str]})
 ApiVersionsRequest = TypedDict("ApiVersionsRequest", {"client_software_name": NotRequired[str],
     "client_software_version": NotRequired[str]})
-ApiVersionsResponseApiVersion = TypedDict("ApiVersionsResponseApiVersion", {"api_key": int, "min_version": int,
+ApiVersionsResponseApiKey = TypedDict("ApiVersionsResponseApiKey", {"api_key": int, "min_version": int,
     "max_version": int})
 ApiVersionsResponseSupportedFeature = TypedDict("ApiVersionsResponseSupportedFeature", {"name": str, "min_version": int,
     "max_version": int})
 ApiVersionsResponseFinalizedFeature = TypedDict("ApiVersionsResponseFinalizedFeature", {"name": str,
     "max_version_level": int, "min_version_level": int})
-ApiVersionsResponse = TypedDict("ApiVersionsResponse", {"error_code": int,
-    "api_versions": list[ApiVersionsResponseApiVersion], "throttle_time_ms": NotRequired[int],
-    "supported_features": NotRequired[list[ApiVersionsResponseSupportedFeature]],
+ApiVersionsResponse = TypedDict("ApiVersionsResponse", {"error_code": int, "api_keys": list[ApiVersionsResponseApiKey],
+    "throttle_time_ms": NotRequired[int], "supported_features": NotRequired[list[ApiVersionsResponseSupportedFeature]],
     "finalized_features_epoch": NotRequired[int],
     "finalized_features": NotRequired[list[ApiVersionsResponseFinalizedFeature]],
     "zk_migration_ready": NotRequired[bool]})
-CreateTopicsRequestReplicaAssignment = TypedDict("CreateTopicsRequestReplicaAssignment", {"partition_id": int,
-    "replicas": Sequence[int]})
-CreateTopicsRequestConfig = TypedDict("CreateTopicsRequestConfig", {"config_key": str, "config_value": str | None})
-CreateTopicsRequestCreateTopicRequest = TypedDict("CreateTopicsRequestCreateTopicRequest", {"topic": str,
-    "num_partitions": int, "replication_factor": int,
-    "replica_assignment": NotRequired[Sequence[CreateTopicsRequestReplicaAssignment]],
+CreateTopicsRequestAssignment = TypedDict("CreateTopicsRequestAssignment", {"partition_index": int,
+    "broker_ids": Sequence[int]})
+CreateTopicsRequestConfig = TypedDict("CreateTopicsRequestConfig", {"name": str, "value": str | None})
+CreateTopicsRequestTopic = TypedDict("CreateTopicsRequestTopic", {"name": str, "num_partitions": int,
+    "replication_factor": int, "assignments": NotRequired[Sequence[CreateTopicsRequestAssignment]],
     "configs": NotRequired[Sequence[CreateTopicsRequestConfig]]})
-CreateTopicsRequest = TypedDict("CreateTopicsRequest",
-    {"create_topic_requests": Sequence[CreateTopicsRequestCreateTopicRequest], "timeout": int,
+CreateTopicsRequest = TypedDict("CreateTopicsRequest", {"topics": Sequence[CreateTopicsRequestTopic], "timeout_ms": int,
     "validate_only": NotRequired[bool]})
-CreateTopicsResponseConfig = TypedDict("CreateTopicsResponseConfig", {"config_key": str, "config_value": str | None,
+CreateTopicsResponseConfig = TypedDict("CreateTopicsResponseConfig", {"name": str, "value": str | None,
     "read_only": bool, "config_source": int, "is_sensitive": bool})
-CreateTopicsResponseTopicErrorCode = TypedDict("CreateTopicsResponseTopicErrorCode", {"topic": str,
-    "topic_id": NotRequired[bytes], "error_code": int, "error_message": NotRequired[str | None],
-    "topic_config_error_code": NotRequired[int], "num_partitions": NotRequired[int],
-    "replication_factor": NotRequired[int], "configs": NotRequired[list[CreateTopicsResponseConfig] | None]})
+CreateTopicsResponseTopic = TypedDict("CreateTopicsResponseTopic", {"name": str, "topic_id": NotRequired[bytes],
+    "error_code": int, "error_message": NotRequired[str | None], "topic_config_error_code": NotRequired[int],
+    "num_partitions": NotRequired[int], "replication_factor": NotRequired[int],
+    "configs": NotRequired[list[CreateTopicsResponseConfig] | None]})
 CreateTopicsResponse = TypedDict("CreateTopicsResponse", {"throttle_time_ms": NotRequired[int],
-    "topic_error_codes": list[CreateTopicsResponseTopicErrorCode]})
-DeleteTopicsRequestTopic = TypedDict("DeleteTopicsRequestTopic", {"topic": NotRequired[str | None],
+    "topics": list[CreateTopicsResponseTopic]})
+DeleteTopicsRequestTopic = TypedDict("DeleteTopicsRequestTopic", {"name": NotRequired[str | None],
     "topic_id": NotRequired[bytes]})
-DeleteTopicsRequest = TypedDict("DeleteTopicsRequest", {"topics": Sequence[str] | Sequence[DeleteTopicsRequestTopic],
-    "timeout": int})
-DeleteTopicsResponseTopicErrorCode = TypedDict("DeleteTopicsResponseTopicErrorCode", {"topic": str | None,
+DeleteTopicsRequest = TypedDict("DeleteTopicsRequest", {"topic_names": NotRequired[Sequence[str]],
+    "topics": NotRequired[Sequence[DeleteTopicsRequestTopic]], "timeout_ms": int})
+DeleteTopicsResponseResponse = TypedDict("DeleteTopicsResponseResponse", {"name": str | None,
     "topic_id": NotRequired[bytes], "error_code": int, "error_message": NotRequired[str | None]})
 DeleteTopicsResponse = TypedDict("DeleteTopicsResponse", {"throttle_time_ms": NotRequired[int],
-    "topic_error_codes": list[DeleteTopicsResponseTopicErrorCode]})
+    "responses": list[DeleteTopicsResponseResponse]})
 InitProducerIdRequest = TypedDict("InitProducerIdRequest", {"transactional_id": str | None,
     "transaction_timeout_ms": int, "producer_id": NotRequired[int], "producer_epoch": NotRequired[int],
     "enable_2pc": NotRequired[bool], "keep_prepared_txn": NotRequired[bool]})
@@ -276,12 +270,12 @@ OffsetForLeaderEpochResponse = TypedDict("OffsetForLeaderEpochResponse", {"throt
 SaslAuthenticateRequest = TypedDict("SaslAuthenticateRequest", {"auth_bytes": bytes})
 SaslAuthenticateResponse = TypedDict("SaslAuthenticateResponse", {"error_code": int, "error_message": str | None,
     "auth_bytes": bytes, "session_lifetime_ms": NotRequired[int]})
-DeleteGroupsRequest = TypedDict("DeleteGroupsRequest", {"group_ids": Sequence[str]})
+DeleteGroupsRequest = TypedDict("DeleteGroupsRequest", {"groups_names": Sequence[str]})
 DeleteGroupsResponseResult = TypedDict("DeleteGroupsResponseResult", {"group_id": str, "error_code": int})
 DeleteGroupsResponse = TypedDict("DeleteGroupsResponse", {"throttle_time_ms": int,
     "results": list[DeleteGroupsResponseResult]})
 DescribeConfigsRequestResource = TypedDict("DescribeConfigsRequestResource", {"resource_type": int,
-    "resource_name": str, "config_names": Sequence[str] | None})
+    "resource_name": str, "configuration_keys": Sequence[str] | None})
 DescribeConfigsRequest = TypedDict("DescribeConfigsRequest", {"resources": Sequence[DescribeConfigsRequestResource],
     "include_synonyms": NotRequired[bool], "include_documentation": NotRequired[bool]})
 DescribeConfigsResponseSynonym = TypedDict("DescribeConfigsResponseSynonym", {"name": str, "value": str | None,
@@ -295,14 +289,15 @@ DescribeConfigsResponseResult = TypedDict("DescribeConfigsResponseResult", {"err
     "configs": list[DescribeConfigsResponseConfig]})
 DescribeConfigsResponse = TypedDict("DescribeConfigsResponse", {"throttle_time_ms": int,
     "results": list[DescribeConfigsResponseResult]})
-DescribeProducersRequestTopic = TypedDict("DescribeProducersRequestTopic", {"topic": str, "partitions": Sequence[int]})
+DescribeProducersRequestTopic = TypedDict("DescribeProducersRequestTopic", {"name": str,
+    "partition_indexes": Sequence[int]})
 DescribeProducersRequest = TypedDict("DescribeProducersRequest", {"topics": Sequence[DescribeProducersRequestTopic]})
 DescribeProducersResponseActiveProducer = TypedDict("DescribeProducersResponseActiveProducer", {"producer_id": int,
     "producer_epoch": int, "last_sequence": int, "last_timestamp": int, "coordinator_epoch": int,
     "current_txn_start_offset": int})
-DescribeProducersResponsePartition = TypedDict("DescribeProducersResponsePartition", {"partition": int,
+DescribeProducersResponsePartition = TypedDict("DescribeProducersResponsePartition", {"partition_index": int,
     "error_code": int, "error_message": str | None, "active_producers": list[DescribeProducersResponseActiveProducer]})
-DescribeProducersResponseTopic = TypedDict("DescribeProducersResponseTopic", {"topic": str,
+DescribeProducersResponseTopic = TypedDict("DescribeProducersResponseTopic", {"name": str,
     "partitions": list[DescribeProducersResponsePartition]})
 DescribeProducersResponse = TypedDict("DescribeProducersResponse", {"throttle_time_ms": int,
     "topics": list[DescribeProducersResponseTopic]})

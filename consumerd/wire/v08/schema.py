@@ -5,7 +5,7 @@ says since and until which version it is there, and since which it may be null. 
 version in the order of the wire; `consumerd.wire.v08.codec` makes readers and writers of them. A name may stand twice
 with ranges that do not meet, where a later version moved or retyped a field.
 
-Names are the guide's (spec 002) where the guide has the field, else the public name in the guide's spelling.
+Names are those of Kafka's schemas today, in snake case; `tests/golden/test_guide_grammar.py` has those of the guide.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from consumerd.wire.v08.errors import UnsupportedApiError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from consumerd.wire.v08.message_types import ApiVersionsResponseApiVersion
+    from consumerd.wire.v08.message_types import ApiVersionsResponseApiKey
     from consumerd.wire.v08.schema import Api
 
 
@@ -77,7 +77,7 @@ class BrokerVersions:
         return max(first, api.versions[0]), min(last, api.versions[1])
 
 
-def versions_of_answer(broker: str, api_versions: list[ApiVersionsResponseApiVersion]) -> BrokerVersions:
+def versions_of_answer(broker: str, api_versions: list[ApiVersionsResponseApiKey]) -> BrokerVersions:
     """Return the versions of an answer to API_VERSIONS, without APIs that this client does not support."""
     ranges = {
         entry["api_key"]: (entry["min_version"], entry["max_version"])

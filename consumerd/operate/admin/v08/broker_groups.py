@@ -138,7 +138,7 @@ class BrokerGroups:
         NotFoundError, RefusedError while it has members, UnsupportedApiError, BrokerError.
         """
         unanswered = UnansweredAttempts()
-        body: DeleteGroupsRequest = {"group_ids": [group]}
+        body: DeleteGroupsRequest = {"groups_names": [group]}
 
         async def attempt() -> None:
             await self.client.coordinator(group)  # outside: a lost answer to this request says nothing
@@ -165,14 +165,14 @@ class BrokerGroups:
 
     async def _describe(self, group: str) -> _Description:
         """The coordinator's description of the group; empty where it coordinates none (0.8) or does not know it."""
-        body: DescribeGroupsRequest = {"group_ids": [group]}
+        body: DescribeGroupsRequest = {"groups": [group]}
 
         async def ask() -> _Description:
             answer = await self.client.call_coordinator(group, DESCRIBE_GROUPS, body)
             found = next(iter(answer["groups"]), None)
             code = _GROUP_ID_NOT_FOUND if found is None else found["error_code"]
             # Brokers before 4.0 return "Dead" for a group of another type.
-            if found is None or code == _GROUP_ID_NOT_FOUND or (not code and found["state"] == _DEAD):
+            if found is None or code == _GROUP_ID_NOT_FOUND or (not code and found["group_state"] == _DEAD):
                 if (consumer := await self._of_consumers(group)) is not None:
                     return _Description(consumer["group_state"], consumer["assignor_name"], consumer=consumer)
                 if found is None or code:
@@ -180,7 +180,7 @@ class BrokerGroups:
             if error := error_of(code, f"group {group!r} cannot be described", found.get("error_message")):
                 self.client.forget_coordinator(group)
                 raise error
-            return _Description(found["state"], found["protocol"], found)
+            return _Description(found["group_state"], found["protocol_data"], found)
 
         try:
             return await self.client.retrying(f"group {group}", ask)

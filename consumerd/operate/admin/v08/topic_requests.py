@@ -16,17 +16,16 @@ from consumerd.wire.v08.apis import CREATE_TOPICS, DELETE_TOPICS
 from consumerd.wire.v08.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from consumerd.net.client import Channel, ClusterClient
     from consumerd.operate.admin.v08.topic_plan import TopicPlan
     from consumerd.wire.v08.message_types import (
         CreateTopicsRequest,
-        CreateTopicsRequestCreateTopicRequest,
-        CreateTopicsResponse,
+        CreateTopicsRequestTopic,
+        CreateTopicsResponseTopic,
         DeleteTopicsRequest,
-        DeleteTopicsRequestTopic,
-        DeleteTopicsResponse,
+        DeleteTopicsResponseResponse,
     )
     from consumerd.wire.v08.schema import Api
 
@@ -47,11 +46,11 @@ async def create_topic(client: ClusterClient, plan: TopicPlan, *, timeout: float
 
     async def attempt(channel: Channel) -> None:
         version = channel.versions.pick(CREATE_TOPICS, at_least=_VALIDATE_SINCE if check_only else 0)
-        body: CreateTopicsRequest = {"create_topic_requests": [_topic(plan, version)], "timeout": int(timeout * 1000)}
+        body: CreateTopicsRequest = {"topics": [_topic(plan, version)], "timeout_ms": int(timeout * 1000)}
         if version >= _VALIDATE_SINCE:
             body["validate_only"] = check_only
         answer = await channel.call(CREATE_TOPICS, body, version=version, timeout=2 * timeout)
-        _judge(answer, f"the topic {plan.name!r} was not created", timeout)
+        _judge(answer["topics"], f"the topic {plan.name!r} was not created", timeout)
 
     if plan.assignment is not None:
         require_alive(plan.assignment, (await client.retrying("metadata", client.refresh)).nodes)
@@ -72,13 +71,13 @@ async def delete_topic(client: ClusterClient, topic: str, *, timeout: float) -> 
 
     async def attempt(channel: Channel) -> None:
         version = channel.versions.pick(DELETE_TOPICS)
-        named: DeleteTopicsRequestTopic = {"topic": topic}
-        body: DeleteTopicsRequest = {
-            "topics": [topic] if version < _BY_NAME_OR_ID else [named],
-            "timeout": int(timeout * 1000),
-        }
+        body: DeleteTopicsRequest = {"timeout_ms": int(timeout * 1000)}
+        if version < _BY_NAME_OR_ID:
+            body["topic_names"] = [topic]
+        else:
+            body["topics"] = [{"name": topic}]
         answer = await channel.call(DELETE_TOPICS, body, version=version, timeout=2 * timeout)
-        _judge(answer, f"the topic {topic!r} was not deleted", timeout)
+        _judge(answer["responses"], f"the topic {topic!r} was not deleted", timeout)
 
     unanswered = UnansweredAttempts()
     try:
@@ -127,7 +126,7 @@ def _is_repeated(error: BrokerError) -> bool:
     return error.code == _NOT_CONTROLLER if isinstance(error, BrokerRefusedError) else passes(error)
 
 
-def _topic(plan: TopicPlan, version: int) -> CreateTopicsRequestCreateTopicRequest:
+def _topic(plan: TopicPlan, version: int) -> CreateTopicsRequestTopic:
     partitions, replication = plan.partitions, plan.replication
     if plan.assignment is not None:
         partitions = replication = -1
@@ -137,18 +136,20 @@ def _topic(plan: TopicPlan, version: int) -> CreateTopicsRequestCreateTopicReque
             "give --partitions and --replication-factor"
         )
     return {
-        "topic": plan.name,
+        "name": plan.name,
         "num_partitions": -1 if partitions is None else partitions,
         "replication_factor": -1 if replication is None else replication,
-        "replica_assignment": [
-            {"partition_id": number, "replicas": list(replicas)} for number, replicas in (plan.assignment or {}).items()
+        "assignments": [
+            {"partition_index": number, "broker_ids": list(replicas)}
+            for number, replicas in (plan.assignment or {}).items()
         ],
-        "configs": [{"config_key": key, "config_value": value} for key, value in plan.config.items()],
+        "configs": [{"name": key, "value": value} for key, value in plan.config.items()],
     }
 
 
-def _judge(answer: CreateTopicsResponse | DeleteTopicsResponse, what: str, timeout: float) -> None:
-    results = answer["topic_error_codes"]
+def _judge(
+    results: Sequence[CreateTopicsResponseTopic | DeleteTopicsResponseResponse], what: str, timeout: float
+) -> None:
     if len(results) != 1:
         raise BrokerError(f"{what}: the broker returned {len(results)} topics instead of one")
     code, said = results[0]["error_code"], results[0].get("error_message")

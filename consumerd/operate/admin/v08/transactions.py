@@ -83,10 +83,12 @@ async def _ask(
     for partition in starts:
         by_topic[partition.topic].append(partition.partition)
     body: DescribeProducersRequest = {
-        "topics": [{"topic": topic, "partitions": numbers} for topic, numbers in by_topic.items()]
+        "topics": [{"name": topic, "partition_indexes": numbers} for topic, numbers in by_topic.items()]
     }
     answer = await client.call_node(node_id, DESCRIBE_PRODUCERS, body)
-    reported = {(topic["topic"], part["partition"]): part for topic in answer["topics"] for part in topic["partitions"]}
+    reported = {
+        (topic["name"], part["partition_index"]): part for topic in answer["topics"] for part in topic["partitions"]
+    }
     return {
         partition: _producer(reported[place], start, partition.topic)
         for partition, start in starts.items()

@@ -57,7 +57,7 @@ class V08Committer:
         """Raise RefusedError if the group has members, BrokerRejectedError for brokers that know of no groups."""
 
         async def ask(client: ClusterClient, coordinator: Channel) -> None:
-            body: DescribeGroupsRequest = {"group_ids": [self._group]}
+            body: DescribeGroupsRequest = {"groups": [self._group]}
             answer = await coordinator.call(DESCRIBE_GROUPS, body)
             for found in answer["groups"]:
                 if found["error_code"] != ErrorCode.GROUP_ID_NOT_FOUND:

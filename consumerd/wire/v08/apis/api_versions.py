@@ -28,7 +28,7 @@ API_VERSIONS: Api[ApiVersionsRequest, ApiVersionsResponse] = Api(
     response=(
         error_code(),
         Field(
-            "api_versions",
+            "api_keys",
             ARRAY,
             "What the broker serves.",
             of=(

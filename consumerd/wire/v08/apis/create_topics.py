@@ -17,11 +17,11 @@ CREATE_TOPICS: Api[CreateTopicsRequest, CreateTopicsResponse] = Api(
     flexible=5,
     request=(
         Field(
-            "create_topic_requests",
+            "topics",
             ARRAY,
             "The topics, each of them once.",
             of=(
-                Field("topic", STRING, "Name of the topic."),
+                Field("name", STRING, "Name of the topic."),
                 Field(
                     "num_partitions", INT32, "Number of partitions; -1 with an assignment, or (v4+) for the default."
                 ),
@@ -29,13 +29,13 @@ CREATE_TOPICS: Api[CreateTopicsRequest, CreateTopicsResponse] = Api(
                     "replication_factor", INT16, "Replicas of each; -1 with an assignment, or (v4+) for the default."
                 ),
                 Field(
-                    "replica_assignment",
+                    "assignments",
                     ARRAY,
                     "Which brokers hold what, where it is not left to Kafka.",
                     of=(
-                        Field("partition_id", INT32, "Number of the partition."),
+                        Field("partition_index", INT32, "Number of the partition."),
                         Field(
-                            "replicas",
+                            "broker_ids",
                             ARRAY,
                             "Broker ids of its replicas; the first is the preferred leader.",
                             of=INT32,
@@ -48,24 +48,24 @@ CREATE_TOPICS: Api[CreateTopicsRequest, CreateTopicsResponse] = Api(
                     ARRAY,
                     "Settings of the topic.",
                     of=(
-                        Field("config_key", STRING, "Name of the setting."),
-                        Field("config_value", STRING, "Its value; later documents allow null.", nullable=1),
+                        Field("name", STRING, "Name of the setting."),
+                        Field("value", STRING, "Its value; later documents allow null.", nullable=1),
                     ),
                     default=(),
                 ),
             ),
         ),
-        Field("timeout", INT32, "How long to wait until they are there, ms; 0 or less does not wait."),
+        Field("timeout_ms", INT32, "How long to wait until they are there, ms; 0 or less does not wait."),
         Field("validate_only", BOOLEAN, "Whether it is only checked, not done.", since=1, default=False),
     ),
     response=(
         throttle_time(since=2),
         Field(
-            "topic_error_codes",
+            "topics",
             ARRAY,
             "The result for each topic.",
             of=(
-                Field("topic", STRING, "Name of the topic."),
+                Field("name", STRING, "Name of the topic."),
                 topic_id(since=7),
                 error_code(),
                 Field(
@@ -107,8 +107,8 @@ CREATE_TOPICS: Api[CreateTopicsRequest, CreateTopicsResponse] = Api(
                     ARRAY,
                     "Settings of the topic, or null.",
                     of=(
-                        Field("config_key", STRING, "Name of the setting."),
-                        Field("config_value", STRING, "Its value, or null.", nullable=5),
+                        Field("name", STRING, "Name of the setting."),
+                        Field("value", STRING, "Its value, or null.", nullable=5),
                         Field("read_only", BOOLEAN, "Whether it cannot be changed."),
                         Field("config_source", INT8, "Where it comes from.", default=-1),
                         Field("is_sensitive", BOOLEAN, "Whether its value is hidden."),

@@ -15,7 +15,7 @@ DELETE_GROUPS: Api[DeleteGroupsRequest, DeleteGroupsResponse] = Api(
     name="DeleteGroups",
     versions=(0, 2),
     flexible=2,
-    request=(Field("group_ids", ARRAY, "Names of the groups.", of=STRING),),
+    request=(Field("groups_names", ARRAY, "Names of the groups.", of=STRING),),
     response=(
         throttle_time(since=0),
         Field(

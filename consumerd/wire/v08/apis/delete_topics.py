@@ -16,27 +16,27 @@ DELETE_TOPICS: Api[DeleteTopicsRequest, DeleteTopicsResponse] = Api(
     versions=(0, 6),
     flexible=4,
     request=(
-        Field("topics", ARRAY, "Names of the topics.", of=STRING, until=5),
+        Field("topic_names", ARRAY, "Names of the topics.", of=STRING, until=5),
         Field(
             "topics",
             ARRAY,
             "The topics, by name or id.",
             of=(
-                Field("topic", STRING, "Name of the topic; null where it is named by id.", nullable=6, default=None),
+                Field("name", STRING, "Name of the topic; null where it is named by id.", nullable=6, default=None),
                 Field("topic_id", UUID, "The topic's id; zeros where it is named by name.", default=NO_UUID),
             ),
             since=6,
         ),
-        Field("timeout", INT32, "How long to wait until they are gone, ms; 0 or less does not wait."),
+        Field("timeout_ms", INT32, "How long to wait until they are gone, ms; 0 or less does not wait."),
     ),
     response=(
         throttle_time(since=1),
         Field(
-            "topic_error_codes",
+            "responses",
             ARRAY,
             "The result for each topic.",
             of=(
-                Field("topic", STRING, "Name of the topic; null where an id is unknown.", nullable=6),
+                Field("name", STRING, "Name of the topic; null where an id is unknown.", nullable=6),
                 topic_id(since=6),
                 error_code(),
                 error_message("The error in the broker's words, or null.", since=5),

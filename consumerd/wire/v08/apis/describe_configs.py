@@ -26,7 +26,7 @@ DESCRIBE_CONFIGS: Api[DescribeConfigsRequest, DescribeConfigsResponse] = Api(
             of=(
                 Field("resource_type", INT8, "2 for a topic, 4 for a broker."),
                 Field("resource_name", STRING, "Name of the topic, or the broker's id as text."),
-                Field("config_names", ARRAY, "Names of the settings; null for all.", of=STRING, nullable=0),
+                Field("configuration_keys", ARRAY, "Names of the settings; null for all.", of=STRING, nullable=0),
             ),
         ),
         Field("include_synonyms", BOOLEAN, "Whether to say where values come from.", since=1, default=False),

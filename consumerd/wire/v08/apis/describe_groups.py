@@ -23,7 +23,7 @@ DESCRIBE_GROUPS: Api[DescribeGroupsRequest, DescribeGroupsResponse] = Api(
     versions=(0, 6),
     flexible=5,
     request=(
-        Field("group_ids", ARRAY, "Names of the groups.", of=STRING),
+        Field("groups", ARRAY, "Names of the groups.", of=STRING),
         include_authorized_operations(since=3),
     ),
     response=(
@@ -36,9 +36,13 @@ DESCRIBE_GROUPS: Api[DescribeGroupsRequest, DescribeGroupsResponse] = Api(
                 error_code(),
                 error_message("The error in the broker's words, or null.", since=6),
                 Field("group_id", STRING, "Name of the group."),
-                Field("state", STRING, "Dead, Empty, Stable, AwaitingSync or PreparingRebalance; empty with an error."),
+                Field(
+                    "group_state",
+                    STRING,
+                    "Dead, Empty, Stable, AwaitingSync or PreparingRebalance; empty with an error.",
+                ),
                 Field("protocol_type", STRING, "Kind of group; empty where nobody is in it."),
-                Field("protocol", STRING, "The way of assigning; empty unless Stable."),
+                Field("protocol_data", STRING, "The way of assigning; empty unless Stable."),
                 Field(
                     "members",
                     ARRAY,

@@ -21,8 +21,8 @@ DESCRIBE_PRODUCERS: Api[DescribeProducersRequest, DescribeProducersResponse] = A
             ARRAY,
             "By topics.",
             of=(
-                Field("topic", STRING, "Name of the topic."),
-                Field("partitions", ARRAY, "Numbers of partitions.", of=INT32),
+                Field("name", STRING, "Name of the topic."),
+                Field("partition_indexes", ARRAY, "Numbers of partitions.", of=INT32),
             ),
         ),
     ),
@@ -33,13 +33,13 @@ DESCRIBE_PRODUCERS: Api[DescribeProducersRequest, DescribeProducersResponse] = A
             ARRAY,
             "By topics.",
             of=(
-                Field("topic", STRING, "Name of the topic."),
+                Field("name", STRING, "Name of the topic."),
                 Field(
                     "partitions",
                     ARRAY,
                     "The partitions.",
                     of=(
-                        Field("partition", INT32, "Number of the partition."),
+                        Field("partition_index", INT32, "Number of the partition."),
                         error_code(),
                         error_message("The error in the broker's words, or null.", since=0),
                         Field(

@@ -17,7 +17,7 @@ HEARTBEAT: Api[HeartbeatRequest, HeartbeatResponse] = Api(
     flexible=4,
     request=(
         Field("group_id", STRING, "Name of the group."),
-        Field("group_generation_id", INT32, "The group's generation as the member knows it."),
+        Field("generation_id", INT32, "The group's generation as the member knows it."),
         Field("member_id", STRING, "Id that the coordinator gave."),
         group_instance_id(since=3),
     ),

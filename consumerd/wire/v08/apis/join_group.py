@@ -21,9 +21,9 @@ JOIN_GROUP: Api[JoinGroupRequest, JoinGroupResponse] = Api(
     flexible=6,
     request=(
         Field("group_id", STRING, "Name of the group."),
-        Field("session_timeout", INT32, "After so long without a heartbeat the member counts as dead, ms."),
+        Field("session_timeout_ms", INT32, "After so long without a heartbeat the member counts as dead, ms."),
         Field(
-            "rebalance_timeout",
+            "rebalance_timeout_ms",
             INT32,
             "How long the coordinator waits for members to join again, ms; in version 0 it is the session timeout.",
             since=1,
@@ -34,12 +34,12 @@ JOIN_GROUP: Api[JoinGroupRequest, JoinGroupResponse] = Api(
         group_instance_id(since=5),
         Field("protocol_type", STRING, "Kind of group: `consumer`."),
         Field(
-            "group_protocols",
+            "protocols",
             ARRAY,
             "Ways of assigning that the member knows, dearest first.",
             of=(
-                Field("protocol_name", STRING, "Name of the way."),
-                Field("protocol_metadata", BYTES, "What the leader needs to know of the member: its subscription."),
+                Field("name", STRING, "Name of the way."),
+                Field("metadata", BYTES, "What the leader needs to know of the member: its subscription."),
             ),
         ),
         Field(
@@ -57,8 +57,8 @@ JOIN_GROUP: Api[JoinGroupRequest, JoinGroupResponse] = Api(
         error_code(),
         Field("generation_id", INT32, "The group's generation.", default=-1),
         Field("protocol_type", STRING, "Kind of group, or null.", since=7, nullable=7, default=None, ignorable=True),
-        Field("group_protocol", STRING, "The way of assigning that was picked; null (v7+) with an error.", nullable=7),
-        Field("leader_id", STRING, "Member id of the leader."),
+        Field("protocol_name", STRING, "The way of assigning that was picked; null (v7+) with an error.", nullable=7),
+        Field("leader", STRING, "Member id of the leader."),
         Field("skip_assignment", BOOLEAN, "Whether the leader shall not assign.", since=9, default=False),
         Field("member_id", STRING, "Id that the coordinator gave."),
         Field(
@@ -68,7 +68,7 @@ JOIN_GROUP: Api[JoinGroupRequest, JoinGroupResponse] = Api(
             of=(
                 Field("member_id", STRING, "Id of the member."),
                 group_instance_id(since=5, ignorable=True),
-                Field("member_metadata", BYTES, "Its metadata for the way that was picked."),
+                Field("metadata", BYTES, "Its metadata for the way that was picked."),
             ),
         ),
     ),

@@ -20,6 +20,6 @@ SASL_HANDSHAKE: Api[SaslHandshakeRequest, SaslHandshakeResponse] = Api(
     request=(Field("mechanism", STRING, "Name of the mechanism, such as SCRAM-SHA-512."),),
     response=(
         error_code(),
-        Field("enabled_mechanisms", ARRAY, "Names of those that the broker takes.", of=STRING),
+        Field("mechanisms", ARRAY, "Names of those that the broker takes.", of=STRING),
     ),
 )

@@ -28,12 +28,12 @@ SYNC_GROUP: Api[SyncGroupRequest, SyncGroupResponse] = Api(
         _protocol("protocol_type", "Kind of group, or null."),
         _protocol("protocol_name", "The way of assigning that was picked, or null."),
         Field(
-            "group_assignment",
+            "assignments",
             ARRAY,
             "From the leader: who gets what; empty from others.",
             of=(
                 Field("member_id", STRING, "Id of the member."),
-                Field("member_assignment", BYTES, "What it gets."),
+                Field("assignment", BYTES, "What it gets."),
             ),
         ),
     ),
@@ -42,6 +42,6 @@ SYNC_GROUP: Api[SyncGroupRequest, SyncGroupResponse] = Api(
         error_code(),
         _protocol("protocol_type", "Kind of group, or null."),
         _protocol("protocol_name", "The way of assigning that was picked, or null."),
-        Field("member_assignment", BYTES, "What this member gets."),
+        Field("assignment", BYTES, "What this member gets."),
     ),
 )

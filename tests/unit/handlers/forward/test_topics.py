@@ -80,13 +80,13 @@ class Cluster:
 
     def create(self, port: int, body: dict[str, Any]) -> dict[str, Any]:
         self.created.append((port, body))
-        [asked] = body["create_topic_requests"]
+        [asked] = body["topics"]
         error = self.refuses.pop(0) if self.refuses else 0
         if error in {0, ErrorCode.TOPIC_ALREADY_EXISTS}:
             assert asked["replication_factor"] in {-1, *range(1, self.brokers + 1)}
             replicas = asked["replication_factor"] if asked["replication_factor"] > 0 else self.default_replicas
-            self.topics[asked["topic"]] = (asked["num_partitions"], replicas)
-        return {"topic_error_codes": [{"topic": asked["topic"], "error_code": error, "error_message": None}]}
+            self.topics[asked["name"]] = (asked["num_partitions"], replicas)
+        return {"topics": [{"name": asked["name"], "error_code": error, "error_message": None}]}
 
     async def close(self) -> None:
         """Nothing is open."""
@@ -146,7 +146,7 @@ async def test_asks_the_present_controller_to_create_a_topic() -> None:
     for cluster.controller, name in ((2, "orders"), (1, "views")):
         await topics.count(name)
     assert [port for port, _ in cluster.created[1:]] == [2, 1]
-    assert [body["timeout"] for _, body in cluster.created] == [30_000] * 3
+    assert [body["timeout_ms"] for _, body in cluster.created] == [30_000] * 3
 
 
 async def test_asks_the_next_controller_when_the_former_one_refuses() -> None:
@@ -198,7 +198,7 @@ async def test_brokers_without_a_default_need_a_replication_factor() -> None:
     assert cluster.created == []
     assert await topics_of(cluster, partitions=2, replication_factor=2).count("clicks") == 2
     [(_, body)] = cluster.created
-    assert body["create_topic_requests"] == [{"topic": "clicks", "num_partitions": 2, "replication_factor": 2}]
+    assert body["topics"] == [{"name": "clicks", "num_partitions": 2, "replication_factor": 2}]
 
 
 async def test_brokers_support_headers_since_the_third_version_of_produce() -> None:

@@ -341,18 +341,18 @@ class Cluster:
         done: dict[str, Any] = {"error_code": 0}
         if api is JOIN_GROUP:
             self._generation += 1
-            [first, *_] = body["group_protocols"]
-            member = {"member_id": "me", "member_metadata": first["protocol_metadata"]}
+            [first, *_] = body["protocols"]
+            member = {"member_id": "me", "metadata": first["metadata"]}
             return done | {
                 "generation_id": self._generation,
-                "group_protocol": first["protocol_name"],
-                "leader_id": "me",
+                "protocol_name": first["name"],
+                "leader": "me",
                 "member_id": "me",
                 "members": [member],
             }
         if api is SYNC_GROUP:
-            [share] = body["group_assignment"]
-            return done | {"member_assignment": share["member_assignment"]}
+            [share] = body["assignments"]
+            return done | {"assignment": share["assignment"]}
         assert api in (HEARTBEAT, LEAVE_GROUP)
         return done
 

@@ -96,7 +96,7 @@ async def test_leaves_while_the_coordinator_holds_back_the_answer_to_its_join(cl
         ({"error_code": 82}, IdTakenError, "the group.instance_id 'i' is held by another live member of group 'g'"),
         ({"error_code": 26}, BrokerError, "set group.session_timeout within"),
         (
-            {"error_code": 0, "generation_id": 1, "group_protocol": "sticky", "leader_id": "you", "members": []},
+            {"error_code": 0, "generation_id": 1, "protocol_name": "sticky", "leader": "you", "members": []},
             BrokerError,
             "cannot be a member of group 'g'",
         ),

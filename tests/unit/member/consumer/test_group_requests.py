@@ -100,10 +100,10 @@ def requests(client: Client, **settings: Any) -> GroupRequests:
 JOINED = {
     "error_code": 0,
     "generation_id": 4,
-    "group_protocol": "range",
-    "leader_id": "me",
+    "protocol_name": "range",
+    "leader": "me",
     "member_id": "me",
-    "members": [{"member_id": "me", "member_metadata": b"m", "group_instance_id": "i"}],
+    "members": [{"member_id": "me", "metadata": b"m", "group_instance_id": "i"}],
     "skip_assignment": True,
 }
 
@@ -115,8 +115,12 @@ async def test_join_returns_member_and_generation() -> None:
     assert event == e.Joined(1, 4, "me", "range", True, members, 60.0, keep_assignment=True)
     api, version, body = client.channels[0].asked[0]
     assert (api, version) == (JOIN_GROUP, 9)
-    assert (body["session_timeout"], body["rebalance_timeout"], body["protocol_type"]) == (45000, 60000, "consumer")
-    assert body["group_protocols"] == [{"protocol_name": "range", "protocol_metadata": b"m"}]
+    assert (body["session_timeout_ms"], body["rebalance_timeout_ms"], body["protocol_type"]) == (
+        45000,
+        60000,
+        "consumer",
+    )
+    assert body["protocols"] == [{"name": "range", "metadata": b"m"}]
 
 
 @pytest.mark.parametrize(("at_most", "timeout"), [(0, 10.0), (1, 60.0)])
@@ -135,7 +139,7 @@ async def test_lowers_session_timeout_refused_by_oldest_brokers() -> None:
     event = await asking.join(e.Join(2, "", ()))
     assert isinstance(event, e.Joined)
     assert event.rebalance_timeout == 30.0
-    assert [body["session_timeout"] for _, _, body in client.channels[0].asked] == [45000, 30000]
+    assert [body["session_timeout_ms"] for _, _, body in client.channels[0].asked] == [45000, 30000]
     assert isinstance(await asking.join(e.Join(3, "", ())), e.Refused)
     assert "group.session_timeout" in str(asking.refusal)
     assert isinstance(await requests(Client(refused)).join(e.Join(1, "", ())), e.Refused)
@@ -182,7 +186,7 @@ async def test_requests_of_static_members_have_the_first_version_that_names_them
             return asking.join(e.Join(7, "me", ()))
         return asking.sync(e.Sync(7, 4, "me", "range", ())) if api is SYNC_GROUP else asking.beat(BEAT)
 
-    client = Client(JOINED | {"member_assignment": b""}, at_most=since)
+    client = Client(JOINED | {"assignment": b""}, at_most=since)
     assert not isinstance(await ask(requests(client, instance_id="i")), e.Refused)
     [(asked, version, body)] = client.channels[0].asked
     assert (asked, version, body["group_instance_id"]) == (api, since, "i")
@@ -195,12 +199,12 @@ async def test_join_returns_id_of_new_member() -> None:
 
 
 async def test_sync_sends_and_receives_assignments() -> None:
-    client = Client({"error_code": 0, "member_assignment": b"mine"})
+    client = Client({"error_code": 0, "assignment": b"mine"})
     event = await requests(client).sync(e.Sync(2, 4, "me", "range", (("me", b"a"),)))
     assert event == e.Synced(2, b"mine")
     api, _, body = client.channels[0].asked[0]
     assert api is SYNC_GROUP
-    assert body["group_assignment"] == [{"member_id": "me", "member_assignment": b"a"}]
+    assert body["assignments"] == [{"member_id": "me", "assignment": b"a"}]
     assert client.channels[0].timeouts == [65.0]  # the rebalance may take as long
 
 
@@ -331,7 +335,7 @@ async def test_reopens_dropped_connection() -> None:
 
 
 async def test_each_request_names_group_generation_and_member() -> None:
-    client = Client(JOINED, {"error_code": 0, "member_assignment": b""}, {"error_code": 0}, {"error_code": 0})
+    client = Client(JOINED, {"error_code": 0, "assignment": b""}, {"error_code": 0}, {"error_code": 0})
     asking = requests(client)
     await asking.join(e.Join(1, "me", (("range", b"m"),)))
     await asking.sync(e.Sync(2, 4, "me", "range", (("me", b"a"), ("you", b"b"))))
@@ -342,12 +346,12 @@ async def test_each_request_names_group_generation_and_member() -> None:
             JOIN_GROUP,
             {
                 "group_id": "g",
-                "session_timeout": 45000,
-                "rebalance_timeout": 60000,
+                "session_timeout_ms": 45000,
+                "rebalance_timeout_ms": 60000,
                 "member_id": "me",
                 "group_instance_id": None,
                 "protocol_type": "consumer",
-                "group_protocols": [{"protocol_name": "range", "protocol_metadata": b"m"}],
+                "protocols": [{"name": "range", "metadata": b"m"}],
             },
         ),
         (
@@ -359,13 +363,13 @@ async def test_each_request_names_group_generation_and_member() -> None:
                 "group_instance_id": None,
                 "protocol_type": "consumer",
                 "protocol_name": "range",
-                "group_assignment": [
-                    {"member_id": "me", "member_assignment": b"a"},
-                    {"member_id": "you", "member_assignment": b"b"},
+                "assignments": [
+                    {"member_id": "me", "assignment": b"a"},
+                    {"member_id": "you", "assignment": b"b"},
                 ],
             },
         ),
-        (HEARTBEAT, {"group_id": "g", "group_generation_id": 4, "member_id": "me", "group_instance_id": None}),
+        (HEARTBEAT, {"group_id": "g", "generation_id": 4, "member_id": "me", "group_instance_id": None}),
         (LEAVE_GROUP, {"group_id": "g", "members": [{"member_id": "me", "group_instance_id": None}]}),
     ]
 
@@ -380,7 +384,7 @@ async def test_refused_sync_and_leave_are_reported(code: int) -> None:
 
 async def test_join_of_a_follower_has_no_members() -> None:
     """A follower gets less: no members, no protocol, and nothing about keeping the assignment."""
-    answer = JOINED | {"group_protocol": None, "leader_id": "you", "members": []}
+    answer = JOINED | {"protocol_name": None, "leader": "you", "members": []}
     del answer["skip_assignment"]
     event = await requests(Client(answer)).join(e.Join(1, "me", ()))
     assert event == e.Joined(1, 4, "me", "", False, (), 60.0, keep_assignment=False)

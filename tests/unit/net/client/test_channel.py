@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from consumerd.wire.v08.message_types import FetchRequest, HeartbeatRequest, HeartbeatResponse
 
 pytestmark = pytest.mark.asyncio
-BEAT: HeartbeatRequest = {"group_id": "g", "group_generation_id": 1, "member_id": "m"}
+BEAT: HeartbeatRequest = {"group_id": "g", "generation_id": 1, "member_id": "m"}
 FINE = encode_response(HEARTBEAT, 0, ResponseMessage(ResponseHeader(0), {"error_code": 0}))[8:]
 
 

@@ -158,7 +158,7 @@ async def test_asks_other_brokers_while_one_hangs() -> None:
 
 async def test_retries_until_broker_is_known_again() -> None:
     cluster = Cluster()
-    heartbeat: HeartbeatRequest = {"group_id": "g", "group_generation_id": 1, "member_id": "m"}
+    heartbeat: HeartbeatRequest = {"group_id": "g", "generation_id": 1, "member_id": "m"}
     async with client_of(cluster) as client:
         await client.refresh(["t"])
         cluster.leader = 3

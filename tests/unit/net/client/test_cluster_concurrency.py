@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.asyncio
 
 SERVED = BrokerVersions("", BrokerRelease.V0_10_OR_NEWER, {key: api.versions for key, api in APIS.items()})
-BEAT: HeartbeatRequest = {"group_id": "g", "group_generation_id": 1, "member_id": "m"}
+BEAT: HeartbeatRequest = {"group_id": "g", "generation_id": 1, "member_id": "m"}
 
 
 async def turns(count: int = 20) -> None:
@@ -129,7 +129,7 @@ class Cluster:
                 {"api_key": key, "min_version": each.versions[0], "max_version": each.versions[1]}
                 for key, each in APIS.items()
             ]
-            return {"error_code": 0, "api_versions": keys, "throttle_time_ms": 0}
+            return {"error_code": 0, "api_keys": keys, "throttle_time_ms": 0}
         if api is GROUP_COORDINATOR:
             node = {"node_id": self.coordinator, "host": "h", "port": self.coordinator}
             return {"error_code": 0, "coordinator": node, "throttle_time_ms": 0, "error_message": None}

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.asyncio
 ALL_GROUPS: ListGroupsRequest = {}
-SERVED = {"error_code": 0, "api_versions": [{"api_key": key, "min_version": 0, "max_version": 9} for key in APIS]}
+SERVED = {"error_code": 0, "api_keys": [{"api_key": key, "min_version": 0, "max_version": 9} for key in APIS]}
 ANSWERS: dict[int, dict[str, Any]] = {
     API_VERSIONS.key: SERVED,
     LIST_GROUPS.key: {"error_code": 0, "groups": []},
     METADATA.key: {"brokers": [], "topic_metadata": []},
-    SASL_HANDSHAKE.key: {"error_code": ErrorCode.ILLEGAL_SASL_STATE, "enabled_mechanisms": []},
+    SASL_HANDSHAKE.key: {"error_code": ErrorCode.ILLEGAL_SASL_STATE, "mechanisms": []},
 }
 
 
@@ -81,7 +81,7 @@ class Line:
                 self.abort()
                 raise RequestTimeoutError("the broker did not answer")
             case int(error):
-                answer, version = {"error_code": error, "api_versions": []}, 0
+                answer, version = {"error_code": error, "api_keys": []}, 0
             case _:
                 answer = ANSWERS[key]
         api = APIS[key]

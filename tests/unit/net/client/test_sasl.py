@@ -52,7 +52,7 @@ class Line:
         self.timeouts.add(timeout)
         if api is SASL_HANDSHAKE:
             self.sent.append((f"handshake {version}", body["mechanism"].encode()))
-            return {"error_code": 0, "enabled_mechanisms": ["B", "A"], **self.says}
+            return {"error_code": 0, "mechanisms": ["B", "A"], **self.says}
         assert api is SASL_AUTHENTICATE
         self.sent.append(("wrapped", body["auth_bytes"]))
         if self.rejects:
@@ -108,7 +108,7 @@ async def test_brokers_of_0_9_get_tokens_of_gssapi_alone() -> None:
 async def test_errors_name_what_the_broker_offers_and_says() -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"error_code": 33}, "does not support SCRAM; it offers A, B$"),
-        ({"error_code": 33, "enabled_mechanisms": []}, "it offers none$"),
+        ({"error_code": 33, "mechanisms": []}, "it offers none$"),
         ({"error_code": 34}, "is this its SASL listener"),
     ]
     for says, match in cases:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from consumerd.wire.v08.message_types import HeartbeatRequest
 
 pytestmark = pytest.mark.asyncio
-BODY: HeartbeatRequest = {"group_id": "g", "group_generation_id": 1, "member_id": "m"}
+BODY: HeartbeatRequest = {"group_id": "g", "generation_id": 1, "member_id": "m"}
 
 
 class Connection:

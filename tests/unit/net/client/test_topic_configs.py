@@ -45,7 +45,8 @@ async def test_message_limits_are_those_of_topics_that_exist_and_have_a_number()
     )
     assert await message_limits(broker, ["t", "u"]) == {"t": 1048588, "u": 5}
     resources = [
-        {"resource_type": TOPIC, "resource_name": topic, "config_names": ["max.message.bytes"]} for topic in ("t", "u")
+        {"resource_type": TOPIC, "resource_name": topic, "configuration_keys": ["max.message.bytes"]}
+        for topic in ("t", "u")
     ]
     assert broker.asked == [(DESCRIBE_CONFIGS, {"resources": resources})]
 

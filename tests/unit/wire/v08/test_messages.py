@@ -78,7 +78,7 @@ def test_rejects_responses_truncated_within_the_header(data: bytes) -> None:
 
 def test_rejects_a_request_of_an_unknown_api() -> None:
     frame = encode_request(
-        HEARTBEAT, 0, {"group_id": "", "group_generation_id": 0, "member_id": ""}, correlation_id=1, client_id=None
+        HEARTBEAT, 0, {"group_id": "", "generation_id": 0, "member_id": ""}, correlation_id=1, client_id=None
     )
     assert read_api(frame[4:]) == (12, 0)
     with pytest.raises(FrameError, match="a request has API key 12, not 18"):
@@ -97,7 +97,7 @@ def test_rejects_headers_that_do_not_fit() -> None:
 def test_reads_version_0_of_an_unsupported_api_versions_response() -> None:
     """It answers in version 0, whatever was asked for; newer brokers say what they know of this one API."""
     data = bytes.fromhex("00000001 0023 00000001 0012 0000 0003")
-    expected = {"error_code": 35, "api_versions": [{"api_key": 18, "min_version": 0, "max_version": 3}]}
+    expected = {"error_code": 35, "api_keys": [{"api_key": 18, "min_version": 0, "max_version": 3}]}
     for version in (0, 1, 3, 4, 99):
         assert decode_response(VERSIONS, version, data).body == expected
     other = bytes.fromhex("00000001 0000 00000000 00000000")

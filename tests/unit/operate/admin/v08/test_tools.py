@@ -214,8 +214,8 @@ def described(
         for name, (metadata, assignment) in members.items()
     ]
     group = {
-        "error_code": error, "error_message": None, "group_id": "g", "state": state, "protocol_type": protocol_type,
-        "protocol": "range", "members": told,
+        "error_code": error, "error_message": None, "group_id": "g", "group_state": state,
+        "protocol_type": protocol_type, "protocol_data": "range", "members": told,
     }  # fmt: skip
     return {"groups": [group]}
 
@@ -429,29 +429,33 @@ async def test_a_group_that_is_gone_where_no_deletion_went_unanswered_was_never_
         await BrokerGroups(client).delete("g")
 
 
-def topic_answer(*codes: int) -> Answer:
-    return {"topic_error_codes": [{"topic": "t", "error_code": code, "error_message": None} for code in codes]}
+def created(*codes: int) -> Answer:
+    return {"topics": [{"name": "t", "error_code": code, "error_message": None} for code in codes]}
+
+
+def deleted(*codes: int) -> Answer:
+    return {"responses": created(*codes)["topics"]}
 
 
 @pytest.mark.asyncio
 async def test_asks_the_new_controller_after_a_change() -> None:
-    client, channel = cluster(CreateTopics=[topic_answer(41), topic_answer(0)], DeleteTopics=topic_answer(41))
+    client, channel = cluster(CreateTopics=[created(41), created(0)], DeleteTopics=deleted(41))
     await create_topic(client, TopicPlan("t", assignment={0: (1,)}, config={"a": "b"}), timeout=2)
     asked = [body for name, _, body in channel.asked if name == "CreateTopics"]
     assert len(asked) == 2
-    assert asked[0]["create_topic_requests"][0] == {
-        "topic": "t", "num_partitions": -1, "replication_factor": -1,
-        "replica_assignment": [{"partition_id": 0, "replicas": [1]}],
-        "configs": [{"config_key": "a", "config_value": "b"}],
+    assert asked[0]["topics"][0] == {
+        "name": "t", "num_partitions": -1, "replication_factor": -1,
+        "assignments": [{"partition_index": 0, "broker_ids": [1]}],
+        "configs": [{"name": "a", "value": "b"}],
     }  # fmt: skip
-    assert (asked[0]["timeout"], asked[0]["validate_only"]) == (2000, False)
+    assert (asked[0]["timeout_ms"], asked[0]["validate_only"]) == (2000, False)
     with pytest.raises(BrokerRefusedError, match="NOT_CONTROLLER"):
         await delete_topic(client, "t", timeout=2)
 
 
 @pytest.mark.asyncio
 async def test_a_topic_that_is_as_requested_after_an_unanswered_request_is_its_result() -> None:
-    client, channel = cluster(CreateTopics=[CUT, topic_answer(36)], DeleteTopics=[CUT, topic_answer(3)])
+    client, channel = cluster(CreateTopics=[CUT, created(36)], DeleteTopics=[CUT, deleted(3)])
     await create_topic(client, TopicPlan("t", 2, 1), timeout=2)  # METADATA has two partitions
     await delete_topic(client, "t", timeout=2)
     assert [name for name, *_ in channel.asked if name != "Metadata"] == ["CreateTopics"] * 2 + ["DeleteTopics"] * 2
@@ -460,7 +464,7 @@ async def test_a_topic_that_is_as_requested_after_an_unanswered_request_is_its_r
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("partitions", "check_only", "answers"),
-    [(3, False, [CUT, topic_answer(36)]), (2, True, [CUT, topic_answer(36)]), (2, False, [topic_answer(36)])],
+    [(3, False, [CUT, created(36)]), (2, True, [CUT, created(36)]), (2, False, [created(36)])],
 )
 async def test_another_topic_of_that_name_is_never_taken_for_a_created_one(
     partitions: int, check_only: bool, answers: list[Answer | Exception]
@@ -474,11 +478,11 @@ async def test_another_topic_of_that_name_is_never_taken_for_a_created_one(
 @pytest.mark.parametrize(
     ("answer", "error", "says"),
     [
-        (topic_answer(7), BrokerRefusedError, r"delete\.topic\.enable"),
-        (topic_answer(3), NotFoundError, "topics list"),
-        (topic_answer(), BrokerError, "returned 0 topics"),
-        (topic_answer(0, 0), BrokerError, "returned 2 topics"),
-        (topic_answer(73), BrokerRefusedError, "TOPIC_DELETION_DISABLED"),
+        (deleted(7), BrokerRefusedError, r"delete\.topic\.enable"),
+        (deleted(3), NotFoundError, "topics list"),
+        (deleted(), BrokerError, "returned 0 topics"),
+        (deleted(0, 0), BrokerError, "returned 2 topics"),
+        (deleted(73), BrokerRefusedError, "TOPIC_DELETION_DISABLED"),
     ],
 )
 async def test_reports_topics_that_were_not_deleted(answer: Answer, error: type[Exception], says: str) -> None:
@@ -543,8 +547,8 @@ def producers_of(code: int, *open_since: int) -> Answer:
         {"producer_id": 4000 + at, "producer_epoch": at, "last_timestamp": 7, "current_txn_start_offset": start}
         for at, start in enumerate(open_since)
     ]
-    part = {"partition": 0, "error_code": code, "active_producers": producers}
-    return {"topics": [{"topic": "t", "partitions": [part]}]}
+    part = {"partition_index": 0, "error_code": code, "active_producers": producers}
+    return {"topics": [{"name": "t", "partitions": [part]}]}
 
 
 @pytest.mark.asyncio
@@ -567,7 +571,7 @@ async def test_names_the_producer_of_an_open_transaction(answer: Answer, produce
     assert told == producer or (isinstance(producer, str) and producer in str(told))
     (asked,) = [body for name, _, body in channel.asked if name == "Offsets"]
     assert asked["isolation_level"] == 1
-    assert channel.asked[-1] == ("DescribeProducers", 0, {"topics": [{"topic": "t", "partitions": [0]}]})
+    assert channel.asked[-1] == ("DescribeProducers", 0, {"topics": [{"name": "t", "partition_indexes": [0]}]})
 
 
 @pytest.mark.asyncio

@@ -100,7 +100,7 @@ class V08Broker:
         if self.epochs is not None:
             served[OFFSET_FOR_LEADER_EPOCH.key] = self.epochs_version
         keys = [{"api_key": key, "min_version": 0, "max_version": last} for key, last in served.items()]
-        return {"error_code": 0, "api_versions": keys}
+        return {"error_code": 0, "api_keys": keys}
 
     def _metadata(self, version: int, _: dict[str, Any]) -> dict[str, Any]:
         host, port = self.leader.address

@@ -50,7 +50,7 @@ def serving(broker: V08Broker, **versions: int) -> None:
     keys_of = {"metadata": METADATA.key, "handshake": SASL_HANDSHAKE.key}
     served |= {keys_of[name]: last for name, last in versions.items()}
     keys = [{"api_key": key, "min_version": 0, "max_version": last} for key, last in served.items()]
-    broker.answers[API_VERSIONS.key] = lambda *_: {"error_code": 0, "api_versions": keys}
+    broker.answers[API_VERSIONS.key] = lambda *_: {"error_code": 0, "api_keys": keys}
 
 
 @pytest.mark.asyncio
@@ -129,7 +129,7 @@ def test_reports_a_rejected_login_at_once_while_another_broker_is_down() -> None
         nobody = other.getsockname()[:2]
         other.close()
         serving(broker, handshake=1)
-        broker.answers[SASL_HANDSHAKE.key] = lambda *_: {"error_code": 33, "enabled_mechanisms": ["GSSAPI"]}
+        broker.answers[SASL_HANDSHAKE.key] = lambda *_: {"error_code": 33, "mechanisms": ["GSSAPI"]}
         place = BootstrapLocation((nobody, broker.address, nobody), login=Login("alice", "secret", mechanism="PLAIN"))
         with KafkaClient(place, 3600) as client, pytest.raises(BrokerRejectedError) as caught:
             client.topics(lambda _: True)
