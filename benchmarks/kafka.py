@@ -45,7 +45,7 @@ from consumerd.base.errors import BrokerError
 from consumerd.demo import MissingRuntimeError, find_java
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.wire.v07 import LATEST
-from consumerd.wire.v08.apis import DELETE_TOPICS, OFFSETS, PRODUCE
+from consumerd.wire.v08.apis import DELETE_TOPICS, LIST_OFFSETS, PRODUCE
 from consumerd.wire.v08.records import RecordCodec, encode_record_batch
 from tests.support.kafka import RELEASES, KafkaBroker
 
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from consumerd.net.client import ClusterClient
     from consumerd.wire.v08.message_types import (
         DeleteTopicsRequest,
-        OffsetsRequest,
-        OffsetsRequestPartition,
+        ListOffsetsRequest,
+        ListOffsetsRequestPartition,
         ProduceRequest,
         ProduceRequestData,
     )
@@ -143,13 +143,13 @@ class Bench:
     async def written(self, topic: str) -> int:
         """Messages in all partitions."""
         channel = await self._client.node_channel(self._broker.broker_id)
-        parts: list[OffsetsRequestPartition] = [
-            {"partition": number, "timestamp": LATEST, "current_leader_epoch": -1} for number in range(PARTITIONS)
+        parts: list[ListOffsetsRequestPartition] = [
+            {"partition_index": number, "timestamp": LATEST, "current_leader_epoch": -1} for number in range(PARTITIONS)
         ]
-        body: OffsetsRequest = {"isolation_level": 0, "topics": [{"topic": topic, "partitions": parts}]}
-        version = channel.versions.pick(OFFSETS, at_most=5)
-        answer = await channel.call(OFFSETS, body, version=version)
-        return sum(part["offset"] for each in answer["responses"] for part in each["partition_responses"])
+        body: ListOffsetsRequest = {"isolation_level": 0, "topics": [{"name": topic, "partitions": parts}]}
+        version = channel.versions.pick(LIST_OFFSETS, at_most=5)
+        answer = await channel.call(LIST_OFFSETS, body, version=version)
+        return sum(part["offset"] for each in answer["topics"] for part in each["partitions"])
 
     async def consuming(self, job: Job, rounds: int) -> list[Measurement]:
         """All consumers, in turns, of one topic."""

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 TOPIC, PARTITIONS = "events", 2
 #: The one version of each API that it serves.
 VERSIONS: dict[Api[Any, Any], int] = {
-    apis.PRODUCE: 3, apis.FETCH: 4, apis.OFFSETS: 1, apis.METADATA: 1, apis.OFFSET_COMMIT: 2, apis.OFFSET_FETCH: 1,
-    apis.GROUP_COORDINATOR: 0, apis.JOIN_GROUP: 1, apis.HEARTBEAT: 0, apis.LEAVE_GROUP: 0, apis.SYNC_GROUP: 0,
+    apis.PRODUCE: 3, apis.FETCH: 4, apis.LIST_OFFSETS: 1, apis.METADATA: 1, apis.OFFSET_COMMIT: 2, apis.OFFSET_FETCH: 1,
+    apis.FIND_COORDINATOR: 0, apis.JOIN_GROUP: 1, apis.HEARTBEAT: 0, apis.LEAVE_GROUP: 0, apis.SYNC_GROUP: 0,
     apis.SASL_HANDSHAKE: 1, apis.SASL_AUTHENTICATE: 0, apis.INIT_PRODUCER_ID: 0, apis.API_VERSIONS: 0,
 }  # fmt: skip
 #: Responses that every client has to reject.
@@ -191,18 +191,18 @@ class HostileKafka:
 
     def _metadata(self, body: dict[str, Any]) -> dict[str, Any]:
         partitions = [
-            {"partition_error_code": 0, "partition_id": number, "leader": 1, "replicas": [1], "isr": [1]}
+            {"error_code": 0, "partition_index": number, "leader_id": 1, "replica_nodes": [1], "isr_nodes": [1]}
             for number in range(PARTITIONS)
         ]
-        topics = [{"topic_error_code": 0, "topic": TOPIC, "is_internal": False, "partition_metadata": partitions}]
+        topics = [{"error_code": 0, "name": TOPIC, "is_internal": False, "partitions": partitions}]
         return {
             "brokers": [{"node_id": 1, "host": "127.0.0.1", "port": self.port, "rack": None}],
             "controller_id": 1,
-            "topic_metadata": topics if body["topics"] is None or TOPIC in body["topics"] else [],
+            "topics": topics if body["topics"] is None or {"name": TOPIC} in body["topics"] else [],
         }
 
     def _coordinator(self, body: dict[str, Any]) -> dict[str, Any]:
-        return {"error_code": 0, "coordinator": {"node_id": 1, "host": "127.0.0.1", "port": self.port}}
+        return {"error_code": 0, "node_id": 1, "host": "127.0.0.1", "port": self.port}
 
     def _join(self, body: dict[str, Any]) -> dict[str, Any]:
         self._generation += 1
@@ -225,22 +225,29 @@ class HostileKafka:
         return {"error_code": 0}
 
     def _offset_fetch(self, body: dict[str, Any]) -> dict[str, Any]:
-        return self._for_each(body["topics"], lambda part: {
-            "offset": self.committed.get(part["partition"], -1), "metadata": None, "error_code": 0
+        asked = [
+            {
+                "name": topic["name"],
+                "partitions": [{"partition_index": number} for number in topic["partition_indexes"]],
+            }
+            for topic in body["topics"]
+        ]
+        return self._for_each_index(asked, lambda part: {
+            "committed_offset": self.committed.get(part["partition_index"], -1), "metadata": None, "error_code": 0
         })  # fmt: skip
 
     def _offset_commit(self, body: dict[str, Any]) -> dict[str, Any]:
         def commit(part: dict[str, Any]) -> dict[str, Any]:
-            self.committed[part["partition"]] = part["offset"]
+            self.committed[part["partition_index"]] = part["committed_offset"]
             return {"error_code": 0}
 
-        return self._for_each(body["topics"], commit)
+        return self._for_each_index(body["topics"], commit)
 
     def _offsets(self, body: dict[str, Any]) -> dict[str, Any]:
         def at(part: dict[str, Any]) -> dict[str, Any]:
-            return {"error_code": 0, "offset": 0 if part["timestamp"] == -2 else len(self.log[part["partition"]])}
+            return {"error_code": 0, "offset": 0 if part["timestamp"] == -2 else len(self.log[part["partition_index"]])}
 
-        return self._for_each(body["topics"], at)
+        return self._for_each_index(body["topics"], at)
 
     async def _fetch(self, body: dict[str, Any]) -> dict[str, Any]:
         def read(part: dict[str, Any]) -> dict[str, Any]:
@@ -288,10 +295,26 @@ class HostileKafka:
             ]
         }
 
+    @staticmethod
+    def _for_each_index(
+        topics: list[dict[str, Any]], make: Callable[[dict[str, Any]], dict[str, Any]]
+    ) -> dict[str, Any]:
+        return {
+            "topics": [
+                {
+                    "name": topic["name"],
+                    "partitions": [
+                        {"partition_index": part["partition_index"], **make(part)} for part in topic["partitions"]
+                    ],
+                }
+                for topic in topics
+            ]
+        }
+
     _answers: ClassVar = {
-        apis.API_VERSIONS.key: _api_versions, apis.METADATA.key: _metadata, apis.GROUP_COORDINATOR.key: _coordinator,
+        apis.API_VERSIONS.key: _api_versions, apis.METADATA.key: _metadata, apis.FIND_COORDINATOR.key: _coordinator,
         apis.JOIN_GROUP.key: _join, apis.SYNC_GROUP.key: _sync, apis.HEARTBEAT.key: _fine, apis.LEAVE_GROUP.key: _fine,
-        apis.OFFSET_FETCH.key: _offset_fetch, apis.OFFSET_COMMIT.key: _offset_commit, apis.OFFSETS.key: _offsets,
+        apis.OFFSET_FETCH.key: _offset_fetch, apis.OFFSET_COMMIT.key: _offset_commit, apis.LIST_OFFSETS.key: _offsets,
         apis.PRODUCE.key: _produce, apis.SASL_HANDSHAKE.key: _handshake, apis.SASL_AUTHENTICATE.key: _token,
         apis.INIT_PRODUCER_ID.key: _producer_id,
     }  # fmt: skip

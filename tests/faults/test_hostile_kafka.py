@@ -83,7 +83,7 @@ async def test_client_rejects_invalid_responses(kind: str) -> None:
         questions: dict[Api[Any, Any], Callable[[ClusterClient], Any]] = {
             apis.API_VERSIONS: lambda client: client.refresh(),
             apis.METADATA: lambda client: client.refresh([TOPIC]),
-            apis.GROUP_COORDINATOR: lambda client: client.coordinator("g"),
+            apis.FIND_COORDINATOR: lambda client: client.coordinator("g"),
             apis.HEARTBEAT: lambda client: client.call_coordinator("g", apis.HEARTBEAT, beat),
         }
         slow = kind in ("endless", "silence")
@@ -202,7 +202,7 @@ async def test_names_a_broker_that_reports_an_impossible_offset(listed: int) -> 
         """Its log has one message, whose successor would have no offset."""
 
         def _offsets(self, body: dict[str, Any]) -> dict[str, Any]:
-            return self._for_each(body["topics"], lambda _: {"error_code": 0, "offset": listed})
+            return self._for_each_index(body["topics"], lambda _: {"error_code": 0, "offset": listed})
 
         async def _fetch(self, body: dict[str, Any]) -> dict[str, Any]:
             data = encode_record_batch([b"x"], base_offset=(1 << 63) - 1, timestamps=1000)
@@ -210,7 +210,7 @@ async def test_names_a_broker_that_reports_an_impossible_offset(listed: int) -> 
                 body["topics"], lambda _: {"error_code": 0, "high_watermark": (1 << 63) - 1, "record_set": data}
             )
 
-        _answers: ClassVar[Any] = HostileKafka._answers | {apis.OFFSETS.key: _offsets}
+        _answers: ClassVar[Any] = HostileKafka._answers | {apis.LIST_OFFSETS.key: _offsets}
 
     rng = random.Random(1)
     async with AtTheEnd(rng) as broker, client_of(broker) as client:

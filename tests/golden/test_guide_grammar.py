@@ -23,8 +23,28 @@ _ERROR = re.compile(r"^([A-Z_]+?)(-?\d+)(True|False)(.*)$")
 _KEY = re.compile(r"^([A-Za-z]+)(\d+)$")
 
 
-#: The names of fields that Kafka's schemas changed since: theirs, with the path to it -> the guide's.
+#: The names of fields that Kafka's schemas changed since: theirs, with the path to it -> the guide's. `outer.inner`:
+#: there it is in a structure of its own, also as the element of an array. Nothing: there is no structure there.
 GUIDE_NAMES = {
+    "ListOffsets request": "topics.name=topic topics.partitions.partition_index=partition",
+    "ListOffsets response": "topics=responses topics.name=topic topics.partitions=partition_responses "
+    "topics.partitions.partition_index=partition topics.partitions.old_style_offsets=offsets",
+    "Metadata request": "topics.name=",
+    "Metadata response": "topics=topic_metadata topics.error_code=topic_error_code topics.name=topic "
+    "topics.partitions=partition_metadata topics.partitions.error_code=partition_error_code "
+    "topics.partitions.partition_index=partition_id topics.partitions.leader_id=leader "
+    "topics.partitions.replica_nodes=replicas topics.partitions.isr_nodes=isr",
+    "OffsetCommit request": "topics.name=topic topics.partitions.partition_index=partition "
+    "topics.partitions.committed_offset=offset topics.partitions.committed_metadata=metadata "
+    "generation_id_or_member_epoch=group_generation_id topics.partitions.commit_timestamp=timestamp "
+    "retention_time_ms=retention_time",
+    "OffsetCommit response": "topics=responses topics.name=topic topics.partitions=partition_responses "
+    "topics.partitions.partition_index=partition",
+    "OffsetFetch request": "topics.name=topic topics.partition_indexes=partitions.partition",
+    "OffsetFetch response": "topics=responses topics.name=topic topics.partitions=partition_responses "
+    "topics.partitions.partition_index=partition topics.partitions.committed_offset=offset",
+    "FindCoordinator request": "key=group_id",
+    "FindCoordinator response": "node_id=coordinator.node_id host=coordinator.host port=coordinator.port",
     "JoinGroup request": "session_timeout_ms=session_timeout rebalance_timeout_ms=rebalance_timeout "
     "protocols=group_protocols protocols.name=protocol_name protocols.metadata=protocol_metadata",
     "JoinGroup response": "protocol_name=group_protocol leader=leader_id members.metadata=member_metadata",
@@ -86,12 +106,13 @@ def grammar(lines: list[str]) -> list[Node]:
 
 def described(fields: tuple[Field, ...], version: int, names: dict[str, str], within: str = "") -> list[Node]:
     """The schema's fields as symbols. `names`: those of the guide by their paths"""
-    nodes = []
+    nodes: list[Node] = []
     for one in fields:
         if not one.in_version(version):
             continue
         path = within + one.name
-        node = Node(names.get(path, one.name), one.type is FieldType.ARRAY)
+        outer, _, inner = names.get(path, one.name).partition(".")
+        node = Node(outer, one.type is FieldType.ARRAY)
         content = one.of if one.type in (FieldType.ARRAY, FieldType.STRUCT) else one.type
         if isinstance(content, FieldType):
             # The guide says of arrays neither, and of record sets and byte strings, that they may be null.
@@ -100,7 +121,14 @@ def described(fields: tuple[Field, ...], version: int, names: dict[str, str], wi
             node.word = f"NULLABLE_{word}" if nullable else word
         else:
             node.parts = described(content, version, names, f"{path}.")
-        nodes.append(node)
+            if len(node.parts) == 1 and not node.parts[0].name:
+                node.word, node.parts = node.parts[0].word, []
+        if inner:
+            node.word, node.parts = None, [Node(inner, False, node.word)]
+        if inner and nodes and nodes[-1].name == outer:
+            nodes[-1].parts += node.parts
+        else:
+            nodes.append(node)
     return nodes
 
 
@@ -164,7 +192,7 @@ def test_describes_every_version_of_the_guide(messages: dict[tuple[int, str, int
 def test_names_apis_as_the_guide(guide: list[str]) -> None:
     start = guide.index("Api Keys")
     named = {int(row[2]): row[1] for line in guide[start : start + 40] if (row := _KEY.match(line))}
-    assert named == {key: api.name for key, api in APIS.items() if key <= 20}
+    assert named == {key: api.alias or api.name for key, api in APIS.items() if key <= 20}
 
 
 def test_headers_are_those_of_the_guide(guide: list[str]) -> None:

@@ -13,7 +13,7 @@ from consumerd.base.errors import BrokerError, ExitCode
 from consumerd.demo.processes import DaemonProcess, clean_environment, consumerd_command
 from consumerd.net.client import BrokerRelease, error_of
 from consumerd.wire.v08 import ResponseHeader, ResponseMessage, decode_request, encode_response
-from consumerd.wire.v08.apis import API_VERSIONS, APIS, METADATA, OFFSETS
+from consumerd.wire.v08.apis import API_VERSIONS, APIS, LIST_OFFSETS, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode
 from tests.support.kafka import RELEASES
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from consumerd.net.client import ClusterClient
-    from consumerd.wire.v08.message_types import OffsetsRequest, OffsetsRequestPartition
+    from consumerd.wire.v08.message_types import ListOffsetsRequest, ListOffsetsRequestPartition
 
 pytestmark = pytest.mark.interop
 EVERYDAY = ("0.8.2.2", "3.9.1")
@@ -32,15 +32,15 @@ async def end_of(client: ClusterClient, topic: str, partition: int) -> int:
     """The partition's end, asked of its leader."""
     leader = await client.leader(topic, partition)
     versions = (await client.node_channel(leader.id)).versions
-    asked: OffsetsRequestPartition = {"partition": partition, "timestamp": -1}
-    if versions.pick(OFFSETS) == 0:
+    asked: ListOffsetsRequestPartition = {"partition_index": partition, "timestamp": -1}
+    if versions.pick(LIST_OFFSETS) == 0:
         asked["max_num_offsets"] = 1
-    body: OffsetsRequest = {"replica_id": -1, "topics": [{"topic": topic, "partitions": [asked]}]}
-    answer = await client.call_node(leader.id, OFFSETS, body)
-    told = answer["responses"][0]["partition_responses"][0]
+    body: ListOffsetsRequest = {"replica_id": -1, "topics": [{"name": topic, "partitions": [asked]}]}
+    answer = await client.call_node(leader.id, LIST_OFFSETS, body)
+    told = answer["topics"][0]["partitions"][0]
     if error := error_of(told["error_code"], f"{topic}/{partition}"):
         raise error
-    return told["offsets"][0] if "offsets" in told else told["offset"]
+    return told["old_style_offsets"][0] if "old_style_offsets" in told else told["offset"]
 
 
 @pytest.mark.asyncio
@@ -100,7 +100,7 @@ async def send_away(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
             if key == METADATA.key:
                 code = ErrorCode.REBOOTSTRAP_REQUIRED
                 answer = {"error_code": code, "brokers": [], "cluster_id": None, "controller_id": -1}
-                answer["topic_metadata"] = []
+                answer["topics"] = []
             message = ResponseMessage(ResponseHeader(header.correlation_id), answer)
             writer.write(encode_response(APIS[key], version, message))
     except (OSError, EOFError):

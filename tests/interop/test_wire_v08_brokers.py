@@ -32,17 +32,17 @@ from consumerd.wire.v08.apis import (
     DESCRIBE_GROUPS,
     DESCRIBE_PRODUCERS,
     FETCH,
-    GROUP_COORDINATOR,
+    FIND_COORDINATOR,
     HEARTBEAT,
     INIT_PRODUCER_ID,
     JOIN_GROUP,
     LEAVE_GROUP,
     LIST_GROUPS,
+    LIST_OFFSETS,
     METADATA,
     OFFSET_COMMIT,
     OFFSET_FETCH,
     OFFSET_FOR_LEADER_EPOCH,
-    OFFSETS,
     PRODUCE,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
@@ -135,19 +135,19 @@ def ask_for_metadata(wire: Wire, topics: list[str]) -> dict[str, bytes]:
     """The ids of the topics; zeros where there are none."""
     ids = {}
     for version in wire.versions(METADATA):
-        wanted = topics if version < 9 else [{"topic": topic} for topic in topics]
+        wanted = [{"name": topic} for topic in topics]
         body: dict[str, Any] = {"topics": wanted, "allow_auto_topic_creation": version < 4}
         answer = wire.until(METADATA, version, body, led)
-        assert {told["topic"] for told in answer["topic_metadata"]} == set(topics)
-        ids = {told["topic"]: told.get("topic_id", bytes(16)) for told in answer["topic_metadata"]}
-        assert wire.call(METADATA, version, {"topics": [] if version == 0 else None})["topic_metadata"]
+        assert {told["name"] for told in answer["topics"]} == set(topics)
+        ids = {told["name"]: told.get("topic_id", bytes(16)) for told in answer["topics"]}
+        assert wire.call(METADATA, version, {"topics": [] if version == 0 else None})["topics"]
     return ids
 
 
 def led(answer: dict[str, Any]) -> bool:
     return all(
-        topic["topic_error_code"] == 0 and all(part["leader"] >= 0 for part in topic["partition_metadata"])
-        for topic in answer["topic_metadata"]
+        topic["error_code"] == 0 and all(part["leader_id"] >= 0 for part in topic["partitions"])
+        for topic in answer["topics"]
     )
 
 
@@ -231,11 +231,11 @@ def produce_and_fetch(wire: Wire, topic: str, topic_id: bytes) -> None:
         (told,) = answer["responses"][0]["partition_responses"]
         assert (told["error_code"], told["high_watermark"]) == (0, count)
         assert list(decode_records(told["record_set"], 0)) == [b"value"] * count
-    for version in wire.versions(OFFSETS):
-        asked = {"topic": topic, "partitions": [{"partition": 0, "timestamp": -1}]}
-        (told,) = wire.call(OFFSETS, version, {"topics": [asked]})["responses"][0]["partition_responses"]
+    for version in wire.versions(LIST_OFFSETS):
+        asked = {"name": topic, "partitions": [{"partition_index": 0, "timestamp": -1}]}
+        (told,) = wire.call(LIST_OFFSETS, version, {"topics": [asked]})["topics"][0]["partitions"]
         assert told["error_code"] == 0
-        assert (told["offsets"] if version == 0 else [told["offset"]]) == [count]
+        assert (told["old_style_offsets"] if version == 0 else [told["offset"]]) == [count]
     ask_for_ends_of_epochs(wire, topic, count)
     for version in wire.versions(INIT_PRODUCER_ID):
         body = {"transactional_id": None, "transaction_timeout_ms": 60_000}
@@ -255,25 +255,25 @@ def ask_for_ends_of_epochs(wire: Wire, topic: str, end: int) -> None:
 
 
 def coordinate(wire: Wire, group: str) -> None:
-    for version in wire.versions(GROUP_COORDINATOR):
+    for version in wire.versions(FIND_COORDINATOR):
         if version < 4:
-            found = wire.until(GROUP_COORDINATOR, version, {"group_id": group}, lambda told: told["error_code"] == 0)
-            assert found["coordinator"]["port"] > 0
+            found = wire.until(FIND_COORDINATOR, version, {"key": group}, lambda told: told["error_code"] == 0)
+            assert found["port"] > 0
         else:
-            found = wire.call(GROUP_COORDINATOR, version, {"coordinator_keys": [group]})
+            found = wire.call(FIND_COORDINATOR, version, {"coordinator_keys": [group]})
             assert [(told["key"], told["error_code"]) for told in found["coordinators"]] == [(group, 0)]
 
 
 def code_of_one(answer: dict[str, Any]) -> int:
     """The error code of the only partition of the only topic."""
-    (told,) = answer["responses"][0]["partition_responses"]
+    (told,) = answer["topics"][0]["partitions"]
     return int(told["error_code"])
 
 
 def commit_and_fetch_offsets(wire: Wire, topic: str, topic_id: bytes, *, kraft: bool) -> None:
     for version in wire.versions(OFFSET_COMMIT):
-        part = {"partition": 0, "offset": 40 + version, "metadata": "text"}
-        asked = {"topic": topic, "topic_id": topic_id, "partitions": [part]}
+        part = {"partition_index": 0, "committed_offset": 40 + version, "committed_metadata": "text"}
+        asked = {"name": topic, "topic_id": topic_id, "partitions": [part]}
         body = {"group_id": "alone", "topics": [asked]}
         answer = wire.until(OFFSET_COMMIT, version, body, lambda answer: code_of_one(answer) not in LOADING)
         # Version 0 means ZooKeeper.
@@ -283,21 +283,21 @@ def commit_and_fetch_offsets(wire: Wire, topic: str, topic_id: bytes, *, kraft: 
         if version == 0:
             continue  # those of ZooKeeper, see below
         if version < 8:
-            wanted = {"topic": topic, "partitions": [0] if version > 1 else [{"partition": 0}]}
-            answers = wire.call(OFFSET_FETCH, version, {"group_id": "alone", "topics": [wanted]})["responses"]
+            wanted = {"name": topic, "partition_indexes": [0]}
+            answers = wire.call(OFFSET_FETCH, version, {"group_id": "alone", "topics": [wanted]})["topics"]
         else:
-            every = {"topic": topic, "topic_id": topic_id, "partitions": [0]}
+            every = {"name": topic, "topic_id": topic_id, "partition_indexes": [0]}
             groups = wire.call(OFFSET_FETCH, version, {"groups": [{"group_id": "alone", "topics": [every]}]})["groups"]
-            answers = groups[0]["responses"]
-        (told,) = answers[0]["partition_responses"]
-        assert (told["error_code"], told["offset"], told["metadata"]) == (0, committed, "text")
+            answers = groups[0]["topics"]
+        (told,) = answers[0]["partitions"]
+        assert (told["error_code"], told["committed_offset"], told["metadata"]) == (0, committed, "text")
         if version > 1:
             one = {"group_id": "alone", "topics": None}
             wire.call(OFFSET_FETCH, version, one if version < 8 else {"groups": [one]})
     if 0 in wire.versions(OFFSET_FETCH):
-        wanted = {"topic": topic, "partitions": [{"partition": 0}]}
+        wanted = {"name": topic, "partition_indexes": [0]}
         told = wire.call(OFFSET_FETCH, 0, {"group_id": "alone", "topics": [wanted]})
-        assert told["responses"][0]["topic"] == topic
+        assert told["topics"][0]["name"] == topic
 
 
 def be_a_member(wire: Wire, group: str) -> None:

@@ -83,7 +83,7 @@ def values(field: Field, version: int, *, flexible: bool) -> st.SearchStrategy[A
     elif field.type is FieldType.ARRAY:
         found = st.lists(structures(field.of, version, flexible=flexible), max_size=3)
     elif field.type is FieldType.STRUCT:
-        found = structures(field.of, version, flexible=flexible and not field.bare)
+        found = structures(field.of, version, flexible=flexible)
     else:
         found = SIMPLE[field.type]
     # A tagged structure that is not there is None.

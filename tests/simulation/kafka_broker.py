@@ -55,10 +55,9 @@ _FENCED_EPOCH, _UNKNOWN_EPOCH, _INCONSISTENT_ID = 74, 75, 103
 #: First versions in which an answer or request looks otherwise.
 _BATCHES_SINCE = 4
 _IDS_SINCE = 13
-_NAMED_IN_FIELDS = 9
 _EACH_LEAVES_SINCE = 3
 _SESSIONS_SINCE = 7
-_PLAIN_NUMBERS_SINCE = 2
+_GROUP_ERROR_SINCE = 2
 
 
 class Era(NamedTuple):
@@ -71,7 +70,7 @@ class Era(NamedTuple):
 
 def _served(*last: int, first_fetch: int, epochs: int | None = None) -> dict[Api[Any, Any], tuple[int, int]]:
     served: tuple[Api[Any, Any], ...] = (
-        apis.FETCH, apis.OFFSETS, apis.METADATA, apis.OFFSET_COMMIT, apis.OFFSET_FETCH, apis.GROUP_COORDINATOR,
+        apis.FETCH, apis.LIST_OFFSETS, apis.METADATA, apis.OFFSET_COMMIT, apis.OFFSET_FETCH, apis.FIND_COORDINATOR,
         apis.JOIN_GROUP, apis.HEARTBEAT, apis.LEAVE_GROUP, apis.SYNC_GROUP, apis.API_VERSIONS,
     )  # fmt: skip
     ranges: dict[Api[Any, Any], tuple[int, int]] = {
@@ -79,7 +78,7 @@ def _served(*last: int, first_fetch: int, epochs: int | None = None) -> dict[Api
     }
     if epochs is not None:
         ranges[apis.OFFSET_FOR_LEADER_EPOCH] = (0, epochs)
-    return ranges | {apis.FETCH: (first_fetch, last[0]), apis.OFFSETS: (min(1, last[1]), last[1])}
+    return ranges | {apis.FETCH: (first_fetch, last[0]), apis.LIST_OFFSETS: (min(1, last[1]), last[1])}
 
 
 #: 0.10 has neither epochs nor ids, 1.0 shows readers the epochs of batches only, 3.0 fences by them and tells where
@@ -528,19 +527,18 @@ def _refused_read(code: int) -> dict[str, Any]:
     return {"error_code": code, "high_watermark": -1, "record_set": b""}
 
 
-def _for_each(topics: list[dict[str, Any]], make: Callable[[str, Any], dict[str, Any]]) -> dict[str, Any]:
-    """An answer by topic and partition."""
-
-    def number(part: Any) -> int:
-        return part if isinstance(part, int) else int(part["partition"])
-
+def _for_each(
+    topics: list[dict[str, Any]],
+    make: Callable[[str, Any], dict[str, Any]],
+    name: str = "name",
+    number: str = "partition_index",
+) -> dict[str, Any]:
+    """An answer by topic and partition; `name` and `number` are their fields."""
     return {
-        "responses": [
+        "topics": [
             {
-                "topic": topic["topic"],
-                "partition_responses": [
-                    {"partition": number(part), **make(topic["topic"], part)} for part in topic["partitions"]
-                ],
+                name: topic[name],
+                "partitions": [{number: part[number], **make(topic[name], part)} for part in topic["partitions"]],
             }
             for topic in topics
         ]
@@ -598,10 +596,7 @@ class _Connection(ServedConnection):
 
     def _metadata(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
         kafka, asked = self.kafka, body["topics"]
-        if asked is None or (version == 0 and not asked):
-            names = list(kafka.told)
-        else:
-            names = [each["topic"] for each in asked] if version >= _NAMED_IN_FIELDS else asked
+        names = list(kafka.told) if asked is None or (version == 0 and not asked) else [each["name"] for each in asked]
         up = kafka.up()
         topics = []
         for name in names:
@@ -612,35 +607,34 @@ class _Connection(ServedConnection):
                 gone = leader is None or leader not in up
                 partitions.append(
                     {
-                        "partition_error_code": ErrorCode.LEADER_NOT_AVAILABLE if gone else 0,
-                        "partition_id": number,
-                        "leader": -1 if gone else leader,
+                        "error_code": ErrorCode.LEADER_NOT_AVAILABLE if gone else 0,
+                        "partition_index": number,
+                        "leader_id": -1 if gone else leader,
                         "leader_epoch": epoch,
-                        "replicas": list(kafka.brokers),
-                        "isr": up,
+                        "replica_nodes": list(kafka.brokers),
+                        "isr_nodes": up,
                     }
                 )
             topics.append(
                 {
-                    "topic_error_code": 0 if told else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    "topic": name,
+                    "error_code": 0 if told else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    "name": name,
                     "topic_id": told.id if told else NO_UUID,
-                    "partition_metadata": partitions,
+                    "partitions": partitions,
                 }
             )
         brokers = [
             {"node_id": number, "host": kafka.brokers[number].host, "port": kafka.brokers[number].port} for number in up
         ]
-        reply({"brokers": brokers, "controller_id": up[0], "topic_metadata": topics})
+        reply({"brokers": brokers, "controller_id": up[0], "topics": topics})
 
     def _find(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
         number = self.kafka.coordinated_by
         if number is None:
-            nobody = {"node_id": -1, "host": "", "port": -1}
-            reply({"error_code": ErrorCode.GROUP_COORDINATOR_NOT_AVAILABLE, "coordinator": nobody})
+            reply({"error_code": ErrorCode.GROUP_COORDINATOR_NOT_AVAILABLE, "node_id": -1, "host": "", "port": -1})
         else:
             broker = self.kafka.brokers[number]
-            reply({"error_code": 0, "coordinator": {"node_id": number, "host": broker.host, "port": broker.port}})
+            reply({"error_code": 0, "node_id": number, "host": broker.host, "port": broker.port})
 
     # -- logs
 
@@ -661,7 +655,7 @@ class _Connection(ServedConnection):
 
     def _offsets(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
         def at(topic: str, part: dict[str, Any]) -> dict[str, Any]:
-            code, log = self.led(topic, part["partition"], part.get("current_leader_epoch", UNKNOWN))
+            code, log = self.led(topic, part["partition_index"], part.get("current_leader_epoch", UNKNOWN))
             if log is None:
                 return {"error_code": code, "offset": -1}
             offset = 0 if part["timestamp"] == _EARLIEST else log.end
@@ -675,8 +669,7 @@ class _Connection(ServedConnection):
             epoch, offset = EpochEnd(UNKNOWN, UNKNOWN) if log is None else log.end_of(part["leader_epoch"])
             return {"error_code": code, "leader_epoch": epoch, "end_offset": offset}
 
-        answer = _for_each(body["topics"], end)["responses"]
-        reply({"topics": [{"topic": each["topic"], "partitions": each["partition_responses"]} for each in answer]})
+        reply(_for_each(body["topics"], end, "topic", "partition"))
 
     def _produce(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
         def store(topic: str, part: dict[str, Any]) -> dict[str, Any]:
@@ -693,10 +686,11 @@ class _Connection(ServedConnection):
         if not self.open:  # the request came too late
             return
         topics = [{"topic": each["topic"], "partitions": each["data"]} for each in body["topic_data"]]
-        answer = _for_each(topics, store)
+        stored = _for_each(topics, store, "topic", "partition")["topics"]
+        answer = [{"topic": each["topic"], "partition_responses": each["partitions"]} for each in stored]
         self.kafka.watcher(self.link, "PRODUCE done")
         if self.open:
-            reply(answer)
+            reply({"responses": answer})
 
     def _init_producer(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
         self.kafka.producer_ids += 1
@@ -788,23 +782,23 @@ class _Connection(ServedConnection):
     def _offset_commit(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
         kafka = self.kafka
         committed = {
-            TopicPartition.numbered(topic["topic"], part["partition"]): part
+            TopicPartition.numbered(topic["name"], part["partition_index"]): part
             for topic in body["topics"]
             for part in topic["partitions"]
         }
         known = set(kafka.partitions)
-        offsets = {each: part["offset"] for each, part in committed.items() if each in known}
+        offsets = {each: part["committed_offset"] for each, part in committed.items() if each in known}
 
         def answer(code: int, fields: dict[str, Any]) -> None:
             if not code:
                 for each in offsets:
                     part = committed[each]
-                    kafka.committed_with[each] = part.get("committed_leader_epoch", UNKNOWN), part["metadata"]
+                    kafka.committed_with[each] = part.get("committed_leader_epoch", UNKNOWN), part["committed_metadata"]
                 for observe in kafka.commits:
                     observe(self.link.client, body["member_id"], offsets)
 
             def stored(topic: str, part: dict[str, Any]) -> dict[str, Any]:
-                missing = TopicPartition.numbered(topic, part["partition"]) not in known
+                missing = TopicPartition.numbered(topic, part["partition_index"]) not in known
                 return {"error_code": code or (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if missing else 0)}
 
             reply(_for_each(body["topics"], stored))
@@ -812,31 +806,37 @@ class _Connection(ServedConnection):
         if not self._coordinates:
             answer(ErrorCode.NOT_COORDINATOR_FOR_GROUP, {})
         else:
-            kafka.coordinator.commit(body["member_id"], body["group_generation_id"], offsets, answer)
+            kafka.coordinator.commit(body["member_id"], body["generation_id_or_member_epoch"], offsets, answer)
 
     def _offset_fetch(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
         offsets = self.kafka.coordinator.offsets
         code = 0 if self._coordinates else ErrorCode.NOT_COORDINATOR_FOR_GROUP
 
         def at(topic: str, part: Any) -> dict[str, Any]:
-            number = part if version >= _PLAIN_NUMBERS_SINCE else part["partition"]
-            partition = TopicPartition.numbered(topic, number)
+            partition = TopicPartition.numbered(topic, part["partition_index"])
             offset = _NO_OFFSET if code else offsets.get(partition, _NO_OFFSET)
             known = offset != _NO_OFFSET and partition in self.kafka.committed_with
             epoch, text = self.kafka.committed_with[partition] if known else (UNKNOWN, "")
-            return {"offset": offset, "committed_leader_epoch": epoch, "metadata": text, "error_code": code}
+            return {"committed_offset": offset, "committed_leader_epoch": epoch, "metadata": text, "error_code": code}
 
-        answer = _for_each(body["topics"], at)
-        reply(answer if version < _PLAIN_NUMBERS_SINCE else answer | {"error_code": code})
+        asked = [
+            {
+                "name": topic["name"],
+                "partitions": [{"partition_index": number} for number in topic["partition_indexes"]],
+            }
+            for topic in body["topics"]
+        ]
+        answer = _for_each(asked, at)
+        reply(answer if version < _GROUP_ERROR_SINCE else answer | {"error_code": code})
 
     _handlers: ClassVar[dict[int, Callable[[_Connection, int, dict[str, Any], Callable[..., None]], None]]] = {
         apis.API_VERSIONS.key: _api_versions,
         apis.METADATA.key: _metadata,
-        apis.GROUP_COORDINATOR.key: _find,
+        apis.FIND_COORDINATOR.key: _find,
         apis.FETCH.key: _fetch,
         apis.PRODUCE.key: _produce,
         apis.INIT_PRODUCER_ID.key: _init_producer,
-        apis.OFFSETS.key: _offsets,
+        apis.LIST_OFFSETS.key: _offsets,
         apis.OFFSET_FOR_LEADER_EPOCH.key: _epoch_ends,
         apis.JOIN_GROUP.key: _join,
         apis.SYNC_GROUP.key: _sync,

@@ -11,11 +11,11 @@ from consumerd.base.partition import TopicPartition
 from consumerd.wire.v08 import ErrorCode, decode_response, encode_request
 from consumerd.wire.v08.apis import (
     FETCH,
+    LIST_OFFSETS,
     METADATA,
     OFFSET_COMMIT,
     OFFSET_FETCH,
     OFFSET_FOR_LEADER_EPOCH,
-    OFFSETS,
 )
 from consumerd.wire.v08.records import decode_records
 from consumerd.wire.v08.schema import NO_UUID
@@ -123,27 +123,32 @@ class Place:
         return answer["error_code"], answer["leader_epoch"], answer["end_offset"]
 
     def listed(self, time: int, current: int = -1) -> tuple[int, int, int]:
-        part = {"partition": 0, "current_leader_epoch": current, "timestamp": time}
-        body = {"topics": [{"topic": "events", "partitions": [part]}]}
-        (answer,) = self.ask(OFFSETS, body)["responses"][0]["partition_responses"]
+        part = {"partition_index": 0, "current_leader_epoch": current, "timestamp": time}
+        body = {"topics": [{"name": "events", "partitions": [part]}]}
+        (answer,) = self.ask(LIST_OFFSETS, body)["topics"][0]["partitions"]
         return answer["error_code"], answer["offset"], answer["leader_epoch"]
 
     def told(self) -> dict[str, Any]:
         """The topic in the metadata."""
-        topics: Any = [{"topic": "events"}]
-        (topic,) = self.ask(METADATA, {"topics": topics})["topic_metadata"]
+        topics: Any = [{"name": "events"}]
+        (topic,) = self.ask(METADATA, {"topics": topics})["topics"]
         return dict(topic)
 
     def commit(self, number: int, offset: int, epoch: int) -> int:
-        part = {"partition": number, "offset": offset, "committed_leader_epoch": epoch, "metadata": f"at {offset}"}
-        body = {"group_id": "group", "topics": [{"topic": "events", "partitions": [part]}]}
-        (answer,) = self.ask(OFFSET_COMMIT, body)["responses"][0]["partition_responses"]
+        part = {
+            "partition_index": number,
+            "committed_offset": offset,
+            "committed_leader_epoch": epoch,
+            "committed_metadata": f"at {offset}",
+        }
+        body = {"group_id": "group", "topics": [{"name": "events", "partitions": [part]}]}
+        (answer,) = self.ask(OFFSET_COMMIT, body)["topics"][0]["partitions"]
         return int(answer["error_code"])
 
     def committed(self) -> tuple[int, int, str]:
-        body = {"group_id": "group", "topics": [{"topic": "events", "partitions": [0]}]}
-        (answer,) = self.ask(OFFSET_FETCH, body)["responses"][0]["partition_responses"]
-        return answer["offset"], answer["committed_leader_epoch"], answer["metadata"]
+        body = {"group_id": "group", "topics": [{"name": "events", "partition_indexes": [0]}]}
+        (answer,) = self.ask(OFFSET_FETCH, body)["topics"][0]["partitions"]
+        return answer["committed_offset"], answer["committed_leader_epoch"], answer["metadata"]
 
 
 # -- epochs
@@ -266,7 +271,7 @@ def test_recreated_topic_has_another_id_and_tells_it_a_little_late() -> None:
     place.kernel.run(LAG)
     told = place.told()
     assert told["topic_id"] not in (former, NO_UUID)
-    assert len(told["partition_metadata"]) == 2
+    assert len(told["partitions"]) == 2
     assert place.fetch(0, topic_id=former)["error_code"] == ErrorCode.UNKNOWN_TOPIC_ID
     part = place.fetch(0, topic_id=told["topic_id"])
     assert (part["error_code"], part["high_watermark"]) == (0, 3)
@@ -298,7 +303,7 @@ def test_fetch_that_waits_is_refused_when_its_topic_goes(era: Era) -> None:
     assert topic["partition_responses"][0]["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     place.kernel.run(LAG)
     place.answers.clear()
-    assert place.told()["topic_error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert place.told()["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 # -- offsets of the group

@@ -226,7 +226,7 @@ class GroupRequests:
             channel = await self._open()
             async with asyncio.timeout(limit):
                 event = await ask(channel)
-        except BrokerRefusedError as error:  # of GROUP_COORDINATOR
+        except BrokerRefusedError as error:  # of FIND_COORDINATOR
             refused = self._refused(ticket, error.code, None)
             if isinstance(refused, e.Refused):
                 self.refusal = error

@@ -40,10 +40,9 @@ if TYPE_CHECKING:
         OffsetCommitRequestPartition,
         OffsetFetchRequest,
         OffsetFetchRequestGroup,
-        OffsetFetchRequestPartition,
         OffsetFetchResponse,
-        OffsetFetchResponsePartitionResponse,
-        OffsetFetchResponseResponsePartitionResponse,
+        OffsetFetchResponsePartition,
+        OffsetFetchResponseTopicPartition,
     )
     from consumerd.wire.v08.schema import Api, RequestT, ResponseT
 
@@ -51,13 +50,13 @@ if TYPE_CHECKING:
 FIRST_VERSION: Final = 1
 LAST_COMMIT_VERSION: Final = 9
 _LAST_FETCH_WITH_NAMES: Final = 9
-_Fetched: TypeAlias = "list[OffsetFetchResponsePartitionResponse] | list[OffsetFetchResponseResponsePartitionResponse]"
+_Fetched: TypeAlias = "list[OffsetFetchResponsePartition] | list[OffsetFetchResponseTopicPartition]"
 #: The first version of OFFSET_FETCH for several groups.
 _GROUPS_SINCE: Final = 8
 #: The first version of OFFSET_COMMIT with static members.
 _INSTANCE_SINCE: Final = 7
-#: The first version of OFFSET_FETCH in which partitions are not structures, and that reads all of a group.
-_PLAIN_NUMBERS_SINCE: Final = 2
+#: The first version of OFFSET_FETCH that reads all of a group.
+_ALL_SINCE: Final = 2
 #: The version of OFFSET_FETCH that reads the offsets of each configured version of OFFSET_COMMIT.
 _FETCH_FOR: Final = {0: 0, 1: 1, 2: 1}
 #: Errors that mean that other members own the partitions by now.
@@ -198,7 +197,7 @@ class KafkaOffsetStore:
             by_topic[partition.topic].append(partition.partition)
         channel = await self._channel()
         ids = {topic: self._client.known_topic_id(topic) for topic in by_topic}
-        first = FIRST_VERSION if partitions is not None else _PLAIN_NUMBERS_SINCE
+        first = FIRST_VERSION if partitions is not None else _ALL_SINCE
         last = _LAST_FETCH_WITH_NAMES if partitions is None or NO_UUID in ids.values() else None
         if self._version is not None and partitions is not None:
             first = last = _FETCH_FOR[self._version]
@@ -214,11 +213,11 @@ class KafkaOffsetStore:
                 if version == 0 and part["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     continue  # no node: there is none. A coordinator of 0.8.2 says so before it knows its topics
                 self._raise(part["error_code"], what, topic)
-                if part["offset"] != _NO_OFFSET:
-                    partition = TopicPartition.numbered(topic, part["partition"])
+                if part["committed_offset"] != _NO_OFFSET:
+                    partition = TopicPartition.numbered(topic, part["partition_index"])
                     epoch = part.get("committed_leader_epoch", _NO_EPOCH)
                     known = None if epoch == _NO_EPOCH else epoch
-                    found[partition] = CommittedOffset(part["offset"], part["metadata"], known)
+                    found[partition] = CommittedOffset(part["committed_offset"], part["metadata"], known)
         return found
 
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
@@ -252,18 +251,18 @@ class KafkaOffsetStore:
             noted = notes.get(partition, OffsetNotes())
             log = noted.log
             entry: OffsetCommitRequestPartition = {
-                "partition": partition.partition,
-                "offset": offset,
+                "partition_index": partition.partition,
+                "committed_offset": offset,
                 "committed_leader_epoch": _NO_EPOCH if log.leader_epoch is None else log.leader_epoch,
-                "metadata": format_metadata(self._metadata, noted, with_epoch=version < _EPOCH_SINCE),
+                "committed_metadata": format_metadata(self._metadata, noted, with_epoch=version < _EPOCH_SINCE),
             }
             by_topic[partition.topic].append(entry)
         body: OffsetCommitRequest = {
             "group_id": self._group,
-            "group_generation_id": generation,
+            "generation_id_or_member_epoch": generation,
             "member_id": member_id,
-            "retention_time": self._retention_ms,
-            "topics": [{"topic": topic, "partitions": parts} for topic, parts in by_topic.items()],
+            "retention_time_ms": self._retention_ms,
+            "topics": [{"name": topic, "partitions": parts} for topic, parts in by_topic.items()],
         }
         if instance_id is not None and version >= _INSTANCE_SINCE:
             body["group_instance_id"] = instance_id
@@ -271,9 +270,9 @@ class KafkaOffsetStore:
         answer = await self._ask(channel, OFFSET_COMMIT, body, version, what)
         committed, lost = set(), set()
         refused: dict[TopicPartition, BrokerError] = {}
-        for topic in answer["responses"]:
-            for part in topic["partition_responses"]:
-                partition = TopicPartition.numbered(topic["topic"], part["partition"])
+        for topic in answer["topics"]:
+            for part in topic["partitions"]:
+                partition = TopicPartition.numbered(topic["name"], part["partition_index"])
                 if part["error_code"] in THROWN_OUT:
                     lost.add(partition)
                     continue
@@ -334,20 +333,16 @@ def _fetch_body(
         of_group: OffsetFetchRequestGroup = {"group_id": group, "topics": None}
         if by_topic is not None:
             of_group["topics"] = [
-                {"topic": topic, "topic_id": ids[topic], "partitions": numbers} for topic, numbers in by_topic.items()
+                {"name": topic, "topic_id": ids[topic], "partition_indexes": numbers}
+                for topic, numbers in by_topic.items()
             ]
         return {"groups": [of_group]}
     if by_topic is None:
         return {"group_id": group, "topics": None}
-    if version >= _PLAIN_NUMBERS_SINCE:
-        return {
-            "group_id": group,
-            "topics": [{"topic": topic, "partitions": numbers} for topic, numbers in by_topic.items()],
-        }
-    rows: dict[str, list[OffsetFetchRequestPartition]] = {
-        topic: [{"partition": number} for number in numbers] for topic, numbers in by_topic.items()
+    return {
+        "group_id": group,
+        "topics": [{"name": topic, "partition_indexes": numbers} for topic, numbers in by_topic.items()],
     }
-    return {"group_id": group, "topics": [{"topic": topic, "partitions": row} for topic, row in rows.items()]}
 
 
 def _fetched(
@@ -355,16 +350,12 @@ def _fetched(
 ) -> tuple[int, list[tuple[str, _Fetched]]]:
     """The error of a response and its partitions by topic. `names`: those of topic ids; others were not requested."""
     if version < _GROUPS_SINCE:
-        return answer.get("error_code", 0), [
-            (topic["topic"], topic["partition_responses"]) for topic in answer["responses"]
-        ]
+        return answer.get("error_code", 0), [(topic["name"], topic["partitions"]) for topic in answer["topics"]]
     if len(answer["groups"]) != 1:
         raise BrokerError(f"{what}: the broker returned {len(answer['groups'])} groups instead of one")
     (group,) = answer["groups"]
     if version <= _LAST_FETCH_WITH_NAMES:
-        return group["error_code"], [(topic["topic"], topic["partition_responses"]) for topic in group["responses"]]
+        return group["error_code"], [(topic["name"], topic["partitions"]) for topic in group["topics"]]
     return group["error_code"], [
-        (names[topic["topic_id"]], topic["partition_responses"])
-        for topic in group["responses"]
-        if topic["topic_id"] in names
+        (names[topic["topic_id"]], topic["partitions"]) for topic in group["topics"] if topic["topic_id"] in names
     ]

@@ -30,7 +30,7 @@ from consumerd.net.client.errors import (
 )
 from consumerd.net.client.metadata import MISSING_TOPIC, NO_CREATION_SINCE, ClusterMetadata, metadata_body
 from consumerd.net.client.retrying import log_retry, passes, retry
-from consumerd.wire.v08.apis import GROUP_COORDINATOR, METADATA
+from consumerd.wire.v08.apis import FIND_COORDINATOR, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.schema import NO_UUID
 
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
     from consumerd.net.client.metadata import Node
     from consumerd.net.client.opening import ChannelOpener
     from consumerd.net.client.settings import ClientSettings
-    from consumerd.wire.v08.message_types import GroupCoordinatorRequest
+    from consumerd.wire.v08.message_types import FindCoordinatorRequest
     from consumerd.wire.v08.schema import Api, RequestT, ResponseT
 
 _T = TypeVar("_T")
 Address = tuple[str, int]
 _CLOSED = "the client of this cluster was closed"
-#: The last version of GROUP_COORDINATOR that asks for one group.
+#: The last version of FIND_COORDINATOR that asks for one group.
 _ONE_GROUP = 3
 #: Number of answers that a topic does not exist before that is believed; the pauses take some 0.7 s together.
 _LOOKS = 4
@@ -318,13 +318,13 @@ class ClusterClient:
         if known is not None and known in self.metadata.nodes:
             return known
         channel = await self.any_channel()
-        version = channel.versions.pick(GROUP_COORDINATOR, at_most=_ONE_GROUP)
-        body: GroupCoordinatorRequest = {"group_id": group}
-        answer = await channel.call(GROUP_COORDINATOR, body, version=version)
+        version = channel.versions.pick(FIND_COORDINATOR, at_most=_ONE_GROUP)
+        body: FindCoordinatorRequest = {"key": group}
+        answer = await channel.call(FIND_COORDINATOR, body, version=version)
         what = f"broker {channel.address} returned no coordinator of group {group!r}"
         if error := error_of(answer["error_code"], what, answer.get("error_message")):
             raise error
-        node_id = answer["coordinator"]["node_id"]
+        node_id = answer["node_id"]
         if node_id not in self.metadata.nodes:
             await self.refresh()
         self._coordinators[group] = node_id

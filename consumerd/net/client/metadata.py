@@ -20,16 +20,13 @@ if TYPE_CHECKING:
 
     from consumerd.wire.v08.message_types import (
         MetadataRequest,
-        MetadataRequestTopic,
         MetadataResponse,
-        MetadataResponsePartitionMetadata,
-        MetadataResponseTopicMetadata,
+        MetadataResponsePartition,
+        MetadataResponseTopic,
     )
 
 #: From this version on METADATA requests can prevent the creation of topics.
 NO_CREATION_SINCE: Final = 4
-#: And from this on each topic is a structure.
-_NAMED_IN_FIELDS: Final = 9
 #: An older epoch is accepted after this number of successive responses with it.
 _OLDER_EPOCHS_NEEDED: Final = 3
 
@@ -39,12 +36,9 @@ def metadata_body(version: int, topics: Sequence[str] | None, *, create: bool = 
 
     `create`: the brokers may create what is missing; they always may in versions without this field.
     """
-    body: MetadataRequest = {"topics": None if topics is None else list(topics)}
+    body: MetadataRequest = {"topics": None if topics is None else [{"name": name} for name in topics]}
     if version == 0 and topics is None:
         body["topics"] = []
-    elif version >= _NAMED_IN_FIELDS and topics is not None:
-        named: list[MetadataRequestTopic] = [{"topic": name} for name in topics]
-        body["topics"] = named
     if version >= NO_CREATION_SINCE:
         body["allow_auto_topic_creation"] = create
     return body
@@ -112,9 +106,7 @@ class ClusterMetadata:
             entry["node_id"]: Node(entry["node_id"], entry["host"], entry["port"], entry.get("rack"))
             for entry in body["brokers"]
         }
-        topics = {
-            name: self._topic(name, entry) for entry in body["topic_metadata"] if (name := entry["topic"]) is not None
-        }
+        topics = {name: self._topic(name, entry) for entry in body["topics"] if (name := entry["name"]) is not None}
         controller = body.get("controller_id", -1)
         return ClusterMetadata(
             nodes or self.nodes,  # a broker that just started may not know of any
@@ -123,13 +115,13 @@ class ClusterMetadata:
             body.get("cluster_id"),
         )
 
-    def _topic(self, name: str, entry: MetadataResponseTopicMetadata) -> TopicMetadata:
+    def _topic(self, name: str, entry: MetadataResponseTopic) -> TopicMetadata:
         former = self.topics.get(name)
         topic_id = entry.get("topic_id", NO_UUID)
         same = former is not None and former.id == topic_id
         partitions = {}
-        for part in entry["partition_metadata"]:
-            number = part["partition_id"]
+        for part in entry["partitions"]:
+            number = part["partition_index"]
             fresh = _partition(part)
             known = former.partitions.get(number) if same and former is not None else None
             if known is not None and 0 <= fresh.leader_epoch < known.leader_epoch:
@@ -137,15 +129,15 @@ class ClusterMetadata:
                 if topic_id != NO_UUID or times < _OLDER_EPOCHS_NEEDED:
                     fresh = known._replace(older_epochs_seen=times)
             partitions[number] = fresh
-        return TopicMetadata(entry["topic_error_code"], partitions, entry.get("is_internal", False), topic_id)
+        return TopicMetadata(entry["error_code"], partitions, entry.get("is_internal", False), topic_id)
 
 
-def _partition(entry: MetadataResponsePartitionMetadata) -> PartitionMetadata:
-    leader = entry["leader"]
+def _partition(entry: MetadataResponsePartition) -> PartitionMetadata:
+    leader = entry["leader_id"]
     return PartitionMetadata(
         leader if leader >= 0 else None,
         entry.get("leader_epoch", -1),
-        tuple(entry["replicas"]),
-        tuple(entry["isr"]),
-        entry["partition_error_code"],
+        tuple(entry["replica_nodes"]),
+        tuple(entry["isr_nodes"]),
+        entry["error_code"],
     )

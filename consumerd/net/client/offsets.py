@@ -1,4 +1,4 @@
-"""Listing the offsets of partitions at the broker that leads them (OFFSETS, later ListOffsets). One attempt.
+"""Listing the offsets of partitions at the broker that leads them (LIST_OFFSETS). One attempt.
 
 Strategy: one request for all partitions, in every version. Brokers before 0.10.1 have times of whole segments only and
 answer with a list; later ones have those of messages and answer with one offset.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consumerd.wire.errors import FrameError
-from consumerd.wire.v08.apis import OFFSETS
+from consumerd.wire.v08.apis import LIST_OFFSETS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from consumerd.net.client.channel import Channel
     from consumerd.wire.v08.fetch_session import Place
     from consumerd.wire.v08.message_types import (
-        OffsetsRequest,
-        OffsetsRequestPartition,
-        OffsetsResponsePartitionResponse,
+        ListOffsetsRequest,
+        ListOffsetsRequestPartition,
+        ListOffsetsResponsePartition,
     )
 
 #: The first version with transactions.
@@ -53,27 +53,27 @@ async def list_offsets(
     `read_committed`: LATEST is the start of the first open transaction. `max_number`: largest number of starts of
     segments. Raises as `Channel.call`, and FrameError for an invalid offset.
     """
-    version = channel.versions.pick(OFFSETS)
-    by_topic: dict[str, list[OffsetsRequestPartition]] = {}
+    version = channel.versions.pick(LIST_OFFSETS)
+    by_topic: dict[str, list[ListOffsetsRequestPartition]] = {}
     for topic, number in partitions:
-        entry: OffsetsRequestPartition = {"partition": number, "timestamp": time}
+        entry: ListOffsetsRequestPartition = {"partition_index": number, "timestamp": time}
         if version == 0:
             entry["max_num_offsets"] = max_number
         by_topic.setdefault(topic, []).append(entry)
-    body: OffsetsRequest = {"topics": [{"topic": topic, "partitions": asked} for topic, asked in by_topic.items()]}
+    body: ListOffsetsRequest = {"topics": [{"name": topic, "partitions": asked} for topic, asked in by_topic.items()]}
     if version >= _ISOLATION_SINCE:
         body["isolation_level"] = int(read_committed)
-    answer = await channel.call(OFFSETS, body, version=version)
+    answer = await channel.call(LIST_OFFSETS, body, version=version)
     return {
-        (topic["topic"], part["partition"]): _listed(part, version, f"broker {channel.address}", topic["topic"])
-        for topic in answer["responses"]
-        for part in topic["partition_responses"]
+        (topic["name"], part["partition_index"]): _listed(part, version, f"broker {channel.address}", topic["name"])
+        for topic in answer["topics"]
+        for part in topic["partitions"]
     }
 
 
-def _listed(part: OffsetsResponsePartitionResponse, version: int, broker: str, topic: str) -> ListedOffsets:
-    listed = part["offsets"] if version == 0 else [part["offset"]]
+def _listed(part: ListOffsetsResponsePartition, version: int, broker: str, topic: str) -> ListedOffsets:
+    listed = part["old_style_offsets"] if version == 0 else [part["offset"]]
     offsets = () if listed == [_NO_OFFSET] else tuple(listed)
     if not part["error_code"] and any(offset < 0 for offset in offsets):
-        raise FrameError(f"{broker} answered with offset {min(offsets)} of {topic}/{part['partition']}")
+        raise FrameError(f"{broker} answered with offset {min(offsets)} of {topic}/{part['partition_index']}")
     return ListedOffsets(part["error_code"], offsets, version == 0)

@@ -40,13 +40,12 @@ def codec_of(api: Api[Any, Any], direction: Direction, version: int) -> FieldCod
     return _structure(fields, version, flexible=api.is_flexible(version))
 
 
-def _structure(fields: tuple[Field, ...], version: int, *, flexible: bool, bare: bool = False) -> FieldCodec:
+def _structure(fields: tuple[Field, ...], version: int, *, flexible: bool) -> FieldCodec:
     own = [field for field in fields if field.in_version(version)]
     steps = _steps([field for field in own if field.tag is None], version, flexible=flexible)
-    tags = flexible and not bare
     read = structure_reader(steps)
-    write = structure_writer(steps, fields, version, tags=tags)
-    if not tags:
+    write = structure_writer(steps, fields, version, tags=flexible)
+    if not flexible:
         return FieldCodec(read, write, smallest_of(steps))
     tagged = {
         field.tag: TaggedField(field, _value(field, version, flexible=True)) for field in own if field.tag is not None
@@ -80,7 +79,7 @@ def _value(field: Field, version: int, *, flexible: bool) -> FieldCodec:
         return _array(field, version, flexible=flexible)
     if field.type is FieldType.STRUCT:
         assert isinstance(field.of, tuple)
-        return _structure(field.of, version, flexible=flexible, bare=field.bare)
+        return _structure(field.of, version, flexible=flexible)
     return _single(field.type, nullable=field.null_in(version), compact=flexible)
 
 

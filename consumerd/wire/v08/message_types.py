@@ -59,33 +59,34 @@ FetchResponseNodeEndpoint = TypedDict("FetchResponseNodeEndpoint", {"node_id": i
 FetchResponse = TypedDict("FetchResponse", {"throttle_time_ms": NotRequired[int], "error_code": NotRequired[int],
     "session_id": NotRequired[int], "responses": list[FetchResponseResponse],
     "node_endpoints": NotRequired[list[FetchResponseNodeEndpoint]]})
-OffsetsRequestPartition = TypedDict("OffsetsRequestPartition", {"partition": int,
+ListOffsetsRequestPartition = TypedDict("ListOffsetsRequestPartition", {"partition_index": int,
     "current_leader_epoch": NotRequired[int], "timestamp": int, "max_num_offsets": NotRequired[int]})
-OffsetsRequestTopic = TypedDict("OffsetsRequestTopic", {"topic": str, "partitions": Sequence[OffsetsRequestPartition]})
-OffsetsRequest = TypedDict("OffsetsRequest", {"replica_id": NotRequired[int], "isolation_level": NotRequired[int],
-    "topics": Sequence[OffsetsRequestTopic], "timeout": NotRequired[int]})
-OffsetsResponsePartitionResponse = TypedDict("OffsetsResponsePartitionResponse", {"partition": int, "error_code": int,
-    "offsets": NotRequired[list[int]], "timestamp": NotRequired[int], "offset": NotRequired[int],
+ListOffsetsRequestTopic = TypedDict("ListOffsetsRequestTopic", {"name": str,
+    "partitions": Sequence[ListOffsetsRequestPartition]})
+ListOffsetsRequest = TypedDict("ListOffsetsRequest", {"replica_id": NotRequired[int],
+    "isolation_level": NotRequired[int], "topics": Sequence[ListOffsetsRequestTopic], "timeout_ms": NotRequired[int]})
+ListOffsetsResponsePartition = TypedDict("ListOffsetsResponsePartition", {"partition_index": int, "error_code": int,
+    "old_style_offsets": NotRequired[list[int]], "timestamp": NotRequired[int], "offset": NotRequired[int],
     "leader_epoch": NotRequired[int]})
-OffsetsResponseResponse = TypedDict("OffsetsResponseResponse", {"topic": str,
-    "partition_responses": list[OffsetsResponsePartitionResponse]})
-OffsetsResponse = TypedDict("OffsetsResponse", {"throttle_time_ms": NotRequired[int],
-    "responses": list[OffsetsResponseResponse]})
-MetadataRequestTopic = TypedDict("MetadataRequestTopic", {"topic_id": NotRequired[bytes], "topic": str | None})
-MetadataRequest = TypedDict("MetadataRequest", {"topics": Sequence[str] | Sequence[MetadataRequestTopic] | None,
+ListOffsetsResponseTopic = TypedDict("ListOffsetsResponseTopic", {"name": str,
+    "partitions": list[ListOffsetsResponsePartition]})
+ListOffsetsResponse = TypedDict("ListOffsetsResponse", {"throttle_time_ms": NotRequired[int],
+    "topics": list[ListOffsetsResponseTopic]})
+MetadataRequestTopic = TypedDict("MetadataRequestTopic", {"topic_id": NotRequired[bytes], "name": str | None})
+MetadataRequest = TypedDict("MetadataRequest", {"topics": Sequence[MetadataRequestTopic] | None,
     "allow_auto_topic_creation": NotRequired[bool], "include_cluster_authorized_operations": NotRequired[bool],
     "include_topic_authorized_operations": NotRequired[bool]})
 MetadataResponseBroker = TypedDict("MetadataResponseBroker", {"node_id": int, "host": str, "port": int,
     "rack": NotRequired[str | None]})
-MetadataResponsePartitionMetadata = TypedDict("MetadataResponsePartitionMetadata", {"partition_error_code": int,
-    "partition_id": int, "leader": int, "leader_epoch": NotRequired[int], "replicas": list[int], "isr": list[int],
+MetadataResponsePartition = TypedDict("MetadataResponsePartition", {"error_code": int, "partition_index": int,
+    "leader_id": int, "leader_epoch": NotRequired[int], "replica_nodes": list[int], "isr_nodes": list[int],
     "offline_replicas": NotRequired[list[int]]})
-MetadataResponseTopicMetadata = TypedDict("MetadataResponseTopicMetadata", {"topic_error_code": int,
-    "topic": str | None, "topic_id": NotRequired[bytes], "is_internal": NotRequired[bool],
-    "partition_metadata": list[MetadataResponsePartitionMetadata], "topic_authorized_operations": NotRequired[int]})
+MetadataResponseTopic = TypedDict("MetadataResponseTopic", {"error_code": int, "name": str | None,
+    "topic_id": NotRequired[bytes], "is_internal": NotRequired[bool], "partitions": list[MetadataResponsePartition],
+    "topic_authorized_operations": NotRequired[int]})
 MetadataResponse = TypedDict("MetadataResponse", {"throttle_time_ms": NotRequired[int],
     "brokers": list[MetadataResponseBroker], "cluster_id": NotRequired[str | None], "controller_id": NotRequired[int],
-    "topic_metadata": list[MetadataResponseTopicMetadata], "cluster_authorized_operations": NotRequired[int],
+    "topics": list[MetadataResponseTopic], "cluster_authorized_operations": NotRequired[int],
     "error_code": NotRequired[int]})
 LeaderAndIsrRequestPartitionState = TypedDict("LeaderAndIsrRequestPartitionState", {"topic": str, "partition": int,
     "controller_epoch": int, "leader": int, "leader_epoch": int, "isr": Sequence[int], "zk_version": int,
@@ -122,52 +123,49 @@ ControlledShutdownResponsePartitionsRemaining = TypedDict("ControlledShutdownRes
     {"topic": str, "partition": int})
 ControlledShutdownResponse = TypedDict("ControlledShutdownResponse", {"error_code": int,
     "partitions_remaining": list[ControlledShutdownResponsePartitionsRemaining]})
-OffsetCommitRequestPartition = TypedDict("OffsetCommitRequestPartition", {"partition": int, "offset": int,
-    "timestamp": NotRequired[int], "committed_leader_epoch": NotRequired[int], "metadata": NotRequired[str | None]})
-OffsetCommitRequestTopic = TypedDict("OffsetCommitRequestTopic", {"topic": NotRequired[str],
+OffsetCommitRequestPartition = TypedDict("OffsetCommitRequestPartition", {"partition_index": int,
+    "committed_offset": int, "commit_timestamp": NotRequired[int], "committed_leader_epoch": NotRequired[int],
+    "committed_metadata": NotRequired[str | None]})
+OffsetCommitRequestTopic = TypedDict("OffsetCommitRequestTopic", {"name": NotRequired[str],
     "topic_id": NotRequired[bytes], "partitions": Sequence[OffsetCommitRequestPartition]})
-OffsetCommitRequest = TypedDict("OffsetCommitRequest", {"group_id": str, "group_generation_id": NotRequired[int],
-    "member_id": NotRequired[str], "group_instance_id": NotRequired[str | None], "retention_time": NotRequired[int],
+OffsetCommitRequest = TypedDict("OffsetCommitRequest", {"group_id": str,
+    "generation_id_or_member_epoch": NotRequired[int], "member_id": NotRequired[str],
+    "group_instance_id": NotRequired[str | None], "retention_time_ms": NotRequired[int],
     "topics": Sequence[OffsetCommitRequestTopic]})
-OffsetCommitResponsePartitionResponse = TypedDict("OffsetCommitResponsePartitionResponse", {"partition": int,
-    "error_code": int})
-OffsetCommitResponseResponse = TypedDict("OffsetCommitResponseResponse", {"topic": NotRequired[str],
-    "topic_id": NotRequired[bytes], "partition_responses": list[OffsetCommitResponsePartitionResponse]})
+OffsetCommitResponsePartition = TypedDict("OffsetCommitResponsePartition", {"partition_index": int, "error_code": int})
+OffsetCommitResponseTopic = TypedDict("OffsetCommitResponseTopic", {"name": NotRequired[str],
+    "topic_id": NotRequired[bytes], "partitions": list[OffsetCommitResponsePartition]})
 OffsetCommitResponse = TypedDict("OffsetCommitResponse", {"throttle_time_ms": NotRequired[int],
-    "responses": list[OffsetCommitResponseResponse]})
-OffsetFetchRequestPartition = TypedDict("OffsetFetchRequestPartition", {"partition": int})
-OffsetFetchRequestTopic = TypedDict("OffsetFetchRequestTopic", {"topic": str,
-    "partitions": Sequence[OffsetFetchRequestPartition] | Sequence[int]})
-OffsetFetchRequestGroupTopic = TypedDict("OffsetFetchRequestGroupTopic", {"topic": NotRequired[str],
-    "topic_id": NotRequired[bytes], "partitions": Sequence[int]})
+    "topics": list[OffsetCommitResponseTopic]})
+OffsetFetchRequestTopic = TypedDict("OffsetFetchRequestTopic", {"name": str, "partition_indexes": Sequence[int]})
+OffsetFetchRequestGroupTopic = TypedDict("OffsetFetchRequestGroupTopic", {"name": NotRequired[str],
+    "topic_id": NotRequired[bytes], "partition_indexes": Sequence[int]})
 OffsetFetchRequestGroup = TypedDict("OffsetFetchRequestGroup", {"group_id": str, "member_id": NotRequired[str | None],
     "member_epoch": NotRequired[int], "topics": Sequence[OffsetFetchRequestGroupTopic] | None})
 OffsetFetchRequest = TypedDict("OffsetFetchRequest", {"group_id": NotRequired[str],
     "topics": NotRequired[Sequence[OffsetFetchRequestTopic] | None],
     "groups": NotRequired[Sequence[OffsetFetchRequestGroup]], "require_stable": NotRequired[bool]})
-OffsetFetchResponsePartitionResponse = TypedDict("OffsetFetchResponsePartitionResponse", {"partition": int,
-    "offset": int, "committed_leader_epoch": NotRequired[int], "metadata": str | None, "error_code": int})
-OffsetFetchResponseResponse = TypedDict("OffsetFetchResponseResponse", {"topic": str,
-    "partition_responses": list[OffsetFetchResponsePartitionResponse]})
-OffsetFetchResponseResponsePartitionResponse = TypedDict("OffsetFetchResponseResponsePartitionResponse",
-    {"partition": int, "offset": int, "committed_leader_epoch": int, "metadata": str | None, "error_code": int})
-OffsetFetchResponseGroupResponse = TypedDict("OffsetFetchResponseGroupResponse", {"topic": NotRequired[str],
-    "topic_id": NotRequired[bytes], "partition_responses": list[OffsetFetchResponseResponsePartitionResponse]})
+OffsetFetchResponsePartition = TypedDict("OffsetFetchResponsePartition", {"partition_index": int,
+    "committed_offset": int, "committed_leader_epoch": NotRequired[int], "metadata": str | None, "error_code": int})
+OffsetFetchResponseTopic = TypedDict("OffsetFetchResponseTopic", {"name": str,
+    "partitions": list[OffsetFetchResponsePartition]})
+OffsetFetchResponseTopicPartition = TypedDict("OffsetFetchResponseTopicPartition", {"partition_index": int,
+    "committed_offset": int, "committed_leader_epoch": int, "metadata": str | None, "error_code": int})
+OffsetFetchResponseGroupTopic = TypedDict("OffsetFetchResponseGroupTopic", {"name": NotRequired[str],
+    "topic_id": NotRequired[bytes], "partitions": list[OffsetFetchResponseTopicPartition]})
 OffsetFetchResponseGroup = TypedDict("OffsetFetchResponseGroup", {"group_id": str,
-    "responses": list[OffsetFetchResponseGroupResponse], "error_code": int})
+    "topics": list[OffsetFetchResponseGroupTopic], "error_code": int})
 OffsetFetchResponse = TypedDict("OffsetFetchResponse", {"throttle_time_ms": NotRequired[int],
-    "responses": NotRequired[list[OffsetFetchResponseResponse]], "error_code": NotRequired[int],
+    "topics": NotRequired[list[OffsetFetchResponseTopic]], "error_code": NotRequired[int],
     "groups": NotRequired[list[OffsetFetchResponseGroup]]})
-GroupCoordinatorRequest = TypedDict("GroupCoordinatorRequest", {"group_id": NotRequired[str],
-    "key_type": NotRequired[int], "coordinator_keys": NotRequired[Sequence[str]]})
-GroupCoordinatorResponseCoordinator = TypedDict("GroupCoordinatorResponseCoordinator", {"node_id": int, "host": str,
-    "port": int})
-GroupCoordinatorResponseCoordinators = TypedDict("GroupCoordinatorResponseCoordinators", {"key": str, "node_id": int,
+FindCoordinatorRequest = TypedDict("FindCoordinatorRequest", {"key": NotRequired[str], "key_type": NotRequired[int],
+    "coordinator_keys": NotRequired[Sequence[str]]})
+FindCoordinatorResponseCoordinator = TypedDict("FindCoordinatorResponseCoordinator", {"key": str, "node_id": int,
     "host": str, "port": int, "error_code": int, "error_message": str | None})
-GroupCoordinatorResponse = TypedDict("GroupCoordinatorResponse", {"throttle_time_ms": NotRequired[int],
-    "error_code": NotRequired[int], "error_message": NotRequired[str | None],
-    "coordinator": NotRequired[GroupCoordinatorResponseCoordinator],
-    "coordinators": NotRequired[list[GroupCoordinatorResponseCoordinators]]})
+FindCoordinatorResponse = TypedDict("FindCoordinatorResponse", {"throttle_time_ms": NotRequired[int],
+    "error_code": NotRequired[int], "error_message": NotRequired[str | None], "node_id": NotRequired[int],
+    "host": NotRequired[str], "port": NotRequired[int],
+    "coordinators": NotRequired[list[FindCoordinatorResponseCoordinator]]})
 JoinGroupRequestProtocol = TypedDict("JoinGroupRequestProtocol", {"name": str, "metadata": bytes})
 JoinGroupRequest = TypedDict("JoinGroupRequest", {"group_id": str, "session_timeout_ms": int,
     "rebalance_timeout_ms": NotRequired[int], "member_id": str, "group_instance_id": NotRequired[str | None],

@@ -83,7 +83,6 @@ class Field:
     `ignorable`: a message may hold it for a version without it; it is left out. Without this, a value other than the
     default is refused there, because dropping it would change what the message means.
     `tag`: its number where it is a tagged field (flexible versions only); absent from the wire when at its default.
-    `bare`: a STRUCT that has no tagged fields of its own: its fields stand in the enclosing structure.
     """
 
     name: str
@@ -96,7 +95,6 @@ class Field:
     default: Any = REQUIRED
     ignorable: bool = False
     tag: int | None = None
-    bare: bool = False
 
     def in_version(self, version: int) -> bool:
         """Whether messages of `version` have the field."""
@@ -116,7 +114,7 @@ class Api(Generic[RequestT, ResponseT]):
     """A pair of request and response in all their versions, and of the types of their bodies.
 
     `versions`: the first and last that are described. `flexible`: the first with compact lengths and tagged fields.
-    `alias`: the name that later documents use.
+    `alias`: the name in the guide, where it is another.
     """
 
     key: int

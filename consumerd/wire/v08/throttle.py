@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 _SINCE: Final = {
     apis.PRODUCE.key: 6,
     apis.FETCH.key: 8,
-    apis.OFFSETS.key: 3,
+    apis.LIST_OFFSETS.key: 3,
     apis.METADATA.key: 6,
     apis.OFFSET_COMMIT.key: 4,
     apis.OFFSET_FETCH.key: 4,
-    apis.GROUP_COORDINATOR.key: 2,
+    apis.FIND_COORDINATOR.key: 2,
     apis.JOIN_GROUP.key: 3,
     apis.HEARTBEAT.key: 2,
     apis.LEAVE_GROUP.key: 2,

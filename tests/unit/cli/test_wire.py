@@ -35,7 +35,7 @@ def test_decodes_and_encodes_a_frame(given: Any, capsys: pytest.CaptureFixture[s
         "api_key": 12,
         "api_version": 0,
         "header": {"api_key": 12, "api_version": 0, "correlation_id": 7, "client_id": "me", "tags": {}},
-        "body": {"group_id": "g", "group_generation_id": 3, "member_id": "m"},
+        "body": {"group_id": "g", "generation_id": 3, "member_id": "m"},
     }
     assert again == spaceless(frame)
 

@@ -71,16 +71,18 @@ class V08Committer:
         """Write where a stream is; returns how many offsets were written."""
         by_topic: dict[str, list[OffsetCommitRequestPartition]] = {}
         for (topic, name), offset in entries(offsets):
-            by_topic.setdefault(topic, []).append({"partition": int(name), "offset": offset, "metadata": ""})
+            by_topic.setdefault(topic, []).append(
+                {"partition_index": int(name), "committed_offset": offset, "committed_metadata": ""}
+            )
         body: OffsetCommitRequest = {
             "group_id": self._group,
-            "topics": [{"topic": topic, "partitions": partitions} for topic, partitions in by_topic.items()],
+            "topics": [{"name": topic, "partitions": partitions} for topic, partitions in by_topic.items()],
         }
 
         async def ask(client: ClusterClient, coordinator: Channel) -> int:
             version = coordinator.versions.pick(OFFSET_COMMIT, at_most=_LAST_COMMIT)
             answer = await coordinator.call(OFFSET_COMMIT, body, version=version)
-            codes = [part["error_code"] for topic in answer["responses"] for part in topic["partition_responses"]]
+            codes = [part["error_code"] for topic in answer["topics"] for part in topic["partitions"]]
             for code in codes:
                 if code in _IN_USE:
                     raise self._in_use("it has members")

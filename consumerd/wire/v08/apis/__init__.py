@@ -14,18 +14,18 @@ from consumerd.wire.v08.apis.describe_configs import DESCRIBE_CONFIGS
 from consumerd.wire.v08.apis.describe_groups import DESCRIBE_GROUPS
 from consumerd.wire.v08.apis.describe_producers import DESCRIBE_PRODUCERS
 from consumerd.wire.v08.apis.fetch import FETCH
-from consumerd.wire.v08.apis.group_coordinator import GROUP_COORDINATOR
+from consumerd.wire.v08.apis.find_coordinator import FIND_COORDINATOR
 from consumerd.wire.v08.apis.heartbeat import HEARTBEAT
 from consumerd.wire.v08.apis.init_producer_id import INIT_PRODUCER_ID
 from consumerd.wire.v08.apis.join_group import JOIN_GROUP
 from consumerd.wire.v08.apis.leader_and_isr import LEADER_AND_ISR
 from consumerd.wire.v08.apis.leave_group import LEAVE_GROUP
 from consumerd.wire.v08.apis.list_groups import LIST_GROUPS
+from consumerd.wire.v08.apis.list_offsets import LIST_OFFSETS
 from consumerd.wire.v08.apis.metadata import METADATA
 from consumerd.wire.v08.apis.offset_commit import OFFSET_COMMIT
 from consumerd.wire.v08.apis.offset_fetch import OFFSET_FETCH
 from consumerd.wire.v08.apis.offset_for_leader_epoch import OFFSET_FOR_LEADER_EPOCH
-from consumerd.wire.v08.apis.offsets import OFFSETS
 from consumerd.wire.v08.apis.produce import PRODUCE
 from consumerd.wire.v08.apis.sasl_authenticate import SASL_AUTHENTICATE
 from consumerd.wire.v08.apis.sasl_handshake import SASL_HANDSHAKE
@@ -42,7 +42,7 @@ APIS: dict[int, Api[Any, Any]] = {
     for api in (
         PRODUCE,
         FETCH,
-        OFFSETS,
+        LIST_OFFSETS,
         METADATA,
         LEADER_AND_ISR,
         STOP_REPLICA,
@@ -50,7 +50,7 @@ APIS: dict[int, Api[Any, Any]] = {
         CONTROLLED_SHUTDOWN,
         OFFSET_COMMIT,
         OFFSET_FETCH,
-        GROUP_COORDINATOR,
+        FIND_COORDINATOR,
         JOIN_GROUP,
         HEARTBEAT,
         LEAVE_GROUP,
@@ -83,15 +83,15 @@ __all__ = [
     "DESCRIBE_GROUPS",
     "DESCRIBE_PRODUCERS",
     "FETCH",
-    "GROUP_COORDINATOR",
+    "FIND_COORDINATOR",
     "HEARTBEAT",
     "INIT_PRODUCER_ID",
     "JOIN_GROUP",
     "LEADER_AND_ISR",
     "LEAVE_GROUP",
     "LIST_GROUPS",
+    "LIST_OFFSETS",
     "METADATA",
-    "OFFSETS",
     "OFFSET_COMMIT",
     "OFFSET_FETCH",
     "OFFSET_FOR_LEADER_EPOCH",

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from consumerd.wire.v08.message_types import MetadataRequest, MetadataResponse
 
 _PARTITION = (
-    Field("partition_error_code", INT16, "What is wrong with the partition, 0 for nothing."),
-    Field("partition_id", INT32, "Number of the partition."),
-    Field("leader", INT32, "Broker id of the leader, -1 for none."),
+    Field("error_code", INT16, "What is wrong with the partition, 0 for nothing."),
+    Field("partition_index", INT32, "Number of the partition."),
+    Field("leader_id", INT32, "Broker id of the leader, -1 for none."),
     Field("leader_epoch", INT32, "Epoch of the leader, -1 for unknown.", since=7, default=-1, ignorable=True),
-    Field("replicas", ARRAY, "Broker ids of all replicas.", of=INT32),
-    Field("isr", ARRAY, "Broker ids of the replicas in sync.", of=INT32),
+    Field("replica_nodes", ARRAY, "Broker ids of all replicas.", of=INT32),
+    Field("isr_nodes", ARRAY, "Broker ids of the replicas in sync.", of=INT32),
     Field(
         "offline_replicas",
         ARRAY,
@@ -38,17 +38,15 @@ METADATA: Api[MetadataRequest, MetadataResponse] = Api(
     versions=(0, 13),
     flexible=9,
     request=(
-        Field("topics", ARRAY, "Names of the topics (see above).", of=STRING, until=8, nullable=1),
         Field(
             "topics",
             ARRAY,
-            "The topics, or null for all.",
+            "The topics (see above).",
             of=(
                 topic_id("The topic's id, where it is asked for by id.", since=10),
-                Field("topic", STRING, "Name of the topic; null where it is asked for by id.", nullable=10),
+                Field("name", STRING, "Name of the topic; null where it is asked for by id.", nullable=10),
             ),
-            since=9,
-            nullable=9,
+            nullable=1,
         ),
         Field(
             "allow_auto_topic_creation",
@@ -89,12 +87,12 @@ METADATA: Api[MetadataRequest, MetadataResponse] = Api(
         Field("cluster_id", STRING, "Id of the cluster, or null.", since=2, nullable=2, default=None, ignorable=True),
         Field("controller_id", INT32, "Broker id of the controller, -1 for none.", since=1, default=-1, ignorable=True),
         Field(
-            "topic_metadata",
+            "topics",
             ARRAY,
             "The topics.",
             of=(
-                Field("topic_error_code", INT16, "What is wrong with the topic, 0 for nothing."),
-                Field("topic", STRING, "Name of the topic; null where an id is unknown.", nullable=12),
+                Field("error_code", INT16, "What is wrong with the topic, 0 for nothing."),
+                Field("name", STRING, "Name of the topic; null where an id is unknown.", nullable=12),
                 topic_id("The topic's id; zeros where a name is unknown.", since=10),
                 Field(
                     "is_internal",
@@ -104,7 +102,7 @@ METADATA: Api[MetadataRequest, MetadataResponse] = Api(
                     default=False,
                     ignorable=True,
                 ),
-                Field("partition_metadata", ARRAY, "Its partitions.", of=_PARTITION),
+                Field("partitions", ARRAY, "Its partitions.", of=_PARTITION),
                 authorized_operations("topic_authorized_operations", "the topic", since=8),
             ),
         ),

@@ -14,7 +14,7 @@ from consumerd.wire.v08.schema import ARRAY, INT32, INT64, STRING, Api, Field
 if TYPE_CHECKING:
     from consumerd.wire.v08.message_types import OffsetCommitRequest, OffsetCommitResponse
 
-_TOPIC = Field("topic", STRING, "Name of the topic.", until=9, default="", ignorable=True)
+_TOPIC = Field("name", STRING, "Name of the topic.", until=9, default="", ignorable=True)
 
 OFFSET_COMMIT: Api[OffsetCommitRequest, OffsetCommitResponse] = Api(
     key=8,
@@ -24,7 +24,7 @@ OFFSET_COMMIT: Api[OffsetCommitRequest, OffsetCommitResponse] = Api(
     request=(
         Field("group_id", STRING, "Name of the group."),
         Field(
-            "group_generation_id",
+            "generation_id_or_member_epoch",
             INT32,
             "The group's generation, or the member's epoch in groups of KIP-848: the broker refuses an older one.",
             since=1,
@@ -34,7 +34,7 @@ OFFSET_COMMIT: Api[OffsetCommitRequest, OffsetCommitResponse] = Api(
         Field("member_id", STRING, "Id that the coordinator gave.", since=1, default="", ignorable=True),
         group_instance_id(since=7),
         Field(
-            "retention_time",
+            "retention_time_ms",
             INT64,
             "How long the offsets are kept, ms; -1 leaves it to the broker.",
             since=2,
@@ -54,10 +54,10 @@ OFFSET_COMMIT: Api[OffsetCommitRequest, OffsetCommitResponse] = Api(
                     ARRAY,
                     "The offsets, by partition.",
                     of=(
-                        Field("partition", INT32, "Number of the partition."),
-                        Field("offset", INT64, "Offset of the next message to handle."),
+                        Field("partition_index", INT32, "Number of the partition."),
+                        Field("committed_offset", INT64, "Offset of the next message to handle."),
                         Field(
-                            "timestamp",
+                            "commit_timestamp",
                             INT64,
                             "Time of the commit, ms since 1970; -1: the broker's.",
                             since=1,
@@ -73,7 +73,9 @@ OFFSET_COMMIT: Api[OffsetCommitRequest, OffsetCommitResponse] = Api(
                             default=-1,
                             ignorable=True,
                         ),
-                        Field("metadata", STRING, "Any text to keep with it, or null.", nullable=0, default=None),
+                        Field(
+                            "committed_metadata", STRING, "Any text to keep with it, or null.", nullable=0, default=None
+                        ),
                     ),
                 ),
             ),
@@ -82,17 +84,17 @@ OFFSET_COMMIT: Api[OffsetCommitRequest, OffsetCommitResponse] = Api(
     response=(
         throttle_time(since=3),
         Field(
-            "responses",
+            "topics",
             ARRAY,
             "The results, by topic.",
             of=(
                 _TOPIC,
                 topic_id(since=10),
                 Field(
-                    "partition_responses",
+                    "partitions",
                     ARRAY,
                     "The results, by partition.",
-                    of=(Field("partition", INT32, "Number of the partition."), error_code()),
+                    of=(Field("partition_index", INT32, "Number of the partition."), error_code()),
                 ),
             ),
         ),

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from consumerd.wire.v08.message_types import OffsetFetchRequest, OffsetFetchResponse
 
 _PARTITION_RESPONSE = (
-    Field("partition", INT32, "Number of the partition."),
-    Field("offset", INT64, "Offset of the next message to handle, -1 for none."),
+    Field("partition_index", INT32, "Number of the partition."),
+    Field("committed_offset", INT64, "Offset of the next message to handle, -1 for none."),
     Field("committed_leader_epoch", INT32, "Epoch committed with it, or -1.", since=5, default=-1, ignorable=True),
     Field("metadata", STRING, "Text that was kept with it.", nullable=0, default=None),
     error_code(),
 )
-_NAME = Field("topic", STRING, "Name of the topic.", until=9, default="", ignorable=True)
-_PARTITIONS = Field("partitions", ARRAY, "Numbers of the partitions.", of=INT32)
+_NAME = Field("name", STRING, "Name of the topic.", until=9, default="", ignorable=True)
+_PARTITIONS = Field("partition_indexes", ARRAY, "Numbers of the partitions.", of=INT32)
 
 OFFSET_FETCH: Api[OffsetFetchRequest, OffsetFetchResponse] = Api(
     key=9,
@@ -35,15 +35,8 @@ OFFSET_FETCH: Api[OffsetFetchRequest, OffsetFetchResponse] = Api(
             ARRAY,
             "What is asked, by topic; null (v2+): all that the group committed.",
             of=(
-                Field("topic", STRING, "Name of the topic."),
-                Field(
-                    "partitions",
-                    ARRAY,
-                    "The partitions.",
-                    of=(Field("partition", INT32, "Number of the partition."),),
-                    until=1,
-                ),
-                Field("partitions", ARRAY, "Numbers of the partitions.", of=INT32, since=2),
+                Field("name", STRING, "Name of the topic."),
+                _PARTITIONS,
             ),
             until=7,
             nullable=2,
@@ -85,12 +78,12 @@ OFFSET_FETCH: Api[OffsetFetchRequest, OffsetFetchResponse] = Api(
     response=(
         throttle_time(since=3),
         Field(
-            "responses",
+            "topics",
             ARRAY,
             "The offsets, by topic.",
             of=(
-                Field("topic", STRING, "Name of the topic."),
-                Field("partition_responses", ARRAY, "The offsets, by partition.", of=_PARTITION_RESPONSE),
+                Field("name", STRING, "Name of the topic."),
+                Field("partitions", ARRAY, "The offsets, by partition.", of=_PARTITION_RESPONSE),
             ),
             until=7,
         ),
@@ -102,13 +95,13 @@ OFFSET_FETCH: Api[OffsetFetchRequest, OffsetFetchResponse] = Api(
             of=(
                 Field("group_id", STRING, "Name of the group."),
                 Field(
-                    "responses",
+                    "topics",
                     ARRAY,
                     "The offsets, by topic.",
                     of=(
                         _NAME,
                         topic_id(since=10),
-                        Field("partition_responses", ARRAY, "The offsets, by partition.", of=_PARTITION_RESPONSE),
+                        Field("partitions", ARRAY, "The offsets, by partition.", of=_PARTITION_RESPONSE),
                     ),
                 ),
                 error_code("The error of this group, 0 for none."),

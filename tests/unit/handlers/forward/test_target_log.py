@@ -21,7 +21,7 @@ PART = {"partition": 0, "error_code": 0, "high_watermark": 2}
 
 
 class Target:
-    """Opener, channel and broker in one: answers each FETCH and OFFSETS with the next of `answers`."""
+    """Opener, channel and broker in one: answers each FETCH and LIST_OFFSETS with the next of `answers`."""
 
     address, closed, in_flight = "h:9", False, 0
     versions = BrokerVersions("h:9", BrokerRelease.V0_10_OR_NEWER, {key: api.versions for key, api in APIS.items()})
@@ -40,14 +40,14 @@ class Target:
         if api is METADATA:
             self.refreshed += 1
             parts = [
-                {"partition_error_code": 0, "partition_id": number, "leader": 1, "replicas": [], "isr": []}
+                {"error_code": 0, "partition_index": number, "leader_id": 1, "replica_nodes": [], "isr_nodes": []}
                 for number in self.numbers
             ]
-            topic = {"topic_error_code": 0, "topic": "t", "partition_metadata": parts}
-            wanted = body["topics"] is None or "t" in [each["topic"] for each in body["topics"]]
+            topic = {"error_code": 0, "name": "t", "partitions": parts}
+            wanted = body["topics"] is None or "t" in [each["name"] for each in body["topics"]]
             return {
                 "brokers": [{"node_id": 1, "host": "h", "port": 9}],
-                "topic_metadata": [topic] if wanted else [],
+                "topics": [topic] if wanted else [],
             }
         self.asked.append(body["topics"][0]["partitions"][0])
         return self.answers.pop(0)
@@ -162,8 +162,8 @@ async def test_offset_that_is_gone_is_an_error_at_once() -> None:
 
 
 def offset(value: int, error: int = 0) -> dict[str, Any]:
-    part = {"partition": 0, "error_code": error, "timestamp": -1, "offset": value}
-    return {"throttle_time_ms": 0, "responses": [{"topic": "t", "partition_responses": [part]}]}
+    part = {"partition_index": 0, "error_code": error, "timestamp": -1, "offset": value}
+    return {"throttle_time_ms": 0, "topics": [{"name": "t", "partitions": [part]}]}
 
 
 async def test_bounds_are_those_of_the_present_log() -> None:
@@ -172,7 +172,7 @@ async def test_bounds_are_those_of_the_present_log() -> None:
     assert [each["timestamp"] for each in target.asked] == [-2, -1]
 
 
-@pytest.mark.parametrize("said", [offset(-1), {"throttle_time_ms": 0, "responses": []}])
+@pytest.mark.parametrize("said", [offset(-1), {"throttle_time_ms": 0, "topics": []}])
 async def test_answer_without_an_offset_is_an_error(said: dict[str, Any]) -> None:
     with pytest.raises(BrokerError, match="returned no offset of t/0"):
         await log_of(Target(*[said] * 50)).bounds("t", 0)

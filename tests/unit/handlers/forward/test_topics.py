@@ -58,24 +58,30 @@ class Cluster:
 
     def metadata(self, body: dict[str, Any]) -> dict[str, Any]:
         self.refreshed += 1
-        names = sorted(self.topics) if body["topics"] is None else [each["topic"] for each in body["topics"]]
+        names = sorted(self.topics) if body["topics"] is None else [each["name"] for each in body["topics"]]
         self.hides -= (hidden := self.hides > 0 and bool(names))
         return {
             "brokers": [{"node_id": number, "host": "h", "port": number} for number in range(self.brokers)],
             "controller_id": self.controller,
-            "topic_metadata": [] if hidden else [self._described(name) for name in names],
+            "topics": [] if hidden else [self._described(name) for name in names],
         }
 
     def _described(self, name: str) -> dict[str, Any]:
         count, replicas = self.topics.get(name, (0, 0))
         parts = [
-            {"partition_error_code": 0, "partition_id": n, "leader": 0, "replicas": list(range(replicas)), "isr": []}
+            {
+                "error_code": 0,
+                "partition_index": n,
+                "leader_id": 0,
+                "replica_nodes": list(range(replicas)),
+                "isr_nodes": [],
+            }
             for n in range(count)
         ]
         return {
-            "topic_error_code": self.errors.get(name, 0 if count else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-            "topic": name,
-            "partition_metadata": parts,
+            "error_code": self.errors.get(name, 0 if count else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            "name": name,
+            "partitions": parts,
         }
 
     def create(self, port: int, body: dict[str, Any]) -> dict[str, Any]:

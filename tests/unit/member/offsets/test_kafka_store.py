@@ -92,11 +92,11 @@ def store(cluster: Cluster, *args: Any, **options: Any) -> KafkaOffsetStore:
 
 def told(code: int, **fields: Any) -> dict[str, Any]:
     """An answer about one partition."""
-    return {"responses": [{"topic": "t", "partition_responses": [part_of(code, **fields)]}]}
+    return {"topics": [{"name": "t", "partitions": [part_of(code, **fields)]}]}
 
 
 def part_of(code: int, **fields: Any) -> dict[str, Any]:
-    return {"partition": 0, "offset": -1, "metadata": "", "error_code": code, **fields}
+    return {"partition_index": 0, "committed_offset": -1, "metadata": "", "error_code": code, **fields}
 
 
 class Membership:
@@ -118,7 +118,7 @@ async def test_commits_in_generation_of_request() -> None:
     result = await store(cluster, member).commit({PLACE: 9}, session_id=1)
     assert result == CommitResult(frozenset(), frozenset({PLACE}))
     for api, _, body in cluster.asked:
-        assert (api, body["group_generation_id"], body["member_id"]) == (OFFSET_COMMIT, 5, "me")
+        assert (api, body["generation_id_or_member_epoch"], body["member_id"]) == (OFFSET_COMMIT, 5, "me")
 
 
 async def test_skips_commit_of_ended_session() -> None:
@@ -168,9 +168,9 @@ async def test_forgets_coordinator_after_disconnect() -> None:
 async def test_retries_load_while_coordinator_does_not_know_topic() -> None:
     """0.8.2 right after its start. Only where brokers look into ZooKeeper it is how they say that there is none."""
     with pytest.raises(OffsetsUnavailableError, match="UNKNOWN_TOPIC_OR_PARTITION"):
-        await store(Cluster(told(3, offset=-1, metadata="")), version=1).load([PLACE])
-    assert await store(Cluster(told(0, offset=-1, metadata="")), version=1).load([PLACE]) == {}
-    assert await store(Cluster(told(3, offset=-1, metadata="")), version=0).load([PLACE]) == {}
+        await store(Cluster(told(3, committed_offset=-1, metadata="")), version=1).load([PLACE])
+    assert await store(Cluster(told(0, committed_offset=-1, metadata="")), version=1).load([PLACE]) == {}
+    assert await store(Cluster(told(3, committed_offset=-1, metadata="")), version=0).load([PLACE]) == {}
 
 
 async def test_reports_how_long_brokers_keep_offsets() -> None:
@@ -188,7 +188,7 @@ async def test_retries_transient_broker_errors(code: int) -> None:
     with pytest.raises(OffsetsUnavailableError):
         await store(Cluster(told(code))).commit({PLACE: 1}, session_id=0)
     with pytest.raises(OffsetsUnavailableError):
-        await store(Cluster(told(code, offset=-1, metadata=""))).load([PLACE])
+        await store(Cluster(told(code, committed_offset=-1, metadata=""))).load([PLACE])
     cluster = Cluster()
     refusal = error_of(code, "no coordinator is named")
     assert refusal is not None
@@ -211,22 +211,22 @@ async def test_commit_request_has_all_that_a_coordinator_keeps() -> None:
     cluster = Cluster(told(0))
     await store(cluster, metadata="why", retention=1.5, version=2).commit({PLACE: 9, OTHER: 4}, session_id=0)
     ((api, version, body),) = cluster.asked
-    unknown_log = {"committed_leader_epoch": -1, "metadata": "why"}
+    unknown_log = {"committed_leader_epoch": -1, "committed_metadata": "why"}
     assert (api, version) == (OFFSET_COMMIT, 2)
     assert body == {
         "group_id": "g",
-        "group_generation_id": -1,
+        "generation_id_or_member_epoch": -1,
         "member_id": "",
-        "retention_time": 1500,
+        "retention_time_ms": 1500,
         "topics": [
-            {"topic": "t", "partitions": [{"partition": 0, "offset": 9, **unknown_log}]},
-            {"topic": "u", "partitions": [{"partition": 3, "offset": 4, **unknown_log}]},
+            {"name": "t", "partitions": [{"partition_index": 0, "committed_offset": 9, **unknown_log}]},
+            {"name": "u", "partitions": [{"partition_index": 3, "committed_offset": 4, **unknown_log}]},
         ],
     }
     cluster = Cluster(told(0))
     await store(cluster).commit({PLACE: 9}, session_id=0)
-    assert cluster.asked[0][2]["retention_time"] == -1  # as the broker's configuration says
-    assert cluster.asked[0][2]["topics"][0]["partitions"][0]["metadata"] == ""
+    assert cluster.asked[0][2]["retention_time_ms"] == -1  # as the broker's configuration says
+    assert cluster.asked[0][2]["topics"][0]["partitions"][0]["committed_metadata"] == ""
 
 
 async def test_commits_the_log_of_a_position_with_it() -> None:
@@ -237,14 +237,14 @@ async def test_commits_the_log_of_a_position_with_it() -> None:
     await store(cluster, metadata="why").commit({PLACE: 9, OTHER: 4}, session_id=0, notes=notes)
     parts = [topic["partitions"][0] for topic in cluster.asked[0][2]["topics"]]
     assert [part["committed_leader_epoch"] for part in parts] == [4, 5]
-    assert [part["metadata"] for part in parts] == ["why topic-id=AAECAwQFBgcICQoLDA0ODw", "why start=latest"]
+    assert [part["committed_metadata"] for part in parts] == ["why topic-id=AAECAwQFBgcICQoLDA0ODw", "why start=latest"]
 
 
 async def test_commits_the_epoch_in_the_metadata_where_the_request_has_no_field_for_it() -> None:
     cluster = Cluster(told(0), told(0))
     for log in (LogId(bytes(range(16)), 4), LogId(None, 4)):
         await store(cluster, version=2).commit({PLACE: 9}, session_id=0, notes={PLACE: OffsetNotes(log)})
-    texts = [body["topics"][0]["partitions"][0]["metadata"] for _, _, body in cluster.asked]
+    texts = [body["topics"][0]["partitions"][0]["committed_metadata"] for _, _, body in cluster.asked]
     assert texts == ["topic-id=AAECAwQFBgcICQoLDA0ODw leader-epoch=4", "leader-epoch=4"]
 
 
@@ -262,7 +262,7 @@ async def test_commits_the_epoch_in_the_metadata_where_the_request_has_no_field_
     ],
 )
 async def test_loads_the_log_of_an_offset_with_it(stored: dict[str, Any], log: LogId) -> None:
-    cluster = Cluster(told(0, offset=9, **stored))
+    cluster = Cluster(told(0, committed_offset=9, **stored))
     made = store(cluster)
     assert made.log(PLACE) == LogId()
     assert await made.load([PLACE]) == {PLACE: 9}
@@ -271,8 +271,8 @@ async def test_loads_the_log_of_an_offset_with_it(stored: dict[str, Any], log: L
 
 async def test_reports_only_partitions_that_were_to_be_committed() -> None:
     """A broker that answers for others does not make them committed, or lost."""
-    parts = [{"partition": number, "error_code": code} for number, code in enumerate((0, 25, 0, 25))]
-    answer = {"responses": [{"topic": "t", "partition_responses": parts}]}
+    parts = [{"partition_index": number, "error_code": code} for number, code in enumerate((0, 25, 0, 25))]
+    answer = {"topics": [{"name": "t", "partitions": parts}]}
     wanted = {TopicPartition.numbered("t", number): 1 for number in (0, 1)}
     result = await store(Cluster(answer)).commit(wanted, session_id=0)
     assert result == CommitResult(frozenset({PLACE}), frozenset({TopicPartition.numbered("t", 1)}))
@@ -286,9 +286,15 @@ async def test_commit_of_a_member_that_was_thrown_out_is_lost(code: int) -> None
 
 async def test_loads_offsets_with_their_metadata() -> None:
     answer = {
-        "responses": [
-            {"topic": "t", "partition_responses": [{"partition": 0, "error_code": 0, "offset": 0, "metadata": "x"}]},
-            {"topic": "u", "partition_responses": [{"partition": 3, "error_code": 0, "offset": 8, "metadata": ""}]},
+        "topics": [
+            {
+                "name": "t",
+                "partitions": [{"partition_index": 0, "error_code": 0, "committed_offset": 0, "metadata": "x"}],
+            },
+            {
+                "name": "u",
+                "partitions": [{"partition_index": 3, "error_code": 0, "committed_offset": 8, "metadata": ""}],
+            },
         ]
     }
     cluster = Cluster(answer, answer)
@@ -299,17 +305,16 @@ async def test_loads_offsets_with_their_metadata() -> None:
 
 @pytest.mark.parametrize(("commits", "fetches"), [(0, 0), (1, 1), (2, 1)])
 async def test_reads_with_the_version_that_belongs_to_the_one_of_commits(commits: Any, fetches: int) -> None:
-    cluster = Cluster(told(0, offset=-1, metadata=""))
+    cluster = Cluster(told(0, committed_offset=-1, metadata=""))
     assert await store(cluster, version=commits).load([PLACE]) == {}
     ((api, version, body),) = cluster.asked
     assert (api, version, body["group_id"]) == (OFFSET_FETCH, fetches, "g")
-    partitions = [{"partition": 0}] if fetches < 2 else [0]
-    assert body["topics"] == [{"topic": "t", "partitions": partitions}]
+    assert body["topics"] == [{"name": "t", "partition_indexes": [0]}]
 
 
 @pytest.mark.parametrize("version", [None, 1])
 async def test_reads_all_offsets_of_the_group_with_the_newest_version(version: Any) -> None:
-    cluster = Cluster({"error_code": 0, "responses": []})
+    cluster = Cluster({"error_code": 0, "topics": []})
     assert await store(cluster, version=version).read(None) == {}
     ((_, asked, body),) = cluster.asked
     assert (asked, body) == (9, {"groups": [{"group_id": "g", "topics": None}]})
@@ -321,14 +326,13 @@ async def test_reads_with_the_newest_version_and_by_topic_id_where_all_are_known
 ) -> None:
     one, other = bytes([1] * 16), bytes([2] * 16)
     topics = [
-        ({"topic": "t"}, {"topic_id": one}, {"partition": 0, "offset": 3, "metadata": "x"}),
-        ({"topic": "u"}, {"topic_id": other}, {"partition": 3, "offset": 8, "metadata": ""}),
+        ({"name": "t"}, {"topic_id": one}, {"partition_index": 0, "committed_offset": 3, "metadata": "x"}),
+        ({"name": "u"}, {"topic_id": other}, {"partition_index": 3, "committed_offset": 8, "metadata": ""}),
     ]
     rows = [
-        {**(by_id if asked == 10 else name), "partition_responses": [{**part, "error_code": 0}]}
-        for name, by_id, part in topics
+        {**(by_id if asked == 10 else name), "partitions": [{**part, "error_code": 0}]} for name, by_id, part in topics
     ]
-    cluster = Cluster({"error_code": 0, "responses": rows})
+    cluster = Cluster({"error_code": 0, "topics": rows})
     cluster.versions = older_broker(8, served)
     cluster.ids = {"t": one} | ({"u": other} if ids else {})
     assert await store(cluster).read([PLACE, OTHER]) == {PLACE: CommittedOffset(3, "x"), OTHER: CommittedOffset(8, "")}
@@ -338,12 +342,13 @@ async def test_reads_with_the_newest_version_and_by_topic_id_where_all_are_known
     of_group: Any = sent if asked < 8 else sent["groups"][0]
     assert (version, of_group["group_id"]) == (asked, "g")
     assert of_group["topics"] == [
-        {**(by_id if asked == 10 else name), "partitions": [part["partition"]]} for name, by_id, part in topics
+        {**(by_id if asked == 10 else name), "partition_indexes": [part["partition_index"]]}
+        for name, by_id, part in topics
     ]
 
 
 async def test_reads_again_by_name_after_the_coordinator_does_not_know_a_topic_id() -> None:
-    cluster = Cluster({"responses": [{"topic_id": bytes([1] * 16), "partition_responses": [part_of(100)]}]})
+    cluster = Cluster({"topics": [{"topic_id": bytes([1] * 16), "partitions": [part_of(100)]}]})
     cluster.ids = {"t": bytes([1] * 16)}
     with pytest.raises(OffsetsUnavailableError, match="UNKNOWN_TOPIC_ID"):
         await store(cluster).load([PLACE])
@@ -352,14 +357,14 @@ async def test_reads_again_by_name_after_the_coordinator_does_not_know_a_topic_i
 
 @pytest.mark.parametrize("number", [0, 2])
 async def test_rejects_a_response_that_is_not_about_one_group(number: int) -> None:
-    cluster = Cluster({"groups": [{"group_id": "g", "error_code": 0, "responses": []}] * number})
+    cluster = Cluster({"groups": [{"group_id": "g", "error_code": 0, "topics": []}] * number})
     with pytest.raises(BrokerError, match=f"the broker returned {number} groups instead of one"):
         await store(cluster).load([PLACE])
 
 
 @pytest.mark.parametrize(("code", "forgotten"), [(15, 1), (16, 1), (14, 0), (27, 0)])
 async def test_forgets_coordinator_that_has_moved(code: int, forgotten: int) -> None:
-    for answer in (told(code, offset=-1, metadata=""), {"error_code": code, "responses": []}):
+    for answer in (told(code, committed_offset=-1, metadata=""), {"error_code": code, "topics": []}):
         cluster = Cluster(answer)
         with pytest.raises(OffsetsUnavailableError):
             await store(cluster).load([PLACE])
@@ -413,16 +418,16 @@ async def test_commits_with_the_newest_version_that_names_topics(served: int, as
 
 @pytest.mark.parametrize("served", [1, 2, 3])
 async def test_reads_with_the_newest_version_of_an_older_broker(served: int) -> None:
-    cluster = Cluster(told(0, offset=8, metadata=""))
+    cluster = Cluster(told(0, committed_offset=8, metadata=""))
     cluster.versions = older_broker(2, served)
     assert await store(cluster).load([PLACE]) == {PLACE: 8}
     ((_, version, body),) = cluster.asked
     assert version == served
-    assert body["topics"] == [{"topic": "t", "partitions": [{"partition": 0}] if served < 2 else [0]}]
+    assert body["topics"] == [{"name": "t", "partition_indexes": [0]}]
 
 
 async def test_reads_all_offsets_of_the_group_since_version_2() -> None:
-    cluster = Cluster({"error_code": 0, "responses": []})
+    cluster = Cluster({"error_code": 0, "topics": []})
     cluster.versions = older_broker(2, 2)
     assert await store(cluster).read(None) == {}
     assert cluster.asked[0][1] == 2
@@ -449,9 +454,9 @@ async def test_reports_no_offsets_as_written_by_others() -> None:
 def two_topics(code: int, **fields: Any) -> dict[str, Any]:
     """An answer with `code` for `u`, and without an error for `t`."""
     return {
-        "responses": [
-            {"topic": "u", "partition_responses": [{"partition": 3, "error_code": code, **fields}]},
-            {"topic": "t", "partition_responses": [{"partition": 0, "error_code": 0, **fields}]},
+        "topics": [
+            {"name": "u", "partitions": [{"partition_index": 3, "error_code": code, **fields}]},
+            {"name": "t", "partitions": [{"partition_index": 0, "error_code": 0, **fields}]},
         ]
     }
 
@@ -467,7 +472,7 @@ async def test_missing_permission_on_a_topic_refuses_its_partitions_alone() -> N
 
 async def test_names_the_topic_whose_offsets_may_not_be_read() -> None:
     with pytest.raises(BrokerRefusedError, match="lacks the permission Describe on the topic 'u'"):
-        await store(Cluster(two_topics(29, offset=8, metadata=""))).load([PLACE, OTHER])
+        await store(Cluster(two_topics(29, committed_offset=8, metadata=""))).load([PLACE, OTHER])
 
 
 class Topic(Cluster):
@@ -482,8 +487,8 @@ class Topic(Cluster):
         return SimpleNamespace(topics={names[0]: SimpleNamespace(partitions=range(200))})
 
     async def call(self, api: Api[Any, Any], body: dict[str, Any], *, version: int) -> dict[str, Any]:
-        parts = [{"partition": n, "offset": 7, "metadata": "", "error_code": 0} for n in self.handled]
-        self.answers.append({"error_code": 0, "responses": [{"topic": "t", "partition_responses": parts}]})
+        parts = [{"partition_index": n, "committed_offset": 7, "metadata": "", "error_code": 0} for n in self.handled]
+        self.answers.append({"error_code": 0, "topics": [{"name": "t", "partitions": parts}]})
         return await super().call(api, body, version=version)
 
 

@@ -20,7 +20,7 @@ from consumerd.net.client import (
     topic_partitions,
 )
 from consumerd.testing.clock import FakeClock
-from consumerd.wire.v08.apis import APIS, GROUP_COORDINATOR, HEARTBEAT, METADATA
+from consumerd.wire.v08.apis import APIS, FIND_COORDINATOR, HEARTBEAT, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -43,38 +43,42 @@ class OneOfThree:
         self.cluster = cluster
 
     async def call(self, api: Any, body: dict[str, Any], **_: Any) -> dict[str, Any]:
-        if api is GROUP_COORDINATOR:
+        if api is FIND_COORDINATOR:
             return {
                 "error_code": self.cluster.error,
-                "coordinator": {"node_id": self.cluster.leader, "host": "h", "port": 9},
+                "node_id": self.cluster.leader,
+                "host": "h",
+                "port": 9,
             }
         if api is not METADATA:
             return {"error_code": 0}
         self.cluster.asked += 1
         if self.port in self.cluster.sends_away:
-            return {"error_code": ErrorCode.REBOOTSTRAP_REQUIRED, "brokers": [], "topic_metadata": []}
+            return {"error_code": ErrorCode.REBOOTSTRAP_REQUIRED, "brokers": [], "topics": []}
         if self.cluster.error:
-            return {"error_code": self.cluster.error, "brokers": [], "topic_metadata": []}
+            return {"error_code": self.cluster.error, "brokers": [], "topics": []}
         self.cluster.bodies.append(body)
         self.in_flight += 1
         await asyncio.sleep(3600 if self.port == self.cluster.hangs else 0)
         self.in_flight -= 1
-        part = {"partition_error_code": 0, "partition_id": 0, "leader": self.cluster.leader, "replicas": [], "isr": []}
-        named = (
-            []
-            if body["topics"] is None
-            else [each if isinstance(each, str) else each["topic"] for each in body["topics"]]
-        )
+        part = {
+            "error_code": 0,
+            "partition_index": 0,
+            "leader_id": self.cluster.leader,
+            "replica_nodes": [],
+            "isr_nodes": [],
+        }
+        named = [] if body["topics"] is None else [each["name"] for each in body["topics"]]
         every = body["topics"] is None or (self.cluster.version == 0 and not named)
         names = sorted(self.cluster.topics) if every else [name for name in named if name not in self.cluster.left_out]
         return {
             "brokers": [{"node_id": node, "host": "h", "port": node} for node in self.cluster.nodes],
-            "topic_metadata": [
+            "topics": [
                 {
-                    "topic_error_code": self.cluster.topics.get(name, (0, 1))[0],
-                    "topic": name,
-                    "partition_metadata": [
-                        part | {"partition_id": number}
+                    "error_code": self.cluster.topics.get(name, (0, 1))[0],
+                    "name": name,
+                    "partitions": [
+                        part | {"partition_index": number}
                         for number in reversed(range(self.cluster.topics.get(name, (0, 1))[1]))
                     ],
                 }
@@ -246,7 +250,7 @@ async def test_broker_that_refuses_is_not_left() -> None:
 def asked(cluster: Cluster) -> Any:
     """The topics of the last request, None for all."""
     topics = cluster.bodies[-1]["topics"]
-    return topics and [each if isinstance(each, str) else each["topic"] for each in topics]
+    return topics and [each["name"] for each in topics]
 
 
 @pytest.mark.parametrize("version", [0, 1, 3, 4, 9, None])

@@ -24,7 +24,7 @@ from consumerd.net.client import (
     UnavailableError,
 )
 from consumerd.testing import FakeClock
-from consumerd.wire.v08.apis import API_VERSIONS, APIS, GROUP_COORDINATOR, HEARTBEAT, LIST_GROUPS, METADATA
+from consumerd.wire.v08.apis import API_VERSIONS, APIS, FIND_COORDINATOR, HEARTBEAT, LIST_GROUPS, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.headers import ResponseHeader
 from consumerd.wire.v08.messages import ResponseMessage, decode_request, encode_response
@@ -130,15 +130,22 @@ class Cluster:
                 for key, each in APIS.items()
             ]
             return {"error_code": 0, "api_keys": keys, "throttle_time_ms": 0}
-        if api is GROUP_COORDINATOR:
+        if api is FIND_COORDINATOR:
             node = {"node_id": self.coordinator, "host": "h", "port": self.coordinator}
-            return {"error_code": 0, "coordinator": node, "throttle_time_ms": 0, "error_message": None}
+            return {"error_code": 0, **node, "throttle_time_ms": 0, "error_message": None}
         if api is not METADATA:
             groups: dict[str, Any] = {"groups": []} if api is LIST_GROUPS else {}
             return {"error_code": 0, "throttle_time_ms": self.throttle, **groups}
-        names = None if body["topics"] is None else [each["topic"] for each in body["topics"]]
+        names = None if body["topics"] is None else [each["name"] for each in body["topics"]]
         self.topics_asked.append(names)
-        part = {"partition_error_code": 0, "partition_id": 0, "leader": 1, "replicas": [], "isr": [], "leader_epoch": 0}
+        part = {
+            "error_code": 0,
+            "partition_index": 0,
+            "leader_id": 1,
+            "replica_nodes": [],
+            "isr_nodes": [],
+            "leader_epoch": 0,
+        }
         part["offline_replicas"] = []
         return {
             "error_code": 0,
@@ -146,13 +153,13 @@ class Cluster:
             "brokers": [{"node_id": node, "host": "h", "port": node, "rack": None} for node in sorted(self.nodes)],
             "cluster_id": None,
             "controller_id": 1,
-            "topic_metadata": [
+            "topics": [
                 {
-                    "topic_error_code": 3 if name in self.missing else 0,
-                    "topic": name,
+                    "error_code": 3 if name in self.missing else 0,
+                    "name": name,
                     "topic_id": bytes(16),
                     "is_internal": False,
-                    "partition_metadata": [] if name in self.missing else [part],
+                    "partitions": [] if name in self.missing else [part],
                     "topic_authorized_operations": 0,
                 }
                 for name in names or ()
@@ -475,13 +482,13 @@ async def test_asks_for_a_coordinator_once_and_again_when_it_is_forgotten() -> N
     async with client_of(cluster) as client:
         for _ in range(3):
             assert await client.coordinator("g") == 1
-        assert cluster.asked[GROUP_COORDINATOR.name] == 1
+        assert cluster.asked[FIND_COORDINATOR.name] == 1
         cluster.coordinator = 3
         client.forget_coordinator("other")
         assert await client.coordinator("g") == 1
         client.forget_coordinator("g")
         assert await client.coordinator("g") == 3
-        assert cluster.asked[GROUP_COORDINATOR.name] == 2
+        assert cluster.asked[FIND_COORDINATOR.name] == 2
 
 
 @pytest.mark.parametrize("how", ["refused", "cut", "silent"])
@@ -517,7 +524,7 @@ async def test_keeps_a_coordinator_whose_request_is_refused_for_another_reason()
         with pytest.raises(BrokerError, match="larger than max_request_bytes"):
             await client.call_coordinator("g", HEARTBEAT, long)
         assert await client.coordinator("g") == 1
-        assert cluster.asked[GROUP_COORDINATOR.name] == 1
+        assert cluster.asked[FIND_COORDINATOR.name] == 1
 
 
 async def test_forgets_a_coordinator_that_left_the_cluster() -> None:

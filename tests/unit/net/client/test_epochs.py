@@ -6,7 +6,7 @@ import pytest
 
 from consumerd.net.client import BrokerRelease, BrokerVersions, EpochEnd, UnsupportedApiError, epoch_ends
 from consumerd.wire.errors import FrameError
-from consumerd.wire.v08.apis import OFFSET_FOR_LEADER_EPOCH, OFFSETS
+from consumerd.wire.v08.apis import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from tests.unit.net.client import test_offsets
 
 pytestmark = pytest.mark.asyncio
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.asyncio
 
 class OneVersion(test_offsets.OneVersion):
     api = OFFSET_FOR_LEADER_EPOCH
-    topics, partitions = "topics", "partitions"
+    name = "topic"
 
 
 def part(number: int, error: int, epoch: int, end: int) -> dict[str, int]:
@@ -49,6 +49,6 @@ async def test_rejects_invalid_numbers_without_error_code(epoch: int, end: int) 
 
 async def test_brokers_before_0_11_cannot_tell() -> None:
     channel = OneVersion(0)
-    channel.versions = BrokerVersions("h:9", BrokerRelease.V0_10_OR_NEWER, {OFFSETS.key: (0, 1)})
+    channel.versions = BrokerVersions("h:9", BrokerRelease.V0_10_OR_NEWER, {LIST_OFFSETS.key: (0, 1)})
     with pytest.raises(UnsupportedApiError, match="OffsetForLeaderEpoch"):
         await epoch_ends(channel, [("t", 0, -1, 5)])  # type: ignore[arg-type]

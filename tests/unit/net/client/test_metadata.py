@@ -11,7 +11,7 @@ from consumerd.wire.v08.messages import decode_request, encode_request
 
 
 def partition(number: int, leader: int, epoch: int = -1) -> dict[str, Any]:
-    entry = {"partition_error_code": 0, "partition_id": number, "leader": leader, "replicas": [1, 2], "isr": [1]}
+    entry = {"error_code": 0, "partition_index": number, "leader_id": leader, "replica_nodes": [1, 2], "isr_nodes": [1]}
     return entry | ({"leader_epoch": epoch} if epoch >= 0 else {})
 
 
@@ -19,9 +19,7 @@ def answer(*partitions: dict[str, Any], topic: str = "t", topic_id: bytes = byte
     return {
         "brokers": [{"node_id": 1, "host": "a", "port": 9}, {"node_id": 2, "host": "b", "port": 9, "rack": "r"}],
         "controller_id": 2,
-        "topic_metadata": [
-            {"topic_error_code": 0, "topic": topic, "topic_id": topic_id, "partition_metadata": list(partitions)}
-        ],
+        "topics": [{"error_code": 0, "name": topic, "topic_id": topic_id, "partitions": list(partitions)}],
     }
 
 
@@ -37,7 +35,7 @@ def test_finds_leader_of_partition() -> None:
 
 def test_tells_what_old_brokers_do_not_say_as_unknown() -> None:
     body = answer(partition(0, 0), partition(1, -1)) | {"brokers": [{"node_id": 0, "host": "a", "port": 9}]}
-    for topic in body["topic_metadata"]:
+    for topic in body["topics"]:
         del topic["topic_id"]
     metadata = ClusterMetadata().updated(body | {"controller_id": 0}, complete=True)
     assert metadata.controller == 0
@@ -51,8 +49,8 @@ def test_tells_what_old_brokers_do_not_say_as_unknown() -> None:
 
 def test_tells_the_id_and_the_kind_of_a_topic() -> None:
     body = answer(partition(0, 1), topic_id=b"x" * 16)
-    body["topic_metadata"][0]["is_internal"] = True
-    body["topic_metadata"].append(body["topic_metadata"][0] | {"topic": None})  # which only an id names
+    body["topics"][0]["is_internal"] = True
+    body["topics"].append(body["topics"][0] | {"name": None})  # which only an id names
     metadata = ClusterMetadata().updated(body, complete=True)
     assert metadata.topic_id("t") == b"x" * 16
     assert metadata.topic_id("u") == bytes(16)
@@ -97,7 +95,7 @@ def test_accepts_recreated_topic_without_ids() -> None:
 
 def test_keeps_brokers_when_response_names_none() -> None:
     metadata = ClusterMetadata().updated(answer(partition(0, 1)), complete=True)
-    empty: Any = {"brokers": [], "topic_metadata": [], "controller_id": -1}
+    empty: Any = {"brokers": [], "topics": [], "controller_id": -1}
     assert metadata.updated(empty, complete=False).nodes == metadata.nodes
     assert metadata.updated(empty, complete=False).controller is None
 
@@ -110,7 +108,7 @@ def test_asks_for_some_topics_or_all_in_every_version(version: int, create: bool
         frame = encode_request(METADATA, version, made, correlation_id=1, client_id="c")
         body = decode_request(METADATA, frame[4:]).body
         names = body["topics"]
-        asked = None if names is None else [name if isinstance(name, str) else name["topic"] for name in names]
+        asked = None if names is None else [name["name"] for name in names]
         assert asked == (topics or [] if version == 0 else topics)
         assert ("allow_auto_topic_creation" in made) == (version >= 4)
         assert made.get("allow_auto_topic_creation", create) == create

@@ -10,7 +10,7 @@ from consumerd.net.client import BrokerRelease, BrokerVersions, ListedOffsets, l
 from consumerd.wire.errors import FrameError
 from consumerd.wire.v07 import LATEST
 from consumerd.wire.v08 import ResponseHeader, ResponseMessage, decode_request, encode_response
-from consumerd.wire.v08.apis import OFFSETS
+from consumerd.wire.v08.apis import LIST_OFFSETS
 from consumerd.wire.v08.messages import decode_response, encode_request
 
 pytestmark = pytest.mark.asyncio
@@ -21,9 +21,9 @@ class OneVersion:
 
     address = "h:9"
 
-    api: Any = OFFSETS
-    #: The fields of the answer that hold the topics, and the partitions of one.
-    topics, partitions = "responses", "partition_responses"
+    api: Any = LIST_OFFSETS
+    #: The field of the answer that holds the name of a topic.
+    name = "name"
 
     def __init__(self, version: int, *parts: dict[str, Any]) -> None:
         self.versions = BrokerVersions("h:9", BrokerRelease.V0_10_OR_NEWER, {self.api.key: (version, version)})
@@ -33,7 +33,7 @@ class OneVersion:
     async def call(self, api: Any, body: dict[str, Any], *, version: int) -> Any:
         frame = encode_request(api, version, body, correlation_id=1, client_id="c")
         self.asked = decode_request(api, frame[4:]).body
-        answer = {self.topics: [{"topic": "t", self.partitions: self.parts}]}
+        answer = {"topics": [{self.name: "t", "partitions": self.parts}]}
         data = encode_response(api, version, ResponseMessage(ResponseHeader(1), answer))
         return decode_response(api, version, data[4:]).body
 
@@ -44,19 +44,24 @@ async def ask(channel: Any, **options: Any) -> dict[tuple[str, int], ListedOffse
 
 async def test_lists_segment_starts_before_0_10_1() -> None:
     channel = OneVersion(
-        0, {"partition": 0, "error_code": 0, "offsets": [7, 3]}, {"partition": 1, "error_code": 6, "offsets": []}
+        0,
+        {"partition_index": 0, "error_code": 0, "old_style_offsets": [7, 3]},
+        {"partition_index": 1, "error_code": 6, "old_style_offsets": []},
     )
     assert await ask(channel, read_committed=True, max_number=2) == {
         ("t", 0): ListedOffsets(0, (7, 3), by_segment=True),
         ("t", 1): ListedOffsets(6, (), by_segment=True),
     }
     (topic,) = channel.asked["topics"]
-    assert [(part["partition"], part["max_num_offsets"]) for part in topic["partitions"]] == [(0, 2), (1, 2)]
+    assert [(part["partition_index"], part["max_num_offsets"]) for part in topic["partitions"]] == [(0, 2), (1, 2)]
 
 
-@pytest.mark.parametrize("version", range(1, OFFSETS.versions[1] + 1))
+@pytest.mark.parametrize("version", range(1, LIST_OFFSETS.versions[1] + 1))
 async def test_lists_at_most_one_offset_since_0_10_1(version: int) -> None:
-    parts = [{"partition": 0, "error_code": 0, "offset": 7}, {"partition": 1, "error_code": 0, "offset": -1}]
+    parts = [
+        {"partition_index": 0, "error_code": 0, "offset": 7},
+        {"partition_index": 1, "error_code": 0, "offset": -1},
+    ]
     channel = OneVersion(version, *parts)
     expected = {
         ("t", 0): ListedOffsets(0, (7,), by_segment=False),
@@ -69,13 +74,13 @@ async def test_lists_at_most_one_offset_since_0_10_1(version: int) -> None:
 
 
 async def test_lists_the_offset_of_an_empty_log() -> None:
-    channel = OneVersion(0, {"partition": 0, "error_code": 0, "offsets": [0]})
+    channel = OneVersion(0, {"partition_index": 0, "error_code": 0, "old_style_offsets": [0]})
     assert (await ask(channel))["t", 0].offsets == (0,)
     assert [part["max_num_offsets"] for part in channel.asked["topics"][0]["partitions"]] == [1, 1]
 
 
 async def test_rejects_negative_offset_without_error_code() -> None:
     with pytest.raises(FrameError, match="broker h:9 answered with offset -7 of t/1"):
-        await ask(OneVersion(5, {"partition": 1, "error_code": 0, "offset": -7}))
-    told = await ask(OneVersion(5, {"partition": 1, "error_code": 6, "offset": -7}))
+        await ask(OneVersion(5, {"partition_index": 1, "error_code": 0, "offset": -7}))
+    told = await ask(OneVersion(5, {"partition_index": 1, "error_code": 6, "offset": -7}))
     assert told["t", 1].error == 6

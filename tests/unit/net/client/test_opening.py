@@ -40,7 +40,7 @@ SERVED = {"error_code": 0, "api_keys": [{"api_key": key, "min_version": 0, "max_
 ANSWERS: dict[int, dict[str, Any]] = {
     API_VERSIONS.key: SERVED,
     LIST_GROUPS.key: {"error_code": 0, "groups": []},
-    METADATA.key: {"brokers": [], "topic_metadata": []},
+    METADATA.key: {"brokers": [], "topics": []},
     SASL_HANDSHAKE.key: {"error_code": ErrorCode.ILLEGAL_SASL_STATE, "mechanisms": []},
 }
 

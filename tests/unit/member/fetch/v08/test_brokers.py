@@ -99,19 +99,19 @@ class OneBroker:
         await self.released.wait()
         if self.trouble is not None:
             raise self.trouble
-        name = "partitions" if api is OFFSET_FOR_LEADER_EPOCH else "partition_responses"
+        name, index = ("topic", "partition") if api is OFFSET_FOR_LEADER_EPOCH else ("name", "partition_index")
         topics = [
             {
-                "topic": topic["topic"],
-                name: [
-                    self.answer | {"partition": number, "error_code": self.errors.get(number, 0)}
+                name: topic[name],
+                "partitions": [
+                    self.answer | {index: number, "error_code": self.errors.get(number, 0)}
                     for part in topic["partitions"]
-                    if (number := part["partition"]) not in self.left_out
+                    if (number := part[index]) not in self.left_out
                 ],
             }
             for topic in body["topics"]
         ]
-        return {"topics" if api is OFFSET_FOR_LEADER_EPOCH else "responses": topics}
+        return {"topics": topics}
 
 
 class Nodes:
@@ -147,7 +147,7 @@ async def test_offsets_that_are_asked_for_together_are_one_request() -> None:
         several = [TopicPartition.numbered(topic, number) for topic in "tu" for number in range(3)]
         assert await asyncio.gather(*map(brokers.log_end, several)) == [7] * 6
         (body,) = client.bodies
-        asked = {topic["topic"]: [part["partition"] for part in topic["partitions"]] for topic in body["topics"]}
+        asked = {topic["name"]: [part["partition_index"] for part in topic["partitions"]] for topic in body["topics"]}
         assert asked == {"t": [0, 1, 2], "u": [0, 1, 2]}
         await asyncio.gather(brokers.list_offsets(T0, -1), brokers.list_offsets(T0, -2), brokers.list_offsets(U0, -2))
         times = [

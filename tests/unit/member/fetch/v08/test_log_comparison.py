@@ -20,7 +20,7 @@ from consumerd.member.fetch.v08.brokers import V08Brokers
 from consumerd.net.client import ClientSettings, ClusterMetadata, Node, PartitionMetadata
 from consumerd.net.client.metadata import TopicMetadata
 from consumerd.wire.v07 import EARLIEST
-from consumerd.wire.v08.apis import FETCH, OFFSET_FOR_LEADER_EPOCH, OFFSETS
+from consumerd.wire.v08.apis import FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.records import encode_record_batch
 from consumerd.wire.v08.schema import NO_UUID
@@ -102,10 +102,10 @@ class Leader:
         part = body["topics"][0]["partitions"][0]
         self.asked.append((api.key, part))
         answer: dict[str, Any]
-        if api is OFFSETS:
+        if api is LIST_OFFSETS:
             offset = 0 if part["timestamp"] == EARLIEST else len(self.records)
-            answer = {"partition": 0, "error_code": 0, "offset": offset}
-            return {"responses": [{"topic": "t", "partition_responses": [answer]}]}
+            answer = {"partition_index": 0, "error_code": 0, "offset": offset}
+            return {"topics": [{"name": "t", "partitions": [answer]}]}
         if api is OFFSET_FOR_LEADER_EPOCH:
             if self.fails is not None:
                 raise self.fails

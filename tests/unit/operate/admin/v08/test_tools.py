@@ -92,25 +92,25 @@ class Opener:
 METADATA: Answer = {
     "brokers": [{"node_id": 1, "host": "h", "port": 9, "rack": None}],
     "controller_id": 1,
-    "topic_metadata": [
+    "topics": [
         {
-            "topic_error_code": 0,
-            "topic": "t",
-            "partition_metadata": [
-                {"partition_error_code": 0, "partition_id": 0, "leader": 1, "replicas": [1], "isr": [1]},
-                {"partition_error_code": 5, "partition_id": 1, "leader": -1, "replicas": [2], "isr": []},
+            "error_code": 0,
+            "name": "t",
+            "partitions": [
+                {"error_code": 0, "partition_index": 0, "leader_id": 1, "replica_nodes": [1], "isr_nodes": [1]},
+                {"error_code": 5, "partition_index": 1, "leader_id": -1, "replica_nodes": [2], "isr_nodes": []},
             ],
         }
     ],
 }
-COORDINATOR: Answer = {"error_code": 0, "coordinator": {"node_id": 1, "host": "h", "port": 9}}
+COORDINATOR: Answer = {"error_code": 0, "node_id": 1, "host": "h", "port": 9}
 NEWEST = BrokerVersions("h:9", BrokerRelease.V0_10_OR_NEWER, {key: api.versions for key, api in APIS.items()})
 
 
 def cluster(
     versions: BrokerVersions = NEWEST, **script: Answer | Sequence[Answer | Exception]
 ) -> tuple[ClusterClient, ScriptedChannel]:
-    answers: dict[str, list[Answer | Exception]] = {"Metadata": [METADATA], "GroupCoordinator": [COORDINATOR]}
+    answers: dict[str, list[Answer | Exception]] = {"Metadata": [METADATA], "FindCoordinator": [COORDINATOR]}
     answers |= {name: [answer] if isinstance(answer, dict) else [*answer] for name, answer in script.items()}
     channel = ScriptedChannel(answers, versions)
     settings = ClientSettings(retry_backoff_min=0.001, retry_timeout=1)
@@ -119,14 +119,14 @@ def cluster(
 
 
 def offsets_of(*parts: tuple[int, int, int]) -> Answer:
-    """An answer to OFFSETS: (partition, error, offset)."""
-    told = [{"partition": number, "error_code": error, "offset": offset} for number, error, offset in parts]
-    return {"responses": [{"topic": "t", "partition_responses": told}]}
+    """An answer to LIST_OFFSETS: (partition, error, offset)."""
+    told = [{"partition_index": number, "error_code": error, "offset": offset} for number, error, offset in parts]
+    return {"topics": [{"name": "t", "partitions": told}]}
 
 
 @pytest.mark.asyncio
 async def test_reports_partitions_whose_ends_are_unknown() -> None:
-    client, _ = cluster(Offsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))])
+    client, _ = cluster(ListOffsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))])
     ranges = await V08BrokerLogs(client).ranges([T0, T1, T2, T0])
     assert list(ranges) == [T0, T1, T2]
     assert ranges[T0] == LogRange(3, 8)
@@ -137,7 +137,7 @@ async def test_reports_partitions_whose_ends_are_unknown() -> None:
         (offsets_of((0, 6, -1)), "NOT_LEADER"),
         (offsets_of((0, 0, -1)), "begins and ends"),
     ):
-        client, _ = cluster(Offsets=answer)
+        client, _ = cluster(ListOffsets=answer)
         found = (await V08BrokerLogs(client).ranges([T0]))[T0]
         assert isinstance(found, LookupFailure)
         assert reason in found.reason
@@ -149,19 +149,19 @@ async def test_finds_a_time_by_segments_and_by_messages() -> None:
     old = BrokerVersions("h:9", BrokerRelease.V0_10_OR_NEWER, {2: (0, 0), 3: (0, 0)})
 
     def by_segment(*offsets: int) -> Answer:
-        part = {"partition": 0, "error_code": 0, "offsets": list(offsets)}
-        return {"responses": [{"topic": "t", "partition_responses": [part]}]}
+        part = {"partition_index": 0, "error_code": 0, "old_style_offsets": list(offsets)}
+        return {"topics": [{"name": "t", "partitions": [part]}]}
 
     for told, after, note in (((5,), 5, "whole segments"), ((), 3, "whole segments")):
         client, channel = cluster(
-            old, Offsets=[by_segment(3), by_segment(9), by_segment(*told), by_segment(3), by_segment(9)]
+            old, ListOffsets=[by_segment(3), by_segment(9), by_segment(*told), by_segment(3), by_segment(9)]
         )
         planner = V08ChangePlanner(V08GroupSnapshot(GroupView("g"), {"t": (0,)}), V08BrokerLogs(client))
         [change] = await planner.reset([T0], OffsetTarget(OffsetTargetKind.TIME, 1000))
         assert (change.after, note in (change.note or "")) == (after, True)
-        asked = [body["topics"][0]["partitions"][0] for name, _, body in channel.asked if name == "Offsets"]
+        asked = [body["topics"][0]["partitions"][0] for name, _, body in channel.asked if name == "ListOffsets"]
         assert [each["timestamp"] for each in asked] == [-2, -1, 1000, -2, -1]
-    client, _ = cluster(Offsets=[offsets_of((0, 0, at)) for at in (3, 9, -1, 3, 9)])
+    client, _ = cluster(ListOffsets=[offsets_of((0, 0, at)) for at in (3, 9, -1, 3, 9)])
     planner = V08ChangePlanner(V08GroupSnapshot(GroupView("g"), {"t": (0,)}), V08BrokerLogs(client))
     [change] = await planner.reset([T0], OffsetTarget(OffsetTargetKind.TIME, 1000))
     assert (change.after, change.note) == (9, "all messages in the log are older")
@@ -171,12 +171,12 @@ async def test_finds_a_time_by_segments_and_by_messages() -> None:
 async def test_shift_stops_at_the_ends_and_needs_an_offset() -> None:
     snapshot = V08GroupSnapshot(GroupView("g", offsets={T0: 5}), {"t": (0, 1)})
     for by, after in ((2, 7), (-9, 3), (99, 8)):
-        client, _ = cluster(Offsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))])
+        client, _ = cluster(ListOffsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))])
         [change] = await V08ChangePlanner(snapshot, V08BrokerLogs(client)).reset(
             [T0], OffsetTarget(OffsetTargetKind.SHIFT, by)
         )
         assert (change.before, change.after, change.note is None) == (5, after, by == 2)
-    client, _ = cluster(Offsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))])
+    client, _ = cluster(ListOffsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))])
     planner = V08ChangePlanner(V08GroupSnapshot(GroupView("g"), {"t": (0,)}), V08BrokerLogs(client))
     [change] = await planner.reset([T0], OffsetTarget(OffsetTargetKind.SHIFT, 1))
     assert (change.unknown, change.problem) == (True, "no committed offset to shift")
@@ -187,7 +187,7 @@ async def test_shift_stops_at_the_ends_and_needs_an_offset() -> None:
 async def test_current_offset_is_limited_to_the_log_and_its_end_where_none_is_committed(
     committed: dict[TopicPartition, int], after: int
 ) -> None:
-    client, _ = cluster(Offsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))])
+    client, _ = cluster(ListOffsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))])
     planner = V08ChangePlanner(V08GroupSnapshot(GroupView("g", offsets=committed), {"t": (0,)}), V08BrokerLogs(client))
     [change] = await planner.reset([T0], OffsetTarget(OffsetTargetKind.CURRENT))
     assert (change.after, change.problem) == (after, None)
@@ -240,7 +240,7 @@ def consumer(name: str, topics: list[str], pattern: str | None, has: list[int], 
 
 def offsets_of_group(*responses: Answer) -> Answer:
     """An answer to OffsetFetch of version 9."""
-    return {"groups": [{"group_id": "g", "error_code": 0, "responses": list(responses)}]}
+    return {"groups": [{"group_id": "g", "error_code": 0, "topics": list(responses)}]}
 
 
 NOTHING_COMMITTED = offsets_of_group()
@@ -350,16 +350,16 @@ async def test_rejects_changes_in_zookeeper_of_offsets_that_a_broker_keeps() -> 
 
 @pytest.mark.asyncio
 async def test_brokers_of_0_8_have_offsets_and_no_groups() -> None:
-    part = {"partition": 0, "offset": 7, "metadata": "", "error_code": 0}
+    part = {"partition_index": 0, "committed_offset": 7, "metadata": "", "error_code": 0}
     client, channel = cluster(
         BrokerVersions.of("h:9", BrokerRelease.V0_8),
-        OffsetFetch={"responses": [{"topic": "t", "partition_responses": [part]}]},
+        OffsetFetch={"topics": [{"name": "t", "partitions": [part]}]},
     )
     groups = BrokerGroups(client)
     snapshot = await groups.snapshot("g")
     assert (snapshot.view.offsets, snapshot.view.members, snapshot.state) == ({T0: 7}, {}, "")
     [(_, version, body)] = [asked for asked in channel.asked if asked[0] == "OffsetFetch"]
-    assert (version, body["topics"]) == (1, [{"topic": "t", "partitions": [{"partition": 0}, {"partition": 1}]}])
+    assert (version, body["topics"]) == (1, [{"name": "t", "partition_indexes": [0, 1]}])
     with pytest.raises(UnsupportedApiError, match="give --zookeeper"):
         await groups.names()
     with pytest.raises(UnsupportedApiError, match=r"offsets\.retention\.minutes"):
@@ -368,8 +368,8 @@ async def test_brokers_of_0_8_have_offsets_and_no_groups() -> None:
 
 @pytest.mark.asyncio
 async def test_names_the_permission_that_an_offset_change_lacks() -> None:
-    answer = {"responses": [{"topic": "t", "partition_responses": [{"partition": 0, "error_code": 29}]}]}
-    client, _ = cluster(Offsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))], OffsetCommit=[answer])
+    answer = {"topics": [{"name": "t", "partitions": [{"partition_index": 0, "error_code": 29}]}]}
+    client, _ = cluster(ListOffsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))], OffsetCommit=[answer])
     groups = BrokerGroups(client)
     snapshot = V08GroupSnapshot(GroupView("g"), {"t": (0,)}, CoordinatorKind.BROKER)
     changes = await V08ChangePlanner(snapshot, groups.logs).set_to({T0: 5})
@@ -379,10 +379,10 @@ async def test_names_the_permission_that_an_offset_change_lacks() -> None:
 
 @pytest.mark.asyncio
 async def test_rejects_offsets_for_a_group_that_became_active() -> None:
-    part = {"partition": 0, "error_code": 25}
-    answers = [{"responses": [{"topic": "t", "partition_responses": [{"partition": 0, "error_code": 14}]}]},
-               {"responses": [{"topic": "t", "partition_responses": [part]}]}]  # fmt: skip
-    client, _ = cluster(Offsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))], OffsetCommit=answers)
+    part = {"partition_index": 0, "error_code": 25}
+    answers = [{"topics": [{"name": "t", "partitions": [{"partition_index": 0, "error_code": 14}]}]},
+               {"topics": [{"name": "t", "partitions": [part]}]}]  # fmt: skip
+    client, _ = cluster(ListOffsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))], OffsetCommit=answers)
     groups = BrokerGroups(client)
     snapshot = V08GroupSnapshot(GroupView("g"), {"t": (0,)}, CoordinatorKind.BROKER)
     changes = await V08ChangePlanner(snapshot, groups.logs).set_to({T0: 5})
@@ -421,7 +421,7 @@ async def test_a_group_that_is_gone_after_an_unanswered_deletion_was_deleted(fir
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("first", [{"GroupCoordinator": [CUT, COORDINATOR]}, {"DeleteGroups": [group_answer(14)]}])
+@pytest.mark.parametrize("first", [{"FindCoordinator": [CUT, COORDINATOR]}, {"DeleteGroups": [group_answer(14)]}])
 async def test_a_group_that_is_gone_where_no_deletion_went_unanswered_was_never_there(first: dict[str, Any]) -> None:
     script = {"DeleteGroups": [*first.pop("DeleteGroups", ()), group_answer(69)], **first}
     client, _ = cluster(**script)
@@ -562,14 +562,14 @@ def producers_of(code: int, *open_since: int) -> Answer:
     ],
 )
 async def test_names_the_producer_of_an_open_transaction(answer: Answer, producer: OpenProducer | str) -> None:
-    client, channel = cluster(Offsets=offsets_of((0, 0, 5)), DescribeProducers=answer)
+    client, channel = cluster(ListOffsets=offsets_of((0, 0, 5)), DescribeProducers=answer)
     ranges: dict[TopicPartition, LogRange | LookupFailure] = {T0: LogRange(3, 8), T1: LookupFailure("away")}
     found = await find_open_transactions(V08BrokerLogs(client), ranges)
     assert list(found) == [T0]
     assert found[T0][:2] == (5, 3)
     told = found[T0].producer
     assert told == producer or (isinstance(producer, str) and producer in str(told))
-    (asked,) = [body for name, _, body in channel.asked if name == "Offsets"]
+    (asked,) = [body for name, _, body in channel.asked if name == "ListOffsets"]
     assert asked["isolation_level"] == 1
     assert channel.asked[-1] == ("DescribeProducers", 0, {"topics": [{"name": "t", "partition_indexes": [0]}]})
 
@@ -577,7 +577,9 @@ async def test_names_the_producer_of_an_open_transaction(answer: Answer, produce
 @pytest.mark.asyncio
 async def test_finds_an_open_transaction_where_brokers_do_not_describe_producers() -> None:
     versions = {key: ranges for key, ranges in NEWEST.ranges.items() if key != DESCRIBE_PRODUCERS.key}
-    client, _ = cluster(BrokerVersions("h:9", BrokerRelease.V0_10_OR_NEWER, versions), Offsets=offsets_of((0, 0, 5)))
+    client, _ = cluster(
+        BrokerVersions("h:9", BrokerRelease.V0_10_OR_NEWER, versions), ListOffsets=offsets_of((0, 0, 5))
+    )
     found = await find_open_transactions(V08BrokerLogs(client), {T0: LogRange(3, 8)})
     assert "does not serve DescribeProducers" in str(found[T0].producer)
     none = await find_open_transactions(V08BrokerLogs(client), {T0: LogRange(3, 5)})
@@ -587,22 +589,23 @@ async def test_finds_an_open_transaction_where_brokers_do_not_describe_producers
 def of_leader(epoch: int) -> Answer:
     """METADATA whose partition 0 is led in this epoch."""
     part = {
-        "partition_error_code": 0,
-        "partition_id": 0,
-        "leader": 1,
+        "error_code": 0,
+        "partition_index": 0,
+        "leader_id": 1,
         "leader_epoch": epoch,
-        "replicas": [1],
-        "isr": [1],
+        "replica_nodes": [1],
+        "isr_nodes": [1],
     }
-    topic = {"topic_error_code": 0, "topic": "t", "topic_id": b"\x01" * 16, "partition_metadata": [part]}
-    return METADATA | {"topic_metadata": [topic]}
+    topic = {"error_code": 0, "name": "t", "topic_id": b"\x01" * 16, "partitions": [part]}
+    return METADATA | {"topics": [topic]}
 
 
 def committed(offset: int, *, epoch: int = -1, metadata: str = "") -> Answer:
     part = {
-        "partition": 0, "offset": offset, "committed_leader_epoch": epoch, "metadata": metadata, "error_code": 0,
+        "partition_index": 0, "committed_offset": offset, "committed_leader_epoch": epoch, "metadata": metadata,
+        "error_code": 0,
     }  # fmt: skip
-    return offsets_of_group({"topic": "t", "partition_responses": [part]})
+    return offsets_of_group({"name": "t", "partitions": [part]})
 
 
 def epoch_end(epoch: int, offset: int, error: int = 0) -> Answer:
@@ -615,7 +618,7 @@ async def offset_findings_of(offset: Answer, *, end: int, epoch: int, ends: list
     client, _ = cluster(
         Metadata=of_leader(epoch),
         DescribeGroups=described(state="Empty"),
-        Offsets=[offsets_of((0, 0, 0)), offsets_of((0, 0, end))],
+        ListOffsets=[offsets_of((0, 0, 0)), offsets_of((0, 0, end))],
         OffsetForLeaderEpoch=ends,
         OffsetFetch=offset,
     )

@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from consumerd.wire.v08 import RequestHeader, ResponseHeader, ResponseMessage, decode_request, encode_response, read_api
-from consumerd.wire.v08.apis import API_VERSIONS, APIS, FETCH, METADATA, OFFSET_FOR_LEADER_EPOCH, OFFSETS
+from consumerd.wire.v08.apis import API_VERSIONS, APIS, FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ class V08Broker:
         self.answers: dict[int, Answer] = {
             API_VERSIONS.key: self._versions,
             METADATA.key: self._metadata,
-            OFFSETS.key: self._offsets,
+            LIST_OFFSETS.key: self._offsets,
             FETCH.key: self._fetch,
             OFFSET_FOR_LEADER_EPOCH.key: self._epoch_end,
         }
@@ -96,7 +96,12 @@ class V08Broker:
                 connection.sendall(answer if isinstance(answer, bytes) else _frame(request.header, answer))
 
     def _versions(self, version: int, _: dict[str, Any]) -> dict[str, Any]:
-        served = {API_VERSIONS.key: 3, METADATA.key: 10 if self._ids else 9, OFFSETS.key: 5, FETCH.key: self._version}
+        served = {
+            API_VERSIONS.key: 3,
+            METADATA.key: 10 if self._ids else 9,
+            LIST_OFFSETS.key: 5,
+            FETCH.key: self._version,
+        }
         if self.epochs is not None:
             served[OFFSET_FOR_LEADER_EPOCH.key] = self.epochs_version
         keys = [{"api_key": key, "min_version": 0, "max_version": last} for key, last in served.items()]
@@ -104,18 +109,18 @@ class V08Broker:
 
     def _metadata(self, version: int, _: dict[str, Any]) -> dict[str, Any]:
         host, port = self.leader.address
-        partition = {"partition_error_code": 0, "partition_id": 0, "leader": 1, "replicas": [1], "isr": [1]}
+        partition = {"error_code": 0, "partition_index": 0, "leader_id": 1, "replica_nodes": [1], "isr_nodes": [1]}
         if self.epochs and self.epochs_version > 1:
             partition["leader_epoch"] = self.epochs[-1][0]
-        topic: dict[str, Any] = {"topic_error_code": 0, "topic": "events", "partition_metadata": [partition]}
+        topic: dict[str, Any] = {"error_code": 0, "name": "events", "partitions": [partition]}
         if self._ids:
             topic["topic_id"] = self._ids.pop(0) if len(self._ids) > 1 else self._ids[0]
-        return {"brokers": [{"node_id": 1, "host": host, "port": port}], "topic_metadata": [topic]}
+        return {"brokers": [{"node_id": 1, "host": host, "port": port}], "topics": [topic]}
 
     def _offsets(self, version: int, body: dict[str, Any]) -> dict[str, Any]:
         when = body["topics"][0]["partitions"][0]["timestamp"]
-        found = {"partition": 0, "error_code": 0, "offset": {-2: self.first, -1: self.last}.get(when, -1)}
-        return {"responses": [{"topic": "events", "partition_responses": [found]}]}
+        found = {"partition_index": 0, "error_code": 0, "offset": {-2: self.first, -1: self.last}.get(when, -1)}
+        return {"topics": [{"name": "events", "partitions": [found]}]}
 
     def _epoch_end(self, version: int, body: dict[str, Any]) -> dict[str, Any]:
         """As Kafka's leaders answer: the largest epoch up to the one asked for, and where the next one begins."""

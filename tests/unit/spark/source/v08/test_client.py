@@ -17,7 +17,7 @@ from consumerd.spark.source.errors import BrokerRejectedError, BrokerTimeoutErro
 from consumerd.spark.source.option_values import BootstrapLocation, Login, Tls
 from consumerd.spark.source.v08.client import KafkaClient
 from consumerd.wire.v07 import EARLIEST, LATEST
-from consumerd.wire.v08.apis import API_VERSIONS, FETCH, LIST_GROUPS, METADATA, OFFSETS, SASL_HANDSHAKE
+from consumerd.wire.v08.apis import API_VERSIONS, FETCH, LIST_GROUPS, LIST_OFFSETS, METADATA, SASL_HANDSHAKE
 from consumerd.wire.v08.records import encode_record_batch
 from tests.unit.spark.source.v08.fake_broker import V08Broker
 
@@ -46,7 +46,7 @@ def threads() -> list[threading.Thread]:
 
 def serving(broker: V08Broker, **versions: int) -> None:
     """Let it say that it serves APIs up to these versions."""
-    served = {METADATA.key: 9, OFFSETS.key: 5, FETCH.key: 11, API_VERSIONS.key: 3}
+    served = {METADATA.key: 9, LIST_OFFSETS.key: 5, FETCH.key: 11, API_VERSIONS.key: 3}
     keys_of = {"metadata": METADATA.key, "handshake": SASL_HANDSHAKE.key}
     served |= {keys_of[name]: last for name, last in versions.items()}
     keys = [{"api_key": key, "min_version": 0, "max_version": last} for key, last in served.items()]
@@ -144,7 +144,7 @@ def test_rejects_unusable_pem_files() -> None:
         client_of(broker, tls=Tls(ca="/nowhere/ca.pem"))
 
 
-@pytest.mark.parametrize(("version", "asked"), [(9, [{"topic": "events"}]), (3, None)])
+@pytest.mark.parametrize(("version", "asked"), [(9, [{"name": "events"}]), (3, None)])
 def test_metadata_requests_create_no_topic(version: int, asked: Any) -> None:
     with V08Broker((0, 100, b"")) as broker, client_of(broker) as client:
         serving(broker, metadata=version)
@@ -152,7 +152,7 @@ def test_metadata_requests_create_no_topic(version: int, asked: Any) -> None:
         assert found == {"events": ({0: broker.address}, False, None, {0: -1})}
     ((_, body),) = (each for each in broker.asked if each[0] == METADATA.name)
     topics = body["topics"]
-    assert (topics if topics is None else [{"topic": each["topic"]} for each in topics]) == asked
+    assert (topics if topics is None else [{"name": each["name"]} for each in topics]) == asked
     assert not body.get("allow_auto_topic_creation", False)
 
 

@@ -1,4 +1,4 @@
-"""Offsets (API key 2; later ListOffsets): which offsets a partition has, at a time, at its ends.
+"""ListOffsets (API key 2; in the guide Offsets): which offsets a partition has, at a time, at its ends.
 
 Times are ms since 1970, or: -1 the end, -2 the oldest, -3 (v7+) the record of the latest time, -4 (v8+) the oldest kept
 on the broker itself, -5 (v9+) the last one in remote storage, -6 (v11+) the oldest not yet there. Version 0 gives
@@ -13,12 +13,12 @@ from consumerd.wire.v08.apis.common import error_code, throttle_time
 from consumerd.wire.v08.schema import ARRAY, INT8, INT32, INT64, STRING, Api, Field
 
 if TYPE_CHECKING:
-    from consumerd.wire.v08.message_types import OffsetsRequest, OffsetsResponse
+    from consumerd.wire.v08.message_types import ListOffsetsRequest, ListOffsetsResponse
 
-OFFSETS: Api[OffsetsRequest, OffsetsResponse] = Api(
+LIST_OFFSETS: Api[ListOffsetsRequest, ListOffsetsResponse] = Api(
     key=2,
-    name="Offsets",
-    alias="ListOffsets",
+    name="ListOffsets",
+    alias="Offsets",
     versions=(0, 11),
     flexible=6,
     request=(
@@ -35,13 +35,13 @@ OFFSETS: Api[OffsetsRequest, OffsetsResponse] = Api(
             ARRAY,
             "What is asked, by topic.",
             of=(
-                Field("topic", STRING, "Name of the topic."),
+                Field("name", STRING, "Name of the topic."),
                 Field(
                     "partitions",
                     ARRAY,
                     "What is asked, by partition.",
                     of=(
-                        Field("partition", INT32, "Number of the partition."),
+                        Field("partition_index", INT32, "Number of the partition."),
                         Field(
                             "current_leader_epoch",
                             INT32,
@@ -57,7 +57,7 @@ OFFSETS: Api[OffsetsRequest, OffsetsResponse] = Api(
             ),
         ),
         Field(
-            "timeout",
+            "timeout_ms",
             INT32,
             "How long the broker may look in remote storage, ms.",
             since=10,
@@ -68,19 +68,19 @@ OFFSETS: Api[OffsetsRequest, OffsetsResponse] = Api(
     response=(
         throttle_time(since=2),
         Field(
-            "responses",
+            "topics",
             ARRAY,
             "The offsets, by topic.",
             of=(
-                Field("topic", STRING, "Name of the topic."),
+                Field("name", STRING, "Name of the topic."),
                 Field(
-                    "partition_responses",
+                    "partitions",
                     ARRAY,
                     "The offsets, by partition.",
                     of=(
-                        Field("partition", INT32, "Number of the partition."),
+                        Field("partition_index", INT32, "Number of the partition."),
                         error_code(),
-                        Field("offsets", ARRAY, "The offsets, newest first.", of=INT64, until=0, default=()),
+                        Field("old_style_offsets", ARRAY, "The offsets, newest first.", of=INT64, until=0, default=()),
                         Field(
                             "timestamp", INT64, "The time of the message at `offset`, -1 for none.", since=1, default=-1
                         ),

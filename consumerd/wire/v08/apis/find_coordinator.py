@@ -1,17 +1,18 @@
-"""GroupCoordinator (API key 10; later FindCoordinator): which broker coordinates a group.
+"""FindCoordinator (API key 10; in the guide GroupCoordinator): which broker coordinates a group.
 
 Version 4 and later ask for several at once.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from consumerd.wire.v08.apis.common import error_code, error_message, throttle_time
-from consumerd.wire.v08.schema import ARRAY, INT8, INT32, STRING, STRUCT, Api, Field
+from consumerd.wire.v08.schema import ARRAY, INT8, INT32, STRING, Api, Field
 
 if TYPE_CHECKING:
-    from consumerd.wire.v08.message_types import GroupCoordinatorRequest, GroupCoordinatorResponse
+    from consumerd.wire.v08.message_types import FindCoordinatorRequest, FindCoordinatorResponse
 
 _ADDRESS = (
     Field("node_id", INT32, "Broker id, -1 with an error."),
@@ -19,14 +20,14 @@ _ADDRESS = (
     Field("port", INT32, "Port at which it is reached."),
 )
 
-GROUP_COORDINATOR: Api[GroupCoordinatorRequest, GroupCoordinatorResponse] = Api(
+FIND_COORDINATOR: Api[FindCoordinatorRequest, FindCoordinatorResponse] = Api(
     key=10,
-    name="GroupCoordinator",
-    alias="FindCoordinator",
+    name="FindCoordinator",
+    alias="GroupCoordinator",
     versions=(0, 6),
     flexible=3,
     request=(
-        Field("group_id", STRING, "Name of the group, or what else `key_type` says.", until=3),
+        Field("key", STRING, "Name of the group, or what else `key_type` says.", until=3),
         Field("key_type", INT8, "0: a group; 1: a transactional id; 2: a share group.", since=1, default=0),
         Field("coordinator_keys", ARRAY, "Names of the groups, or what else `key_type` says.", of=STRING, since=4),
     ),
@@ -34,7 +35,7 @@ GROUP_COORDINATOR: Api[GroupCoordinatorRequest, GroupCoordinatorResponse] = Api(
         throttle_time(since=1),
         error_code(until=3),
         error_message("The error in the broker's words, or null.", since=1, until=3),
-        Field("coordinator", STRUCT, "The broker that coordinates it.", of=_ADDRESS, until=3, bare=True),
+        *(replace(field, until=3) for field in _ADDRESS),
         Field(
             "coordinators",
             ARRAY,
