@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         ListOffsetsRequest,
         ListOffsetsRequestPartition,
         ProduceRequest,
-        ProduceRequestData,
+        ProduceRequestPartitionData,
     )
 
 NAME = "kafka"
@@ -119,7 +119,7 @@ class Bench:
         per_batch = max(1, job.batch_bytes // job.size)
         written, now = 0, int(time.time() * 1000)  # brokers delete what is old by this
         while written < job.messages:
-            parts: list[ProduceRequestData] = []
+            parts: list[ProduceRequestPartitionData] = []
             for number in range(PARTITIONS):
                 values = [rows[(written + n) % len(rows)] for n in range(min(per_batch, job.messages - written))]
                 if not values:
@@ -127,13 +127,13 @@ class Bench:
                 written += len(values)
                 stamps = [now + n // 20 for n in range(len(values))]
                 data = encode_record_batch(values, codec=RecordCodec[job.codec.upper()], timestamps=stamps)
-                parts.append({"partition": number, "record_set": data})
+                parts.append({"index": number, "records": data})
                 now += 5
             body: ProduceRequest = {
                 "transactional_id": None,
                 "acks": 1,
-                "timeout": 30_000,
-                "topic_data": [{"topic": topic, "data": parts}],
+                "timeout_ms": 30_000,
+                "topic_data": [{"name": topic, "partition_data": parts}],
             }
             answer = await channel.call(PRODUCE, body, version=version)
             codes = {part["error_code"] for each in answer["responses"] for part in each["partition_responses"]}

@@ -296,8 +296,8 @@ class KafkaStage(Stage):
         channel = await self._client.node_channel(self._broker.broker_id)
         version = channel.versions.pick(PRODUCE, at_most=9)
         now = int(time.time() * 1000)
-        parts: list[m.ProduceRequestData] = [
-            {"partition": number, "record_set": encode_record_batch(values, timestamps=now)}
+        parts: list[m.ProduceRequestPartitionData] = [
+            {"index": number, "records": encode_record_batch(values, timestamps=now)}
             for number, values in messages.items()
         ]
         end = time.monotonic() + PATIENCE
@@ -305,16 +305,16 @@ class KafkaStage(Stage):
             body: m.ProduceRequest = {
                 "transactional_id": None,
                 "acks": 1,
-                "timeout": 30_000,
-                "topic_data": [{"topic": topic, "data": parts}],
+                "timeout_ms": 30_000,
+                "topic_data": [{"name": topic, "partition_data": parts}],
             }
             answer = await channel.call(PRODUCE, body, version=version)
             codes = {
-                part["partition"]: part["error_code"]
+                part["index"]: part["error_code"]
                 for each in answer["responses"]
                 for part in each["partition_responses"]
             }
-            parts = [part for part in parts if codes[part["partition"]]]
+            parts = [part for part in parts if codes[part["index"]]]
             if not set(codes.values()) <= NOT_YET or time.monotonic() > end:
                 raise SystemExit(f"the broker refuses what is written, with errors {sorted(set(codes.values()))}")
             if parts:

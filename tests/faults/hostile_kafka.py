@@ -232,7 +232,7 @@ class HostileKafka:
             }
             for topic in body["topics"]
         ]
-        return self._for_each_index(asked, lambda part: {
+        return self._for_each(asked, lambda part: {
             "committed_offset": self.committed.get(part["partition_index"], -1), "metadata": None, "error_code": 0
         })  # fmt: skip
 
@@ -241,36 +241,50 @@ class HostileKafka:
             self.committed[part["partition_index"]] = part["committed_offset"]
             return {"error_code": 0}
 
-        return self._for_each_index(body["topics"], commit)
+        return self._for_each(body["topics"], commit)
 
     def _offsets(self, body: dict[str, Any]) -> dict[str, Any]:
         def at(part: dict[str, Any]) -> dict[str, Any]:
             return {"error_code": 0, "offset": 0 if part["timestamp"] == -2 else len(self.log[part["partition_index"]])}
 
-        return self._for_each_index(body["topics"], at)
+        return self._for_each(body["topics"], at)
 
     async def _fetch(self, body: dict[str, Any]) -> dict[str, Any]:
         def read(part: dict[str, Any]) -> dict[str, Any]:
             log, offset = self.log.get(part["partition"], []), part["fetch_offset"]
             if not 0 <= offset <= len(log):
-                return {"error_code": 1, "high_watermark": -1, "record_set": b""}
+                return {"error_code": 1, "high_watermark": -1, "records": b""}
             some = log[offset : offset + 10]
             data = encode_record_batch(some, base_offset=offset, timestamps=1000) if some else b""
-            return {"error_code": 0, "high_watermark": len(log), "record_set": data}
+            return {"error_code": 0, "high_watermark": len(log), "records": data}
 
-        answer = self._for_each(body["topics"], read)
-        if not any(part["record_set"] for topic in answer["responses"] for part in topic["partition_responses"]):
-            await asyncio.sleep(min(body["max_wait_time"] / 1000, 0.05))
+        answer = self._fetched(body, read)
+        if not any(part["records"] for topic in answer["responses"] for part in topic["partitions"]):
+            await asyncio.sleep(min(body["max_wait_ms"] / 1000, 0.05))
         return answer
 
     def _produce(self, body: dict[str, Any]) -> dict[str, Any]:
         def append(part: dict[str, Any]) -> dict[str, Any]:
-            log = self.log[part["partition"]]
+            log = self.log[part["index"]]
             base = len(log)
-            log += [payload or b"" for payload in decode_records(bytes(part["record_set"]), 0).payloads]
+            log += [payload or b"" for payload in decode_records(bytes(part["records"]), 0).payloads]
             return {"error_code": 0, "base_offset": base}
 
-        return self._for_each(body["topic_data"], append, "data")
+        return self._produced(body, append)
+
+    @staticmethod
+    def _produced(body: dict[str, Any], append: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "responses": [
+                {
+                    "name": topic["name"],
+                    "partition_responses": [
+                        {"index": part["index"], **append(part)} for part in topic["partition_data"]
+                    ],
+                }
+                for topic in body["topic_data"]
+            ]
+        }
 
     def _handshake(self, body: dict[str, Any]) -> dict[str, Any]:
         return {"error_code": 0, "mechanisms": ["PLAIN", "SCRAM-SHA-256"]}
@@ -282,23 +296,7 @@ class HostileKafka:
         return {"error_code": 0, "producer_id": 7, "producer_epoch": 0}
 
     @staticmethod
-    def _for_each(
-        topics: list[dict[str, Any]], make: Callable[[dict[str, Any]], dict[str, Any]], parts: str = "partitions"
-    ) -> dict[str, Any]:
-        return {
-            "responses": [
-                {
-                    "topic": topic["topic"],
-                    "partition_responses": [{"partition": part["partition"], **make(part)} for part in topic[parts]],
-                }
-                for topic in topics
-            ]
-        }
-
-    @staticmethod
-    def _for_each_index(
-        topics: list[dict[str, Any]], make: Callable[[dict[str, Any]], dict[str, Any]]
-    ) -> dict[str, Any]:
+    def _for_each(topics: list[dict[str, Any]], make: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
         return {
             "topics": [
                 {
@@ -308,6 +306,20 @@ class HostileKafka:
                     ],
                 }
                 for topic in topics
+            ]
+        }
+
+    @staticmethod
+    def _fetched(body: dict[str, Any], read: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "responses": [
+                {
+                    "topic": topic["topic"],
+                    "partitions": [
+                        {"partition_index": part["partition"], **read(part)} for part in topic["partitions"]
+                    ],
+                }
+                for topic in body["topics"]
             ]
         }
 

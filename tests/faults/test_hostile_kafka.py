@@ -202,13 +202,11 @@ async def test_names_a_broker_that_reports_an_impossible_offset(listed: int) -> 
         """Its log has one message, whose successor would have no offset."""
 
         def _offsets(self, body: dict[str, Any]) -> dict[str, Any]:
-            return self._for_each_index(body["topics"], lambda _: {"error_code": 0, "offset": listed})
+            return self._for_each(body["topics"], lambda _: {"error_code": 0, "offset": listed})
 
         async def _fetch(self, body: dict[str, Any]) -> dict[str, Any]:
             data = encode_record_batch([b"x"], base_offset=(1 << 63) - 1, timestamps=1000)
-            return self._for_each(
-                body["topics"], lambda _: {"error_code": 0, "high_watermark": (1 << 63) - 1, "record_set": data}
-            )
+            return self._fetched(body, lambda _: {"error_code": 0, "high_watermark": (1 << 63) - 1, "records": data})
 
         _answers: ClassVar[Any] = HostileKafka._answers | {apis.LIST_OFFSETS.key: _offsets}
 

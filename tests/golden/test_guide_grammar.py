@@ -26,6 +26,13 @@ _KEY = re.compile(r"^([A-Za-z]+)(\d+)$")
 #: The names of fields that Kafka's schemas changed since: theirs, with the path to it -> the guide's. `outer.inner`:
 #: there it is in a structure of its own, also as the element of an array. Nothing: there is no structure there.
 GUIDE_NAMES = {
+    "Produce request": "timeout_ms=timeout topic_data.name=topic topic_data.partition_data=data "
+    "topic_data.partition_data.index=partition topic_data.partition_data.records=record_set",
+    "Produce response": "responses.name=topic responses.partition_responses.index=partition "
+    "responses.partition_responses.log_append_time_ms=timestamp",
+    "Fetch request": "max_wait_ms=max_wait_time topics.partitions.partition_max_bytes=max_bytes",
+    "Fetch response": "responses.partitions=partition_responses responses.partitions.partition_index=partition "
+    "responses.partitions.records=record_set",
     "ListOffsets request": "topics.name=topic topics.partitions.partition_index=partition",
     "ListOffsets response": "topics=responses topics.name=topic topics.partitions=partition_responses "
     "topics.partitions.partition_index=partition topics.partitions.old_style_offsets=offsets",

@@ -143,8 +143,8 @@ class Group:
         )
         body: ProduceRequest = {
             "acks": -1,
-            "timeout": 5000,
-            "topic_data": [{"topic": TOPIC, "data": [{"partition": partition, "record_set": data}]}],
+            "timeout_ms": 5000,
+            "topic_data": [{"name": TOPIC, "partition_data": [{"index": partition, "records": data}]}],
         }
         answer = await channel.call(PRODUCE, body, version=version)
         error = error_of(answer["responses"][0]["partition_responses"][0]["error_code"], "produce")

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from consumerd.demo.audit import AuditRecord
     from consumerd.demo.processes import DaemonProcess
     from consumerd.net.client import ClusterClient
-    from consumerd.wire.v08.message_types import ProduceRequest, ProduceRequestData
+    from consumerd.wire.v08.message_types import ProduceRequest, ProduceRequestPartitionData
     from tests.support.kafka import KafkaBroker
 
 #: Two topics, so that dealing them one by one and together differ; one with more than ten partitions.
@@ -172,14 +172,14 @@ class OldGroup(ZooKeeperGroup):
         version = channel.versions.pick(PRODUCE, at_most=2)
         magic = int(version >= 2)
         times = int(time.time() * 1000) if magic else -1  # what is old is deleted
-        parts: defaultdict[str, list[ProduceRequestData]] = defaultdict(list)
+        parts: defaultdict[str, list[ProduceRequestPartitionData]] = defaultdict(list)
         for place, payloads in sets.items():
             data = encode_message_set(payloads, magic=magic, codec=codec, timestamps=times)
-            parts[place.topic].append({"partition": place.partition, "record_set": data})
+            parts[place.topic].append({"index": place.partition, "records": data})
         body: ProduceRequest = {
             "acks": -1,
-            "timeout": 30_000,
-            "topic_data": [{"topic": topic, "data": data} for topic, data in parts.items()],
+            "timeout_ms": 30_000,
+            "topic_data": [{"name": topic, "partition_data": data} for topic, data in parts.items()],
         }
         answer = await channel.call(PRODUCE, body, version=version)
         for found in answer["responses"]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from consumerd.net.client import ClusterClient
-    from consumerd.wire.v08.message_types import ProduceRequest, ProduceRequestData
+    from consumerd.wire.v08.message_types import ProduceRequest, ProduceRequestPartitionData
     from tests.support.kafka import KafkaBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(600)]
@@ -89,8 +89,8 @@ class Scene:
         await self.client.retrying("create the topics", led)
 
     async def produce(self, topic: str, *payloads: bytes) -> None:
-        data: list[ProduceRequestData] = [{"partition": 0, "record_set": encode_record_batch(payloads)}]
-        body: ProduceRequest = {"acks": -1, "timeout": 5000, "topic_data": [{"topic": topic, "data": data}]}
+        data: list[ProduceRequestPartitionData] = [{"index": 0, "records": encode_record_batch(payloads)}]
+        body: ProduceRequest = {"acks": -1, "timeout_ms": 5000, "topic_data": [{"name": topic, "partition_data": data}]}
 
         async def send() -> None:
             channel = await self.client.node_channel(self.broker.broker_id)

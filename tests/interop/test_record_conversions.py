@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         FetchRequest,
         FetchRequestPartition,
         ProduceRequest,
-        ProduceRequestData,
+        ProduceRequestPartitionData,
     )
 
 pytestmark = pytest.mark.interop
@@ -87,8 +87,12 @@ class Topic:
             data = encode_record_batch(VALUES, headers=headers, **columns)
         else:
             data = encode_message_set(VALUES, magic=magic, **columns)
-        partition: ProduceRequestData = {"partition": 0, "record_set": data}
-        body: ProduceRequest = {"acks": -1, "timeout": 5000, "topic_data": [{"topic": self.name, "data": [partition]}]}
+        partition: ProduceRequestPartitionData = {"index": 0, "records": data}
+        body: ProduceRequest = {
+            "acks": -1,
+            "timeout_ms": 5000,
+            "topic_data": [{"name": self.name, "partition_data": [partition]}],
+        }
 
         async def send() -> None:
             node = await self.client.leader(self.name, 0)
@@ -102,13 +106,13 @@ class Topic:
         await self.client.retrying("produce", send)
 
     async def fetch(self, version: int, offset: int = 0) -> bytes:
-        return bytes((await self.told(version, offset))["record_set"])
+        return bytes((await self.told(version, offset))["records"])
 
     async def told(self, version: int, offset: int = 0, *, committed: bool = False) -> dict[str, Any]:
-        partition: FetchRequestPartition = {"partition": 0, "fetch_offset": offset, "max_bytes": 1 << 24}
+        partition: FetchRequestPartition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 24}
         body: FetchRequest = {
             "replica_id": -1,
-            "max_wait_time": 100,
+            "max_wait_ms": 100,
             "min_bytes": 1,
             "topics": [{"topic": self.name, "partitions": [partition]}],
         }
@@ -118,7 +122,7 @@ class Topic:
             body["isolation_level"] = int(committed)
         node = await self.client.leader(self.name, 0)
         answer = await self.client.call_node(node.id, FETCH, body, version=version)
-        (told,) = answer["responses"][0]["partition_responses"]
+        (told,) = answer["responses"][0]["partitions"]
         assert told["error_code"] == 0
         return dict(told)
 
@@ -232,7 +236,7 @@ async def test_reads_transactions(kafka: Any, cluster_client: Any, missing: Call
         await topic.create()
         await asyncio.to_thread(transact)
         told = await topic.told(4, committed=True)
-        everything = decode_records(told["record_set"], 0)
+        everything = decode_records(told["records"], 0)
         sent = [f"{name} {number}".encode() for name in ("one", "two", "three") for number in range(3)]
         assert everything.payloads == sent
         # A control batch, of one offset, ends each transaction.
@@ -240,7 +244,7 @@ async def test_reads_transactions(kafka: Any, cluster_client: Any, missing: Call
         assert everything.next_offset == told["high_watermark"] == 12
         aborted = [(one["producer_id"], one["first_offset"]) for one in told["aborted_transactions"]]
         assert [first for _, first in aborted] == [4]
-        committed = decode_records(told["record_set"], 0, aborted=aborted)
+        committed = decode_records(told["records"], 0, aborted=aborted)
         assert committed.payloads == sent[:3] + sent[6:]
         assert (committed.next_offset, committed.prefix(3), committed.prefix(6)) == (12, 3, 12)
 

@@ -74,8 +74,8 @@ async def produce(client: ClusterClient, magic: int, codec: RecordCodec, payload
         )  # fmt: skip
     body: ProduceRequest = {
         "acks": -1,
-        "timeout": 5000,
-        "topic_data": [{"topic": "events", "data": [{"partition": 0, "record_set": data}]}],
+        "timeout_ms": 5000,
+        "topic_data": [{"name": "events", "partition_data": [{"index": 0, "records": data}]}],
     }
 
     async def send() -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from consumerd.base.java import JavaRuntime
     from consumerd.net.client import ClusterClient
-    from consumerd.wire.v08.message_types import ProduceRequest, ProduceRequestData
+    from consumerd.wire.v08.message_types import ProduceRequest, ProduceRequestPartitionData
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 GROUP, TOPIC = "g", "events"
@@ -82,8 +82,12 @@ async def fill(client: ClusterClient, topic: str, partition: int, stamp: int) ->
             if version >= 3
             else encode_message_set(payloads, magic=int(version >= 2), timestamps=stamp if version >= 2 else -1)
         )
-        parts: list[ProduceRequestData] = [{"partition": partition, "record_set": data}]
-        body: ProduceRequest = {"acks": -1, "timeout": 5000, "topic_data": [{"topic": topic, "data": parts}]}
+        parts: list[ProduceRequestPartitionData] = [{"index": partition, "records": data}]
+        body: ProduceRequest = {
+            "acks": -1,
+            "timeout_ms": 5000,
+            "topic_data": [{"name": topic, "partition_data": parts}],
+        }
         answer = await channel.call(PRODUCE, body, version=version)
         if error := error_of(answer["responses"][0]["partition_responses"][0]["error_code"], "produce"):
             raise error

@@ -219,18 +219,18 @@ def produce_and_fetch(wire: Wire, topic: str, topic_id: bytes) -> None:
             data = encode_message_set([b"value"], keys=[b"key"], magic=0 if version < 2 else 1)
         else:
             data = encode_record_batch([b"value"], keys=[b"key"])
-        asked = {"topic": topic, "topic_id": topic_id, "data": [{"partition": 0, "record_set": data}]}
-        answer = wire.call(PRODUCE, version, {"acks": -1, "timeout": 10_000, "topic_data": [asked]})
+        asked = {"name": topic, "topic_id": topic_id, "partition_data": [{"index": 0, "records": data}]}
+        answer = wire.call(PRODUCE, version, {"acks": -1, "timeout_ms": 10_000, "topic_data": [asked]})
         (told,) = answer["responses"][0]["partition_responses"]
         assert (told["error_code"], told["base_offset"]) == (0, count)
         count += 1
     for version in wire.versions(FETCH):
-        part = {"partition": 0, "fetch_offset": 0, "max_bytes": 1 << 20}
+        part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
         asked = {"topic": topic, "topic_id": topic_id, "partitions": [part]}
-        answer = wire.call(FETCH, version, {"max_wait_time": 100, "min_bytes": 1, "topics": [asked]})
-        (told,) = answer["responses"][0]["partition_responses"]
+        answer = wire.call(FETCH, version, {"max_wait_ms": 100, "min_bytes": 1, "topics": [asked]})
+        (told,) = answer["responses"][0]["partitions"]
         assert (told["error_code"], told["high_watermark"]) == (0, count)
-        assert list(decode_records(told["record_set"], 0)) == [b"value"] * count
+        assert list(decode_records(told["records"], 0)) == [b"value"] * count
     for version in wire.versions(LIST_OFFSETS):
         asked = {"name": topic, "partitions": [{"partition_index": 0, "timestamp": -1}]}
         (told,) = wire.call(LIST_OFFSETS, version, {"topics": [asked]})["topics"][0]["partitions"]

@@ -403,13 +403,13 @@ class FetchSession:
             key: part
             for key, part in answer.items()
             if part["error_code"]
-            or part["record_set"]
+            or part["records"]
             or part.get("diverging_epoch")
             or part["high_watermark"] != self._ends.get(key)
         }
         for key, part in news.items():
             self._ends[key] = part["high_watermark"]
-            if part["record_set"] and key in self.parts:
+            if part["records"] and key in self.parts:
                 self.parts[key] = self.parts.pop(key)
         return news
 
@@ -437,7 +437,7 @@ class _Fetch:
         if not self._done:
             for log in self._logs:
                 log.waiting[self] = None
-            kafka.kernel.after(body["max_wait_time"] / 1000, lambda: self.look(late=True))
+            kafka.kernel.after(body["max_wait_ms"] / 1000, lambda: self.look(late=True))
 
     def _by_key(self, topics: list[dict[str, Any]]) -> Parts:
         name = "topic" if self._version < _IDS_SINCE else "topic_id"
@@ -471,9 +471,10 @@ class _Fetch:
         if self._done:
             return
         parts = {
-            key: {"partition": key[1], **self._read(*self._named(key[0]), part)} for key, part in self._parts.items()
+            key: {"partition_index": key[1], **self._read(*self._named(key[0]), part)}
+            for key, part in self._parts.items()
         }
-        size = sum(len(part["record_set"]) for part in parts.values())
+        size = sum(len(part["records"]) for part in parts.values())
         said = any(part["error_code"] or part.get("diverging_epoch") for part in parts.values())
         if late or size >= self._body["min_bytes"] or said:
             self._done = True
@@ -491,7 +492,7 @@ class _Fetch:
         for (topic, _), part in parts.items():
             topics.setdefault(topic, []).append(part)
         name = "topic" if self._version < _IDS_SINCE else "topic_id"
-        responses = [{name: topic, "partition_responses": each} for topic, each in topics.items()]
+        responses = [{name: topic, "partitions": each} for topic, each in topics.items()]
         answer = {"session_id": session_id} if self._version >= _SESSIONS_SINCE else {}
         self._reply(answer | {"responses": responses})
 
@@ -510,7 +511,7 @@ class _Fetch:
         if log is None:
             return _refused_read(code)
         end, offset = log.end, part["fetch_offset"]
-        answer = {"error_code": 0, "high_watermark": end, "last_stable_offset": end, "record_set": b""}
+        answer = {"error_code": 0, "high_watermark": end, "last_stable_offset": end, "records": b""}
         fetched = part.get("last_fetched_epoch", UNKNOWN)
         if fetched != UNKNOWN:
             known = log.end_of(fetched)
@@ -520,11 +521,13 @@ class _Fetch:
                 return answer | {"diverging_epoch": {"epoch": known.epoch, "end_offset": known.end}}
         if not 0 <= offset <= end:
             return _refused_read(ErrorCode.OFFSET_OUT_OF_RANGE)
-        return answer | {"record_set": log.read(offset, part["max_bytes"], batches=self._version >= _BATCHES_SINCE)}
+        return answer | {
+            "records": log.read(offset, part["partition_max_bytes"], batches=self._version >= _BATCHES_SINCE)
+        }
 
 
 def _refused_read(code: int) -> dict[str, Any]:
-    return {"error_code": code, "high_watermark": -1, "record_set": b""}
+    return {"error_code": code, "high_watermark": -1, "records": b""}
 
 
 def _for_each(
@@ -673,21 +676,21 @@ class _Connection(ServedConnection):
 
     def _produce(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
         def store(topic: str, part: dict[str, Any]) -> dict[str, Any]:
-            code, log = self.led(topic, part["partition"])
+            code, log = self.led(topic, part["index"])
             offset = -1
-            refusals = self.kafka.refusals.get(TopicPartition.numbered(topic, part["partition"]))
+            refusals = self.kafka.refusals.get(TopicPartition.numbered(topic, part["index"]))
             if log is not None and refusals:
                 code = refusals.pop(0)
             elif log is not None:
-                code, offset = self.kafka.store(log, bytes(part["record_set"]))
+                code, offset = self.kafka.store(log, bytes(part["records"]))
             return {"error_code": code, "base_offset": offset}
 
         self.kafka.watcher(self.link, "PRODUCE")
         if not self.open:  # the request came too late
             return
-        topics = [{"topic": each["topic"], "partitions": each["data"]} for each in body["topic_data"]]
-        stored = _for_each(topics, store, "topic", "partition")["topics"]
-        answer = [{"topic": each["topic"], "partition_responses": each["partitions"]} for each in stored]
+        topics = [{"name": each["name"], "partitions": each["partition_data"]} for each in body["topic_data"]]
+        stored = _for_each(topics, store, number="index")["topics"]
+        answer = [{"name": each["name"], "partition_responses": each["partitions"]} for each in stored]
         self.kafka.watcher(self.link, "PRODUCE done")
         if self.open:
             reply({"responses": answer})

@@ -104,17 +104,17 @@ class Place:
         """What is answered for the partition. `current`, `read`: the epochs of the leader and of the last message."""
         body = self.fetch_body(offset, current, read, topic_id, number)
         (topic,) = self.ask(FETCH, body, broker=broker, at_once=at_once)["responses"]
-        (part,) = topic["partition_responses"]
-        assert part["partition"] == number
+        (part,) = topic["partitions"]
+        assert part["partition_index"] == number
         return dict(part)
 
     def fetch_body(
         self, offset: int, current: int = -1, read: int = -1, topic_id: bytes = NO_UUID, number: int = 0
     ) -> dict[str, Any]:
         part = {"partition": number, "current_leader_epoch": current, "fetch_offset": offset}
-        part |= {"last_fetched_epoch": read, "max_bytes": 1 << 20}
+        part |= {"last_fetched_epoch": read, "partition_max_bytes": 1 << 20}
         topic = {"topic": "events", "topic_id": topic_id, "partitions": [part]}
-        return {"max_wait_time": 500, "min_bytes": 1, "topics": [topic]}
+        return {"max_wait_ms": 500, "min_bytes": 1, "topics": [topic]}
 
     def end_of(self, epoch: int, current: int = -1) -> tuple[int, int, int]:
         part = {"partition": 0, "current_leader_epoch": current, "leader_epoch": epoch}
@@ -160,7 +160,7 @@ def test_messages_have_the_epoch_of_the_leader_that_wrote_them() -> None:
     place.kafka.lead(EVENTS, 1)
     place.kafka.lead(EVENTS, 0)  # nothing was written in the epoch before
     place.append(1)
-    data = place.fetch(0, current=2)["record_set"]
+    data = place.fetch(0, current=2)["records"]
     sizes = [len(place.kafka.log(EVENTS).read(offset, 1, batches=True)) for offset in range(3)]
     epochs = []
     for size in sizes:
@@ -209,13 +209,13 @@ def test_reader_of_a_truncated_log_learns_where_it_diverges() -> None:
     place.append(20)
     assert place.fetch(10, current=0, read=0)["error_code"] == ErrorCode.NOT_LEADER_FOR_PARTITION
     part = place.fetch(10, current=1, read=0, broker=1)
-    assert (part["error_code"], part["record_set"]) == (0, b"")
+    assert (part["error_code"], part["records"]) == (0, b"")
     assert part["diverging_epoch"] == {"epoch": 0, "end_offset": 4}
     # Who does not tell what it has read gets what is there, whatever that is.
-    assert len(decode_records(place.fetch(10, current=1, broker=1)["record_set"], 10)) == 14
+    assert len(decode_records(place.fetch(10, current=1, broker=1)["records"], 10)) == 14
     part = place.fetch(4, current=1, read=0, broker=1)
     assert part["diverging_epoch"] is None
-    assert len(decode_records(part["record_set"], 4)) == 20
+    assert len(decode_records(part["records"], 4)) == 20
     assert place.kafka.log(EVENTS).end_of(0) == EpochEnd(0, 4)
 
 
@@ -234,7 +234,7 @@ def test_fetch_that_waits_learns_of_divergence() -> None:
     place.kafka.log(EVENTS).wake()
     (frame,) = place.answers
     (topic,) = decode_response(FETCH, 12, frame[4:]).body["responses"]
-    assert topic["partition_responses"][0]["diverging_epoch"] == {"epoch": 0, "end_offset": 4}
+    assert topic["partitions"][0]["diverging_epoch"] == {"epoch": 0, "end_offset": 4}
 
 
 def test_truncated_messages_of_producers_may_be_written_again() -> None:
@@ -252,7 +252,7 @@ def test_brokers_of_0_10_have_no_epochs() -> None:
     assert OFFSET_FOR_LEADER_EPOCH not in era.versions
     place = Place(era)
     place.append(1)
-    data = place.fetch(0)["record_set"]
+    data = place.fetch(0)["records"]
     assert data[16] < 2  # messages, and no batch, which has its leader's epoch
 
 
@@ -286,7 +286,7 @@ def test_brokers_without_ids_read_the_new_log_to_who_was_in_the_old_one() -> Non
     assert "topic_id" not in place.told()
     part = place.fetch(5, current=0, read=0)
     assert (part["error_code"], part["diverging_epoch"]) == (0, None)
-    assert len(decode_records(part["record_set"], 5)) == 3
+    assert len(decode_records(part["records"], 5)) == 3
 
 
 @pytest.mark.parametrize("era", [WITHOUT_IDS, WITH_IDS], ids=lambda era: era.name)
@@ -300,7 +300,7 @@ def test_fetch_that_waits_is_refused_when_its_topic_goes(era: Era) -> None:
     place.kafka.delete_topic("events")
     (frame,) = place.answers
     (topic,) = decode_response(FETCH, version, frame[4:]).body["responses"]
-    assert topic["partition_responses"][0]["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert topic["partitions"][0]["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     place.kernel.run(LAG)
     place.answers.clear()
     assert place.told()["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -238,8 +238,8 @@ class ElectedLog:
             )
             for offset, epoch, name in values
         )
-        part = {"partition": 0, "error_code": 0, "high_watermark": len(self.messages), "record_set": data}
-        return {"responses": [{"topic": "events", "partition_responses": [part]}]}
+        part = {"partition_index": 0, "error_code": 0, "high_watermark": len(self.messages), "records": data}
+        return {"responses": [{"topic": "events", "partitions": [part]}]}
 
 
 def test_rows_have_the_name_of_the_log_that_they_were_landed_from(spark: SparkSession) -> None:

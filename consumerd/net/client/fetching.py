@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from consumerd.net.client.channel import Channel
     from consumerd.wire.v08.fetch_session import PartitionFetch, Place
-    from consumerd.wire.v08.message_types import FetchRequest, FetchRequestPartition, FetchResponsePartitionResponse
+    from consumerd.wire.v08.message_types import FetchRequest, FetchRequestPartition, FetchResponsePartition
 
 _T = TypeVar("_T")
 #: The last version that names topics and not their ids.
@@ -90,7 +90,7 @@ async def fetch_partitions(
     request = partitions if isinstance(partitions, SessionRequest) else without_session(partitions)
     version = channel.versions.pick(FETCH, at_most=LAST_WITH_NAMES if NO_UUID in request.topics else None)
     body: FetchRequest = {
-        "max_wait_time": round(max_wait * 1000),
+        "max_wait_ms": round(max_wait * 1000),
         "min_bytes": min_bytes,
         "max_bytes": max_bytes,
         "isolation_level": int(read_committed),
@@ -115,12 +115,13 @@ async def fetch_partitions(
         name = topic["topic"] if version <= LAST_WITH_NAMES else request.topics.get(topic["topic_id"])
         if name is None:  # a topic that was not requested
             continue
-        for part in topic["partition_responses"]:
-            place = name, part["partition"]
+        for part in topic["partitions"]:
+            place = name, part["partition_index"]
             if place in found:
                 channel.abort()
                 raise BadFrameError(
-                    f"broker {channel.address} sent {name}/{part['partition']} twice in a FETCH response", blamed=True
+                    f"broker {channel.address} sent {name}/{part['partition_index']} twice in a FETCH response",
+                    blamed=True,
                 )
             found[place] = _fetched(part, read_committed=read_committed)
     error, session_id = answer.get("error_code", 0), answer.get("session_id", NO_SESSION_ID)
@@ -142,7 +143,7 @@ def _entry(each: PartitionFetch) -> FetchRequestPartition:
         "partition": each.partition,
         "current_leader_epoch": each.leader_epoch,
         "fetch_offset": each.offset,
-        "max_bytes": each.max_bytes,
+        "partition_max_bytes": each.max_bytes,
     }
 
 
@@ -150,12 +151,12 @@ def _entry_with_epoch(each: PartitionFetch) -> FetchRequestPartition:
     return {**_entry(each), "last_fetched_epoch": each.last_epoch}
 
 
-def _fetched(part: FetchResponsePartitionResponse, *, read_committed: bool) -> FetchedPartition:
+def _fetched(part: FetchResponsePartition, *, read_committed: bool) -> FetchedPartition:
     stable = part.get("last_stable_offset", _UNKNOWN)
     aborted = part.get("aborted_transactions") or () if read_committed else ()
     return FetchedPartition(
         part["error_code"],
-        _alone(part["record_set"]) or b"",
+        _alone(part["records"]) or b"",
         stable if read_committed and stable != _UNKNOWN else part["high_watermark"],
         tuple((each["producer_id"], each["first_offset"]) for each in aborted),
         part.get("diverging_epoch") is not None,

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from consumerd.wire.v08.message_types import (
         InitProducerIdRequest,
         ProduceRequest,
-        ProduceRequestData,
+        ProduceRequestPartitionData,
         ProduceResponse,
         ProduceResponsePartitionResponse,
     )
@@ -206,7 +206,7 @@ class ProduceRequests:
     ) -> Outcomes:
         """The outcomes of the first batches of `queues` by a response. `fresh`: no broker can have had these before."""
         parts = {
-            (topic["topic"], part["partition"]): part
+            (topic["name"], part["index"]): part
             for topic in answer["responses"]
             for part in topic["partition_responses"]
         }
@@ -232,7 +232,7 @@ class ProduceRequests:
     ) -> ProduceRequest | BatchRequest | None:
         """The body of a request; None if no batch can be sent. The outcomes of those that cannot be are added."""
         alone = len(queues) == 1 and version >= RECORD_BATCHES and self._settings.codec is RecordCodec.NONE
-        by_topic: defaultdict[str, list[ProduceRequestData]] = defaultdict(list)
+        by_topic: defaultdict[str, list[ProduceRequestPartitionData]] = defaultdict(list)
         for partition, queue in queues.items():
             try:
                 magic = await self._prepare(channel, version, queue)
@@ -242,13 +242,13 @@ class ProduceRequests:
             except (EncodeError, DeliveryError) as error:
                 outcomes[partition] = _unsendable(partition, error)
                 continue
-            by_topic[partition.topic].append({"partition": partition.partition, "record_set": data})
+            by_topic[partition.topic].append({"index": partition.partition, "records": data})
         if not by_topic:
             return None
         return {  # the codec writes null for a transactional id, in versions that have one
             "acks": self._settings.acks,
-            "timeout": int(self._held_back * 1000),
-            "topic_data": [{"topic": topic, "data": parts} for topic, parts in by_topic.items()],
+            "timeout_ms": int(self._held_back * 1000),
+            "topic_data": [{"name": topic, "partition_data": parts} for topic, parts in by_topic.items()],
         }
 
     def _template(self, version: int, partition: TopicPartition) -> ProduceTemplate:
@@ -280,7 +280,9 @@ class ProduceRequests:
         error = error_of(code, f"the broker refused a batch for {partition}", part.get("error_message"))
         if error is None:
             base = part["base_offset"]
-            return BatchOutcome(None, base_offset=None if base < 0 else base, timestamp=part.get("timestamp", -1))
+            return BatchOutcome(
+                None, base_offset=None if base < 0 else base, timestamp=part.get("log_append_time_ms", -1)
+            )
         return BatchOutcome(error, retry=error.retriable)
 
     def _renumber(self, queue: PartitionQueue, code: int) -> BrokerRefusedError:

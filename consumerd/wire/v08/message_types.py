@@ -8,19 +8,20 @@
 from collections.abc import Sequence
 from typing import NotRequired, TypedDict
 
-ProduceRequestData = TypedDict("ProduceRequestData", {"partition": int, "record_set": bytes | memoryview | None})
-ProduceRequestTopicData = TypedDict("ProduceRequestTopicData", {"topic": NotRequired[str],
-    "topic_id": NotRequired[bytes], "data": Sequence[ProduceRequestData]})
-ProduceRequest = TypedDict("ProduceRequest", {"transactional_id": NotRequired[str | None], "acks": int, "timeout": int,
-    "topic_data": Sequence[ProduceRequestTopicData]})
+ProduceRequestPartitionData = TypedDict("ProduceRequestPartitionData", {"index": int,
+    "records": bytes | memoryview | None})
+ProduceRequestTopicData = TypedDict("ProduceRequestTopicData", {"name": NotRequired[str],
+    "topic_id": NotRequired[bytes], "partition_data": Sequence[ProduceRequestPartitionData]})
+ProduceRequest = TypedDict("ProduceRequest", {"transactional_id": NotRequired[str | None], "acks": int,
+    "timeout_ms": int, "topic_data": Sequence[ProduceRequestTopicData]})
 ProduceResponseRecordError = TypedDict("ProduceResponseRecordError", {"batch_index": int,
     "batch_index_error_message": str | None})
 ProduceResponseCurrentLeader = TypedDict("ProduceResponseCurrentLeader", {"leader_id": int, "leader_epoch": int})
-ProduceResponsePartitionResponse = TypedDict("ProduceResponsePartitionResponse", {"partition": int, "error_code": int,
-    "base_offset": int, "timestamp": NotRequired[int], "log_start_offset": NotRequired[int],
+ProduceResponsePartitionResponse = TypedDict("ProduceResponsePartitionResponse", {"index": int, "error_code": int,
+    "base_offset": int, "log_append_time_ms": NotRequired[int], "log_start_offset": NotRequired[int],
     "record_errors": NotRequired[list[ProduceResponseRecordError]], "error_message": NotRequired[str | None],
     "current_leader": NotRequired[ProduceResponseCurrentLeader | None]})
-ProduceResponseResponse = TypedDict("ProduceResponseResponse", {"topic": NotRequired[str],
+ProduceResponseResponse = TypedDict("ProduceResponseResponse", {"name": NotRequired[str],
     "topic_id": NotRequired[bytes], "partition_responses": list[ProduceResponsePartitionResponse]})
 ProduceResponseNodeEndpoint = TypedDict("ProduceResponseNodeEndpoint", {"node_id": int, "host": str, "port": int,
     "rack": str | None})
@@ -29,14 +30,14 @@ ProduceResponse = TypedDict("ProduceResponse", {"responses": list[ProduceRespons
 FetchRequestReplicaState = TypedDict("FetchRequestReplicaState", {"replica_id": NotRequired[int],
     "replica_epoch": NotRequired[int]})
 FetchRequestPartition = TypedDict("FetchRequestPartition", {"partition": int, "current_leader_epoch": NotRequired[int],
-    "fetch_offset": int, "last_fetched_epoch": NotRequired[int], "log_start_offset": NotRequired[int], "max_bytes": int,
-    "replica_directory_id": NotRequired[bytes], "high_watermark": NotRequired[int]})
+    "fetch_offset": int, "last_fetched_epoch": NotRequired[int], "log_start_offset": NotRequired[int],
+    "partition_max_bytes": int, "replica_directory_id": NotRequired[bytes], "high_watermark": NotRequired[int]})
 FetchRequestTopic = TypedDict("FetchRequestTopic", {"topic": NotRequired[str], "topic_id": NotRequired[bytes],
     "partitions": Sequence[FetchRequestPartition]})
 FetchRequestForgottenTopicsData = TypedDict("FetchRequestForgottenTopicsData", {"topic": NotRequired[str],
     "topic_id": NotRequired[bytes], "partitions": Sequence[int]})
 FetchRequest = TypedDict("FetchRequest", {"cluster_id": NotRequired[str | None], "replica_id": NotRequired[int],
-    "replica_state": NotRequired[FetchRequestReplicaState | None], "max_wait_time": int, "min_bytes": int,
+    "replica_state": NotRequired[FetchRequestReplicaState | None], "max_wait_ms": int, "min_bytes": int,
     "max_bytes": NotRequired[int], "isolation_level": NotRequired[int], "session_id": NotRequired[int],
     "session_epoch": NotRequired[int], "topics": Sequence[FetchRequestTopic],
     "forgotten_topics_data": NotRequired[Sequence[FetchRequestForgottenTopicsData]], "rack_id": NotRequired[str]})
@@ -45,15 +46,15 @@ FetchResponseCurrentLeader = TypedDict("FetchResponseCurrentLeader", {"leader_id
 FetchResponseSnapshotId = TypedDict("FetchResponseSnapshotId", {"end_offset": int, "epoch": int})
 FetchResponseAbortedTransaction = TypedDict("FetchResponseAbortedTransaction", {"producer_id": int,
     "first_offset": int})
-FetchResponsePartitionResponse = TypedDict("FetchResponsePartitionResponse", {"partition": int, "error_code": int,
+FetchResponsePartition = TypedDict("FetchResponsePartition", {"partition_index": int, "error_code": int,
     "high_watermark": int, "last_stable_offset": NotRequired[int], "log_start_offset": NotRequired[int],
     "diverging_epoch": NotRequired[FetchResponseDivergingEpoch | None],
     "current_leader": NotRequired[FetchResponseCurrentLeader | None],
     "snapshot_id": NotRequired[FetchResponseSnapshotId | None],
     "aborted_transactions": NotRequired[list[FetchResponseAbortedTransaction] | None],
-    "preferred_read_replica": NotRequired[int], "record_set": bytes | memoryview | None})
+    "preferred_read_replica": NotRequired[int], "records": bytes | memoryview | None})
 FetchResponseResponse = TypedDict("FetchResponseResponse", {"topic": NotRequired[str], "topic_id": NotRequired[bytes],
-    "partition_responses": list[FetchResponsePartitionResponse]})
+    "partitions": list[FetchResponsePartition]})
 FetchResponseNodeEndpoint = TypedDict("FetchResponseNodeEndpoint", {"node_id": int, "host": str, "port": int,
     "rack": str | None})
 FetchResponse = TypedDict("FetchResponse", {"throttle_time_ms": NotRequired[int], "error_code": NotRequired[int],

@@ -31,7 +31,7 @@ _CORRELATION_ID: Final = struct.Struct(">i")
 #: An offset that stands nowhere else in a response.
 _MARK: Final = 0x0102030405060708
 #: The numbers of a response that stand side by side, by the version since which it has them.
-_NUMBERS: Final = (("base_offset", 0), ("timestamp", 2), ("log_start_offset", 5))
+_NUMBERS: Final = (("base_offset", 0), ("log_append_time_ms", 2), ("log_start_offset", 5))
 
 
 class ProduceTemplate:
@@ -47,21 +47,21 @@ class ProduceTemplate:
         self._request: ProduceRequest = {
             "transactional_id": None,
             "acks": acks,
-            "timeout": timeout,
-            "topic_data": [{"topic": topic, "data": [{"partition": partition, "record_set": b""}]}],
+            "timeout_ms": timeout,
+            "topic_data": [{"name": topic, "partition_data": [{"index": partition, "records": b""}]}],
         }
         self._client_id: str | None = None
         self._around: tuple[bytes, bytes, bool, bytes] | None = None
         self._names = [name for name, since in _NUMBERS if version >= since]
         self._numbers = struct.Struct(f">{len(self._names)}q")
         part: ProduceResponsePartitionResponse = {
-            "partition": partition,
+            "index": partition,
             "error_code": 0,
             "base_offset": _MARK,
-            "timestamp": -1,
+            "log_append_time_ms": -1,
             "log_start_offset": -1,
         }
-        body: ProduceResponse = {"responses": [{"topic": topic, "partition_responses": [part]}], "throttle_time_ms": 0}
+        body: ProduceResponse = {"responses": [{"name": topic, "partition_responses": [part]}], "throttle_time_ms": 0}
         data = encode_response(PRODUCE, version, ResponseMessage(ResponseHeader(0), body))[_SIZE:]
         start = data.rindex(_MARK.to_bytes(8))
         self._head = data[_CORRELATION_ID.size : start]

@@ -36,7 +36,7 @@ _PARTITION = (
         default=-1,
         ignorable=True,
     ),
-    Field("max_bytes", INT32, "Most bytes to send of this partition."),
+    Field("partition_max_bytes", INT32, "Most bytes to send of this partition."),
     Field(
         "replica_directory_id",
         UUID,
@@ -58,7 +58,7 @@ _PARTITION = (
 )
 
 _PARTITION_RESPONSE = (
-    Field("partition", INT32, "Number of the partition."),
+    Field("partition_index", INT32, "Number of the partition."),
     error_code("Why there are no records; 0 where there may be."),
     Field("high_watermark", INT64, "Offset after the last message that consumers may read."),
     Field(
@@ -111,7 +111,7 @@ _PARTITION_RESPONSE = (
         ignorable=True,
     ),
     Field("preferred_read_replica", INT32, "Broker id of a nearer replica to read from, or -1.", since=11, default=-1),
-    Field("record_set", RECORDS, "Messages or record batches as the log has them, cut off anywhere."),
+    Field("records", RECORDS, "Messages or record batches as the log has them, cut off anywhere."),
 )
 
 FETCH: Api[FetchRequest, FetchResponse] = Api(
@@ -143,7 +143,7 @@ FETCH: Api[FetchRequest, FetchResponse] = Api(
             tag=1,
             default=None,
         ),
-        Field("max_wait_time", INT32, "How long the broker may wait for `min_bytes`, ms."),
+        Field("max_wait_ms", INT32, "How long the broker may wait for `min_bytes`, ms."),
         Field("min_bytes", INT32, "Answer as soon as there are so many bytes."),
         Field(
             "max_bytes",
@@ -197,7 +197,7 @@ FETCH: Api[FetchRequest, FetchResponse] = Api(
             of=(
                 _TOPIC,
                 topic_id(since=13),
-                Field("partition_responses", ARRAY, "What was read, by partition.", of=_PARTITION_RESPONSE),
+                Field("partitions", ARRAY, "What was read, by partition.", of=_PARTITION_RESPONSE),
             ),
         ),
         Field(

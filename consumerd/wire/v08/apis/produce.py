@@ -29,23 +29,21 @@ PRODUCE: Api[ProduceRequest, ProduceResponse] = Api(
             INT16,
             "Who must have the sets before the answer: 0 nobody (no answer), 1 the leader, -1 all in sync.",
         ),
-        Field("timeout", INT32, "How long the broker may wait for them, ms."),
+        Field("timeout_ms", INT32, "How long the broker may wait for them, ms."),
         Field(
             "topic_data",
             ARRAY,
             "What to append, by topic.",
             of=(
-                Field("topic", STRING, "Name of the topic.", until=12, default="", ignorable=True),
+                Field("name", STRING, "Name of the topic.", until=12, default="", ignorable=True),
                 topic_id(since=13),
                 Field(
-                    "data",
+                    "partition_data",
                     ARRAY,
                     "What to append to the topic, by partition.",
                     of=(
-                        Field("partition", INT32, "Number of the partition."),
-                        Field(
-                            "record_set", RECORDS, "Messages of magic 0 (v0, v1) or 1 (v2), or record batches (v3+)."
-                        ),
+                        Field("index", INT32, "Number of the partition."),
+                        Field("records", RECORDS, "Messages of magic 0 (v0, v1) or 1 (v2), or record batches (v3+)."),
                     ),
                 ),
             ),
@@ -57,18 +55,18 @@ PRODUCE: Api[ProduceRequest, ProduceResponse] = Api(
             ARRAY,
             "The results, by topic.",
             of=(
-                Field("topic", STRING, "Name of the topic.", until=12, default="", ignorable=True),
+                Field("name", STRING, "Name of the topic.", until=12, default="", ignorable=True),
                 topic_id(since=13),
                 Field(
                     "partition_responses",
                     ARRAY,
                     "The results, by partition.",
                     of=(
-                        Field("partition", INT32, "Number of the partition."),
+                        Field("index", INT32, "Number of the partition."),
                         error_code("Why nothing was appended; 0 where it was."),
                         Field("base_offset", INT64, "Offset of the first message appended, -1 for none."),
                         Field(
-                            "timestamp",
+                            "log_append_time_ms",
                             INT64,
                             "When the broker appended it (ms since 1970), if the topic takes the time of appending; "
                             "-1 if it keeps the time of creation.",

@@ -43,7 +43,7 @@ class RefusingKafka(HostileKafka):
         error = next(self.errors, None)
         if error is None:
             return super()._produce(body)
-        return self._for_each(body["topic_data"], lambda _: {"error_code": error, "base_offset": -1}, "data")
+        return self._produced(body, lambda _: {"error_code": error, "base_offset": -1})
 
     _answers: ClassVar[Any] = HostileKafka._answers | {apis.PRODUCE.key: _produce}
 

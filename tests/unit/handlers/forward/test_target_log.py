@@ -17,7 +17,7 @@ from consumerd.wire.v08.records import encode_record_batch
 
 pytestmark = pytest.mark.asyncio
 
-PART = {"partition": 0, "error_code": 0, "high_watermark": 2}
+PART = {"partition_index": 0, "error_code": 0, "high_watermark": 2}
 
 
 class Target:
@@ -61,7 +61,7 @@ class Target:
 
 
 def answer(*parts: dict[str, Any], silence: int = 0, error: int = 0) -> dict[str, Any]:
-    topics = [{"topic": "t", "topic_id": bytes(16), "partition_responses": list(parts)}]
+    topics = [{"topic": "t", "topic_id": bytes(16), "partitions": list(parts)}]
     return {"throttle_time_ms": silence, "error_code": error, "responses": topics}
 
 
@@ -84,7 +84,7 @@ async def values(target: Target) -> list[bytes | None]:
 
 async def test_asks_again_after_an_answer_over_a_quota() -> None:
     data = encode_record_batch([b"a", b"b"])
-    whole = answer(PART | {"record_set": data}, silence=5)
+    whole = answer(PART | {"records": data}, silence=5)
     target = Target(*[answer(silence=5)] * 50, whole)  # for as long as the broker demands
     assert await values(target) == [b"a", b"b"]
     assert target.offsets == [0] * 51
@@ -96,7 +96,7 @@ async def test_answer_without_the_partition_is_an_error() -> None:
 
 
 def stored(*payloads: bytes, at: int = 0) -> dict[str, Any]:
-    return answer(PART | {"record_set": encode_record_batch(payloads, base_offset=at)})
+    return answer(PART | {"records": encode_record_batch(payloads, base_offset=at)})
 
 
 async def test_reads_up_to_the_end_and_no_further() -> None:
@@ -112,28 +112,28 @@ async def test_reads_up_to_the_end_and_no_further() -> None:
 
 async def test_fetches_a_message_that_is_larger_than_the_fetch_in_its_size() -> None:
     whole = encode_record_batch([b"x" * 5000])
-    cut = answer(PART | {"record_set": whole[:100]})
+    cut = answer(PART | {"records": whole[:100]})
     target = Target(cut, stored(b"x" * 5000), stored(b"b", at=1))
     assert await pieces(target, fetch_bytes=100) == [[b"x" * 5000], [b"b"]]
-    assert [each["max_bytes"] for each in target.asked] == [100, len(whole), 100]
-    nothing = answer(PART | {"record_set": whole[:10]})  # which does not tell the size
+    assert [each["partition_max_bytes"] for each in target.asked] == [100, len(whole), 100]
+    nothing = answer(PART | {"records": whole[:10]})  # which does not tell the size
     target = Target(nothing, nothing, cut, stored(b"x" * 5000), stored(b"b", at=1))
     await pieces(target, fetch_bytes=100)
-    assert [each["max_bytes"] for each in target.asked] == [100, 200, 400, len(whole), 100]
+    assert [each["partition_max_bytes"] for each in target.asked] == [100, 200, 400, len(whole), 100]
 
 
 async def test_fetches_no_more_than_a_quarter_of_a_gigabyte_at_once() -> None:
-    target = Target(*[answer(PART | {"record_set": b""})] * 3)
+    target = Target(*[answer(PART | {"records": b""})] * 3)
     with pytest.raises(CorruptDataError, match="returned no records at t/0 offset 0, although its log has some"):
         await pieces(target, fetch_bytes=100 << 20)
-    assert [each["max_bytes"] >> 20 for each in target.asked] == [100, 200, 256]
-    target = Target(answer(PART | {"record_set": b""}), stored(b"a", b"b"))
+    assert [each["partition_max_bytes"] >> 20 for each in target.asked] == [100, 200, 256]
+    target = Target(answer(PART | {"records": b""}), stored(b"a", b"b"))
     await pieces(target)
-    assert [each["max_bytes"] >> 20 for each in target.asked] == [1, 2]
+    assert [each["partition_max_bytes"] >> 20 for each in target.asked] == [1, 2]
 
 
 async def test_bytes_that_are_not_records_are_an_error() -> None:
-    target = Target(answer(PART | {"record_set": b"\x00" * 16 + b"\x07" * 60}))
+    target = Target(answer(PART | {"records": b"\x00" * 16 + b"\x07" * 60}))
     with pytest.raises(CorruptDataError, match="the target has no records at t/0 offset 0"):
         await pieces(target)
 
@@ -141,7 +141,7 @@ async def test_bytes_that_are_not_records_are_an_error() -> None:
 @pytest.mark.parametrize(
     "refusal",
     [
-        answer(PART | {"error_code": ErrorCode.NOT_LEADER_FOR_PARTITION, "record_set": b""}),
+        answer(PART | {"error_code": ErrorCode.NOT_LEADER_FOR_PARTITION, "records": b""}),
         answer(error=ErrorCode.NOT_LEADER_FOR_PARTITION),
     ],
 )
@@ -155,7 +155,7 @@ async def test_looks_for_the_leader_again_when_a_broker_is_not_it(refusal: dict[
 
 
 async def test_offset_that_is_gone_is_an_error_at_once() -> None:
-    target = Target(answer(PART | {"error_code": ErrorCode.OFFSET_OUT_OF_RANGE, "record_set": b""}))
+    target = Target(answer(PART | {"error_code": ErrorCode.OFFSET_OUT_OF_RANGE, "records": b""}))
     with pytest.raises(BrokerRefusedError, match="refuses to tell of t/0"):
         await values(target)
     assert target.refreshed == 1

@@ -178,12 +178,12 @@ async def test_posts_nothing_that_has_to_wait() -> None:
 
 @pytest.mark.parametrize(("options", "kind"), [({}, bytes), ({"views": False}, bytes), ({"views": True}, memoryview)])
 async def test_record_sets_are_views_on_request(options: dict[str, bool], kind: type) -> None:
-    part = {"partition": 0, "error_code": 0, "high_watermark": 1, "record_set": b"records"}
-    body = {"responses": [{"topic": "t", "partition_responses": [part]}]}
+    part = {"partition_index": 0, "error_code": 0, "high_watermark": 1, "records": b"records"}
+    body = {"responses": [{"topic": "t", "partitions": [part]}]}
     channel = channel_of(Connection(encode_response(FETCH, 0, ResponseMessage(ResponseHeader(0), body))[8:]))
-    asked: FetchRequest = {"max_wait_time": 0, "min_bytes": 0, "topics": []}
+    asked: FetchRequest = {"max_wait_ms": 0, "min_bytes": 0, "topics": []}
     answer = await channel.call(FETCH, asked, **options)
-    assert type(answer["responses"][0]["partition_responses"][0]["record_set"]) is kind
+    assert type(answer["responses"][0]["partitions"][0]["records"]) is kind
 
 
 async def test_sends_the_highest_common_version_unless_one_is_named() -> None:

@@ -27,7 +27,7 @@ class OneVersion:
 
     def __init__(self, version: int, **part: Any) -> None:
         self.versions = BrokerVersions("h:9", BrokerRelease.V0_10_OR_NEWER, {FETCH.key: (0, version)})
-        self.part = {"error_code": 0, "high_watermark": 9, "record_set": b"x"} | part
+        self.part = {"error_code": 0, "high_watermark": 9, "records": b"x"} | part
         self.asked: dict[str, Any] = {}
         self.version = -1
         self.times = 1
@@ -47,15 +47,13 @@ class OneVersion:
         responses = [
             {key: value for key, value in topic.items() if key != "partitions"}
             | {
-                "partition_responses": [
-                    self.part | {"partition": part["partition"]} for part in topic["partitions"] * self.times
+                "partitions": [
+                    self.part | {"partition_index": part["partition"]} for part in topic["partitions"] * self.times
                 ]
             }
             for topic in self.asked["topics"]
         ]
-        responses += [
-            {"topic_id": each, "partition_responses": [self.part | {"partition": 0}]} for each in self.unnamed
-        ]
+        responses += [{"topic_id": each, "partitions": [self.part | {"partition_index": 0}]} for each in self.unnamed]
         for topic in responses:
             if "topic_id" in topic:
                 topic["topic_id"] = self.renamed.get(topic["topic_id"], topic["topic_id"])
@@ -83,11 +81,11 @@ async def test_every_version_fetches_all_partitions(version: int) -> None:
     assert (fetched.error, fetched.throttled) == (0, version >= 8)
     assert channel.version == version
     asked = channel.asked
-    assert (asked["max_wait_time"], asked["min_bytes"]) == (512, 1)
+    assert (asked["max_wait_ms"], asked["min_bytes"]) == (512, 1)
     assert asked.get("max_bytes", 250) == 250
     assert asked.get("isolation_level", 0) == (version >= 4)
     topics = {topic.get("topic") or NAMES[topic["topic_id"]]: topic["partitions"] for topic in asked["topics"]}
-    assert [(part["partition"], part["fetch_offset"], part["max_bytes"]) for part in topics["t"]] == [
+    assert [(part["partition"], part["fetch_offset"], part["partition_max_bytes"]) for part in topics["t"]] == [
         (0, 5, 100),
         (1, 7, 100),
     ]
@@ -125,7 +123,7 @@ async def test_rejects_a_response_that_has_a_partition_twice(version: int) -> No
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_view_of_the_response_is_given_for_a_record_set_that_is_most_of_it(version: int) -> None:
-    channel: Any = OneVersion(version, record_set=b"r" * 10_000)
+    channel: Any = OneVersion(version, records=b"r" * 10_000)
     place = ("t", 0)
     for options, kind in (({}, bytes), ({"views": False}, bytes), ({"views": True}, memoryview)):
         fetched = await fetch_partitions(channel, wanted()[:1], max_bytes=100, **options)
@@ -133,7 +131,7 @@ async def test_a_view_of_the_response_is_given_for_a_record_set_that_is_most_of_
         assert bytes(fetched.partitions[place].data) == b"r" * 10_000
     fetched = await fetch_partitions(channel, wanted(), max_bytes=100, views=True)
     assert [(type(part.data), part.data) for part in fetched.partitions.values()] == [(bytes, b"r" * 10_000)] * 3
-    channel.part["record_set"] = b""
+    channel.part["records"] = b""
     fetched = await fetch_partitions(channel, wanted()[:1], max_bytes=100, views=True)
     assert fetched.partitions[place].data == b""
 
@@ -141,7 +139,7 @@ async def test_a_view_of_the_response_is_given_for_a_record_set_that_is_most_of_
 async def test_asks_for_an_answer_at_once_by_default() -> None:
     channel: Any = OneVersion(13)
     await fetch_partitions(channel, wanted(), max_bytes=100)
-    assert (channel.asked["max_wait_time"], channel.asked["min_bytes"]) == (0, 0)
+    assert (channel.asked["max_wait_ms"], channel.asked["min_bytes"]) == (0, 0)
 
 
 async def test_leaves_out_a_topic_that_was_not_requested() -> None:

@@ -79,7 +79,7 @@ class CountingBroker(Posting):
 
     async def call(self, api: Api[Any, Any], body: dict[str, Any], *, timeout: float = 0, **_: Any) -> dict[str, Any]:
         body = request_body(api, body)
-        self.patience[api] = (timeout, body.get("timeout", 0))
+        self.patience[api] = (timeout, body.get("timeout_ms", 0))
         error = self.before(api)
         answer = self._producer_id(error) if api is INIT_PRODUCER_ID else self._produce(error, body)
         self.after(api)
@@ -90,8 +90,8 @@ class CountingBroker(Posting):
         return {"error_code": error or 0, "producer_id": -1 if error else self.ids, "producer_epoch": 0}
 
     def _produce(self, error: int | None, body: dict[str, Any]) -> dict[str, Any]:
-        (part,) = body["topic_data"][0]["data"]
-        data, base = part["record_set"], len(self.log)
+        (part,) = body["topic_data"][0]["partition_data"]
+        data, base = part["records"], len(self.log)
         payloads = decode_records(data, 0).payloads
         if not error:
             producer, _, sequence = NUMBERS[0].unpack_from(data, NUMBERS[1])
@@ -104,8 +104,8 @@ class CountingBroker(Posting):
                 error = 46
             else:
                 error = 45 if producer in self.expected else 59
-        told = {"partition": 0, "error_code": error, "base_offset": -1 if error else base}
-        return {"responses": [{"topic": "t", "partition_responses": [told]}]}
+        told = {"index": 0, "error_code": error, "base_offset": -1 if error else base}
+        return {"responses": [{"name": "t", "partition_responses": [told]}]}
 
 
 def producer(broker: CountingBroker, **settings: Any) -> V08Producer:
@@ -267,11 +267,11 @@ class Peer(Posting):
         await self.send(api, body, version=version)
         answers: dict[str, list[dict[str, Any]]] = {}
         for topic in self.requests[-1]["topic_data"]:
-            for part in topic["data"]:
-                says = self.says.get((topic["topic"], part["partition"]), {"error_code": 0, "base_offset": 7})
+            for part in topic["partition_data"]:
+                says = self.says.get((topic["name"], part["index"]), {"error_code": 0, "base_offset": 7})
                 if says is not None:
-                    answers.setdefault(topic["topic"], []).append({"partition": part["partition"], **says})
-        return {"responses": [{"topic": topic, "partition_responses": parts} for topic, parts in answers.items()]}
+                    answers.setdefault(topic["name"], []).append({"index": part["index"], **says})
+        return {"responses": [{"name": topic, "partition_responses": parts} for topic, parts in answers.items()]}
 
 
 @dataclass(slots=True, eq=False)
@@ -323,7 +323,7 @@ async def test_each_partition_of_a_request_has_its_own_outcome() -> None:
     peer = Peer()
     peer.says = {
         ("t", 0): {"error_code": 0, "base_offset": 0},
-        ("t", 1): {"error_code": 0, "base_offset": -1, "timestamp": 99},
+        ("t", 1): {"error_code": 0, "base_offset": -1, "log_append_time_ms": 99},
         ("t", 2): {"error_code": ErrorCode.NOT_LEADER_FOR_PARTITION, "base_offset": -1},
         ("u", 0): {
             "error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -344,11 +344,13 @@ async def test_each_partition_of_a_request_has_its_own_outcome() -> None:
     assert ("without u/2" in str(missing.error), missing.retry) == (True, True)
     assert (type(unsendable.error), unsendable.retry) == (DeliveryError, False)
     (request,) = peer.requests
-    assert [(topic["topic"], [part["partition"] for part in topic["data"]]) for topic in request["topic_data"]] == [
+    assert [
+        (topic["name"], [part["index"] for part in topic["partition_data"]]) for topic in request["topic_data"]
+    ] == [
         ("t", [0, 1, 2]),
         ("u", [0, 1, 2]),
     ]
-    assert (request["acks"], request["timeout"], request["transactional_id"]) == (-1, 30_000, None)
+    assert (request["acks"], request["timeout_ms"], request["transactional_id"]) == (-1, 30_000, None)
     assert [queue.sealed[0].sent for queue in queues] == [True] * 6
     assert not odd.sealed[0].sent
 
@@ -442,7 +444,7 @@ async def test_without_acknowledgements_a_closed_connection_is_an_error_of_that_
     outcomes = await produce(ours, sealed(0), sealed(1), sealed(2, timestamp=1 << 63))
     assert outcomes[:2] == [BatchOutcome(None)] * 2
     assert outcomes[2].error is not None
-    assert (peer.requests[0]["acks"], len(peer.requests[0]["topic_data"][0]["data"])) == (0, 2)
+    assert (peer.requests[0]["acks"], len(peer.requests[0]["topic_data"][0]["partition_data"])) == (0, 2)
     peer.closed = True
     queue = sealed()
     assert (await ours.produce(5, {queue.partition: queue})).popitem()[1] == BatchOutcome(None)  # another broker
@@ -469,7 +471,7 @@ async def test_version_of_the_broker_decides_the_format_of_batches(
         assert batch.formats == [(magic, codec)]
     templated = not together and version >= 3 and codec is RecordCodec.NONE
     assert peer.served == [(version, templated)]
-    assert peer.requests[0]["timeout"] == 30_000
+    assert peer.requests[0]["timeout_ms"] == 30_000
 
 
 async def test_template_of_a_partition_is_made_once_for_each_version(monkeypatch: pytest.MonkeyPatch) -> None:

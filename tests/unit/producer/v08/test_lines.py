@@ -58,13 +58,13 @@ class MemoryBroker(Posting):
         body = request_body(api, body)
         await self.taking.wait()
         answers = []
-        for part in body["topic_data"][0]["data"]:
-            records = list(decode_records(part["record_set"], 0).messages())
+        for part in body["topic_data"][0]["partition_data"]:
+            records = list(decode_records(part["records"], 0).messages())
             code = self._code if self._bad in [record.payload for record in records] else 0
             if not code:
-                self.log[part["partition"]] += records
-            answers.append({"partition": part["partition"], "error_code": code, "base_offset": 0})
-        return {"responses": [{"topic": "t", "partition_responses": answers}]}
+                self.log[part["index"]] += records
+            answers.append({"index": part["index"], "error_code": code, "base_offset": 0})
+        return {"responses": [{"name": "t", "partition_responses": answers}]}
 
 
 async def send(broker: MemoryBroker, data: bytes, plan: LinePlan, tmp_path: Path, **settings: Any) -> LineSender:

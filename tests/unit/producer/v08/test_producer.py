@@ -69,15 +69,15 @@ class MemoryCluster(Posting):
         self.asked.set()
         await self.taking.wait()
         answers, sizes = [], {}
-        for part in body["topic_data"][0]["data"]:
-            log = self.log[part["partition"]]
-            answers.append({"partition": part["partition"], "error_code": 0, "base_offset": len(log)})
-            records = decode_records(part["record_set"], 0)
+        for part in body["topic_data"][0]["partition_data"]:
+            log = self.log[part["index"]]
+            answers.append({"index": part["index"], "error_code": 0, "base_offset": len(log)})
+            records = decode_records(part["records"], 0)
             assert records.problem is None
             log += records.messages()
-            sizes[part["partition"]] = sum(OVERHEAD + len(payload or b"") for payload in records.payloads)
+            sizes[part["index"]] = sum(OVERHEAD + len(payload or b"") for payload in records.payloads)
         self.requests.append(sizes)
-        return {"responses": [{"topic": "t", "partition_responses": answers}]}
+        return {"responses": [{"name": "t", "partition_responses": answers}]}
 
 
 class StandingClock(SystemClock):
@@ -640,8 +640,8 @@ class Link(SimpleNamespace):
         if self.node != self.cluster.leading:
             self.closed = True
             return
-        for part in request_body(api, body)["topic_data"][0]["data"]:
-            self.cluster.log[part["partition"]] += decode_records(part["record_set"], 0).messages()
+        for part in request_body(api, body)["topic_data"][0]["partition_data"]:
+            self.cluster.log[part["index"]] += decode_records(part["records"], 0).messages()
 
 
 class MovingCluster(MemoryCluster):

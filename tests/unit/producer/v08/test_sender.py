@@ -133,7 +133,7 @@ class Link(Posting):
             brokers.ids += 1
             return {"error_code": 0, "producer_id": brokers.ids, "producer_epoch": 0}
         fields = request_body(api, body)["topic_data"]
-        parts = {part["partition"]: part["record_set"] for topic in fields for part in topic["data"]}
+        parts = {part["index"]: part["records"] for topic in fields for part in topic["partition_data"]}
         values = {number: list(decode_records(data, 0).payloads) for number, data in parts.items()}
         numbers = {number: struct.unpack_from(">qxxi", data, 43) for number, data in parts.items()}
         request = Request(self._node_id, values, numbers)
@@ -144,10 +144,10 @@ class Link(Posting):
         return {
             "responses": [
                 {
-                    "topic": topic["topic"],
+                    "name": topic["name"],
                     "partition_responses": [
-                        {"partition": part["partition"], "error_code": outcome, "base_offset": 7}
-                        for part in topic["data"]
+                        {"index": part["index"], "error_code": outcome, "base_offset": 7}
+                        for part in topic["partition_data"]
                     ],
                 }
                 for topic in fields

@@ -179,7 +179,7 @@ class GuardedKafka(HostileKafka):
     async def _fetch(self, body: dict[str, Any]) -> dict[str, Any]:
         answer = await super()._fetch(body)
         if self.fetch_error:
-            answer["responses"][0]["partition_responses"][0]["error_code"] = self.fetch_error
+            answer["responses"][0]["partitions"][0]["error_code"] = self.fetch_error
         return answer
 
     def _heartbeat(self, body: dict[str, Any]) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def test_rejects_a_field_of_another_version() -> None:
 
 def test_encodes_one_message_in_every_version() -> None:
     body = {
-        "max_wait_time": 1,
+        "max_wait_ms": 1,
         "min_bytes": 1,
         "max_bytes": 100,
         "isolation_level": 1,

@@ -39,9 +39,9 @@ def test_a_batch_in_a_template_is_the_request_that_the_codec_writes(version: int
     body = {
         "transactional_id": None,
         "acks": -1,
-        "timeout": 1500,
+        "timeout_ms": 1500,
         "topic_data": [
-            {"topic": "events", "data": [{"partition": 3, "record_set": encode_record_batch(**columns)}]},
+            {"name": "events", "partition_data": [{"index": 3, "records": encode_record_batch(**columns)}]},
         ],
     }
     for correlation_id, client_id in ((0, "me"), ((1 << 31) - 1, "me"), (5, None), (6, "\u00e4")):
@@ -63,8 +63,8 @@ def test_what_cannot_be_sent_is_an_error_with_a_template_too(version: int) -> No
 
 def response(version: int, topic: str = "events", **fields: Any) -> bytes:
     throttle = fields.pop("throttle_time", 0)
-    part = {"partition": 3, "error_code": 0, "base_offset": 12, "timestamp": -1, "log_start_offset": 2, **fields}
-    body = {"responses": [{"topic": topic, "partition_responses": [part]}], "throttle_time_ms": throttle}
+    part = {"index": 3, "error_code": 0, "base_offset": 12, "log_append_time_ms": -1, "log_start_offset": 2, **fields}
+    body = {"responses": [{"name": topic, "partition_responses": [part]}], "throttle_time_ms": throttle}
     return encode_response(PRODUCE, version, ResponseMessage(ResponseHeader(9), body))[4:]
 
 
@@ -72,7 +72,7 @@ def response(version: int, topic: str = "events", **fields: Any) -> bytes:
 @pytest.mark.parametrize("offset", [0, 0x0102030405060708, (1 << 63) - 1])
 @pytest.mark.parametrize("timestamp", [-1, 1_700_000_000_000])
 def test_the_usual_response_has_the_fields_that_the_codec_reads(version: int, offset: int, timestamp: int) -> None:
-    data = response(version, base_offset=offset, timestamp=timestamp, log_start_offset=7)
+    data = response(version, base_offset=offset, log_append_time_ms=timestamp, log_start_offset=7)
     assert template(version).decode(data) == decode_response(PRODUCE, version, data).body
     other = response(version, base_offset=1)
     assert template(version).decode(other) == decode_response(PRODUCE, version, other).body
@@ -84,7 +84,7 @@ def test_every_other_response_is_left_to_the_codec(version: int) -> None:
     assert ours.decode(usual) is not None
     others = [
         response(version, error_code=6),
-        response(version, partition=2),
+        response(version, index=2),
         response(version, topic="evenly"),
         response(version, throttle_time=5),
         usual + b"\0",

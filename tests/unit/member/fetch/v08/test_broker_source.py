@@ -87,11 +87,11 @@ class MemoryBroker:
             silence, self.over_quota = self.over_quota, 0
             return {"throttle_time_ms": silence, "responses": []}
         parts = [
-            {"partition": part["partition"], "error_code": 0, "high_watermark": 9, "record_set": self.data}
+            {"partition_index": part["partition"], "error_code": 0, "high_watermark": 9, "records": self.data}
             for topic in body["topics"]
             for part in topic["partitions"][self.forgets :]
         ]
-        responses = [{"topic": "t", "partition_responses": parts}] * (not self.error)
+        responses = [{"topic": "t", "partitions": parts}] * (not self.error)
         return {"responses": responses, "error_code": self.error, "session_id": self.session_id}
 
     @property
@@ -146,7 +146,7 @@ async def test_fetches_busy_partitions_in_responses_of_a_few_mib(source: BrokerS
     assert broker.asked == [[0, 1], [2, 3]]
     assert len(broker.asked) == BUSY_SENDERS
     assert {body["max_bytes"] for body in broker.bodies} == {BUSY_BYTES}
-    assert {body["max_wait_time"] for body in broker.bodies} == {0}
+    assert {body["max_wait_ms"] for body in broker.bodies} == {0}
     assert set(broker.patience) == {0.2}
     broker.released.set()
     assert [answer and answer.data for answer in await asyncio.gather(*tasks)] == [b"x"] * 5
@@ -164,7 +164,7 @@ async def test_polls_all_idle_partitions_together(source: BrokerSource, broker: 
     tasks = await asking(source, "poll", [MIB] * 10)
     assert broker.asked == [list(range(10))]
     assert broker.bodies[0]["max_bytes"] == 8 * MIB  # as the response limit says
-    assert broker.bodies[0]["max_wait_time"] == 500
+    assert broker.bodies[0]["max_wait_ms"] == 500
     assert broker.patience == [0.2 + 0.5]  # a broker that delays an answer by max_wait does not hang
     broker.released.set()
     await asyncio.gather(*tasks)
@@ -174,7 +174,7 @@ async def test_sends_configured_max_wait_and_min_bytes(broker: MemoryBroker) -> 
     settings = FetchSettings(max_wait=2.001, min_bytes=100_000)
     async with running(broker, settings) as source:
         tasks = [*await asking(source, "fetch", [MIB]), *await asking(source, "poll", [MIB])]
-        asked = [(body["max_wait_time"], body["min_bytes"]) for body in broker.bodies]
+        asked = [(body["max_wait_ms"], body["min_bytes"]) for body in broker.bodies]
         assert asked == [(0, 0), (2001, 100_000)]
         assert broker.patience == [0.2, 0.2 + 2.001]
         broker.released.set()
@@ -265,7 +265,7 @@ async def test_brokers_that_bound_no_response_are_asked_for_a_share_of_each(brok
         tasks.append(asyncio.create_task(source.poll(request(16, 100))))
         for _ in range(5):
             await asyncio.sleep(0)
-        sizes = [[part["max_bytes"] for part in body["topics"][0]["partitions"]] for body in broker.bodies]
+        sizes = [[part["partition_max_bytes"] for part in body["topics"][0]["partitions"]] for body in broker.bodies]
         assert sizes == [[MIB // 2] * 16, [100]]
         broker.released.set()
         await asyncio.gather(*tasks)
@@ -284,7 +284,7 @@ async def test_share_of_a_partition_is_a_byte_at_least(broker: MemoryBroker) -> 
     broker.version = 2
     async with running(broker, FetchSettings(max_answer_bytes=3)) as source:
         tasks = await asking(source, "poll", [MIB] * 16)
-        assert {part["max_bytes"] for part in broker.bodies[0]["topics"][0]["partitions"]} == {1}
+        assert {part["partition_max_bytes"] for part in broker.bodies[0]["topics"][0]["partitions"]} == {1}
         broker.released.set()
         await asyncio.gather(*tasks)
 
@@ -293,7 +293,7 @@ async def test_sizes_of_partitions_stay_where_brokers_bound_the_response(broker:
     broker.version = 3
     async with running(broker, FetchSettings(max_answer_bytes=8 * MIB)) as source:
         tasks = await asking(source, "poll", [MIB] * 16)
-        assert {part["max_bytes"] for part in broker.bodies[0]["topics"][0]["partitions"]} == {MIB}
+        assert {part["partition_max_bytes"] for part in broker.bodies[0]["topics"][0]["partitions"]} == {MIB}
         broker.released.set()
         await asyncio.gather(*tasks)
 
@@ -305,7 +305,7 @@ async def test_poll_of_newcomers_is_short_and_small(broker: MemoryBroker) -> Non
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert broker.asked == [[0], [1, 2, 3, 4]]
-        assert [body["max_wait_time"] for body in broker.bodies] == [1000, 20]
+        assert [body["max_wait_ms"] for body in broker.bodies] == [1000, 20]
         assert [body["max_bytes"] for body in broker.bodies] == [MIB, 2 * MIB]
         assert [body["session_epoch"] for body in broker.bodies] == [0, -1]
         broker.released.set()
@@ -321,7 +321,7 @@ async def test_wait_of_newcomers(broker: MemoryBroker, max_wait: float, min_byte
         newcomer = asyncio.create_task(source.poll(request(1, MIB)))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert broker.bodies[1]["max_wait_time"] == wait
+        assert broker.bodies[1]["max_wait_ms"] == wait
         broker.released.set()
         await asyncio.gather(*tasks, newcomer)
 

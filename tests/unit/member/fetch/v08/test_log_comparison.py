@@ -114,10 +114,15 @@ class Leader:
             return {"topics": [{"topic": "t", "partitions": [answer]}]}
         topic = body["topics"][0]
         named = {"topic": "t"} if version < IDS else {"topic_id": topic["topic_id"]}
-        answer = {"partition": 0, "high_watermark": len(self.records), "record_set": b"", **self._fetch(part, version)}
+        answer = {
+            "partition_index": 0,
+            "high_watermark": len(self.records),
+            "records": b"",
+            **self._fetch(part, version),
+        }
         if version >= IDS and topic["topic_id"] != self.topic_id:
-            answer |= {"error_code": 100, "record_set": b""}
-        return {"responses": [{**named, "partition_responses": [answer]}]}
+            answer |= {"error_code": 100, "records": b""}
+        return {"responses": [{**named, "partitions": [answer]}]}
 
     def _end(self, asked: int) -> tuple[int, int]:
         if asked > self.epochs[-1][0]:
@@ -141,7 +146,7 @@ class Leader:
             encode_record_batch([payload], base_offset=offset + number, leader_epoch=self._epoch(offset + number))
             for number, payload in enumerate(self.records[offset:])
         )
-        return {"error_code": 0, "record_set": data}
+        return {"error_code": 0, "records": data}
 
     def _epoch(self, offset: int) -> int:
         return max(epoch for epoch, first in self.epochs if first <= offset)

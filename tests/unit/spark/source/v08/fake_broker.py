@@ -144,8 +144,8 @@ class V08Broker:
         if not isinstance(answer, tuple):
             return answer(version, body) if callable(answer) else answer  # type: ignore[no-any-return]
         error, reach, data = answer
-        part = {"partition": 0, "error_code": error, "high_watermark": reach, "record_set": data}
-        topic = {"topic": "events", "topic_id": body["topics"][0].get("topic_id"), "partition_responses": [part]}
+        part = {"partition_index": 0, "error_code": error, "high_watermark": reach, "records": data}
+        topic = {"topic": "events", "topic_id": body["topics"][0].get("topic_id"), "partitions": [part]}
         return {"responses": [topic]}
 
 

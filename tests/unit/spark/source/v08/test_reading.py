@@ -98,9 +98,9 @@ def test_accepts_a_gap_at_the_log_end_that_persists() -> None:
 
 
 def test_a_quota_is_not_a_gap() -> None:
-    part = {"partition": 0, "error_code": 0, "high_watermark": 100, "record_set": b""}
+    part = {"partition_index": 0, "error_code": 0, "high_watermark": 100, "records": b""}
     silenced = {
-        "throttle_time_ms": 5, "responses": [{"topic": "events", "partition_responses": [part]}],
+        "throttle_time_ms": 5, "responses": [{"topic": "events", "partitions": [part]}],
     }  # fmt: skip
     bare = {"throttle_time_ms": 5, "responses": []}  # as brokers since 2.0 answer
     with V08Broker(*[lambda *_: silenced, lambda *_: bare] * 4, (0, 100, batch(0, 100))) as broker:
@@ -211,9 +211,9 @@ def test_fetch_size_grows_until_a_message_fits() -> None:
     large = encode_message_set([b"x" * 5000], magic=0, base_offset=7)
 
     def cut_short(version: int, body: dict[str, Any]) -> dict[str, Any]:
-        size = body["topics"][0]["partitions"][0]["max_bytes"]
-        part = {"partition": 0, "error_code": 0, "high_watermark": 8, "record_set": large[:size]}
-        return {"responses": [{"topic": "events", "partition_responses": [part]}]}
+        size = body["topics"][0]["partitions"][0]["partition_max_bytes"]
+        part = {"partition_index": 0, "error_code": 0, "high_watermark": 8, "records": large[:size]}
+        return {"responses": [{"topic": "events", "partitions": [part]}]}
 
     with V08Broker(cut_short, version=0) as broker:
         assert read(broker, 7, 8, fetch_size=10) == plain(7)
