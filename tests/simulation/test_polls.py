@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import functools
 import random
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,7 +24,7 @@ from consumerd.member.fetch.v08.polls import NEWCOMER_WAIT, Polls
 from consumerd.net import connect
 from consumerd.net.client import ChannelOpener, ClientSettings, ClusterClient
 from tests.simulation.daemon import ProcessClock
-from tests.simulation.kafka_broker import ERAS, Era, FetchSession, SimulatedKafka
+from tests.simulation.kafka_broker import ERAS, Era, FetchSession, SimulatedKafka, _Connection
 from tests.simulation.kernel import Kernel
 from tests.simulation.network import Line, Network
 from tests.simulation.process import ProcessLoop
@@ -182,6 +183,42 @@ def test_each_message_of_an_idle_partition_is_there_at_once(reading: Callable[..
     read = reading(era)
     read.play(scene)
     assert read.slowest() < SOON
+
+
+@pytest.mark.parametrize("era", OLDEST_AND_NEWEST, ids=lambda era: era.name)
+def test_polls_confirm_where_the_logs_of_idle_partitions_end(
+    reading: Callable[..., Reading], era: Era, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[int | None, int]] = []
+
+    async def scene(read: Reading) -> None:
+        def look() -> None:
+            seen.append(Counter(map(read.pool.known_end, read.partitions)))
+
+        look()  # nothing is fetched yet
+        await asyncio.sleep(1.0)
+        look()
+        read.append(0, 1)
+        await read.all_read()
+        await asyncio.sleep(1.0)
+        look()
+        monkeypatch.setattr(_Connection, "serve", lambda *_: None)  # the broker hangs
+        await asyncio.sleep(9.0)
+        look()
+        await asyncio.sleep(3.0)
+        look()
+
+    read = reading(era, read_committed=False)
+    read.play(scene)
+    assert seen == [{None: 8}, {0: 8}, {0: 6, 1: 2}, {0: 6, 1: 2}, {None: 8}]
+
+
+def test_polls_do_not_confirm_where_a_log_with_transactions_ends(reading: Callable[..., Reading]) -> None:
+    async def scene(read: Reading) -> None:
+        await asyncio.sleep(1.0)
+        assert set(map(read.pool.known_end, read.partitions)) == {None}
+
+    reading(read_committed=True).play(scene)
 
 
 @pytest.mark.parametrize("era", OLDEST_AND_NEWEST, ids=lambda era: era.name)

@@ -97,6 +97,10 @@ class PartitionControls:
         ends = await asyncio.gather(*map(self.log_end, wanted))
         return {each: max(0, end - self.position(each)) for each, end in zip(wanted, ends, strict=True)}
 
+    def known_end(self, partition: TopicPartition) -> int | None:
+        """Return the end of the log, if a broker has confirmed it in the last seconds; None: ask `log_end`."""
+        return self._pool.known_end(partition)
+
     async def log_end(self, partition: TopicPartition) -> int:
         """Return the end of the log, open transactions included. Raises as `end_offsets`."""
         return await self._pool.log_end(partition)

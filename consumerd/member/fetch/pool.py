@@ -52,6 +52,10 @@ class FetchBrokers(Protocol):
         """
         ...
 
+    def known_end(self, partition: TopicPartition) -> int | None:
+        """Return the end of the log, open transactions included, if it is known without asking; None otherwise."""
+        ...
+
     async def log_end(self, partition: TopicPartition) -> int:
         """Ask the broker for the end of the log, which includes open transactions. Raises as `list_offsets`."""
         ...
@@ -75,6 +79,7 @@ class FetchPool:
         self.counters = brokers.services.counters
         self.list_offsets = brokers.list_offsets
         self.log_end = brokers.log_end
+        self.known_end = brokers.known_end
         self._brokers = brokers
         self._group: asyncio.TaskGroup | None = None
         self._entries: dict[TopicPartition, _Entry] = {}

@@ -1,10 +1,11 @@
 """The lag of the owned partitions.
 
 Strategy: ends are requested from the brokers now and then, a few at a time, and kept; the lag of any moment is the kept
-end less the position of that moment. Where the last request for an end failed, the lag is unknown until one succeeds: a
-former end would hide that the log grows. Partitions that failed before are asked last, and those that are not asked in
-time keep what is known of them, so that a broker that does not answer hides no other one. Messages behind an open
-transaction are lag, too, although `read_committed` holds them back: how many these are is kept beside it.
+end less the position of that moment. Those that fetches of idle partitions have just confirmed are not requested. Where
+the last request for an end failed, the lag is unknown until one succeeds: a former end would hide that the log grows.
+Partitions that failed before are asked last, and those that are not asked in time keep what is known of them, so that a
+broker that does not answer hides no other one. Messages behind an open transaction are lag, too, although
+`read_committed` holds them back: how many these are is kept beside it.
 
 The lag in seconds is the age of the next message, by its timestamp. Where it has none (before 0.10), or was not fetched
 yet, it came after the log was last seen to end before it; what is older than the first look cannot be dated.
@@ -109,6 +110,11 @@ class LagWatch:
         controls, committed_only = member.controls, member.settings.fetch.read_committed
         failures: list[ConsumerdError] = []
 
+        def note(partition: TopicPartition, end: int, readable: int) -> None:
+            ends[partition] = _Ends(end, readable)
+            times = self._end_times.setdefault(partition, _EndTimes())
+            times.note(end, self._clock.monotonic(), positions[partition])
+
         async def ask(partition: TopicPartition) -> None:
             async with limit:
                 asked.add(partition)
@@ -116,16 +122,17 @@ class LagWatch:
                     end = readable = await controls.log_end(partition)
                     if committed_only:
                         readable = (await controls.end_offsets(partition))[partition]
-                    ends[partition] = _Ends(end, readable)
-                    times = self._end_times.setdefault(partition, _EndTimes())
-                    times.note(end, self._clock.monotonic(), positions[partition])
+                    note(partition, end, readable)
                 except ConsumerdError as error:
                     failures.append(error)
 
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE), asyncio.TaskGroup() as group:
                 for partition in wanted:
-                    group.create_task(ask(partition))
+                    if (known := controls.known_end(partition)) is None:
+                        group.create_task(ask(partition))
+                    else:
+                        note(partition, known, known)
         failed = [each for each in wanted if each not in ends and (each in asked or each in before)]
         self._end_times = {each: times for each, times in self._end_times.items() if each in positions}
         kept = {each: self._ends[each] for each in wanted if each not in asked and each in self._ends}

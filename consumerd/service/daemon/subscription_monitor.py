@@ -56,7 +56,7 @@ class SubscriptionMonitor:
         self.lag = LagWatch(clock)
         self.health = Health(clock, hung_after=config.health.hung_after, counts=self.handler_counts, lag=self.lag)
         #: The partitions that were ours when the session was seen to hold the last time.
-        self._held: frozenset[TopicPartition] = frozenset()
+        self._held: list[TopicPartition] = []
         self._before = Point(clock.monotonic(), 0, 0, None)
 
     def watch(self, member: RunningMember[Any], read_group: ReadGroup | None = None) -> None:
@@ -80,7 +80,7 @@ class SubscriptionMonitor:
         self.health.look()
         member = self.member
         if member is not None and member.in_session:
-            self._held = frozenset(member.assigned)
+            self._held = member.assigned
 
     def lags(self, member: RunningMember[Any]) -> dict[TopicPartition, Lag | None]:
         """The lag of each partition that is this member's to know; None where it is unknown.

@@ -247,6 +247,9 @@ class V07Brokers:
         """Ask the broker for offsets; see `OffsetLookups`."""
         return await self._lookups.list_offsets(partition, time, max_number)
 
+    def known_end(self, partition: TopicPartition) -> None:
+        """Return None: a response does not say where a log ends."""
+
     async def log_end(self, partition: TopicPartition) -> int:
         """Ask the broker for the end of the log. Raises BrokerError, FrameError."""
         if not (offsets := await self.list_offsets(partition, LATEST)):

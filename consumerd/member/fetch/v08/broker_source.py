@@ -49,6 +49,7 @@ class BrokerSource:
         self.wait_out_quota = self._exchange.wait_out_quota
         self.poll = self._polls.poll
         self.hurry = self._polls.hurry
+        self.confirms = self._polls.confirms
 
     async def fetch(self, request: PartitionRequest) -> FetchedPartition | None:
         """Fetch the messages that there are now; None because of a quota. Raises BrokerError, WireError."""

@@ -89,6 +89,8 @@ class V08Source:
         self._settings = brokers.services.settings
         #: The last response was empty although there was something to read.
         self._passed_over = False
+        #: Whether the last response had the end of the log in it, or before it.
+        self._at_end = False
         #: The state of leader and topic in which the position was compared.
         self._compared: _Leadership | None = None
         #: The request that is polled, and where.
@@ -159,6 +161,14 @@ class V08Source:
         finally:
             self._polled = None
 
+    @property
+    def known_end(self) -> int | None:
+        """The end of the log, as a poll has lately confirmed it; None where that has to be asked for."""
+        if self._polled is None or not self._at_end or self._settings.read_committed:
+            return None
+        source, request = self._polled
+        return request.fetch.offset if source.confirms(request) else None
+
     async def compare(self, offset: int, log: LogId) -> tuple[LogId, LogChange | None]:
         """Compare the topic's identity, and the end of the position's leader epoch in the leader's log."""
         brokers, partition = self._brokers, self._partition
@@ -185,6 +195,7 @@ class V08Source:
         """Wait at the end of the log. If the response was full of other partitions, ask again at once, one time."""
         self._brokers.services.counters.denied.discard(self._partition)
         self._sound = True
+        self._at_end = 0 <= response.readable_end <= offset
         if outcome is FetchOutcome.EMPTY:
             self.idle = self._passed_over or response.readable_end <= offset
             self._passed_over = not self.idle
@@ -350,6 +361,11 @@ class V08Brokers:
         `max_number` starts of segments, newest first. Empty where there is none. Raises BrokerError, FrameError.
         """
         return await self._listed(partition, time, max_number, read_committed=self.services.settings.read_committed)
+
+    def known_end(self, partition: TopicPartition) -> int | None:
+        """Return the end of the log of an idle partition, if its leader has lately confirmed it."""
+        source = self._fetched.get(partition)
+        return None if source is None else source.known_end
 
     async def log_end(self, partition: TopicPartition) -> int:
         """Ask the leader for the high watermark. Raises as `list_offsets`."""

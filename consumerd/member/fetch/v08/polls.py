@@ -19,6 +19,7 @@ partition alone: each gets its share.
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Final
 
 from consumerd.base.errors import BrokerError
@@ -49,6 +50,8 @@ _BOUNDED_SINCE: Final = 3
 _TURNS: Final = 4
 #: Seconds between looks at whether the metadata of what waits are old or stale.
 _REVIEW: Final = 5.0
+#: Seconds after a response for which the ends that it confirmed are known.
+_KNOWN_FOR: Final = 10.0
 #: The answer for a partition that the broker left out because there is nothing new.
 _NOTHING: Final = FetchedPartition(0, b"", UNKNOWN, ())
 
@@ -78,6 +81,8 @@ class Polls:
         self._newcomers: dict[Place, PartitionRequest] = {}
         self._came = asyncio.Event()
         self._under_way = False
+        #: When a poll was answered last with all that is new.
+        self._answered_at = -math.inf
         #: Those that the next response answers, even if there is nothing new.
         self._hurried: dict[Place, PartitionRequest] = {}
         #: The metadata by which all that waits may wait, and when their age was looked at.
@@ -99,6 +104,11 @@ class Polls:
         """Let the response under way answer, even if it has nothing new of the partition."""
         if self._waiting.get(request.place) is request:
             self._hurried[request.place] = request
+
+    def confirms(self, request: PartitionRequest) -> bool:
+        """Whether the broker has confirmed lately that there is nothing from the offset of a request on."""
+        waits = self._waiting.get(request.place) is request
+        return waits and self._clock.monotonic() - self._answered_at <= self._wait + _KNOWN_FOR
 
     def _add(self, request: PartitionRequest) -> None:
         place = request.place
@@ -168,6 +178,9 @@ class Polls:
                 return True  # a new session begins at once
             if request.full:
                 self._exchange.require_all(fetched, self._named(), channel)
+            taken = sum(len(part.data) for part in fetched.partitions.values())
+            if not fetched.throttled and 2 * taken <= min(self._size, self._most):  # else some may have been left out
+                self._answered_at = self._clock.monotonic()
             return self._hand_out(fetched, self._find)
         except (BrokerError, WireError) as error:
             self._session.lost()

@@ -75,6 +75,9 @@ class Brokers:
         self.asked.append((partition, time, max_number))
         return (120, 60)[:max_number] if time == LATEST else ()
 
+    def known_end(self, partition: TopicPartition) -> int | None:
+        return self.log_ends.get(partition)
+
     async def log_end(self, partition: TopicPartition) -> int:
         return self.log_ends.get(partition, 120)
 

@@ -113,6 +113,9 @@ class Pool:
             return (self.ends.pop(0),)
         return ({EARLIEST: 100, LATEST: 200}[time],)
 
+    def known_end(self, partition: TopicPartition) -> None:
+        return None
+
     async def log_end(self, partition: TopicPartition) -> int:
         raise NotImplementedError
 

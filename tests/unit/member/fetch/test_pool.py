@@ -84,6 +84,9 @@ class Brokers(FetchingInMemory):
     async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:
         return (time,)
 
+    def known_end(self, partition: TopicPartition) -> int:
+        return 76
+
     async def log_end(self, partition: TopicPartition) -> int:
         return 77
 
@@ -129,7 +132,7 @@ async def test_starts_what_was_added_before_and_after_it_runs(brokers: Brokers) 
     assert source.asked[0] == (5, LOG)
     assert pool.position(P) == 5 + len(MESSAGE)
     assert pool.counters is brokers.counters
-    assert (await pool.list_offsets(P, LATEST), await pool.log_end(P)) == ((LATEST,), 77)
+    assert (await pool.list_offsets(P, LATEST), await pool.log_end(P), pool.known_end(P)) == ((LATEST,), 77, 76)
     with pytest.raises(ValueError, match="t/0-0 is already being fetched"):
         pool.add(P, 9, brokers.lane)
     await pool.remove(P)

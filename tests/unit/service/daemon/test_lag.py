@@ -31,6 +31,11 @@ class Controls:
     def __init__(self, ends: Mapping[TopicPartition, int], readable: Mapping[TopicPartition, int]) -> None:
         self.ends = dict(ends)
         self.readable = readable
+        #: Ends that need not be asked for.
+        self.known: dict[TopicPartition, int] = {}
+
+    def known_end(self, partition: TopicPartition) -> int | None:
+        return self.known.get(partition)
 
     async def log_end(self, partition: TopicPartition) -> int:
         if partition not in self.ends:
@@ -67,6 +72,17 @@ async def test_nothing_is_held_back_where_everything_is_read() -> None:
     controls = Controls({T0: 25, T1: 30}, {})
     await watch.look(member(controls, read_committed=False))
     assert watch.of(view(T0, 20), None) == Lag(5, None, 0.0)
+
+
+@pytest.mark.asyncio
+async def test_ends_that_are_known_are_not_asked_for() -> None:
+    watch = LagWatch(FakeClock())
+    controls = Controls({T1: 30}, {})
+    controls.known[T0] = 12
+    await watch.look(member(controls, read_committed=False))
+    assert watch.failing(0.0) == []
+    assert watch.of(view(T0, 10), None) == Lag(2, None, 0.0)
+    assert watch.of(view(T1, 10), None) == Lag(20, None, 0.0)
 
 
 @pytest.mark.asyncio

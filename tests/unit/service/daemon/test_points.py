@@ -51,6 +51,9 @@ class Member:
     def brokers(self) -> int:
         return self.registered
 
+    def known_end(self, partition: TopicPartition) -> None:
+        return None
+
     async def log_end(self, partition: TopicPartition) -> int:
         if partition not in self.ends:
             raise BrokerError("no answer")

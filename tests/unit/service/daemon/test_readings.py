@@ -63,6 +63,9 @@ class Member:
     def brokers(self) -> int:
         return self.registered
 
+    def known_end(self, partition: TopicPartition) -> None:
+        return None
+
     async def log_end(self, partition: TopicPartition) -> int:
         if partition in self.silent:
             raise BrokerError("no answer")

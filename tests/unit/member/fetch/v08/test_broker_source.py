@@ -503,6 +503,36 @@ async def test_pauses_after_an_empty_answer_that_came_early(broker: MemoryBroker
         await asyncio.wait([task])
 
 
+@pytest.mark.parametrize("how", ["soon", "throttled", "full", "late"])
+async def test_response_confirms_for_some_time_that_there_is_nothing_else(how: str) -> None:
+    class OnlyOne(MemoryBroker):
+        async def call(self, *arguments: Any, **options: Any) -> dict[str, Any]:
+            answer = await super().call(*arguments, **options)
+            for topic in answer["responses"]:
+                topic["partition_responses"][0]["record_set"] = b""
+            return answer
+
+    clock, counters, broker = FakeClock(), FetchCounters(), OnlyOne()
+    broker.over_quota = 1000 * (how == "throttled")
+    broker.data = b"x" * (513 if how == "full" else 512)
+    gates = broker.gates = [asyncio.Event() for _ in range(2)]
+    async with running(broker, FetchSettings(max_answer_bytes=1024), counters, clock) as source:
+        stays, taken = request(0, 1 << 20), request(1, 1 << 20)
+        stays.stays = taken.stays = lambda: True
+        tasks = [asyncio.create_task(source.poll(each)) for each in (stays, taken)]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not source.confirms(stays)  # nothing is answered
+        gates[0].set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        clock.now += 10.5 + (how == "late")
+        assert source.confirms(stays) is (how == "soon")
+        assert not source.confirms(taken)
+        for task in tasks:
+            task.cancel()
+
+
 async def test_hurried_request_of_a_former_fetcher_does_not_affect_the_present_one(broker: MemoryBroker) -> None:
     broker.data = b""
     async with running(broker, FetchSettings(max_wait=0.01)) as source:
