@@ -124,11 +124,12 @@ class MessageHandler(Handler):
         ):
             raise TypeError(f"@message_handler requires a `def` or `async def` of one message, not {function!r}")
         self._function = function
+        self._awaited = inspect.iscoroutinefunction(function)
         functools.update_wrapper(self, function)
 
     async def handle(self, batch: Batch) -> None:
         """Call the function with each message, in order, and mark every one that it returned from."""
-        await _one_by_one(self._function, batch)
+        await _one_by_one(self._function, self._awaited, batch)
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the function itself, as in tests of it."""
@@ -142,18 +143,17 @@ class MessageHandler(Handler):
         """Bind a method called `handle`: an instance gets the batch form, so that the instance is a handler."""
         if instance is None:
             return self
-        return functools.partial(_one_by_one, MethodType(self._function, instance))
+        return functools.partial(_one_by_one, MethodType(self._function, instance), self._awaited)
 
 
-async def _one_by_one(function: Callable[[Message], Any], batch: Batch) -> None:
-    """Call `function` with each message that is not marked yet, and mark it.
+async def _one_by_one(function: Callable[[Message], Any], awaited: bool, batch: Batch) -> None:
+    """Call `function` with each message that is not marked yet, and mark it. `awaited`: it is an `async def`.
 
     The function may never wait for anything, and a batch may have millions of messages, so others have a turn now and
     then. Where a message takes long, the clock is read after each one.
     """
     done = batch.handled
     batch.mark(done)
-    awaited = inspect.iscoroutinefunction(function)
     lazily = type(batch) is Batch
     turn = looked = time.monotonic()
     together = 1

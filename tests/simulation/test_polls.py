@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.member.fetch import ByteBudget, FetchPool, FetchSettings, Lane
-from consumerd.member.fetch.v08.brokers import V08Brokers
+from consumerd.member.fetch.response import FetchOutcome
+from consumerd.member.fetch.v08.brokers import V08Brokers, V08Source
 from consumerd.member.fetch.v08.exchange import Exchange, answer_of
 from consumerd.member.fetch.v08.polls import NEWCOMER_WAIT, Polls
 from consumerd.net import connect
@@ -725,6 +726,28 @@ def test_memory_is_released_whatever_ends_a_fetch(reading: Callable[..., Reading
         assert [lane.budget.used for lane in read.lanes] == [0] * 8
 
     reading(era, poll_bytes=400, size=1000).play(scene)
+
+
+def test_handler_has_the_message_before_its_fetcher_continues(
+    reading: Callable[..., Reading], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, classified, seen = reading(), V08Source.classified, list[int]()
+
+    def noted(self: V08Source, outcome: FetchOutcome, response: Any, offset: int) -> None:
+        if outcome is FetchOutcome.PROGRESS:
+            seen.append(len(read.delays))
+        classified(self, outcome, response, offset)
+
+    async def scene(read: Reading) -> None:
+        await asyncio.sleep(1.0)
+        for _ in range(3):
+            read.append(0)
+            await read.all_read()
+            await asyncio.sleep(0.1)
+
+    monkeypatch.setattr(V08Source, "classified", noted)
+    read.play(scene)
+    assert seen == [1, 2, 3]
 
 
 def test_handler_has_the_message_before_the_next_poll_is_sent(

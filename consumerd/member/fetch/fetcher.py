@@ -17,6 +17,7 @@ they end.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import structlog
@@ -230,6 +231,8 @@ class Fetcher:
                 await self._back_off("fetch_refused", "the broker reports a diverging log, and an epoch that agrees")
             return
         fetched = await self._decode(response)
+        if len(fetched):
+            await asyncio.sleep(0)  # the handler has the messages before this fetcher continues
         if response.readable_end >= 0 and self.log.topic_id is not None:
             self._end = response.readable_end
         settings = self._settings
