@@ -106,29 +106,24 @@ __all__ = [
     "open_producer",
 ]
 
+#: Module -> the names that it defines.
 _ROOMS = {
-    "consumerd.net.client": ("Plain", "Scram"),
-    "consumerd.base.errors": ("ConsumerdError",),
-    "consumerd.handlers": ("Batch", "Identity", "KeyedMessage", "Message"),
-    "consumerd.base.partition": ("TopicPartition",),
-    "consumerd.producer": (
-        "AsyncProducer",
-        "CallbackHandler",
-        "ClusterProducer",
-        "Encoder",
-        "EventHandler",
-        "Partitioner",
-        "Producer",
-        "ProducerConfig",
-        "ProducerData",
-        "ProducerSettings",
-        "QueueSettings",
-        "V08ProducerSettings",
-        "open_producer",
+    "consumerd.net.client": "Plain Scram",
+    "consumerd.member.consumer": (
+        "BatchStream ConnectorStateError ConsumerConfig ConsumerConnector ConsumerTimeoutError FetchRefusedError "
+        "FetchResult InvalidFetchSizeError InvalidMessageError ListenerFailedError MessageStream NotAssignedError "
+        "OffsetOutOfRangeError RebalanceListener SimpleConsumer UnknownRefusalError WrongPartitionError"
     ),
-    "consumerd.wire.registry": ("Blacklist", "TopicFilter", "Whitelist"),
-    "consumerd.wire.v07": ("EARLIEST", "LATEST", "FetchRequest", "MessageBatch"),
-    "consumerd.net.zk": ("DigestMd5",),
+    "consumerd.base.errors": "ConsumerdError",
+    "consumerd.handlers": "Batch Identity KeyedMessage Message",
+    "consumerd.base.partition": "TopicPartition",
+    "consumerd.producer": (
+        "AsyncProducer CallbackHandler ClusterProducer Encoder EventHandler Partitioner Producer ProducerConfig "
+        "ProducerData ProducerSettings QueueSettings V08ProducerSettings open_producer"
+    ),
+    "consumerd.wire.registry": "Blacklist TopicFilter Whitelist",
+    "consumerd.wire.v07": "EARLIEST LATEST FetchRequest MessageBatch",
+    "consumerd.net.zk": "DigestMd5",
 }
 
 
@@ -142,11 +137,11 @@ if not TYPE_CHECKING:  # so that type checkers report names that do not exist
                 stacklevel=2,
             )
             return import_module("consumerd.producer").V08ProducerSettings
-        if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        room = next((room for room, names in _ROOMS.items() if name in names), "consumerd.member.consumer")
-        value = globals()[name] = getattr(import_module(room), name)
-        return value
+        for room, names in _ROOMS.items():
+            if name in names.split():
+                value = globals()[name] = getattr(import_module(room), name)
+                return value
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
         return [*globals(), *__all__]

@@ -8,21 +8,29 @@ read the imports of such a package from its `if TYPE_CHECKING:` block; `tests/un
 from __future__ import annotations
 
 import sys
+import warnings
 from importlib import import_module
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
+def lazy_names(
+    package: str, modules: Mapping[str, str], deprecated: Mapping[str, str] = MappingProxyType({})
+) -> Callable[[str], object]:
     """Return the `__getattr__` of `package`: module -> the names that it defines, with spaces between them.
 
-    It raises AttributeError for any other name.
+    It warns of `deprecated` names (old -> new), and raises AttributeError for any other name.
     """
     module_of = {name: module for module, names in modules.items() for name in names.split()}
 
     def get(name: str) -> object:
+        if name in deprecated:
+            new = deprecated[name]
+            warnings.warn(f"{package}.{name} is deprecated: use {package}.{new}.", DeprecationWarning, stacklevel=2)
+            return getattr(sys.modules[package], new)
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(import_module(module_of[name]), name)

@@ -98,8 +98,9 @@ def assign_shares(
 
 
 class CoordinatedMember:
-    """One member of one group. Not reentrant. It is the `Membership` of `consumerd.member.offsets.KafkaOffsetStore`,
-    too.
+    """One member of one group. Not reentrant.
+
+    It is the `Membership` of `consumerd.member.offsets.KafkaOffsetStore`, too.
     """
 
     def __init__(self, subscription: Subscription, settings: CoordinationSettings) -> None:

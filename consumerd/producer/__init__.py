@@ -15,9 +15,9 @@ Easy to miss:
   failures has one batch in flight (`forward.feed`).
 """
 
-import warnings
 from typing import TYPE_CHECKING
 
+from consumerd.base.lazy import lazy_names
 from consumerd.producer.cluster import ClusterProducer
 from consumerd.producer.config import ProducerConfig
 from consumerd.producer.encoders import DefaultEncoder, Encoder
@@ -96,16 +96,7 @@ __all__ = [
     "open_producer",
 ]
 
-_DEPRECATED = {"LogicalProducer": V08Producer, "LogicalProducerSettings": V08ProducerSettings}
-
-
 if not TYPE_CHECKING:  # type checkers shall complain about names that do not exist
-
-    def __getattr__(name: str) -> object:
-        if name not in _DEPRECATED:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        new = _DEPRECATED[name]
-        warnings.warn(
-            f"{__name__}.{name} is deprecated: use {__name__}.{new.__name__}.", DeprecationWarning, stacklevel=2
-        )
-        return new
+    __getattr__ = lazy_names(
+        __name__, {}, {"LogicalProducer": "V08Producer", "LogicalProducerSettings": "V08ProducerSettings"}
+    )

@@ -51,32 +51,21 @@ __all__ = [
     "Revocation",
 ]
 
+#: Module -> the names that it defines.
 _ROOMS = {
-    "consumerd.testing.brokers": ("LoopbackBroker",),
-    "consumerd.testing.clock": ("FakeClock",),
-    "consumerd.testing.errors": (
-        "ContractError",
-        "HarnessError",
-    ),
-    "consumerd.testing.fault_proxy": ("Direction",),
-    "consumerd.testing.group": ("MemoryGroup",),
-    "consumerd.testing.handover": ("Handover",),
-    "consumerd.testing.harness": ("HandlerHarness",),
-    "consumerd.testing.loop": ("LoopThread",),
-    "consumerd.testing.member": ("MemoryMember",),
-    "consumerd.testing.plugin": (
-        "BrokerFactory",
-        "HandlerFactory",
-        "ProxyFactory",
-        "CoroutineRunner",
-    ),
-    "consumerd.testing.proxy": ("LoopbackProxy",),
-    "consumerd.testing.records": (
-        "Attempt",
-        "DeliveredBatch",
-        "Revocation",
-    ),
-    "consumerd.wire.compression": ("Codec",),
+    "consumerd.testing.brokers": "LoopbackBroker",
+    "consumerd.testing.clock": "FakeClock",
+    "consumerd.testing.errors": "ContractError HarnessError",
+    "consumerd.testing.fault_proxy": "Direction",
+    "consumerd.testing.group": "MemoryGroup",
+    "consumerd.testing.handover": "Handover",
+    "consumerd.testing.harness": "HandlerHarness",
+    "consumerd.testing.loop": "LoopThread",
+    "consumerd.testing.member": "MemoryMember",
+    "consumerd.testing.plugin": "BrokerFactory CoroutineRunner HandlerFactory ProxyFactory",
+    "consumerd.testing.proxy": "LoopbackProxy",
+    "consumerd.testing.records": "Attempt DeliveredBatch Revocation",
+    "consumerd.wire.compression": "Codec",
 }
 
 #: Former names, which are still found.
@@ -93,7 +82,7 @@ if not TYPE_CHECKING:  # type checkers shall complain about names that do not ex
             )
             name = present
         for room, names in _ROOMS.items():
-            if name in names:
+            if name in names.split():
                 return getattr(import_module(room), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

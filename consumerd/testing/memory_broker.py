@@ -1,4 +1,4 @@
-"""A 0.7 broker in memory, behind the port `consumerd.net.Connector`: for simulations and tests, never for service.
+"""A 0.7 broker in memory, behind the port `consumerd.net.Connector`, for simulations and tests.
 
     broker = MemoryBroker()
     broker.append("events", 0, b"one", b"two")
