@@ -67,7 +67,8 @@ def test_unused_plugin_starts_nothing(project: Callable[..., pytest.RunResult]) 
         def test_nothing(pytestconfig):
             assert pytestconfig.pluginmanager.hasplugin("consumerd")
             ours = {name for name in sys.modules if name.partition(".")[0] == "consumerd"}
-            assert ours == {"consumerd", "consumerd.testing", "consumerd.testing.plugin", "consumerd.base", "consumerd.base.version"}
+            testing, base = ("consumerd.testing", "consumerd.testing.plugin"), ("consumerd.base", "consumerd.base.version")
+            assert ours == {"consumerd", *testing, *base}
             heavy = {"aiozk", "isal", "pydantic", "pyspark", "snappy", "structlog", "uvloop"}
             assert not heavy & set(sys.modules)
             assert threading.active_count() == 1
