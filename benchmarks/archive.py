@@ -24,18 +24,12 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import surroundings
 from benchmarks.decode import payloads, v07_set
 from benchmarks.race import OURS, Measurement, compared, laps, rates, show
-from consumerd.storage.archives import (
-    ArchiveExport,
-    ExportCompression,
-    ExportFormat,
-    ExportOptions,
-    NoProgress,
-    SegmentSource,
-    StopFlag,
-    VerifyOptions,
-    find_sources,
-    verify,
-)
+from consumerd.storage.archives.export import ArchiveExport
+from consumerd.storage.archives.options import ExportCompression, ExportFormat, ExportOptions
+from consumerd.storage.archives.pool import StopFlag
+from consumerd.storage.archives.progress import NoProgress
+from consumerd.storage.archives.sources import SegmentSource, find_sources
+from consumerd.storage.archives.verify import VerifyOptions, verify
 from consumerd.wire.v07 import Codec, decode_batch
 
 if TYPE_CHECKING:

@@ -38,7 +38,8 @@ from benchmarks import surroundings
 from benchmarks.race import OURS, Measurement, compared, show
 from consumerd.base.clock import SystemClock
 from consumerd.service.daemon.logs import configure_logs
-from consumerd.storage.broker import Broker, BrokerConfig
+from consumerd.storage.broker.config import BrokerConfig
+from consumerd.storage.broker.server import Broker
 from consumerd.wire.v07 import (
     FetchRequest,
     MultiFetchRequest,

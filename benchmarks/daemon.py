@@ -32,10 +32,10 @@ from benchmarks.jvm import JafkaCounter, jafka_is_there
 from benchmarks.race import OURS, Measurement, compared, quiet, show
 from consumerd.base.clock import SystemClock
 from consumerd.base.partition import TopicPartition
-from consumerd.demo import ZooKeeperServer
 from consumerd.demo.processes import BrokerProcess, DaemonProcess
+from consumerd.demo.zookeeper import ZooKeeperServer
 from consumerd.net.zk import NoNode, Session
-from consumerd.wire.registry import offset_path
+from consumerd.wire.registry.paths import offset_path
 from consumerd.wire.v07 import Codec, encode_message_set
 
 NAME = "daemon"

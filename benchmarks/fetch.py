@@ -27,13 +27,18 @@ import uvloop
 
 from benchmarks import surroundings
 from benchmarks.race import Measurement, compared, quiet, show
+from consumerd.base.budget import ByteBudget
 from consumerd.base.clock import SystemClock
 from consumerd.base.partition import TopicPartition
 from consumerd.base.settings.processing import FetchSection
-from consumerd.member.fetch import ByteBudget, FetchPool, FetchSettings, Lane, V07Brokers
-from consumerd.net import connect
+from consumerd.member.fetch.lane import Lane
+from consumerd.member.fetch.pool import FetchPool
+from consumerd.member.fetch.settings import FetchSettings
+from consumerd.member.fetch.v07.brokers import V07Brokers
+from consumerd.net.connect import connect
 from consumerd.service.daemon.memory import tune_malloc
-from consumerd.storage.broker import Broker, BrokerConfig
+from consumerd.storage.broker.config import BrokerConfig
+from consumerd.storage.broker.server import Broker
 from consumerd.wire.v07 import FetchRequest, decode_batch, encode_message_set
 
 if TYPE_CHECKING:

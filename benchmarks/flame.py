@@ -18,8 +18,8 @@ from pathlib import Path
 
 from benchmarks.daemon import COMMIT, PARTITIONS, write_logs
 from benchmarks.race import quiet
-from consumerd.demo import ZooKeeperServer
 from consumerd.demo.processes import BrokerProcess, DaemonProcess
+from consumerd.demo.zookeeper import ZooKeeperServer
 
 TOPIC = "plain"
 HANDLERS = {"null": "null", "messages": "benchmarks.taking:each"}

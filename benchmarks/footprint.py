@@ -34,10 +34,11 @@ import structlog
 from benchmarks.group_stage.feed import Feed
 from benchmarks.race import Measurement, table
 from consumerd.base.clock import SystemClock
-from consumerd.demo import ZooKeeperServer
 from consumerd.demo.processes import DaemonProcess
+from consumerd.demo.zookeeper import ZooKeeperServer
 from consumerd.net.zk import Session
-from consumerd.storage.broker import Broker, BrokerConfig
+from consumerd.storage.broker.config import BrokerConfig
+from consumerd.storage.broker.server import Broker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -42,7 +42,7 @@ from benchmarks.kafka_job import Job, Result
 from benchmarks.race import Measurement, compared, show
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError
-from consumerd.demo import MissingRuntimeError, find_java
+from consumerd.base.java import MissingRuntimeError, find_java
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.wire.v07 import LATEST
 from consumerd.wire.v08.apis import DELETE_TOPICS, LIST_OFFSETS, PRODUCE
@@ -52,7 +52,7 @@ from tests.support.kafka import RELEASES, KafkaBroker
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.cluster import ClusterClient
     from consumerd.wire.v08.message_types import (
         DeleteTopicsRequest,
         ListOffsetsRequest,

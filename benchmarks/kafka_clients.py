@@ -30,14 +30,18 @@ from benchmarks.decode import payloads
 from benchmarks.kafka_job import Job, Result
 from consumerd.base.clock import SystemClock
 from consumerd.base.partition import TopicPartition
-from consumerd.member.consumer import ClusterBackend, ConsumerSettings, FixedConsumer
-from consumerd.member.fetch import FetchSettings
+from consumerd.member.consumer.backends_v08 import ClusterBackend
+from consumerd.member.consumer.fixed import FixedConsumer
+from consumerd.member.consumer.settings import ConsumerSettings
+from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.offsets.choice import OffsetSettings
-from consumerd.net import connect
-from consumerd.net.client import ChannelOpener, ClientSettings, ClusterClient
+from consumerd.net.client.cluster import ClusterClient
+from consumerd.net.client.opening import ChannelOpener
+from consumerd.net.client.settings import ClientSettings
+from consumerd.net.connect import connect
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
-from consumerd.wire.registry import StaticSubscription
+from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.v08.records import RecordCodec
 
 if TYPE_CHECKING:

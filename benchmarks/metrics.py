@@ -22,6 +22,7 @@ from typing import Any, cast
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 from benchmarks.race import Measurement, compared, show
+from consumerd.base.budget import ByteBudget
 from consumerd.base.clock import SystemClock
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, RetryPolicy, retrying
@@ -31,9 +32,9 @@ from consumerd.member.consumer.partition_work import PartitionWork
 from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.member.consumer.sinks import PlainHandler
 from consumerd.member.consumer.stats import ConsumerStats
-from consumerd.member.fetch import ByteBudget, Lane
+from consumerd.member.fetch.lane import Lane
 from consumerd.service.daemon.tracing import TracedHandler
-from consumerd.wire.registry import StaticSubscription
+from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.v07 import decode_batch, encode_message_set
 
 NAME = "metrics"

@@ -36,7 +36,7 @@ from benchmarks.jvm import JafkaSender, jafka_is_there
 from benchmarks.race import Measurement, compared, quiet, show
 from consumerd.base.clock import SystemClock
 from consumerd.demo.processes import BrokerProcess
-from consumerd.net import connect
+from consumerd.net.connect import connect
 from consumerd.producer import AsyncProducer, Producer, ProducerSettings, QueueSettings, StaticRouter
 from consumerd.wire.compression import Codec
 from consumerd.wire.v07 import ProduceRequest, encode_message_set

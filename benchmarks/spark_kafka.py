@@ -26,7 +26,7 @@ from benchmarks.kafka_clients import cluster
 from benchmarks.kafka_job import Job
 from benchmarks.race import Measurement, compared, laps, quiet, rates, show_if_possible
 from benchmarks.spark import SESSION, summed
-from consumerd.demo import find_java
+from consumerd.base.java import find_java
 from consumerd.spark.session import build_session
 from consumerd.spark.source import register
 from tests.support.kafka import RELEASES, KafkaBroker

@@ -44,12 +44,15 @@ from benchmarks.latency_clients import REPORT, message
 from benchmarks.race import OURS, Measurement, compared, show_if_possible
 from benchmarks.waiting import KafkaStage, add_options, client_command, handler, subjects
 from consumerd.base.clock import SystemClock
-from consumerd.demo import ZooKeeperServer, find_java
+from consumerd.base.java import find_java
 from consumerd.demo.children import Child
 from consumerd.demo.ports import free_port
 from consumerd.demo.processes import clean_environment, format_toml, parse_event
-from consumerd.net import connect
-from consumerd.net.client import ChannelOpener, ClientSettings, ClusterClient
+from consumerd.demo.zookeeper import ZooKeeperServer
+from consumerd.net.client.cluster import ClusterClient
+from consumerd.net.client.opening import ChannelOpener
+from consumerd.net.client.settings import ClientSettings
+from consumerd.net.connect import connect
 from consumerd.net.zk import Session
 from tests.support.jafka import java_command
 from tests.support.jafka_clients import compile_java

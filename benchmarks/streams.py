@@ -30,11 +30,12 @@ from benchmarks.race import Measurement, compared, quiet, show
 from consumerd import ConsumerConfig, ConsumerConnector
 from consumerd.base.clock import SystemClock
 from consumerd.handlers import Batch, Handler, Message, message_handler
-from consumerd.member.consumer import GroupConsumer, V07Backend
-from consumerd.net import connect
+from consumerd.member.consumer.backends import V07Backend
+from consumerd.member.consumer.consumer import GroupConsumer
+from consumerd.net.connect import connect
 from consumerd.service.daemon.memory import tune_malloc
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
-from consumerd.wire.registry import StaticSubscription
+from consumerd.wire.registry.subscription import StaticSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

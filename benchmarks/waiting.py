@@ -27,11 +27,14 @@ from benchmarks.jvm import jafka_is_there, latency_consumer
 from benchmarks.latency_clients import REPORT, message
 from benchmarks.race import OURS
 from consumerd.base.clock import SystemClock
-from consumerd.demo import ZooKeeperServer, find_java
+from consumerd.base.java import find_java
 from consumerd.demo.children import Child
 from consumerd.demo.processes import clean_environment, format_toml
-from consumerd.net import connect
-from consumerd.net.client import ChannelOpener, ClientSettings, ClusterClient
+from consumerd.demo.zookeeper import ZooKeeperServer
+from consumerd.net.client.cluster import ClusterClient
+from consumerd.net.client.opening import ChannelOpener
+from consumerd.net.client.settings import ClientSettings
+from consumerd.net.connect import connect
 from consumerd.operate.admin.v08.topic_plan import TopicPlan
 from consumerd.operate.admin.v08.topic_requests import create_topic
 from consumerd.wire.v07 import MultiProduceRequest, ProduceRequest, encode_message_set

@@ -26,7 +26,7 @@ from kazoo.client import KazooClient
 from benchmarks.race import OURS, Measurement, compared, laps, quiet, rates, show
 from consumerd.base.clock import SystemClock
 from consumerd.base.ports import Check, SetData
-from consumerd.demo import ZooKeeperServer
+from consumerd.demo.zookeeper import ZooKeeperServer
 from consumerd.net.zk import Session
 
 if TYPE_CHECKING:

@@ -16,45 +16,44 @@ from consumerd.base.version import __version__
 if TYPE_CHECKING:
     from consumerd.base.errors import ConsumerdError
     from consumerd.base.partition import TopicPartition
-    from consumerd.handlers import Batch, Identity, KeyedMessage, Message
-    from consumerd.member.consumer import (
-        BatchStream,
+    from consumerd.handlers.messages import Batch, Identity, KeyedMessage, Message
+    from consumerd.member.consumer.config import ConsumerConfig
+    from consumerd.member.consumer.connector import ConsumerConnector
+    from consumerd.member.consumer.errors import (
         ConnectorStateError,
-        ConsumerConfig,
-        ConsumerConnector,
         ConsumerTimeoutError,
+        ListenerFailedError,
+        NotAssignedError,
+    )
+    from consumerd.member.consumer.listeners import RebalanceListener
+    from consumerd.member.consumer.simple import (
         FetchRefusedError,
         FetchResult,
         InvalidFetchSizeError,
         InvalidMessageError,
-        ListenerFailedError,
-        MessageStream,
-        NotAssignedError,
         OffsetOutOfRangeError,
-        RebalanceListener,
         SimpleConsumer,
         UnknownRefusalError,
         WrongPartitionError,
     )
-    from consumerd.net.client import Plain, Scram
-    from consumerd.net.zk import DigestMd5
-    from consumerd.producer import (
-        AsyncProducer,
-        CallbackHandler,
-        ClusterProducer,
-        Encoder,
-        EventHandler,
-        Partitioner,
-        Producer,
-        ProducerConfig,
-        ProducerData,
-        ProducerSettings,
-        QueueSettings,
-        V08ProducerSettings,
-        open_producer,
-    )
-    from consumerd.wire.registry import Blacklist, TopicFilter, Whitelist
-    from consumerd.wire.v07 import EARLIEST, LATEST, FetchRequest, MessageBatch
+    from consumerd.member.consumer.streams import BatchStream, MessageStream
+    from consumerd.net.client.sasl import Plain, Scram
+    from consumerd.net.zk.sasl import DigestMd5
+    from consumerd.producer.cluster import ClusterProducer
+    from consumerd.producer.config import ProducerConfig
+    from consumerd.producer.encoders import Encoder
+    from consumerd.producer.opening import open_producer
+    from consumerd.producer.partitioners import Partitioner
+    from consumerd.producer.v07.async_producer import AsyncProducer
+    from consumerd.producer.v07.data import ProducerData
+    from consumerd.producer.v07.events import CallbackHandler, EventHandler
+    from consumerd.producer.v07.producer import Producer
+    from consumerd.producer.v07.settings import ProducerSettings, QueueSettings
+    from consumerd.producer.v08.settings import V08ProducerSettings
+    from consumerd.wire.registry.topic_filter import Blacklist, TopicFilter, Whitelist
+    from consumerd.wire.v07.batch import MessageBatch
+    from consumerd.wire.v07.constants import EARLIEST, LATEST
+    from consumerd.wire.v07.requests import FetchRequest
 
 __all__ = [
     "EARLIEST",
@@ -108,22 +107,35 @@ __all__ = [
 
 #: Module -> the names that it defines.
 _ROOMS = {
-    "consumerd.net.client": "Plain Scram",
-    "consumerd.member.consumer": (
-        "BatchStream ConnectorStateError ConsumerConfig ConsumerConnector ConsumerTimeoutError FetchRefusedError "
-        "FetchResult InvalidFetchSizeError InvalidMessageError ListenerFailedError MessageStream NotAssignedError "
-        "OffsetOutOfRangeError RebalanceListener SimpleConsumer UnknownRefusalError WrongPartitionError"
-    ),
     "consumerd.base.errors": "ConsumerdError",
-    "consumerd.handlers": "Batch Identity KeyedMessage Message",
     "consumerd.base.partition": "TopicPartition",
-    "consumerd.producer": (
-        "AsyncProducer CallbackHandler ClusterProducer Encoder EventHandler Partitioner Producer ProducerConfig "
-        "ProducerData ProducerSettings QueueSettings V08ProducerSettings open_producer"
+    "consumerd.handlers.messages": "Batch Identity KeyedMessage Message",
+    "consumerd.member.consumer.config": "ConsumerConfig",
+    "consumerd.member.consumer.connector": "ConsumerConnector",
+    "consumerd.member.consumer.errors": "ConnectorStateError ConsumerTimeoutError ListenerFailedError NotAssignedError",
+    "consumerd.member.consumer.listeners": "RebalanceListener",
+    "consumerd.member.consumer.simple": (
+        "FetchRefusedError FetchResult InvalidFetchSizeError InvalidMessageError OffsetOutOfRangeError SimpleConsumer "
+        "UnknownRefusalError WrongPartitionError"
     ),
-    "consumerd.wire.registry": "Blacklist TopicFilter Whitelist",
-    "consumerd.wire.v07": "EARLIEST LATEST FetchRequest MessageBatch",
-    "consumerd.net.zk": "DigestMd5",
+    "consumerd.member.consumer.streams": "BatchStream MessageStream",
+    "consumerd.net.client.sasl": "Plain Scram",
+    "consumerd.net.zk.sasl": "DigestMd5",
+    "consumerd.producer.cluster": "ClusterProducer",
+    "consumerd.producer.config": "ProducerConfig",
+    "consumerd.producer.encoders": "Encoder",
+    "consumerd.producer.opening": "open_producer",
+    "consumerd.producer.partitioners": "Partitioner",
+    "consumerd.producer.v07.async_producer": "AsyncProducer",
+    "consumerd.producer.v07.data": "ProducerData",
+    "consumerd.producer.v07.events": "CallbackHandler EventHandler",
+    "consumerd.producer.v07.producer": "Producer",
+    "consumerd.producer.v07.settings": "ProducerSettings QueueSettings",
+    "consumerd.producer.v08.settings": "V08ProducerSettings",
+    "consumerd.wire.registry.topic_filter": "Blacklist TopicFilter Whitelist",
+    "consumerd.wire.v07.batch": "MessageBatch",
+    "consumerd.wire.v07.constants": "EARLIEST LATEST",
+    "consumerd.wire.v07.requests": "FetchRequest",
 }
 
 
@@ -150,7 +162,10 @@ if not TYPE_CHECKING:  # so that type checkers report names that do not exist
 class _FormerModules:
     """Finds modules that users imported by their former names."""
 
-    names: ClassVar = {"consumerd.errors": "consumerd.base.errors", "consumerd.ports": "consumerd.base.ports"}
+    names: ClassVar = {
+        "consumerd.errors": "consumerd.base.errors",
+        "consumerd.ports": "consumerd.base.ports",
+    }
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         return ModuleSpec(name, self) if name in self.names else None  # type: ignore[arg-type]

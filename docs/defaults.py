@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import consumerd
 from consumerd.base.settings.properties import properties_of
 from consumerd.service.config.model import Config
-from consumerd.storage.broker import BrokerConfig
-from consumerd.storage.broker.config import WITHOUT_EFFECT
+from consumerd.storage.broker.config import WITHOUT_EFFECT, BrokerConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

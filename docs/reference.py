@@ -32,7 +32,7 @@ from consumerd.service.config.validation import model_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from consumerd.base.metrics import Metric
+    from consumerd.base.metrics.catalogue import Metric
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 LEVELS: Final = ("debug", "info", "warning", "error", "critical", "exception")

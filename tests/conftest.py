@@ -23,8 +23,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from consumerd.base import native
-from consumerd.demo import JavaRuntime, MissingRuntimeError, ZooKeeperServer, ZooKeeperTls, find_java
-from consumerd.demo.zookeeper_launch import zookeeper_jars
+from consumerd.base.java import JavaRuntime, MissingRuntimeError, find_java
+from consumerd.demo.zookeeper import ZooKeeperServer
+from consumerd.demo.zookeeper_launch import ZooKeeperTls, zookeeper_jars
 from tests.support import maven, sharing
 from tests.support.codecs import installed_native_codec
 from tests.support.spark_jvm import share_classes

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from consumerd.base.clock import SystemClock
 from consumerd.demo.ledger import digest
 from consumerd.demo.ports import LOOPBACK
-from consumerd.net import connect
+from consumerd.net.connect import connect
 from consumerd.producer import Producer, ProducerData, ProducerSettings, StaticRouter
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from consumerd.testing.memory_tree import Change
-from consumerd.wire.registry import ids_path, offsets_path, owners_root
+from consumerd.wire.registry.paths import ids_path, offsets_path, owners_root
 from tests.simulation.requests import (
     HEARTBEATS,
     least_of_join,

@@ -22,7 +22,7 @@ from benchmarks.group_stage.stage import Stage, UnsettledError, until
 from consumerd.base.clock import SystemClock
 from consumerd.demo.processes import BrokerProcess
 from consumerd.net.zk import Session
-from consumerd.wire.registry import topic_broker_path
+from consumerd.wire.registry.paths import topic_broker_path
 
 if TYPE_CHECKING:
     import argparse

@@ -23,7 +23,7 @@ from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import BrokerProcess
 from consumerd.demo.zookeeper import ZooKeeperServer
 from consumerd.net.zk import NoNode, Session
-from consumerd.wire.registry import id_path, offset_path, owners_path, topic_broker_path
+from consumerd.wire.registry.paths import id_path, offset_path, owners_path, topic_broker_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -167,7 +167,7 @@ def partition_json(partition: ArchivePartitionReport) -> dict[str, Any]:
 
 
 def _gaps(partition: ArchivePartitionReport) -> int:
-    from consumerd.storage.archives import ArchiveFindingKind  # noqa: PLC0415 - `--help` needs no archive
+    from consumerd.storage.archives.findings import ArchiveFindingKind  # noqa: PLC0415 - `--help` needs no archive
 
     return partition.count(ArchiveFindingKind.GAP, ArchiveFindingKind.LOST)
 

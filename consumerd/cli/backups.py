@@ -37,7 +37,7 @@ def backup_path(groups: Sequence[str]) -> Path:
 
 async def write_backup(path: Path, offsets: Mapping[str, Mapping[TopicPartition, int | None]], **more: object) -> None:
     """Write and sync the file, and print its path. Raises OffsetFileError; nothing may be changed then."""
-    from consumerd.operate.admin import format_json, write_durably  # noqa: PLC0415
+    from consumerd.operate.admin.offset_file import format_json, write_durably  # noqa: PLC0415
 
     text = format_json(offsets, made=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", **more)
     await asyncio.to_thread(write_durably, path, text)

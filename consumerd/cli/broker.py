@@ -26,7 +26,8 @@ from consumerd.net.zk import Session
 from consumerd.service.config.properties import read_properties
 from consumerd.service.daemon.broker_monitor import monitored
 from consumerd.service.daemon.logs import configure_logs
-from consumerd.storage.broker import WITHOUT_EFFECT, Broker, BrokerConfig
+from consumerd.storage.broker.config import WITHOUT_EFFECT, BrokerConfig
+from consumerd.storage.broker.server import Broker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -56,7 +57,7 @@ Example:
 @click.option(
     "--port",
     cls=SettingOption,
-    setting="consumerd.storage.broker:BrokerConfig.port",
+    setting="consumerd.storage.broker.config:BrokerConfig.port",
     type=click.IntRange(0, 65535),
     help="Port to listen on; 0 takes a free one. [default: {default}]",
 )
@@ -64,14 +65,14 @@ Example:
 @click.option(
     "--broker-id",
     cls=SettingOption,
-    setting="consumerd.storage.broker:BrokerConfig.broker_id",
+    setting="consumerd.storage.broker.config:BrokerConfig.broker_id",
     type=click.IntRange(0),
     help="Id of this broker in ZooKeeper. [default: {default}]",
 )
 @click.option(
     "--partitions",
     cls=SettingOption,
-    setting="consumerd.storage.broker:BrokerConfig.partitions",
+    setting="consumerd.storage.broker.config:BrokerConfig.partitions",
     type=PositiveInt(),
     help="Number of partitions of each topic on this broker. [default: {default}]",
 )

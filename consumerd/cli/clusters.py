@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from consumerd.base.ports import ZooKeeper
     from consumerd.cli.session import ClusterAddress
-    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.cluster import ClusterClient
     from consumerd.net.zk import Session
-    from consumerd.operate.admin import GroupSource, ZooKeeperGroups
+    from consumerd.operate.admin.v08.group_source import GroupSource, ZooKeeperGroups
     from consumerd.service.config.model import Config
-    from consumerd.wire.registry import Dialect
+    from consumerd.wire.registry.dialect import Dialect
 
 _T = TypeVar("_T")
 
@@ -54,7 +54,7 @@ def run_by_kind(
         return run_on_brokers(cluster, v08, broker_timeout=broker_timeout)
 
     async def on_zookeeper(session: Session) -> _T:
-        from consumerd.wire.registry import Dialect  # noqa: PLC0415 - heavy imports only for the command that runs
+        from consumerd.wire.registry.dialect import Dialect  # noqa: PLC0415 - heavy imports only for the command that runs
 
         if (await dialect_at(session, groups) or hint) is not Dialect.V08:
             return await v07(session)
@@ -68,7 +68,7 @@ def run_on_brokers(
     cluster: ClusterAddress, work: Callable[[GroupSource], Awaitable[_T]], *, broker_timeout: float = BROKER_TIMEOUT
 ) -> _T:
     """Run `work` on the brokers of `cluster`."""
-    from consumerd.operate.admin import BrokerGroups  # noqa: PLC0415
+    from consumerd.operate.admin.v08.broker_groups import BrokerGroups  # noqa: PLC0415
 
     return run_with_client(cluster, lambda client: work(BrokerGroups(client)), broker_timeout=broker_timeout)
 
@@ -92,7 +92,7 @@ def run_with_client(
 async def require_names(addresses: Sequence[tuple[str, int]]) -> None:
     """Raise NoBrokerReachedError where no name resolves: a person does not wait for that to change."""
     from consumerd.net.addresses import why_unresolvable  # noqa: PLC0415
-    from consumerd.net.client import NoBrokerReachedError  # noqa: PLC0415
+    from consumerd.net.client.errors import NoBrokerReachedError  # noqa: PLC0415
 
     if addresses and (reason := await why_unresolvable(addresses)):
         names = ",".join(starmap(format_address, addresses))
@@ -110,7 +110,8 @@ def require_zookeeper(cluster: ClusterAddress, what: str, remedy: str) -> None:
 async def dialect_at(zk: ZooKeeper, groups: Sequence[str] = ()) -> Dialect | None:
     """Return the dialect of the nodes in a ZooKeeper; None if there are none, 0.7 if those of both exist."""
     from consumerd.net.cluster import look_for_dialect  # noqa: PLC0415
-    from consumerd.wire.registry import Dialect, DialectError  # noqa: PLC0415
+    from consumerd.wire.registry.dialect import Dialect  # noqa: PLC0415
+    from consumerd.wire.registry.errors import DialectError  # noqa: PLC0415
 
     try:
         return await look_for_dialect(zk, groups)
@@ -123,8 +124,9 @@ async def registered_groups(
     session: Session, cluster: ClusterAddress, broker_timeout: float
 ) -> AsyncIterator[ZooKeeperGroups]:
     """The groups of 0.8 and later in ZooKeeper, with the logs of the brokers that are registered there, if any is."""
-    from consumerd.net.client import NoBrokerReachedError  # noqa: PLC0415
-    from consumerd.operate.admin import V08BrokerLogs, ZooKeeperGroups  # noqa: PLC0415
+    from consumerd.net.client.errors import NoBrokerReachedError  # noqa: PLC0415
+    from consumerd.operate.admin.v08.group_source import ZooKeeperGroups  # noqa: PLC0415
+    from consumerd.operate.admin.v08.logs import V08BrokerLogs  # noqa: PLC0415
 
     client, reason = None, ""
     try:
@@ -141,7 +143,7 @@ async def registered_client(
     """A client of the brokers of 0.8 or later that are registered. Raises NoBrokerReachedError where none is,
     ConfigError.
     """
-    from consumerd.net.client import NoBrokerReachedError  # noqa: PLC0415
+    from consumerd.net.client.errors import NoBrokerReachedError  # noqa: PLC0415
     from consumerd.net.cluster import V08ClusterView  # noqa: PLC0415
 
     brokers = await V08ClusterView(session).read_brokers()
@@ -178,8 +180,11 @@ def make_client(
     from functools import partial  # noqa: PLC0415
 
     from consumerd.base.clock import SystemClock  # noqa: PLC0415
-    from consumerd.net import ConnectionSettings, connect  # noqa: PLC0415
-    from consumerd.net.client import ChannelOpener, ClientSettings, ClusterClient  # noqa: PLC0415
+    from consumerd.net.client.cluster import ClusterClient  # noqa: PLC0415
+    from consumerd.net.client.opening import ChannelOpener  # noqa: PLC0415
+    from consumerd.net.client.settings import ClientSettings  # noqa: PLC0415
+    from consumerd.net.connect import connect  # noqa: PLC0415
+    from consumerd.net.connection import ConnectionSettings  # noqa: PLC0415
 
     clock, rng = SystemClock(), random.Random()
     connection = ConnectionSettings(connect_timeout=timeout, socket_timeout=timeout)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from consumerd.cli.session import ClusterAddress
     from consumerd.handlers.builtin.console import Field
-    from consumerd.operate.admin import OffsetTarget
+    from consumerd.operate.admin.changes import OffsetTarget
     from consumerd.service.config.model import Config
 
 EXAMPLES = """\b

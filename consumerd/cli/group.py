@@ -18,7 +18,8 @@ from consumerd.cli.tables import show_rows
 if TYPE_CHECKING:
     from consumerd.base.ports import ZooKeeper
     from consumerd.cli.session import ClusterAddress
-    from consumerd.operate.admin import GroupDifference, GroupSource
+    from consumerd.operate.admin.v08.group_source import GroupSource
+    from consumerd.operate.admin.verification import GroupDifference
 
 LEADER_DEALS = (
     "where a broker coordinates, the group's leader assigns partitions by a rule of its own; see "
@@ -82,7 +83,7 @@ def describe(cluster: ClusterAddress, group: str | None, as_json: bool) -> None:
     """
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
     from consumerd.cli.group_report import show_report  # noqa: PLC0415
-    from consumerd.operate.admin import read_v07_snapshot  # noqa: PLC0415
+    from consumerd.operate.admin.snapshot import read_v07_snapshot  # noqa: PLC0415
 
     name = cluster.group_or(group)
 
@@ -116,7 +117,8 @@ def verify(cluster: ClusterAddress, group: str | None, wait: float, as_json: boo
     """
     from consumerd.cli.clusters import require_zookeeper, run_by_kind  # noqa: PLC0415
     from consumerd.cli.group_report import show_verification  # noqa: PLC0415
-    from consumerd.operate.admin import read_v07_snapshot, verify_group  # noqa: PLC0415
+    from consumerd.operate.admin.snapshot import read_v07_snapshot  # noqa: PLC0415
+    from consumerd.operate.admin.verification import verify_group  # noqa: PLC0415
 
     require_zookeeper(cluster, "group verify", LEADER_DEALS)
     name = cluster.group_or(group)
@@ -150,9 +152,9 @@ def plan(cluster: ClusterAddress | None, group: str | None, explain: bool, as_js
     """
     from consumerd.cli.clusters import require_zookeeper, run_by_kind  # noqa: PLC0415
     from consumerd.cli.group_plan import read_plan_input, show_deals  # noqa: PLC0415
-    from consumerd.group import Assignment, assign  # noqa: PLC0415
-    from consumerd.operate.admin import read_v07_snapshot  # noqa: PLC0415
-    from consumerd.wire.registry import format_owner  # noqa: PLC0415
+    from consumerd.group.assignment import Assignment, assign  # noqa: PLC0415
+    from consumerd.operate.admin.snapshot import read_v07_snapshot  # noqa: PLC0415
+    from consumerd.wire.registry.values import format_owner  # noqa: PLC0415
 
     name = group or (cluster.group if cluster is not None else None)
     if file is not None and cluster is None and name is None:

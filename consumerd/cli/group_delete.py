@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from consumerd.base.ports import ZooKeeper
     from consumerd.cli.session import ClusterAddress
-    from consumerd.operate.admin import GroupSnapshot, GroupSource
+    from consumerd.operate.admin.snapshot import GroupSnapshot
+    from consumerd.operate.admin.v08.group_source import GroupSource
 
 EXAMPLES = """\b
 Examples:
@@ -50,7 +51,8 @@ def command(cluster: ClusterAddress, group: str | None, execute: bool, backup: P
     """
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
     from consumerd.cli.tables import counted, show_rows  # noqa: PLC0415
-    from consumerd.operate.admin import ZooKeeperGroups, read_v07_snapshot  # noqa: PLC0415
+    from consumerd.operate.admin.snapshot import read_v07_snapshot  # noqa: PLC0415
+    from consumerd.operate.admin.v08.group_source import ZooKeeperGroups  # noqa: PLC0415
 
     name = cluster.group_or(group)
 
@@ -89,7 +91,7 @@ async def _delete(
     execute: bool,
     backup: Path | None,
 ) -> Outcome:
-    from consumerd.operate.admin import as_backup, delete_tree, read_tree, require_dead  # noqa: PLC0415
+    from consumerd.operate.admin.removal import as_backup, delete_tree, read_tree, require_dead  # noqa: PLC0415
 
     tree = await read_tree(zk, group)
     paths = [node.path for node in tree]
@@ -104,7 +106,8 @@ async def _delete(
 
 
 async def _delete_from_brokers(source: GroupSource, group: str, *, execute: bool, backup: Path | None) -> Outcome:
-    from consumerd.operate.admin import BrokerGroups, RefusedError  # noqa: PLC0415
+    from consumerd.operate.admin.errors import RefusedError  # noqa: PLC0415
+    from consumerd.operate.admin.v08.broker_groups import BrokerGroups  # noqa: PLC0415
 
     assert isinstance(source, BrokerGroups)
     view = (await source.snapshot(group)).view

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
     from consumerd.base.ports import ZooKeeper
     from consumerd.cli.session import ClusterAddress
-    from consumerd.operate.admin import DoctorReport, GroupFinding, GroupSource
+    from consumerd.operate.admin.doctor import DoctorReport
+    from consumerd.operate.admin.findings import GroupFinding
+    from consumerd.operate.admin.v08.group_source import GroupSource
 
 #: What differs between findings that say the same.
 _OFFSET: Final = re.compile(r"\boffset \d+", re.IGNORECASE)
@@ -74,7 +76,7 @@ def command(
     if (execute or force) and not fix:
         raise click.UsageError("--execute and --force go with --fix")
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
-    from consumerd.operate.admin import GroupDoctor  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.operate.admin.doctor import GroupDoctor  # noqa: PLC0415 - heavy imports only for the command that runs
 
     name = cluster.group_or(group)
     connect = connector(broker_timeout)
@@ -94,7 +96,8 @@ def command(
 def _show(group: str, report: DoctorReport, *, fix: bool, as_json: bool) -> None:
     """Print the report. Raises CheckFailedError while something has to be mended."""
     from consumerd.cli.tables import counted  # noqa: PLC0415
-    from consumerd.operate.admin import CheckFailedError, describe_step  # noqa: PLC0415
+    from consumerd.operate.admin.errors import CheckFailedError  # noqa: PLC0415
+    from consumerd.operate.admin.mending import describe_step  # noqa: PLC0415
 
     done = report.remaining is not None
     if as_json:
@@ -150,7 +153,7 @@ def _grouped(findings: Sequence[GroupFinding]) -> list[list[GroupFinding]]:
 
 
 def _as_json(group: str, report: DoctorReport) -> dict[str, object]:
-    from consumerd.operate.admin import describe_step  # noqa: PLC0415
+    from consumerd.operate.admin.mending import describe_step  # noqa: PLC0415
 
     def shown(findings: Sequence[GroupFinding]) -> list[dict[str, object]]:
         return [

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from consumerd.base.partition import TopicPartition
     from consumerd.base.ports import ZooKeeper
     from consumerd.cli.session import ClusterAddress
-    from consumerd.operate.admin import GroupSource, PartitionLag
+    from consumerd.operate.admin.lag import PartitionLag
+    from consumerd.operate.admin.v08.group_source import GroupSource
 
 EXAMPLES = """\b
 Examples:
@@ -68,7 +69,7 @@ def command(
     end of the log, lag, with --watch what was read and written per second, and a remark.
     """
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
-    from consumerd.operate.admin import read_lag, read_v08_lag  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.operate.admin.lag import read_lag, read_v08_lag  # noqa: PLC0415 - heavy imports only for the command that runs
 
     name = cluster.group_or(group)
     repetitions = (1 if watch is None else None) if count is None else count
@@ -121,7 +122,7 @@ class _Shown(NamedTuple):
 def _require_all(group: str, snapshot: _LagSnapshot) -> None:
     """Raise CheckFailedError if the lag of a partition could not be read."""
     from consumerd.cli.tables import counted  # noqa: PLC0415
-    from consumerd.operate.admin import CheckFailedError  # noqa: PLC0415
+    from consumerd.operate.admin.errors import CheckFailedError  # noqa: PLC0415
 
     unread = [each for each in snapshot.lags if each.unread]
     if unread:
@@ -134,7 +135,7 @@ def _require_all(group: str, snapshot: _LagSnapshot) -> None:
 
 def _show(group: str, snapshot: _LagSnapshot, before: _LagSnapshot | None, shown: _Shown) -> None:
     from consumerd.cli.tables import counted, show_rows  # noqa: PLC0415
-    from consumerd.operate.admin import known_lag, total_lag  # noqa: PLC0415
+    from consumerd.operate.admin.lag import known_lag, total_lag  # noqa: PLC0415
 
     total = total_lag(snapshot.lags)
     unknown = [each for each in snapshot.lags if each.lag is None]
@@ -221,7 +222,7 @@ def _speeds(snapshot: _LagSnapshot, before: _LagSnapshot | None) -> dict[TopicPa
 
 
 def _as_json(group: str, snapshot: _LagSnapshot, shown: _Shown) -> dict[str, object]:
-    from consumerd.operate.admin import total_lag  # noqa: PLC0415
+    from consumerd.operate.admin.lag import total_lag  # noqa: PLC0415
 
     return {
         "group": group,

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from consumerd.cli.tables import counted, show_rows
-from consumerd.operate.admin import CheckFailedError, GroupDifference, V08GroupSnapshot
-from consumerd.wire.registry import Dialect, format_owner
+from consumerd.operate.admin.errors import CheckFailedError
+from consumerd.operate.admin.v08.snapshot import V08GroupSnapshot
+from consumerd.wire.registry.dialect import Dialect
+from consumerd.wire.registry.values import format_owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from consumerd.base.partition import TopicPartition
-    from consumerd.operate.admin import GroupSnapshot
+    from consumerd.operate.admin.snapshot import GroupSnapshot
+    from consumerd.operate.admin.verification import GroupDifference
 
 
 class _Row(NamedTuple):

@@ -21,7 +21,8 @@ from consumerd.cli.archive_work import (
 from consumerd.cli.tables import show_rows
 
 if TYPE_CHECKING:
-    from consumerd.storage.archives import ExportOptions, ExportReport
+    from consumerd.storage.archives.export import ExportReport
+    from consumerd.storage.archives.options import ExportOptions
 
 EXAMPLES = """\b
 Examples:
@@ -95,7 +96,9 @@ def command(
     corrupt message ended it.
     """
     from consumerd.base.clock import SystemClock  # noqa: PLC0415
-    from consumerd.storage.archives import ArchiveExport, StopFlag, find_sources  # noqa: PLC0415 - `--help` needs no archive
+    from consumerd.storage.archives.export import ArchiveExport  # noqa: PLC0415 - `--help` needs no archive
+    from consumerd.storage.archives.pool import StopFlag  # noqa: PLC0415 - `--help` needs no archive
+    from consumerd.storage.archives.sources import find_sources  # noqa: PLC0415 - `--help` needs no archive
 
     export_options = _options(**options)
     stop = StopFlag()
@@ -131,7 +134,7 @@ def _options(
     broker_id: int | None,
     max_expansion: int,
 ) -> ExportOptions:
-    from consumerd.storage.archives import ExportCompression, ExportFormat, ExportOptions, OnCorrupt  # noqa: PLC0415
+    from consumerd.storage.archives.options import ExportCompression, ExportFormat, ExportOptions, OnCorrupt  # noqa: PLC0415
 
     chosen = compress or ("zstd" if file_format == "parquet" else "none")
     if file_format == "ndjson" and chosen == "snappy":

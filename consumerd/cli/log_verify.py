@@ -20,7 +20,7 @@ from consumerd.cli.archive_work import (
 from consumerd.cli.tables import show_rows
 
 if TYPE_CHECKING:
-    from consumerd.storage.archives import ArchiveReport
+    from consumerd.storage.archives.contiguity import ArchiveReport
 
 EXAMPLES = """\b
 Examples:
@@ -55,7 +55,9 @@ def command(
     between segments; misnamed-segment, unreadable-file, damaged-archive, oversize-segment, unsafe-name and
     no-plain-file for files.
     """
-    from consumerd.storage.archives import StopFlag, VerifyOptions, find_sources, verify  # noqa: PLC0415 - `--help` needs none
+    from consumerd.storage.archives.pool import StopFlag  # noqa: PLC0415 - `--help` needs none
+    from consumerd.storage.archives.sources import find_sources  # noqa: PLC0415 - `--help` needs none
+    from consumerd.storage.archives.verify import VerifyOptions, verify  # noqa: PLC0415 - `--help` needs none
 
     stop = StopFlag()
     options = VerifyOptions(layout, broker_id, max_expansion)

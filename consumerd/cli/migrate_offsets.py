@@ -123,7 +123,7 @@ def command(
     **rest: Any,
 ) -> None:
     """Move a group's committed offsets between ZooKeeper and Kafka, or to another cluster."""
-    from consumerd.operate.admin import RefusedError  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.operate.admin.errors import RefusedError  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.operate.migrate.offsets_move import MoveRequest  # noqa: PLC0415
     from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415
 
@@ -148,7 +148,7 @@ def command(
 async def _move(origin: ClusterAddress, target: ClusterAddress, options: _Options) -> tuple[MovePlan, Path | None]:
     """Plan the move, and apply it if that is requested and allowed."""
     from consumerd.base.errors import ConfigError  # noqa: PLC0415
-    from consumerd.operate.admin import backup_of  # noqa: PLC0415
+    from consumerd.operate.admin.editing import backup_of  # noqa: PLC0415
     from consumerd.operate.migrate.offsets_move import TranslationChoiceError, plan_move  # noqa: PLC0415
 
     request = options.request

@@ -39,9 +39,9 @@ async def open_side(cluster: ClusterAddress, group: str, broker_timeout: float) 
     """Open one side. Raises as `with_session` and `make_client`."""
     from consumerd.cli.clusters import dialect_at, make_client, registered_groups  # noqa: PLC0415
     from consumerd.cli.session import connector, open_session  # noqa: PLC0415
-    from consumerd.operate.admin import BrokerGroups  # noqa: PLC0415
+    from consumerd.operate.admin.v08.broker_groups import BrokerGroups  # noqa: PLC0415
     from consumerd.operate.migrate.offsets_move import OffsetsSide  # noqa: PLC0415
-    from consumerd.wire.registry import Dialect  # noqa: PLC0415
+    from consumerd.wire.registry.dialect import Dialect  # noqa: PLC0415
 
     connect = connector(broker_timeout)
     async with AsyncExitStack() as stack:

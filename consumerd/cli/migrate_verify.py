@@ -25,9 +25,10 @@ from consumerd.cli.session import (
 from consumerd.cli.tables import counted, show_rows
 
 if TYPE_CHECKING:
-    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.cluster import ClusterClient
     from consumerd.net.zk import Session
-    from consumerd.operate.migrate import ComparisonReport, MessageCounts, MessageSource, PartitionReport
+    from consumerd.operate.migrate.findings import ComparisonReport, MessageCounts, PartitionReport
+    from consumerd.operate.migrate.message_source import MessageSource
 
 EXAMPLES = """\b
 Examples:
@@ -138,8 +139,9 @@ def command(**options: Any) -> int:
 
 
 def _report(options: dict[str, Any]) -> ComparisonReport:
-    from consumerd.handlers.forward import TopicNaming  # noqa: PLC0415
-    from consumerd.operate.migrate import ArchiveSource, ClusterSource  # noqa: PLC0415
+    from consumerd.handlers.forward.mapping import TopicNaming  # noqa: PLC0415
+    from consumerd.operate.migrate.archive_source import ArchiveSource  # noqa: PLC0415
+    from consumerd.operate.migrate.cluster_source import ClusterSource  # noqa: PLC0415
     from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
 
     zookeeper, directories = options["from_zookeeper"], options["directories"]
@@ -164,7 +166,8 @@ def _report(options: dict[str, Any]) -> ComparisonReport:
 
     async def from_cluster(session: Session) -> ComparisonReport:
         from consumerd.cli.clusters import dialect_at  # noqa: PLC0415
-        from consumerd.wire.registry import Dialect, DialectError  # noqa: PLC0415
+        from consumerd.wire.registry.dialect import Dialect  # noqa: PLC0415
+        from consumerd.wire.registry.errors import DialectError  # noqa: PLC0415
 
         if await dialect_at(session) is Dialect.V08:
             raise DialectError(
@@ -178,16 +181,16 @@ def _report(options: dict[str, Any]) -> ComparisonReport:
 
 
 async def _compare_clusters(naming: Any, options: dict[str, Any]) -> ComparisonReport:
-    from consumerd.handlers.forward import TargetLog  # noqa: PLC0415
-    from consumerd.operate.migrate import V08ClusterSource  # noqa: PLC0415
+    from consumerd.handlers.forward.target_log import TargetLog  # noqa: PLC0415
+    from consumerd.operate.migrate.cluster_source import V08ClusterSource  # noqa: PLC0415
 
     async with _client("from", options) as client:
         return await _compare(V08ClusterSource(TargetLog(client), options["topics"]), naming, options)
 
 
 async def _compare(source: MessageSource, naming: Any, options: dict[str, Any]) -> ComparisonReport:
-    from consumerd.handlers.forward import TargetLog  # noqa: PLC0415
-    from consumerd.operate.migrate import Comparison  # noqa: PLC0415
+    from consumerd.handlers.forward.target_log import TargetLog  # noqa: PLC0415
+    from consumerd.operate.migrate.verify import Comparison  # noqa: PLC0415
 
     async with _client("to", options) as client:
         return await Comparison(

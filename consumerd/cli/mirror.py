@@ -241,7 +241,9 @@ def _target(options: dict[str, Any]) -> MirrorTarget:
 
 
 def _kafka_target(options: dict[str, Any]) -> ForwardTarget:
-    from consumerd.handlers.forward import ForwardPlacing, ForwardResume, ForwardSettings, TopicNaming, key_extractor  # noqa: PLC0415
+    from consumerd.handlers.forward.keys import key_extractor  # noqa: PLC0415
+    from consumerd.handlers.forward.mapping import TopicNaming  # noqa: PLC0415
+    from consumerd.handlers.forward.settings import ForwardPlacing, ForwardResume, ForwardSettings  # noqa: PLC0415
     from consumerd.service.daemon.forward_mirror import ForwardTarget  # noqa: PLC0415
     from consumerd.wire.v08.records import RecordCodec  # noqa: PLC0415
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from consumerd.cli.offsets_change import How
     from consumerd.cli.offsets_show import OffsetRow
     from consumerd.cli.session import ClusterAddress
-    from consumerd.operate.admin import GroupOffsets, GroupSource
+    from consumerd.operate.admin.offset_file import GroupOffsets
+    from consumerd.operate.admin.v08.group_source import GroupSource
 
 EXAMPLES = """\b
 Examples:
@@ -162,7 +163,7 @@ def export(
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
     from consumerd.cli.offsets_show import collect_offsets  # noqa: PLC0415
     from consumerd.net.cluster import ClusterView, GroupView  # noqa: PLC0415
-    from consumerd.operate.admin import format_json, format_text, write_durably  # noqa: PLC0415
+    from consumerd.operate.admin.offset_file import format_json, format_text, write_durably  # noqa: PLC0415
 
     async def v07(session: ZooKeeper) -> tuple[GroupOffsets, list[str]]:
         cluster = ClusterView(session)
@@ -252,7 +253,7 @@ def reset(
 
     Without --topic, all topics that the group subscribes to or has committed offsets of.
     """
-    from consumerd.operate.admin import OffsetTarget, OffsetTargetKind  # noqa: PLC0415
+    from consumerd.operate.admin.changes import OffsetTarget, OffsetTargetKind  # noqa: PLC0415
 
     targets = {
         "--to": None if to is None else partial(parse_target, to),

@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 
     from consumerd.base.ports import ZooKeeper
     from consumerd.cli.session import ClusterAddress
-    from consumerd.operate.admin import GroupOffsets, GroupSource, OffsetChange, OffsetPlan, OffsetTarget
-    from consumerd.wire.registry import Dialect
+    from consumerd.operate.admin.changes import OffsetChange, OffsetTarget
+    from consumerd.operate.admin.offset_file import GroupOffsets
+    from consumerd.operate.admin.offset_plans import OffsetPlan
+    from consumerd.operate.admin.v08.group_source import GroupSource
+    from consumerd.wire.registry.dialect import Dialect
 
 Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
 
@@ -50,7 +53,7 @@ class How:
 
     def run_set(self, cluster: ClusterAddress, wanted: GroupOffsets) -> None:
         """Each group's partitions to the offsets that are named. Raises RefusedError."""
-        from consumerd.operate.admin import dialect_of, plan_set, plan_v08_set  # noqa: PLC0415 - heavy imports only for the command that runs
+        from consumerd.operate.admin.offset_plans import dialect_of, plan_set, plan_v08_set  # noqa: PLC0415 - heavy imports only for the command that runs
 
         self._run(
             cluster,
@@ -64,7 +67,7 @@ class How:
         self, cluster: ClusterAddress, group: str, topics: Sequence[str], names: Sequence[str], target: OffsetTarget
     ) -> None:
         """All partitions of `topics` (by default those of the group) whose names are in `names`, to `target`."""
-        from consumerd.operate.admin import NamedPartitions, plan_reset, plan_v08_reset  # noqa: PLC0415
+        from consumerd.operate.admin.offset_plans import NamedPartitions, plan_reset, plan_v08_reset  # noqa: PLC0415
 
         choice = NamedPartitions(group, topics, names)
         self._run(
@@ -85,7 +88,8 @@ class How:
     ) -> None:
         """Plan, show and, if requested, write. Raises RefusedError."""
         from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
-        from consumerd.operate.admin import RefusedError, write_changes  # noqa: PLC0415
+        from consumerd.operate.admin.editing import write_changes  # noqa: PLC0415
+        from consumerd.operate.admin.errors import RefusedError  # noqa: PLC0415
 
         async def v07(session: ZooKeeper) -> tuple[OffsetPlan, Path | None]:
             plan = await make_plan(session)
@@ -107,7 +111,7 @@ class How:
 
     async def _do(self, plan: OffsetPlan, write: Callable[[Sequence[OffsetChange]], Awaitable[int]]) -> Path | None:
         """Back up and write, if that is requested and allowed; returns the path of the backup."""
-        from consumerd.operate.admin import backup_of  # noqa: PLC0415
+        from consumerd.operate.admin.editing import backup_of  # noqa: PLC0415
 
         before = backup_of(change for change in plan.changes if change.moves)
         if not self.execute or plan.refusals or not before:

@@ -10,7 +10,8 @@ import click
 
 if TYPE_CHECKING:
     from consumerd.base.partition import TopicPartition
-    from consumerd.operate.admin import GroupOffsets, OffsetTarget
+    from consumerd.operate.admin.changes import OffsetTarget
+    from consumerd.operate.admin.offset_file import GroupOffsets
 
 
 _DURATION = re.compile(r"P?(?:([0-9]{1,5})D)?T?(?:([0-9]{1,6})H)?(?:([0-9]{1,8})M)?(?:([0-9]{1,9})S)?")
@@ -19,7 +20,9 @@ _DURATION = re.compile(r"P?(?:([0-9]{1,5})D)?T?(?:([0-9]{1,6})H)?(?:([0-9]{1,8})
 def parse_assignment(text: str) -> tuple[TopicPartition, int]:
     """Read `TOPIC/PARTITION=OFFSET`. Raises BadParameter."""
     from consumerd.base.partition import TopicPartition  # noqa: PLC0415
-    from consumerd.wire.registry import RegistryError, check_name, parse_offset  # noqa: PLC0415
+    from consumerd.wire.registry.errors import RegistryError  # noqa: PLC0415
+    from consumerd.wire.registry.paths import check_name  # noqa: PLC0415
+    from consumerd.wire.registry.values import parse_offset  # noqa: PLC0415
 
     name, equals, offset = text.rpartition("=")
     topic, slash, partition = name.rpartition("/")
@@ -35,8 +38,8 @@ def parse_assignment(text: str) -> tuple[TopicPartition, int]:
 
 def parse_target(text: str, option: str = "--to") -> OffsetTarget:
     """Parse the value of `--to`, or that of another option with a number. Raises BadParameter."""
-    from consumerd.operate.admin import OffsetTarget, OffsetTargetKind  # noqa: PLC0415
-    from consumerd.wire.registry import MAX_OFFSET  # noqa: PLC0415
+    from consumerd.operate.admin.changes import OffsetTarget, OffsetTargetKind  # noqa: PLC0415
+    from consumerd.wire.registry.values import MAX_OFFSET  # noqa: PLC0415
 
     if text in ("earliest", "latest"):
         return OffsetTarget(OffsetTargetKind(text))
@@ -47,7 +50,7 @@ def parse_target(text: str, option: str = "--to") -> OffsetTarget:
 
 def parse_time(text: str, option: str = "--at-time") -> OffsetTarget:
     """Parse the time that `option` has. Raises BadParameter."""
-    from consumerd.operate.admin import OffsetTarget, OffsetTargetKind  # noqa: PLC0415
+    from consumerd.operate.admin.changes import OffsetTarget, OffsetTargetKind  # noqa: PLC0415
 
     if text.isascii() and text.isdigit() and len(text) <= 18:
         return OffsetTarget(OffsetTargetKind.TIME, int(text))
@@ -68,7 +71,7 @@ def parse_time(text: str, option: str = "--at-time") -> OffsetTarget:
 
 def parse_duration(text: str, now: float) -> OffsetTarget:
     """Parse `--by-duration`: the time so long before `now` (seconds since 1970). Raises BadParameter."""
-    from consumerd.operate.admin import OffsetTarget, OffsetTargetKind  # noqa: PLC0415
+    from consumerd.operate.admin.changes import OffsetTarget, OffsetTargetKind  # noqa: PLC0415
 
     found = _DURATION.fullmatch(text.strip().upper())
     if found is None or not any(found.groups()):
@@ -83,7 +86,8 @@ def parse_duration(text: str, now: float) -> OffsetTarget:
 
 def read_file(file: str) -> GroupOffsets:
     """The offsets of a file, `-` for standard input. Raises OffsetFileError."""
-    from consumerd.operate.admin import OffsetFileError, parse_offsets  # noqa: PLC0415
+    from consumerd.operate.admin.errors import OffsetFileError  # noqa: PLC0415
+    from consumerd.operate.admin.offset_file import parse_offsets  # noqa: PLC0415
 
     try:
         with click.open_file(file, encoding="utf-8-sig") as stream:

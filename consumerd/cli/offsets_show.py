@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from consumerd.cli.tables import show_rows
-from consumerd.wire.registry import offset_path, offsets_root
+from consumerd.wire.registry.paths import offset_path, offsets_root
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from consumerd.base.partition import TopicPartition
     from consumerd.net.cluster import GroupView
-    from consumerd.operate.admin import GroupOffsets
+    from consumerd.operate.admin.offset_file import GroupOffsets
 
 
 class OffsetRow(NamedTuple):

@@ -226,7 +226,7 @@ async def _by_zookeeper(session: Session, cluster: ClusterAddress, options: Prod
     """Send to the brokers that are registered; of 0.7 if there are none."""
     from consumerd.cli import produce_lines as lines  # noqa: PLC0415
     from consumerd.cli.clusters import dialect_at, registered_client  # noqa: PLC0415
-    from consumerd.wire.registry import Dialect  # noqa: PLC0415
+    from consumerd.wire.registry.dialect import Dialect  # noqa: PLC0415
 
     if await dialect_at(session) is not Dialect.V08:
         require_v07(options)

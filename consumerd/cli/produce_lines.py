@@ -14,9 +14,9 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError
 from consumerd.cli.clusters import BROKER_TIMEOUT, make_client
 from consumerd.cli.session import bootstrap_servers
-from consumerd.net import connect
-from consumerd.net.client import topic_partitions
+from consumerd.net.client.cluster import topic_partitions
 from consumerd.net.client.metadata import metadata_body
+from consumerd.net.connect import connect
 from consumerd.producer import (
     AsyncProducer,
     NoPartitionError,
@@ -37,7 +37,7 @@ from consumerd.wire.v08.records import RecordCodec
 
 if TYPE_CHECKING:
     from consumerd.cli.session import ClusterAddress
-    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.cluster import ClusterClient
     from consumerd.net.zk import Session
     from consumerd.producer import Router
 

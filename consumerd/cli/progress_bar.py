@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Bar:
-    """See `consumerd.storage.archives.Progress`."""
+    """See `consumerd.storage.archives.progress.Progress`."""
 
     def __init__(self, progress: Progress, what: str) -> None:
         self._progress = progress

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from consumerd.base.settings.servers import ZooKeeperSection
-    from consumerd.net import Connection, Connector
+    from consumerd.net.connect import Connection, Connector
     from consumerd.net.zk import Session
     from consumerd.service.config.model import Config
 
@@ -197,7 +197,8 @@ def json_option(shape: str) -> Callable[[Decorated], Decorated]:
 
 def connector(timeout: float) -> Connector:
     """Connects to brokers; neither that nor one answer may take longer than `timeout` seconds."""
-    from consumerd.net import ConnectionSettings, connect  # noqa: PLC0415
+    from consumerd.net.connect import connect  # noqa: PLC0415
+    from consumerd.net.connection import ConnectionSettings  # noqa: PLC0415
 
     settings = ConnectionSettings(connect_timeout=timeout, socket_timeout=timeout)
 

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from consumerd.base.partition import TopicPartition
     from consumerd.base.ports import ZooKeeper
     from consumerd.cli.session import ClusterAddress
-    from consumerd.net import Connector
-    from consumerd.operate.admin import GroupSource, LogRange, LookupFailure
-    from consumerd.wire.registry import RegisteredBroker
+    from consumerd.net.connect import Connector
+    from consumerd.operate.admin.logs import LogRange, LookupFailure
+    from consumerd.operate.admin.v08.group_source import GroupSource
+    from consumerd.wire.registry.values import RegisteredBroker
 
 EXAMPLES = """\b
 Examples:
@@ -135,9 +136,9 @@ class _TopicSnapshot(NamedTuple):
 async def _read_topics(zk: ZooKeeper, topics: Sequence[str], connect: Connector) -> _TopicSnapshot:
     """The topics, or those named. Raises NotFoundError for one that is not registered."""
     from consumerd.base.errors import NotFoundError  # noqa: PLC0415
-    from consumerd.group import partitions_of  # noqa: PLC0415
+    from consumerd.group.assignment import partitions_of  # noqa: PLC0415
     from consumerd.net.cluster import ClusterView  # noqa: PLC0415
-    from consumerd.operate.admin import BrokerLogs  # noqa: PLC0415
+    from consumerd.operate.admin.logs import BrokerLogs  # noqa: PLC0415
 
     cluster = ClusterView(zk)
     found = await cluster.read_topics(topics or None)
@@ -154,13 +155,13 @@ def _address(broker: RegisteredBroker | None) -> str:
 
 
 def _size(found: LogRange | LookupFailure) -> int | None:
-    from consumerd.operate.admin import LogRange  # noqa: PLC0415
+    from consumerd.operate.admin.logs import LogRange  # noqa: PLC0415
 
     return found.size if isinstance(found, LogRange) else None
 
 
 def _cells(found: LogRange | LookupFailure) -> tuple[object, ...]:
-    from consumerd.operate.admin import LogRange  # noqa: PLC0415
+    from consumerd.operate.admin.logs import LogRange  # noqa: PLC0415
 
     return (*found, found.size, "") if isinstance(found, LogRange) else (None, None, None, found.reason)
 

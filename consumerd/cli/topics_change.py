@@ -13,8 +13,9 @@ from consumerd.cli.session import cluster_options, json_option
 if TYPE_CHECKING:
     from consumerd.base.ports import ZooKeeper
     from consumerd.cli.session import ClusterAddress
-    from consumerd.net.client import ClusterClient
-    from consumerd.operate.admin import GroupSource, TopicPlan, ZooKeeperGroups
+    from consumerd.net.client.cluster import ClusterClient
+    from consumerd.operate.admin.v08.group_source import GroupSource, ZooKeeperGroups
+    from consumerd.operate.admin.v08.topic_plan import TopicPlan
 
 CREATE_EXAMPLES = """\b
 Examples:
@@ -95,7 +96,8 @@ def create(
     creates a topic when it receives the first message.
     """
     from consumerd.cli.clusters import run_with_client  # noqa: PLC0415
-    from consumerd.operate.admin import TopicPlan, create_topic  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.operate.admin.v08.topic_plan import TopicPlan  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.operate.admin.v08.topic_requests import create_topic  # noqa: PLC0415 - heavy imports only for the command that runs
 
     if assignment is not None and (partitions is not None or replication_factor is not None):
         raise click.UsageError("give either --replica-assignment, or --partitions and --replication-factor")
@@ -123,13 +125,13 @@ async def _create_nodes(zk: ZooKeeper, plan: TopicPlan, timeout: float, *, dry_r
 
     from consumerd.cli.clusters import dialect_at  # noqa: PLC0415
     from consumerd.net.cluster import V08ClusterView  # noqa: PLC0415
-    from consumerd.operate.admin import (  # noqa: PLC0415
+    from consumerd.operate.admin.v08.topic_nodes import (  # noqa: PLC0415
         create_topic_nodes,
         plan_assignment,
         require_nodes,
         wait_for_leaders,
     )
-    from consumerd.wire.registry import Dialect  # noqa: PLC0415
+    from consumerd.wire.registry.dialect import Dialect  # noqa: PLC0415
 
     if await dialect_at(zk) is Dialect.V07:
         raise click.UsageError("brokers of Kafka 0.7 make a topic when the first message comes.")
@@ -176,7 +178,11 @@ async def _delete(
     from consumerd.cli.tables import show_rows  # noqa: PLC0415
     from consumerd.cli.topics_v08 import read_topics  # noqa: PLC0415
     from consumerd.net.cluster import V08ClusterView  # noqa: PLC0415
-    from consumerd.operate.admin import BrokerGroups, LogRange, ZooKeeperGroups, delete_topic, require_nodes  # noqa: PLC0415
+    from consumerd.operate.admin.logs import LogRange  # noqa: PLC0415
+    from consumerd.operate.admin.v08.broker_groups import BrokerGroups  # noqa: PLC0415
+    from consumerd.operate.admin.v08.group_source import ZooKeeperGroups  # noqa: PLC0415
+    from consumerd.operate.admin.v08.topic_nodes import require_nodes  # noqa: PLC0415
+    from consumerd.operate.admin.v08.topic_requests import delete_topic  # noqa: PLC0415
 
     snapshot = await read_topics(source, topics)
     if isinstance(source, ZooKeeperGroups):
@@ -209,7 +215,7 @@ async def _delete(
 
 async def _delete_node(source: ZooKeeperGroups, topic: str, timeout: float) -> bool:
     """Mark the topic; returns whether the brokers have deleted it within `timeout` seconds."""
-    from consumerd.operate.admin import delete_topic_node, wait_until_gone  # noqa: PLC0415
+    from consumerd.operate.admin.v08.topic_nodes import delete_topic_node, wait_until_gone  # noqa: PLC0415
 
     await delete_topic_node(source.zk, topic)
     return await wait_until_gone(source.zk, topic, timeout)

@@ -10,13 +10,14 @@ import click
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.cli.tables import counted, show_rows
-from consumerd.operate.admin import LogRange
+from consumerd.operate.admin.logs import LogRange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from consumerd.net.cluster import PartitionView, V08Topics
-    from consumerd.operate.admin import GroupSource, LookupFailure
+    from consumerd.operate.admin.logs import LookupFailure
+    from consumerd.operate.admin.v08.group_source import GroupSource
 
 
 class TopicSnapshot(NamedTuple):

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.errors import DemoInputError
 from consumerd.demo.ports import LOOPBACK
-from consumerd.net import ConnectionSettings, connect
+from consumerd.net.connect import connect
+from consumerd.net.connection import ConnectionSettings
 from consumerd.producer import Producer, ProducerSettings, StaticRouter
 from consumerd.wire.v07 import Codec
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from consumerd.net.zk import NoNode
 from consumerd.storage.log.segment import parse_segment_name
-from consumerd.wire.registry import offset_path, owner_path, parse_offset, parse_owner
+from consumerd.wire.registry.paths import offset_path, owner_path
+from consumerd.wire.registry.values import parse_offset, parse_owner
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

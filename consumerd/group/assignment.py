@@ -15,7 +15,7 @@ from consumerd.base.partition import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from consumerd.wire.registry import Subscription
+    from consumerd.wire.registry.subscription import Subscription
 
 #: A stream of a member: (consumer id, stream number).
 Stream = tuple[str, int]

@@ -20,7 +20,8 @@ from consumerd.group.assignors import range_shares, roundrobin_shares
 from consumerd.group.coordinated_tables import ASSIGNORS, PHASES, Cause, CoordinationSettings, Phase
 from consumerd.group.membership_tables import follow
 from consumerd.wire.errors import FrameError, WireError
-from consumerd.wire.registry import RegistryError, StaticSubscription
+from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.subscription import (
     NO_GENERATION,
@@ -33,7 +34,7 @@ from consumerd.wire.v08.subscription import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from consumerd.wire.registry import Subscription
+    from consumerd.wire.registry.subscription import Subscription
 
 #: Codes after which this process is no longer a member.
 _OUT: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
@@ -100,7 +101,7 @@ def assign_shares(
 class CoordinatedMember:
     """One member of one group. Not reentrant.
 
-    It is the `Membership` of `consumerd.member.offsets.KafkaOffsetStore`, too.
+    It is the `Membership` of `consumerd.member.offsets.kafka_store.KafkaOffsetStore`, too.
     """
 
     def __init__(self, subscription: Subscription, settings: CoordinationSettings) -> None:

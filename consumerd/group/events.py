@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from consumerd.base.partition import TopicPartition
     from consumerd.group.rules import Topics
-    from consumerd.wire.registry import Subscription
+    from consumerd.wire.registry.subscription import Subscription
 
 
 @dataclass(frozen=True, slots=True)

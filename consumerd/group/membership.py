@@ -39,7 +39,8 @@ from consumerd.group.membership_tables import (
 )
 from consumerd.group.rules import V07Rules
 from consumerd.group.target_assignment import TargetAssignment, TargetAssignmentBuilder
-from consumerd.wire.registry import DialectError, StaticSubscription
+from consumerd.wire.registry.errors import DialectError
+from consumerd.wire.registry.subscription import StaticSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Generator, Iterable, Mapping
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
     from consumerd.base.partition import TopicPartition
     from consumerd.group.rules import GroupRules
-    from consumerd.wire.registry import Subscription
+    from consumerd.wire.registry.subscription import Subscription
 
 
 #: Longest interval between nudges that have no effect, in reconciliations.

@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 from consumerd.base.partition import NO_BROKER, TopicPartition
 from consumerd.group.assignment import assign_topic
 from consumerd.group.assignors import Spelling, agrees_on_streams, range_owners, roundrobin_owners
-from consumerd.wire.registry import (
-    INTERNAL_TOPICS,
-    NUDGE_VALUE,
-    NUDGE_VALUE_V08,
+from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.nudge import NUDGE_VALUE, NUDGE_VALUE_V08
+from consumerd.wire.registry.subscription import (
     FilterSubscription,
-    RegistryError,
     StaticSubscription,
     Subscription,
-    format_subscription_v08,
     parse_subscription,
-    parse_subscription_v08,
 )
+from consumerd.wire.registry.v08.subscription import format_subscription_v08, parse_subscription_v08
+from consumerd.wire.registry.v08.topic import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

@@ -15,7 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from consumerd.wire.registry import DialectError, FilterSubscription, RegistryError, StaticSubscription
+from consumerd.wire.registry.errors import DialectError, RegistryError
+from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from consumerd.group.assignors import Wanted
     from consumerd.group.events import MembershipSnapshot
     from consumerd.group.rules import GroupRules, Topics
-    from consumerd.wire.registry import Subscription
+    from consumerd.wire.registry.subscription import Subscription
 
     #: A computation in steps.
     Steps = Generator[None, None, None]

@@ -27,7 +27,7 @@ from consumerd.handlers.contents import Content
 from consumerd.handlers.context import HandlerContext
 from consumerd.handlers.dead_letter_files import FileDeadLetters
 from consumerd.handlers.dead_letters import DeadLetters, Letter
-from consumerd.handlers.decoding import DecodeError, Decoder
+from consumerd.handlers.decoding.api import DecodeError, Decoder
 from consumerd.handlers.disk_full import DiskFullError, OnDiskFull
 from consumerd.handlers.giving_up import OnFailure
 from consumerd.handlers.loading import load_handler, make_handler, plain_handler

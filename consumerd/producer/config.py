@@ -15,7 +15,7 @@ from consumerd.base.errors import ConfigError
 from consumerd.base.settings.properties import prop, read_properties
 from consumerd.base.settings.servers import KafkaSection, ZooKeeperSection
 from consumerd.base.settings.setting import Seconds  # noqa: TC001 - readers evaluate the types of fields
-from consumerd.net import ConnectionSettings
+from consumerd.net.connection import ConnectionSettings
 from consumerd.producer.v07.settings import ProducerSettings, QueueSettings, WhenFull
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.v08.records import RecordCodec

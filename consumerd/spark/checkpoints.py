@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from consumerd.spark.tables import BatchTable
+    from consumerd.spark.tables.table import BatchTable
 
 #: The lock file in a checkpoint's folder.
 LOCK_FILE: Final = "_run.lock"

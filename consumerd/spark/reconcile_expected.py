@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from consumerd.spark.source.offsets import Key
     from consumerd.spark.spec import PipelineSpec
-    from consumerd.spark.tables import BatchTable
+    from consumerd.spark.tables.table import BatchTable
 
 _COLUMNS: Final = (
     "topic string, broker_partition string, offset bigint, index int, next_offset bigint, key binary, value binary"

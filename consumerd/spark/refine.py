@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, Row, SparkSession
 
     from consumerd.spark.spec import PipelineSpec
-    from consumerd.spark.tables import BatchTable
+    from consumerd.spark.tables.table import BatchTable
 
 _SOURCE: Final = SeenPartition._fields
 _KEPT: Final = ("broker_partition", "next_offset", "landed_at")

@@ -16,7 +16,7 @@ from consumerd.spark.land import land
 from consumerd.spark.reconcile import reconcile
 from consumerd.spark.refine import refine
 from consumerd.spark.spec_model import interval_seconds
-from consumerd.spark.tables import CompactResult, open_table
+from consumerd.spark.tables import open_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from consumerd.spark.report.facts import StepResult
     from consumerd.spark.spec import PipelineSpec
+    from consumerd.spark.tables.table import CompactResult
 
 #: All steps in their order; `compact` is not part of a run by default.
 STEPS: Final = ("land", "refine", "aggregate", "compact", "reconcile", "report")
@@ -78,7 +79,7 @@ def perform(
         case "reconcile":
             return reconcile(spark, pipeline, shallow=shallow)
         case "report":
-            from consumerd.spark.report import write_report  # noqa: PLC0415 - matplotlib takes a while to load
+            from consumerd.spark.report.writing import write_report  # noqa: PLC0415 - matplotlib takes a while to load
 
             return write_report(spark, pipeline, results)
         case _:

@@ -17,9 +17,10 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import BrokerProcess
 from consumerd.handlers import Message
-from consumerd.net import connect
+from consumerd.net.connect import connect
 from consumerd.net.zk import Session
-from consumerd.storage.broker import Broker, BrokerConfig
+from consumerd.storage.broker.config import BrokerConfig
+from consumerd.storage.broker.server import Broker
 from consumerd.testing.damage import Damage, damage, end_of, entries_of
 from consumerd.testing.errors import HarnessError
 from consumerd.wire.compression import Codec

@@ -13,26 +13,22 @@ from typing import TYPE_CHECKING, Any, Self
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.partition import TopicPartition
-from consumerd.group import MembershipSettings
+from consumerd.group.membership_tables import MembershipSettings
 from consumerd.handlers import RetryPolicy, load_handler, make_handler, plain_handler, retrying
-from consumerd.member.consumer import ConsumerSettings, GroupConsumer, V07Backend
-from consumerd.member.fetch import FetchSettings
+from consumerd.member.consumer.backends import V07Backend
+from consumerd.member.consumer.consumer import GroupConsumer
+from consumerd.member.consumer.settings import ConsumerSettings
+from consumerd.member.fetch.settings import FetchSettings
 from consumerd.testing.errors import HarnessError
 from consumerd.testing.journal import Journal, JournalingZooKeeper
 from consumerd.testing.member import MemoryMember
 from consumerd.testing.memory_broker import MemoryBroker
 from consumerd.testing.records import MemoryDeadLetters
 from consumerd.wire.compression import Codec
-from consumerd.wire.registry import (
-    FilterKind,
-    FilterSubscription,
-    StaticSubscription,
-    TopicFilter,
-    offset_path,
-    owner_path,
-    parse_owner,
-    topic_broker_path,
-)
+from consumerd.wire.registry.paths import offset_path, owner_path, topic_broker_path
+from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
+from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
+from consumerd.wire.registry.values import parse_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -136,8 +132,8 @@ class MemoryGroup:
         """Start one more member; returns when it is in the group.
 
         `handler` and `options` as for `HandlerHarness`; `topics` are streams by topic, by default one of every topic;
-        `settings` are fields of `consumerd.member.consumer.ConsumerSettings`. Raises HandlerLoadError and what ends it
-        at the start. Dead letters go to `MemoryGroup.dead_letters`.
+        `settings` are fields of `consumerd.member.consumer.settings.ConsumerSettings`. Raises HandlerLoadError and what
+        ends it at the start. Dead letters go to `MemoryGroup.dead_letters`.
         """
         made = load_handler(handler, options) if isinstance(handler, str) else make_handler(handler, options)
         number = len(self.members)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from consumerd.base.errors import HandlerFailedError
 from consumerd.handlers import Batch, PartitionTakenError
-from consumerd.member.offsets import HandledPrefix
+from consumerd.member.offsets.tracker import HandledPrefix
 from consumerd.testing.errors import ContractError
 from consumerd.testing.handover import Handover, cancel
 from consumerd.testing.records import Attempt, DeliveredBatch, ObservedHandler, Revocation

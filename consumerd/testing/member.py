@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from consumerd.base.partition import TopicPartition
-    from consumerd.member.consumer import GroupConsumer
+    from consumerd.member.consumer.consumer import GroupConsumer
     from consumerd.testing.memory_zookeeper import MemorySession
 
 

@@ -1,4 +1,4 @@
-"""A 0.7 broker in memory, behind the port `consumerd.net.Connector`, for simulations and tests.
+"""A 0.7 broker in memory, behind the port `consumerd.net.connect.Connector`, for simulations and tests.
 
     broker = MemoryBroker()
     broker.append("events", 0, b"one", b"two")
@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from consumerd.net import ConnectError, ConnectionClosedError
+from consumerd.net.errors import ConnectError, ConnectionClosedError
 from consumerd.wire.errors import OversizeMessageError, WireError
 from consumerd.wire.v07 import (
     EARLIEST,
@@ -126,7 +126,7 @@ class MemoryBroker:
 
 
 class MemoryConnection:
-    """A connection without a socket; see `consumerd.net.Connection`."""
+    """A connection without a socket; see `consumerd.net.connect.Connection`."""
 
     def __init__(self, broker: MemoryBroker) -> None:
         self._broker = broker

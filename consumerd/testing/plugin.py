@@ -19,7 +19,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping
 
-    from consumerd.demo import ZooKeeperServer
+    from consumerd.demo.zookeeper import ZooKeeperServer
     from consumerd.handlers import RetryPolicy
     from consumerd.testing.brokers import LoopbackBroker
     from consumerd.testing.clock import FakeClock
@@ -87,7 +87,8 @@ def consumerd_zookeeper(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ZooKeeperServer]:
     """A real ZooKeeper server on loopback for the whole run (extra `embedded`), sessions of 1 to 60 s. Let it live."""
-    from consumerd.demo import MissingRuntimeError, ZooKeeperServer  # noqa: PLC0415
+    from consumerd.base.java import MissingRuntimeError  # noqa: PLC0415
+    from consumerd.demo.zookeeper import ZooKeeperServer  # noqa: PLC0415
     from consumerd.testing.loop import LoopThread  # noqa: PLC0415
 
     server = ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"), config={"maxSessionTimeout": 60_000})

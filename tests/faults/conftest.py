@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from consumerd.base.ports import SessionEvent
-    from consumerd.demo import ZooKeeperServer
+    from consumerd.demo.zookeeper import ZooKeeperServer
 
 CLOSE_SESSION = -11
 

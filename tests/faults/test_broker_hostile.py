@@ -15,7 +15,8 @@ import pytest
 import pytest_asyncio
 
 from consumerd.base.clock import SystemClock
-from consumerd.storage.broker import Broker, BrokerConfig
+from consumerd.storage.broker.config import BrokerConfig
+from consumerd.storage.broker.server import Broker
 from consumerd.wire.v07 import (
     FetchRequest,
     MultiFetchRequest,

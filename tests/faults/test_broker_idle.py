@@ -14,7 +14,7 @@ from typing import NoReturn
 import psutil
 import pytest
 
-from consumerd.demo import Child
+from consumerd.demo.children import Child
 from consumerd.wire.v07 import OffsetsRequest, ProduceRequest, encode_message
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.kill]

@@ -11,20 +11,30 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
+from consumerd.base.budget import ByteBudget
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError, ConsumerdError, ExitCode
 from consumerd.base.partition import TopicPartition
 from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.handlers import Handler
-from consumerd.member.consumer import ClusterBackend, ConsumerSettings, CoordinatedConsumer
-from consumerd.member.fetch import ByteBudget, CorruptPartitionError, FetchPool, FetchSettings, Lane
+from consumerd.member.consumer.backends_v08 import ClusterBackend
+from consumerd.member.consumer.coordinated import CoordinatedConsumer
+from consumerd.member.consumer.settings import ConsumerSettings
+from consumerd.member.fetch.errors import CorruptPartitionError
+from consumerd.member.fetch.lane import Lane
+from consumerd.member.fetch.pool import FetchPool
+from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.fetch.v08.brokers import V08Brokers
-from consumerd.net import ConnectionSettings, connect
-from consumerd.net.client import ChannelOpener, ClientSettings, ClusterClient, Plain, SaslAuthenticator, Scram
+from consumerd.net.client.cluster import ClusterClient
+from consumerd.net.client.opening import ChannelOpener
+from consumerd.net.client.sasl import Plain, SaslAuthenticator, Scram
+from consumerd.net.client.settings import ClientSettings
+from consumerd.net.connect import connect
+from consumerd.net.connection import ConnectionSettings
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire import WireError
-from consumerd.wire.registry import StaticSubscription
+from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.v08 import apis
 from consumerd.wire.v08.records import encode_record_batch
 from tests.faults.hostile_kafka import BROKEN, LYING, PARTITIONS, TOPIC, VERSIONS, HostileKafka

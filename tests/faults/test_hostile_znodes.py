@@ -21,9 +21,10 @@ import structlog
 from consumerd import ConsumerConfig, ConsumerConnector, Whitelist
 from consumerd.base.clock import SystemClock
 from consumerd.base.ports import Create
-from consumerd.net import connect
+from consumerd.net.connect import connect
 from consumerd.net.zk import Session
-from consumerd.storage.broker import Broker, BrokerConfig
+from consumerd.storage.broker.config import BrokerConfig
+from consumerd.storage.broker.server import Broker
 from consumerd.wire.v07 import LATEST, OffsetsRequest, ProduceRequest, encode_message_set
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
     from pathlib import Path
 
+    from consumerd.base.java import JavaRuntime
     from consumerd.base.ports import Operation
-    from consumerd.demo import JavaRuntime
 
 
 def _on_a_loop_of_its_own(main: Coroutine[object, object, None]) -> None:

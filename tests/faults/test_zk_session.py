@@ -27,7 +27,7 @@ from consumerd.testing.fault_proxy import Direction
 from tests.support.zookeeper_retry import retry
 
 if TYPE_CHECKING:
-    from consumerd.demo import ZooKeeperServer
+    from consumerd.demo.zookeeper import ZooKeeperServer
     from tests.faults.conftest import ZkRig
 
 pytestmark = pytest.mark.asyncio

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from consumerd.base.clock import SystemClock
-from consumerd.demo import Child
+from consumerd.demo.children import Child
 from consumerd.net.zk import Session
 from consumerd.net.zk.errors import NoNode
 from consumerd.wire.v07 import ProduceRequest, encode_message

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from consumerd.base.clock import SystemClock
-from consumerd.storage.broker import Broker, BrokerConfig
+from consumerd.storage.broker.config import BrokerConfig
+from consumerd.storage.broker.server import Broker
 
 SETTINGS = {
     "num.partitions": "2",

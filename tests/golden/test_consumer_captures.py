@@ -28,9 +28,10 @@ from consumerd import (
     TopicPartition,
 )
 from consumerd.base.clock import SystemClock
-from consumerd.member.fetch import LogChangedError, OffsetRefusedError
-from consumerd.net import connect
-from consumerd.storage.broker import Broker, BrokerConfig
+from consumerd.member.fetch.errors import LogChangedError, OffsetRefusedError
+from consumerd.net.connect import connect
+from consumerd.storage.broker.config import BrokerConfig
+from consumerd.storage.broker.server import Broker
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.v07 import (
     LATEST,

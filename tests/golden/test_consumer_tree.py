@@ -17,26 +17,23 @@ import pytest
 
 from consumerd.base.clock import SystemClock
 from consumerd.handlers.builtin.null import NullHandler
-from consumerd.member.consumer import ConsumerSettings, GroupConsumer, V07Backend
-from consumerd.member.fetch import FetchSettings
+from consumerd.member.consumer.backends import V07Backend
+from consumerd.member.consumer.consumer import GroupConsumer
+from consumerd.member.consumer.settings import ConsumerSettings
+from consumerd.member.fetch.settings import FetchSettings
 from consumerd.net.cluster.reading import children
 from consumerd.net.zk import Session
 from consumerd.net.zk.errors import NoNode
 from consumerd.storage.broker.registration import BrokerRegistration
 from consumerd.testing.memory_broker import MemoryBroker
-from consumerd.wire.registry import (
-    FilterKind,
-    FilterSubscription,
-    StaticSubscription,
-    Subscription,
-    TopicFilter,
-    configured_consumer_id,
-)
+from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription, Subscription
+from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
+from consumerd.wire.registry.values import configured_consumer_id
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from consumerd.net import Connection
+    from consumerd.net.connect import Connection
 
 #: Path -> text (None: null data), ephemeral, version (None: not compared).
 Tree = dict[str, tuple[str | None, bool, int | None]]

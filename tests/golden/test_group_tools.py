@@ -14,21 +14,16 @@ import pytest_asyncio
 from consumerd.base.clock import SystemClock
 from consumerd.base.partition import TopicPartition
 from consumerd.cli.offsets_show import collect_offsets
-from consumerd.net import connect
 from consumerd.net.cluster import ClusterView
-from consumerd.operate.admin import (
-    BrokerLogs,
-    OffsetsQuery,
-    OffsetTarget,
-    OffsetTargetKind,
-    V07ChangePlanner,
-    differences,
-    format_text,
-    lag_of,
-    parse_offsets,
-    read_v07_snapshot,
-)
-from consumerd.storage.broker import Broker, BrokerConfig
+from consumerd.net.connect import connect
+from consumerd.operate.admin.changes import OffsetTarget, OffsetTargetKind, V07ChangePlanner
+from consumerd.operate.admin.lag import lag_of
+from consumerd.operate.admin.logs import BrokerLogs, OffsetsQuery
+from consumerd.operate.admin.offset_file import format_text, parse_offsets
+from consumerd.operate.admin.snapshot import read_v07_snapshot
+from consumerd.operate.admin.verification import differences
+from consumerd.storage.broker.config import BrokerConfig
+from consumerd.storage.broker.server import Broker
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.v07 import LATEST, OffsetsRequest, ProduceRequest, encode_message
 

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.operate.admin import differences, read_v08_snapshot
+from consumerd.operate.admin.v08.snapshot import read_v08_snapshot
+from consumerd.operate.admin.verification import differences
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
-from consumerd.wire.registry import format_topic_assignment, parse_owner
+from consumerd.wire.registry.v08.topic import format_topic_assignment
+from consumerd.wire.registry.values import parse_owner
 
 if TYPE_CHECKING:
     from pathlib import Path

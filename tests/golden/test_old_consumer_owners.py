@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.base.partition import NO_BROKER
-from consumerd.group import Spelling, V08Rules
+from consumerd.group.assignors import Spelling
 from consumerd.group.events import MembershipSnapshot
+from consumerd.group.rules import V08Rules
 from consumerd.group.target_assignment import TargetAssignmentBuilder
 
 if TYPE_CHECKING:

@@ -9,26 +9,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.base.partition import TopicPartition
-from consumerd.group import assign
-from consumerd.wire.registry import (
-    Dialect,
-    DialectError,
-    broker_dialect,
-    broker_path,
+from consumerd.group.assignment import assign
+from consumerd.wire.registry.dialect import Dialect
+from consumerd.wire.registry.errors import DialectError
+from consumerd.wire.registry.paths import broker_path, id_path, offset_path, owner_path, topic_broker_path
+from consumerd.wire.registry.spoken import broker_dialect, member_dialect
+from consumerd.wire.registry.subscription import parse_subscription
+from consumerd.wire.registry.values import (
     format_broker,
     format_offset,
     format_owner,
     format_partition_count,
-    id_path,
-    member_dialect,
-    offset_path,
-    owner_path,
     parse_broker,
     parse_offset,
     parse_owner,
     parse_partition_count,
-    parse_subscription,
-    topic_broker_path,
 )
 
 if TYPE_CHECKING:

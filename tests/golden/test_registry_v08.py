@@ -10,26 +10,17 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from consumerd.base.partition import TopicPartition
-from consumerd.wire.registry import (
-    broker_path,
-    format_offset,
-    format_owner,
-    format_subscription_v08,
+from consumerd.wire.registry.paths import broker_path, id_path, offset_path, owner_path, topic_path
+from consumerd.wire.registry.v08.broker import parse_broker_node
+from consumerd.wire.registry.v08.paths import partition_state_path, topic_config_path
+from consumerd.wire.registry.v08.subscription import format_subscription_v08, parse_subscription_v08
+from consumerd.wire.registry.v08.topic import (
     format_topic_assignment,
     format_topic_config,
-    id_path,
-    offset_path,
-    owner_path,
-    parse_broker_node,
-    parse_offset,
-    parse_owner,
     parse_partition_state,
-    parse_subscription_v08,
     parse_topic_assignment,
-    partition_state_path,
-    topic_config_path,
-    topic_path,
 )
+from consumerd.wire.registry.values import format_offset, format_owner, parse_offset, parse_owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

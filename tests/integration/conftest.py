@@ -23,10 +23,11 @@ from consumerd.demo.processes import (
     format_toml,
     parse_event,
 )
-from consumerd.net import connect
+from consumerd.net.connect import connect
 from consumerd.net.zk import NoNode, Session
-from consumerd.storage.broker import Broker, BrokerConfig
-from consumerd.wire.registry import offset_path
+from consumerd.storage.broker.config import BrokerConfig
+from consumerd.storage.broker.server import Broker
+from consumerd.wire.registry.paths import offset_path
 from consumerd.wire.v07 import (
     LATEST,
     OffsetsRequest,

@@ -9,7 +9,7 @@ import pytest
 
 import consumerd
 from consumerd.demo.processes import BrokerProcess
-from consumerd.net import connect
+from consumerd.net.connect import connect
 from consumerd.producer import AsyncProducer, NotArrivedError, key_index
 from consumerd.wire.v07 import Codec, FetchRequest, decode_batch, decode_fetch_response, iter_outer
 

@@ -18,7 +18,7 @@ import pytest
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
 from consumerd.base.partition import TopicPartition
-from consumerd.demo import free_port
+from consumerd.demo.ports import free_port
 from consumerd.demo.processes import clean_environment, consumerd_command, format_toml
 from consumerd.net.zk import Session
 from consumerd.wire.v07 import Codec

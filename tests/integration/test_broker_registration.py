@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from consumerd.base.clock import SystemClock
-from consumerd.demo import ZooKeeperServer
+from consumerd.demo.zookeeper import ZooKeeperServer
 from consumerd.net.zk import Session
 from consumerd.net.zk.errors import NoNode
-from consumerd.storage.broker import Broker, BrokerConfig
+from consumerd.storage.broker.config import BrokerConfig
+from consumerd.storage.broker.server import Broker
 from consumerd.testing.fault_proxy import FaultProxy
 from consumerd.wire.v07 import ProduceRequest, encode_message
 

@@ -14,13 +14,13 @@ import pytest_asyncio
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
-from consumerd.demo import free_port
+from consumerd.demo.ports import free_port
 from consumerd.net.zk import Session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from consumerd.demo import ZooKeeperServer
+    from consumerd.demo.zookeeper import ZooKeeperServer
 
 
 async def consumerd(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -19,7 +19,7 @@ from consumerd.demo.processes import (
     consumerd_command,
     format_toml,
 )
-from consumerd.net import connect
+from consumerd.net.connect import connect
 from consumerd.net.zk import Session
 from consumerd.wire.v07 import LATEST, OffsetsRequest, ProduceRequest, encode_message
 from tests.support.commands import Done

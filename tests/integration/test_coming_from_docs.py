@@ -10,7 +10,7 @@ import pytest
 
 from consumerd import LATEST
 from consumerd.demo.processes import BrokerProcess
-from consumerd.net import connect
+from consumerd.net.connect import connect
 from consumerd.service.config.model import parse
 from consumerd.wire.v07 import OffsetsRequest, ProduceRequest, encode_message_set
 from tests.integration.test_library_docs import ROOT, examples, run

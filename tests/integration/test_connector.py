@@ -28,7 +28,7 @@ from consumerd import (
 )
 from consumerd.base.clock import SystemClock
 from consumerd.demo.processes import BrokerProcess
-from consumerd.net import connect
+from consumerd.net.connect import connect
 from consumerd.net.zk import NoNode, Session
 from consumerd.wire.v07 import LATEST, Codec, OffsetsRequest, ProduceRequest, encode_message_set
 

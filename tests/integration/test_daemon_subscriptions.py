@@ -15,7 +15,7 @@ from consumerd.base.errors import ExitCode
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import format_toml
 from consumerd.net.zk import NoNode
-from consumerd.wire.registry import offset_path
+from consumerd.wire.registry.paths import offset_path
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
 

@@ -13,13 +13,13 @@ import aiohttp
 import psutil
 import pytest
 
-from consumerd.demo import Child
+from consumerd.demo.children import Child
 from consumerd.demo.processes import clean_environment, consumerd_command
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from consumerd.demo import JavaRuntime
+    from consumerd.base.java import JavaRuntime
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.kill, pytest.mark.asyncio]
 

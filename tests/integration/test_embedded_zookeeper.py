@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from consumerd.demo import Child, ZooKeeperServer, ZooKeeperStartError, free_port
-from consumerd.demo.zookeeper import four_letter_word
+from consumerd.demo.children import Child
+from consumerd.demo.errors import ZooKeeperStartError
+from consumerd.demo.ports import free_port
+from consumerd.demo.zookeeper import ZooKeeperServer, four_letter_word
 from tests.support.zookeeper_ensemble import ZooKeeperEnsemble
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from consumerd.demo import JavaRuntime
+    from consumerd.base.java import JavaRuntime
     from tests.conftest import TlsFiles, ZooKeeperFactory
 
 pytestmark = pytest.mark.zookeeper
@@ -127,7 +129,7 @@ async def test_ensemble_elects_a_leader_after_each_stop(java: JavaRuntime, tmp_p
 async def test_server_ends_with_its_parent(java: JavaRuntime, tmp_path: Path, number: signal.Signals) -> None:
     program = textwrap.dedent("""
         import asyncio, pathlib, sys
-        from consumerd.demo import ZooKeeperServer
+        from consumerd.demo.zookeeper import ZooKeeperServer
         async def main():
             server = ZooKeeperServer(pathlib.Path(sys.argv[1]))
             await server.start()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.demo.processes import BrokerProcess, clean_environment
-from consumerd.net import connect
+from consumerd.net.connect import connect
 from consumerd.wire.v07 import LATEST, Codec, OffsetsRequest, ProduceRequest, encode_message_set
 
 if TYPE_CHECKING:

@@ -9,11 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from consumerd.base.budget import ByteBudget
 from consumerd.base.clock import SystemClock
 from consumerd.base.partition import TopicPartition
-from consumerd.member.fetch import ByteBudget, FetchPool, FetchSettings, Lane, V07Brokers
-from consumerd.net import ConnectionSettings, connect
-from consumerd.storage.broker import Broker, BrokerConfig
+from consumerd.member.fetch.lane import Lane
+from consumerd.member.fetch.pool import FetchPool
+from consumerd.member.fetch.settings import FetchSettings
+from consumerd.member.fetch.v07.brokers import V07Brokers
+from consumerd.net.connect import connect
+from consumerd.net.connection import ConnectionSettings
+from consumerd.storage.broker.config import BrokerConfig
+from consumerd.storage.broker.server import Broker
 from consumerd.testing.fault_proxy import Direction, FaultProxy
 from consumerd.wire.v07 import EARLIEST, LATEST, Codec, OffsetsRequest, ProduceRequest, encode_message_set
 

@@ -13,7 +13,7 @@ import pytest
 from consumerd import LATEST, SimpleConsumer
 from consumerd.base.clock import SystemClock
 from consumerd.demo.processes import BrokerProcess, clean_environment
-from consumerd.net import connect
+from consumerd.net.connect import connect
 from consumerd.net.zk import Session
 from consumerd.wire.v07 import Codec, OffsetsRequest, ProduceRequest, encode_message_set
 

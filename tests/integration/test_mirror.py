@@ -15,7 +15,7 @@ import pytest
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
 from consumerd.demo.processes import BrokerProcess, Process, consumerd_command
-from consumerd.net import connect
+from consumerd.net.connect import connect
 from consumerd.net.zk import Session
 from consumerd.producer import Producer, ProducerSettings, StaticRouter
 from consumerd.storage.log.dump import find_segments, read_segment

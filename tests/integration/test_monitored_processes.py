@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from consumerd.base.clock import SystemClock
 from consumerd.base.metrics.catalogue import ALL_METRICS, BROKER_METRICS, MEMBER_METRICS, MIRROR_METRICS
 from consumerd.demo.processes import BrokerProcess, Process, consumerd_command
-from consumerd.net import connect
+from consumerd.net.connect import connect
 from consumerd.producer import Producer, StaticRouter
 
 if TYPE_CHECKING:

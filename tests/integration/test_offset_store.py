@@ -11,7 +11,7 @@ import pytest
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.partition import TopicPartition
-from consumerd.member.offsets import CommitResult, ZooKeeperOffsetStore
+from consumerd.member.offsets.store import CommitResult, ZooKeeperOffsetStore
 from consumerd.net.zk import Session
 from consumerd.wire.registry.paths import offset_path, offsets_path, owner_path
 

@@ -15,11 +15,12 @@ import pytest
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
-from consumerd.demo import free_port
-from consumerd.net import connect
+from consumerd.demo.ports import free_port
+from consumerd.net.connect import connect
 from consumerd.net.zk import Session
 from consumerd.producer import key_index
-from consumerd.storage.broker import Broker, BrokerConfig
+from consumerd.storage.broker.config import BrokerConfig
+from consumerd.storage.broker.server import Broker
 from consumerd.wire.v07 import FetchRequest, decode_batch, decode_fetch_response, iter_outer
 
 if TYPE_CHECKING:

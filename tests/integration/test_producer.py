@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.base.clock import SystemClock
-from consumerd.demo import free_port
-from consumerd.net import ConnectError, ConnectionSettings, connect
+from consumerd.demo.ports import free_port
+from consumerd.net.connect import connect
+from consumerd.net.connection import ConnectionSettings
+from consumerd.net.errors import ConnectError
 from consumerd.net.zk import NotConnected, Session
 from consumerd.producer import (
     MessageSizeTooLargeError,
@@ -25,7 +27,8 @@ from consumerd.producer import (
     ZooKeeperRouter,
     key_index,
 )
-from consumerd.storage.broker import Broker, BrokerConfig
+from consumerd.storage.broker.config import BrokerConfig
+from consumerd.storage.broker.server import Broker
 from consumerd.testing.fault_proxy import Direction, FaultProxy
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.v07 import Codec, FetchRequest, decode_batch, decode_fetch_response, iter_outer

@@ -12,13 +12,13 @@ import pytest
 from consumerd.base.errors import NotFoundError, ZooKeeperError
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.ports import free_port
-from consumerd.operate.admin import RefusedError
+from consumerd.operate.admin.errors import RefusedError
 from consumerd.spark.source.discovery import open_origin
 from consumerd.spark.source.options import OptionError, read_options
 from consumerd.spark.source.v07 import origin
 from consumerd.spark.source.v07.commits import check_group, commit_if_possible, commit_offsets
 from consumerd.spark.source.v07.zookeeper import ask_zookeeper
-from consumerd.wire.registry import id_path, offset_path, owner_path
+from consumerd.wire.registry.paths import id_path, offset_path, owner_path
 
 if TYPE_CHECKING:
     from consumerd.net.zk import Session

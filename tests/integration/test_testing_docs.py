@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pytest
 
-    from consumerd.demo import JavaRuntime
+    from consumerd.base.java import JavaRuntime
 
 pytest_plugins = ["pytester"]
 

@@ -21,7 +21,7 @@ from consumerd.testing.fault_proxy import FaultProxy
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from consumerd.demo import ZooKeeperServer
+    from consumerd.demo.zookeeper import ZooKeeperServer
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
 

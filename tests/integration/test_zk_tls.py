@@ -17,7 +17,7 @@ from consumerd.net.zk import NoAuth, NotConnected, Session
 from consumerd.testing.fault_proxy import FaultProxy
 
 if TYPE_CHECKING:
-    from consumerd.demo import ZooKeeperServer
+    from consumerd.demo.zookeeper import ZooKeeperServer
     from tests.conftest import TlsFiles
 
 pytestmark = pytest.mark.asyncio

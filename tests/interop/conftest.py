@@ -15,9 +15,11 @@ import pytest_asyncio
 from kazoo.client import KazooClient
 
 from consumerd.base.clock import SystemClock
-from consumerd.demo import JavaRuntime, MissingRuntimeError, find_java
-from consumerd.net import connect
-from consumerd.net.client import ChannelOpener, ClientSettings, ClusterClient
+from consumerd.base.java import JavaRuntime, MissingRuntimeError, find_java
+from consumerd.net.client.cluster import ClusterClient
+from consumerd.net.client.opening import ChannelOpener
+from consumerd.net.client.settings import ClientSettings
+from consumerd.net.connect import connect
 from tests.interop.kerberos import KeyDistributionCentre, missing_programs
 from tests.support.jafka import JafkaBroker, jafka_jars
 from tests.support.jafka_clients import JafkaMember, JafkaProducer, compile_java

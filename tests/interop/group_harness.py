@@ -24,7 +24,7 @@ from consumerd.demo.audit import AuditRecord, Caught, merge_records
 from consumerd.demo.children import Child
 from consumerd.demo.ledger import digest
 from consumerd.demo.processes import DaemonProcess
-from consumerd.net.client import error_of
+from consumerd.net.client.errors import error_of
 from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.records import encode_message_set, encode_record_batch
 from tests.support.jafka import java_command
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from consumerd.base.java import JavaRuntime
-    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.cluster import ClusterClient
     from consumerd.wire.v08.message_types import ProduceRequest
     from tests.support.kafka import KafkaBroker, KafkaRelease
 

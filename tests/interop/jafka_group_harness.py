@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from consumerd.base.clock import SystemClock
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.ledger import digest
-from consumerd.group import assign
-from consumerd.net import connect
+from consumerd.group.assignment import assign
+from consumerd.net.connect import connect
 from consumerd.producer import Producer, ProducerSettings, StaticRouter
 from consumerd.storage.log.dump import read_segment
-from consumerd.wire.registry import parse_partition_count, parse_subscription
+from consumerd.wire.registry.subscription import parse_subscription
+from consumerd.wire.registry.values import parse_partition_count
 from consumerd.wire.v07 import Codec
 from tests.interop.zk_group import GROUP, Handed, ZooKeeperGroup
 from tests.interop.zk_group_account import COMMIT_INTERVAL, JafkaAccount

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.audit import read_records
 from consumerd.demo.ledger import digest
-from consumerd.member.offsets import KafkaOffsetStore
-from consumerd.net.client import BrokerRefusedError
+from consumerd.member.offsets.kafka_store import KafkaOffsetStore
+from consumerd.net.client.errors import BrokerRefusedError
 from consumerd.operate.admin.v08.topic_plan import TopicPlan
 from consumerd.operate.admin.v08.topic_requests import create_topic, delete_topic
 from consumerd.wire.v08.error_codes import ErrorCode
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from consumerd.demo.children import Child
     from consumerd.demo.processes import DaemonProcess
-    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.cluster import ClusterClient
     from tests.support.kafka import KafkaBroker
 
 PLACE: Final = TopicPartition.numbered(TOPIC, 0)

@@ -18,16 +18,11 @@ from consumerd.base.partition import TopicPartition
 from consumerd.demo.children import Child
 from consumerd.demo.ledger import digest
 from consumerd.demo.ports import free_port
-from consumerd.group import Spelling
-from consumerd.group.assignors import range_owners, roundrobin_owners
-from consumerd.net.client import error_of
-from consumerd.wire.registry import (
-    format_topic_assignment,
-    parse_partition_state,
-    parse_subscription_v08,
-    parse_topic_assignment,
-    partition_state_path,
-)
+from consumerd.group.assignors import Spelling, range_owners, roundrobin_owners
+from consumerd.net.client.errors import error_of
+from consumerd.wire.registry.v08.paths import partition_state_path
+from consumerd.wire.registry.v08.subscription import parse_subscription_v08
+from consumerd.wire.registry.v08.topic import format_topic_assignment, parse_partition_state, parse_topic_assignment
 from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.records import RecordCodec, encode_message_set
 from tests.interop.zk_group import GROUP, Handed, ZooKeeperGroup
@@ -44,7 +39,7 @@ if TYPE_CHECKING:
     from consumerd.base.java import JavaRuntime
     from consumerd.demo.audit import AuditRecord
     from consumerd.demo.processes import DaemonProcess
-    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.cluster import ClusterClient
     from consumerd.wire.v08.message_types import ProduceRequest, ProduceRequestPartitionData
     from tests.support.kafka import KafkaBroker
 

@@ -23,8 +23,11 @@ from cryptography.x509 import load_pem_x509_certificate
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError
 from consumerd.demo.ports import LOOPBACK
-from consumerd.net import connect
-from consumerd.net.client import ChannelOpener, ClientSettings, ClusterClient, Plain, SaslAuthenticator
+from consumerd.net.client.cluster import ClusterClient
+from consumerd.net.client.opening import ChannelOpener
+from consumerd.net.client.sasl import Plain, SaslAuthenticator
+from consumerd.net.client.settings import ClientSettings
+from consumerd.net.connect import connect
 from tests.support.jafka import java_command
 from tests.support.kafka import KafkaBroker
 

@@ -15,8 +15,8 @@ import pytest
 from consumerd.base.errors import ExitCode
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import DaemonProcess, clean_environment, consumerd_command, format_toml
-from consumerd.member.offsets import KafkaOffsetStore
-from consumerd.net.client import error_of
+from consumerd.member.offsets.kafka_store import KafkaOffsetStore
+from consumerd.net.client.errors import error_of
 from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.records import encode_record_batch
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.cluster import ClusterClient
     from consumerd.wire.v08.message_types import ProduceRequest, ProduceRequestPartitionData
     from tests.support.kafka import KafkaBroker
 

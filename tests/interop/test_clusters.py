@@ -16,13 +16,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 import pytest_asyncio
 
+from consumerd.base.budget import ByteBudget
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
+from consumerd.base.java import MissingRuntimeError
 from consumerd.base.partition import TopicPartition
-from consumerd.demo import MissingRuntimeError
-from consumerd.member.fetch import ByteBudget, FetchPool, FetchSettings, Lane
+from consumerd.member.fetch.lane import Lane
+from consumerd.member.fetch.pool import FetchPool
+from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.fetch.v08.brokers import V08Brokers
-from consumerd.member.offsets import KafkaOffsetStore, OffsetsUnavailableError
+from consumerd.member.offsets.errors import OffsetsUnavailableError
+from consumerd.member.offsets.kafka_store import KafkaOffsetStore
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from tests.interop.group_harness import GROUP, PARTITIONS, PATIENCE, TOPIC, Group
@@ -37,7 +41,7 @@ if TYPE_CHECKING:
 
     from consumerd.base.java import JavaRuntime
     from consumerd.demo.processes import DaemonProcess
-    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.cluster import ClusterClient
     from consumerd.producer.v08.batches import Delivered, Delivery
     from tests.support.kafka import KafkaBroker, KafkaRelease
 

@@ -19,7 +19,7 @@ from consumerd import (
     Whitelist,
     WrongPartitionError,
 )
-from consumerd.net import connect
+from consumerd.net.connect import connect
 from consumerd.wire.v07 import Codec, OffsetsRequest, ProduceRequest, encode_message_set
 
 if TYPE_CHECKING:

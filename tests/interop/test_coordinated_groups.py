@@ -23,7 +23,7 @@ from consumerd.base.partition import TopicPartition
 from consumerd.demo.errors import ChildError
 from consumerd.demo.ports import free_port
 from consumerd.demo.processes import DaemonProcess, format_toml
-from consumerd.member.offsets import KafkaOffsetStore
+from consumerd.member.offsets.kafka_store import KafkaOffsetStore
 from tests.interop.group_harness import GROUP, LONG_SESSION, PARTITIONS, TOPIC, Group
 from tests.support.kafka import RELEASES
 

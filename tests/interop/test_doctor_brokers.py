@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.base.errors import ExitCode
-from consumerd.demo import MissingRuntimeError
+from consumerd.base.java import MissingRuntimeError
 from consumerd.demo.children import Child
 from consumerd.wire.v08.apis import JOIN_GROUP, SYNC_GROUP
 from consumerd.wire.v08.subscription import PROTOCOL_TYPE, MemberAssignment, MemberMetadata
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from consumerd.base.java import JavaRuntime
-    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.cluster import ClusterClient
     from consumerd.wire.v08.message_types import JoinGroupRequest, JoinGroupResponse, SyncGroupRequest
     from tests.support.kafka import KafkaRelease
 

@@ -16,7 +16,8 @@ from consumerd.base.errors import ExitCode
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.children import Child
 from consumerd.demo.processes import DaemonProcess
-from consumerd.member.offsets import KafkaOffsetStore, OffsetsUnavailableError
+from consumerd.member.offsets.errors import OffsetsUnavailableError
+from consumerd.member.offsets.kafka_store import KafkaOffsetStore
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from tests.support.jafka import java_command
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
     from consumerd.base.java import JavaRuntime
-    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.cluster import ClusterClient
     from tests.support.kafka import KafkaBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]

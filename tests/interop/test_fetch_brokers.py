@@ -10,12 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from consumerd.base.budget import ByteBudget
 from consumerd.base.clock import SystemClock
 from consumerd.base.partition import TopicPartition
-from consumerd.member.fetch import ByteBudget, FetchPool, FetchSettings, Lane
+from consumerd.member.fetch.lane import Lane
+from consumerd.member.fetch.pool import FetchPool
+from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.fetch.v08.brokers import V08Brokers
-from consumerd.net import connect
-from consumerd.net.client import ChannelOpener, ClientSettings, ClusterClient, error_of
+from consumerd.net.client.cluster import ClusterClient
+from consumerd.net.client.errors import error_of
+from consumerd.net.client.opening import ChannelOpener
+from consumerd.net.client.settings import ClientSettings
+from consumerd.net.connect import connect
 from consumerd.wire.v07 import EARLIEST, LATEST
 from consumerd.wire.v08.apis import DELETE_TOPICS, PRODUCE
 from consumerd.wire.v08.records import RecordCodec, encode_message_set, encode_record_batch

@@ -14,7 +14,8 @@ from consumerd.base.errors import BrokerError, ExitCode, HandlerFailedError
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import consumerd_command
 from consumerd.handlers import Batch, HandlerContext, load_handler
-from consumerd.handlers.forward import TargetLog, read_identity
+from consumerd.handlers.forward.identity import read_identity
+from consumerd.handlers.forward.target_log import TargetLog
 from consumerd.producer.v08.murmur2 import key_partition
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings

@@ -11,18 +11,17 @@ import pytest
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError, ExitCode
-from consumerd.demo import find_java
+from consumerd.base.java import find_java
 from consumerd.demo.ports import free_port
 from consumerd.demo.processes import DaemonProcess
-from consumerd.net import ConnectError, connect
-from consumerd.net.client import (
-    AuthenticationError,
-    BrokerRelease,
-    ChannelOpener,
-    ClientSettings,
-    ClusterClient,
-    SaslAuthenticator,
-)
+from consumerd.net.client.cluster import ClusterClient
+from consumerd.net.client.errors import AuthenticationError
+from consumerd.net.client.opening import ChannelOpener
+from consumerd.net.client.sasl import SaslAuthenticator
+from consumerd.net.client.settings import ClientSettings
+from consumerd.net.connect import connect
+from consumerd.net.errors import ConnectError
+from consumerd.wire.v08.versions import BrokerRelease
 from tests.interop.kerberos import REALM, KeyDistributionCentre
 from tests.support.kafka import RELEASES
 

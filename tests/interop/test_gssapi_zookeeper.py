@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from consumerd.demo import JavaRuntime, ZooKeeperServer
+    from consumerd.base.java import JavaRuntime
+    from consumerd.demo.zookeeper import ZooKeeperServer
 
 pytestmark = [pytest.mark.interop, pytest.mark.zookeeper, pytest.mark.asyncio]
 MODULE = "com.sun.security.auth.module.Krb5LoginModule required"

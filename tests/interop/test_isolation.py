@@ -14,7 +14,7 @@ import pytest
 from consumerd.base.errors import ExitCode
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import DaemonProcess, clean_environment, consumerd_command
-from consumerd.member.offsets import KafkaOffsetStore
+from consumerd.member.offsets.kafka_store import KafkaOffsetStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

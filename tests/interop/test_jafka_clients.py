@@ -18,7 +18,7 @@ from consumerd.base.partition import TopicPartition
 from consumerd.demo.audit import AuditResult, audit, merge_records
 from consumerd.demo.ledger import Ledger
 from consumerd.demo.processes import BrokerProcess, DaemonProcess
-from consumerd.net import connect
+from consumerd.net.connect import connect
 from consumerd.producer import Producer, ProducerSettings, StaticRouter
 from consumerd.storage.log.dump import LogEntry, read_segment
 from consumerd.wire.v07 import Codec

@@ -18,14 +18,14 @@ import pytest
 from consumerd.base.errors import ExitCode
 from consumerd.demo.children import Child
 from consumerd.demo.processes import BrokerProcess, DaemonProcess, clean_environment
-from consumerd.handlers.forward import TargetLog
-from consumerd.net import connect
+from consumerd.handlers.forward.target_log import TargetLog
+from consumerd.net.connect import connect
 from consumerd.wire.v07 import LATEST, Codec, OffsetsRequest, ProduceRequest, encode_message_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.cluster import ClusterClient
     from tests.support.kafka import KafkaBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]

@@ -23,9 +23,8 @@ from consumerd import (
     open_producer,
 )
 from consumerd.base.errors import BrokerError
-from consumerd.demo import free_port
-from consumerd.member.offsets import KafkaOffsetStore
-from consumerd.member.offsets.kafka_store import CommittedOffset
+from consumerd.demo.ports import free_port
+from consumerd.member.offsets.kafka_store import CommittedOffset, KafkaOffsetStore
 from consumerd.producer import NotSentError
 from consumerd.producer.v08.murmur2 import key_partition
 from tests.support.kafka import RELEASES

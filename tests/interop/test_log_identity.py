@@ -12,17 +12,20 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 import pytest_asyncio
 
-from consumerd.demo import MissingRuntimeError
+from consumerd.base.java import MissingRuntimeError
 from consumerd.demo.ledger import digest
-from consumerd.member.offsets import KafkaOffsetStore
-from consumerd.operate.admin import BrokerGroups, GroupFindingKind, diagnose_once, read_diagnosis_input
+from consumerd.member.offsets.kafka_store import KafkaOffsetStore
+from consumerd.operate.admin.diagnosis import diagnose_once
+from consumerd.operate.admin.findings import GroupFindingKind
+from consumerd.operate.admin.v08.broker_groups import BrokerGroups
+from consumerd.operate.admin.v08.group_source import read_diagnosis_input
 from consumerd.spark.source.errors import DataLossError
 from consumerd.spark.source.offsets import entries
 from consumerd.spark.source.options import read_options
 from consumerd.spark.source.planning import StreamPlanner
 from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v08.reading import read_v08_split
-from consumerd.wire.registry import topic_path
+from consumerd.wire.registry.paths import topic_path
 from tests.interop.group_harness import TOPIC, Group
 from tests.interop.log_identity import (
     FIRST,

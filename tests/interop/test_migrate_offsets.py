@@ -17,15 +17,19 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import clean_environment, consumerd_command
-from consumerd.handlers.forward import TargetLog, read_identity
-from consumerd.member.offsets import KafkaOffsetStore, UnclaimedZooKeeperOffsetStore
+from consumerd.handlers.forward.identity import read_identity
+from consumerd.handlers.forward.target_log import TargetLog
+from consumerd.member.offsets.kafka_store import KafkaOffsetStore
+from consumerd.member.offsets.store import UnclaimedZooKeeperOffsetStore
 from consumerd.net.zk import Session
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
-from consumerd.wire.registry import StaticSubscription, format_subscription_v08, id_path
+from consumerd.wire.registry.paths import id_path
+from consumerd.wire.registry.subscription import StaticSubscription
+from consumerd.wire.registry.v08.subscription import format_subscription_v08
 
 if TYPE_CHECKING:
-    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.cluster import ClusterClient
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 PLACES = [TopicPartition.numbered("events", number) for number in range(3)]

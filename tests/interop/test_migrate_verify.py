@@ -14,7 +14,7 @@ from consumerd.base.errors import ExitCode
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import consumerd_command
 from consumerd.handlers import Batch, HandlerContext, load_handler
-from consumerd.handlers.forward import SourceMark
+from consumerd.handlers.forward.identity import SourceMark
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.storage import segment_name
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set

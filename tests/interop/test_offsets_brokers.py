@@ -12,17 +12,12 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import DaemonProcess
-from consumerd.member.offsets import (
-    CommittedOffset,
-    DualOffsetStore,
-    KafkaOffsetStore,
-    OffsetSettings,
-    OffsetsHeldError,
-    OffsetsUnavailableError,
-    make_store,
-)
+from consumerd.member.offsets.choice import OffsetSettings, make_store
+from consumerd.member.offsets.dual_store import DualOffsetStore
+from consumerd.member.offsets.errors import OffsetsHeldError, OffsetsUnavailableError
+from consumerd.member.offsets.kafka_store import CommittedOffset, KafkaOffsetStore
 from consumerd.net.zk import Session
-from consumerd.wire.registry import owner_path
+from consumerd.wire.registry.paths import owner_path
 from consumerd.wire.v08 import NO_UUID
 from tests.support.kafka import RELEASES
 

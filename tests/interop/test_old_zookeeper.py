@@ -11,13 +11,13 @@ import pytest
 
 from consumerd import ConsumerConfig, ConsumerConnector
 from consumerd.base.clock import SystemClock
+from consumerd.base.java import MissingRuntimeError
 from consumerd.base.partition import TopicPartition
-from consumerd.demo import MissingRuntimeError
 from consumerd.demo.children import Child
 from consumerd.demo.processes import BrokerProcess, clean_environment, consumerd_command
-from consumerd.net import connect
+from consumerd.net.connect import connect
 from consumerd.net.zk import DigestMd5, NotConnected, Session
-from consumerd.wire.registry import offset_path, owners_path
+from consumerd.wire.registry.paths import offset_path, owners_path
 from consumerd.wire.v07 import LATEST, OffsetsRequest, ProduceRequest, encode_message_set
 from tests.support.maven import fetch_jars
 

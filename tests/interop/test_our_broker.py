@@ -11,7 +11,8 @@ import pytest
 
 from consumerd.base.clock import SystemClock
 from consumerd.net.zk import Session
-from consumerd.storage.broker import Broker, BrokerConfig
+from consumerd.storage.broker.config import BrokerConfig
+from consumerd.storage.broker.server import Broker
 from consumerd.wire.v07 import Codec, ProduceRequest, encode_message_set
 
 if TYPE_CHECKING:

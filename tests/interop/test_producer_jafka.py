@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.base.clock import SystemClock
-from consumerd.handlers.mirror import MirrorTopics, PlacedRouter, SourcePartition
-from consumerd.net import connect
+from consumerd.handlers.mirror.placing import PlacedRouter, SourcePartition
+from consumerd.handlers.mirror.topics import MirrorTopics
+from consumerd.net.connect import connect
 from consumerd.net.zk import Session
 from consumerd.producer import (
     AsyncProducer,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from consumerd.net.client import error_of
+from consumerd.net.client.errors import error_of
 from consumerd.wire.v08.apis import CREATE_TOPICS, FETCH, PRODUCE
 from consumerd.wire.v08.records import (
     BatchEnd,
@@ -26,7 +26,7 @@ from tests.support.kafka import RELEASES
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.cluster import ClusterClient
     from consumerd.wire.v08.message_types import (
         CreateTopicsRequest,
         CreateTopicsRequestTopic,

@@ -12,16 +12,12 @@ import pytest
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError
 from consumerd.demo.ports import free_port
-from consumerd.net import connect
-from consumerd.net.client import (
-    AuthenticationError,
-    ChannelOpener,
-    ClientSettings,
-    ClusterClient,
-    Plain,
-    SaslAuthenticator,
-    Scram,
-)
+from consumerd.net.client.cluster import ClusterClient
+from consumerd.net.client.errors import AuthenticationError
+from consumerd.net.client.opening import ChannelOpener
+from consumerd.net.client.sasl import Plain, SaslAuthenticator, Scram
+from consumerd.net.client.settings import ClientSettings
+from consumerd.net.connect import connect
 from tests.support.kafka import RELEASES
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ import structlog
 
 from consumerd import ConsumerConfig, ConsumerConnector, Plain, ProducerConfig, Scram, open_producer
 from consumerd.base.errors import BrokerError, ExitCode
+from consumerd.base.java import MissingRuntimeError
 from consumerd.cli.main import run
-from consumerd.demo import MissingRuntimeError
 from consumerd.demo.ports import free_port
 from consumerd.demo.processes import (
     BrokerProcess,

@@ -14,8 +14,8 @@ from confluent_kafka import Consumer
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.ports import free_port
 from consumerd.member.offsets.kafka_store import KafkaOffsetStore
-from consumerd.net.client import error_of
-from consumerd.operate.admin import RefusedError
+from consumerd.net.client.errors import error_of
+from consumerd.operate.admin.errors import RefusedError
 from consumerd.spark.source.columns import COLUMNS
 from consumerd.spark.source.errors import BrokerRejectedError, DataLossError
 from consumerd.spark.source.filters import Pruning
@@ -35,7 +35,7 @@ from tests.support.topics import create_topic, recreate_topic
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.cluster import ClusterClient
     from consumerd.wire.v08.message_types import ProduceRequest
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio]

@@ -15,7 +15,7 @@ from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
 from consumerd.demo.children import Child
 from consumerd.demo.ports import free_port
-from consumerd.net.client import error_of
+from consumerd.net.client.errors import error_of
 from consumerd.service.config.properties import format_properties
 from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.records import encode_message_set, encode_record_batch
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
     from consumerd.base.java import JavaRuntime
-    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.cluster import ClusterClient
     from consumerd.wire.v08.message_types import ProduceRequest, ProduceRequestPartitionData
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]

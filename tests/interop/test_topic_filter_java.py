@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from consumerd.demo import JavaRuntime, MissingRuntimeError
-from consumerd.wire.registry import RegistryError
+from consumerd.base.java import JavaRuntime, MissingRuntimeError
+from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.regex import matches, parse
 from tests.support.jafka_clients import compile_java
 

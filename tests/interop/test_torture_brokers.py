@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 
 import pytest
 
-from consumerd.demo import MissingRuntimeError
+from consumerd.base.java import MissingRuntimeError
 from tests.kill.test_torture import SECONDS, SEED, assert_kept
 from tests.torture.run import Options, torture
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from consumerd.demo import JavaRuntime
+    from consumerd.base.java import JavaRuntime
 
 pytestmark = [
     pytest.mark.interop,

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from consumerd.base.budget import ByteBudget
 from consumerd.base.clock import SystemClock
 from consumerd.base.partition import TopicPartition
-from consumerd.member.fetch import ByteBudget, FetchPool, FetchSettings, Lane
+from consumerd.member.fetch.lane import Lane
+from consumerd.member.fetch.pool import FetchPool
+from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.fetch.v08.brokers import V08Brokers
 from consumerd.producer.v08.murmur2 import key_partition
 from consumerd.producer.v08.producer import V08Producer

@@ -23,7 +23,7 @@ from kazoo.exceptions import NoNodeError
 from consumerd.base.errors import ExitCode
 from consumerd.demo.audit import parse_record
 from consumerd.demo.processes import DaemonProcess
-from consumerd.wire.registry import parse_owner
+from consumerd.wire.registry.values import parse_owner
 from tests.interop.zk_group_account import COMMIT_INTERVAL
 
 if TYPE_CHECKING:

@@ -21,14 +21,14 @@ from consumerd.demo.audit import AuditResult, audit, merge_records
 from consumerd.demo.ledger import Ledger
 from consumerd.demo.processes import BrokerProcess, DaemonProcess
 from consumerd.net.zk import NoNode, Session
-from consumerd.wire.registry import owner_path
+from consumerd.wire.registry.paths import owner_path
 from tests.kill.mirrors import TOPIC, producers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from consumerd.demo import ZooKeeperServer
+    from consumerd.demo.zookeeper import ZooKeeperServer
     from tests.support.zookeeper_ensemble import ZooKeeperEnsemble
 
 GROUP = "group"

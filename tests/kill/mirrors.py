@@ -11,7 +11,7 @@ import pytest
 
 from consumerd.base.clock import SystemClock
 from consumerd.demo.processes import Process, consumerd_command, format_toml
-from consumerd.net import connect
+from consumerd.net.connect import connect
 from consumerd.net.zk import NoNode, Session
 from consumerd.producer import Producer, ProducerSettings, StaticRouter
 from consumerd.wire.compression import Codec

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from consumerd.demo import MissingRuntimeError
+from consumerd.base.java import MissingRuntimeError
 from consumerd.demo.processes import BrokerProcess, consumerd_command
 from tests.kill.mirrors import BROKER_SETTINGS, TOPIC, MirrorProcess, all_committed, producers
 from tests.support.kafka import RELEASES, SHORT_SESSION, KafkaBroker, kafka_jars

@@ -16,7 +16,7 @@ from tests.support.postgres import PostgresServer
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from consumerd.demo import JavaRuntime
+    from consumerd.base.java import JavaRuntime
 
 pytestmark = [
     pytest.mark.kill,

@@ -15,7 +15,7 @@ from tests.torture.sinks import FILES
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from consumerd.demo import JavaRuntime
+    from consumerd.base.java import JavaRuntime
     from tests.torture.report import Report
 
 pytestmark = [

@@ -25,14 +25,11 @@ from hypothesis import strategies as st
 
 from consumerd.base.files import OsSystemCalls, StrPath, SystemFiles
 from consumerd.storage import DamagedArchiveError
-from consumerd.storage.archives import (
-    ArchiveExport,
-    ExportFormat,
-    ExportOptions,
-    NoProgress,
-    StopFlag,
-    find_sources,
-)
+from consumerd.storage.archives.export import ArchiveExport
+from consumerd.storage.archives.options import ExportFormat, ExportOptions
+from consumerd.storage.archives.pool import StopFlag
+from consumerd.storage.archives.progress import NoProgress
+from consumerd.storage.archives.sources import find_sources
 from consumerd.storage.archives.zstd import ZstdDecoder
 from consumerd.storage.log.archive import ArchivedRun, Flaw, read_runs
 from consumerd.storage.log.archive_packed import UnpackedStream

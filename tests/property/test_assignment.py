@@ -6,8 +6,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.group import assign, java_order, partitions_of
-from consumerd.wire.registry import StaticSubscription
+from consumerd.group.assignment import assign, java_order, partitions_of
+from consumerd.wire.registry.subscription import StaticSubscription
 
 BROKERS = st.dictionaries(st.integers(0, 120), st.integers(1, 15), max_size=5)
 MEMBERS = st.dictionaries(st.text("ab-_01\u00e9", min_size=1, max_size=4), st.integers(1, 5), min_size=1, max_size=6)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumerd.base.partition import TopicPartition
-from consumerd.group import java_order
+from consumerd.group.assignment import java_order
 from consumerd.group.assignors import (
     Spelling,
     agrees_on_streams,
@@ -16,7 +16,7 @@ from consumerd.group.assignors import (
     roundrobin_owners,
     roundrobin_shares,
 )
-from consumerd.wire.registry import StaticSubscription
+from consumerd.wire.registry.subscription import StaticSubscription
 
 NAMES = st.text("ab-_01\u00e9\U0001f600", min_size=1, max_size=4)
 TOPICS = st.dictionaries(st.sampled_from(["a", "b", "b-1", "c.d"]), st.integers(1, 14), max_size=4)

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, DecodeError, Handler, Message, RetryPolicy
-from consumerd.handlers.decoding import load_decoder, make_decoder, stage
+from consumerd.handlers.decoding import stage
+from consumerd.handlers.decoding.api import load_decoder, make_decoder
 from consumerd.handlers.handler_stages import Stages
 from consumerd.testing import FakeClock
 from consumerd.testing.records import MemoryDeadLetters

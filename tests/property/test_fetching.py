@@ -14,9 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from consumerd.base.budget import ByteBudget, Reservation
 from consumerd.base.partition import TopicPartition
-from consumerd.member.fetch import BadMessagePolicy, ByteBudget, FetchPool, FetchSettings, Lane, Reservation, V07Brokers
-from consumerd.net import ConnectError, ConnectionClosedError, RequestTimeoutError
+from consumerd.member.fetch.lane import Lane
+from consumerd.member.fetch.pool import FetchPool
+from consumerd.member.fetch.settings import BadMessagePolicy, FetchSettings
+from consumerd.member.fetch.v07.brokers import V07Brokers
+from consumerd.net.errors import ConnectError, ConnectionClosedError, RequestTimeoutError
 from consumerd.wire.v07 import (
     EARLIEST,
     Codec,
@@ -119,7 +123,7 @@ class Broker:
 
 
 class Connection:
-    """Behind the port of `consumerd.net.Connection`."""
+    """Behind the port of `consumerd.net.connect.Connection`."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.member.offsets import HandledPrefix
+from consumerd.member.offsets.tracker import HandledPrefix
 
 STEPS = st.lists(
     st.one_of(

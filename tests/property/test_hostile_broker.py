@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.net import BrokerConnection, ConnectionClosedError, ConnectionSettings
+from consumerd.net.connection import BrokerConnection, ConnectionSettings
+from consumerd.net.errors import ConnectionClosedError
 
 
 class Transport(asyncio.Transport):

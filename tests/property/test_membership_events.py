@@ -19,7 +19,7 @@ from consumerd.group import events as e
 from consumerd.group import membership, membership_holdings, membership_tables
 from consumerd.group.membership import ZooKeeperMember
 from consumerd.group.membership_tables import HOLD, LINK, PHASE, Link, MembershipSettings, Phase
-from consumerd.wire.registry import StaticSubscription
+from consumerd.wire.registry.subscription import StaticSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

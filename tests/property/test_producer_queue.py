@@ -17,7 +17,7 @@ from hypothesis import example as example_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumerd.net import ConnectError, ConnectionClosedError
+from consumerd.net.errors import ConnectError, ConnectionClosedError
 from consumerd.producer import (
     AsyncProducer,
     CallbackHandler,

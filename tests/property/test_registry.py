@@ -9,41 +9,36 @@ from typing import TYPE_CHECKING
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from consumerd.wire.registry import (
-    Dialect,
-    FilterKind,
-    FilterSubscription,
+from consumerd.wire.registry.dialect import Dialect
+from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.regex import matches, parse
+from consumerd.wire.registry.spoken import broker_dialect, member_dialect, offset_dialect
+from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription, parse_subscription
+from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter, normalise
+from consumerd.wire.registry.v08.broker import parse_broker_node
+from consumerd.wire.registry.v08.subscription import format_subscription_v08, parse_subscription_v08
+from consumerd.wire.registry.v08.topic import (
+    format_topic_assignment,
+    format_topic_config,
+    parse_partition_state,
+    parse_topic_assignment,
+)
+from consumerd.wire.registry.values import (
     RegisteredBroker,
-    RegistryError,
-    StaticSubscription,
-    TopicFilter,
-    broker_dialect,
     format_broker,
     format_offset,
     format_owner,
-    format_subscription_v08,
-    format_topic_assignment,
-    format_topic_config,
-    member_dialect,
-    offset_dialect,
     parse_broker,
     parse_broker_id,
-    parse_broker_node,
     parse_offset,
     parse_owner,
     parse_partition_count,
-    parse_partition_state,
-    parse_subscription,
-    parse_subscription_v08,
-    parse_topic_assignment,
 )
-from consumerd.wire.registry.regex import matches, parse
-from consumerd.wire.registry.topic_filter import normalise
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.wire.registry import Subscription
+    from consumerd.wire.registry.subscription import Subscription
 
 HOSTILE = st.binary(max_size=60) | st.text(max_size=60) | st.none()
 NEARLY = st.lists(

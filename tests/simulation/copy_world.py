@@ -14,7 +14,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from consumerd.base.partition import TopicPartition
-from consumerd.wire.registry import offset_path, parse_offset
+from consumerd.wire.registry.paths import offset_path
+from consumerd.wire.registry.values import parse_offset
 from consumerd.wire.v07 import Codec
 from tests.simulation.daemon import Daemon
 from tests.simulation.kernel import SimulationError

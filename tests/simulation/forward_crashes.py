@@ -21,8 +21,8 @@ from consumerd.handlers.forward.handler import ForwardHandler
 from consumerd.handlers.forward.identity import SourceMark
 from consumerd.handlers.forward.mapping import BrokerMajorNumbering, TopicNaming
 from consumerd.handlers.forward.settings import ForwardResume, ForwardSettings
-from consumerd.net import ConnectionSettings
 from consumerd.net.client.factory import make_client
+from consumerd.net.connection import ConnectionSettings
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 from consumerd.wire.v08.error_codes import ErrorCode
 from tests.simulation.daemon import ProcessClock

@@ -16,23 +16,21 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from consumerd.base.errors import ZooKeeperError
-from consumerd.group import V07Rules
+from consumerd.group.rules import V07Rules
 from consumerd.net.cluster.reading import data, read_all
 from consumerd.net.zk import ConnectionLost, NodeExists, NoNode, Session
-from consumerd.wire.registry import (
-    FilterKind,
-    FilterSubscription,
-    TopicFilter,
-    format_owner,
+from consumerd.wire.registry.paths import (
     id_path,
     ids_path,
     offset_path,
     owner_path,
-    parse_offset,
     topic_broker_path,
     topic_path,
     topics_path,
 )
+from consumerd.wire.registry.subscription import FilterSubscription
+from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
+from consumerd.wire.registry.values import format_owner, parse_offset
 from tests.simulation.daemon import ProcessClock
 from tests.simulation.process import ProcessLoop, SimulatedProcess
 

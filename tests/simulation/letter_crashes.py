@@ -20,7 +20,8 @@ from consumerd.handlers import Handler, RejectedError, RetryPolicy, retrying
 from consumerd.handlers.dead_letter_files import FileDeadLetters
 from consumerd.handlers.dead_letters import decode_letter
 from consumerd.handlers.tracebacks import TRACEBACK
-from consumerd.wire.registry import offset_path, parse_offset
+from consumerd.wire.registry.paths import offset_path
+from consumerd.wire.registry.values import parse_offset
 from tests.simulation.daemon import Daemon
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.kernel import SimulationError

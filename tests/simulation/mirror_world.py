@@ -14,7 +14,7 @@ from unittest import mock
 from consumerd.handlers.mirror import handler as mirror_handler
 from consumerd.service.daemon import mirroring
 from consumerd.service.daemon.mirroring import MirrorTarget, mirror
-from consumerd.wire.registry import broker_path, topic_broker_path
+from consumerd.wire.registry.paths import broker_path, topic_broker_path
 from consumerd.wire.v07 import FetchRequest, MultiProduceRequest, ProduceRequest, decode_batch
 from tests.simulation.broker import REQUEST_TIME, SimulatedBroker
 from tests.simulation.confirmations import Confirmations

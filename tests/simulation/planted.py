@@ -30,7 +30,7 @@ from consumerd.member.fetch.v07.link import BrokerLink
 from consumerd.member.offsets.guards import OwnedGuard
 from consumerd.member.offsets.store import _Commit
 from consumerd.net.zk.supervisor import SessionSupervisor
-from consumerd.wire.registry import owner_path
+from consumerd.wire.registry.paths import owner_path
 from tests.simulation.daemon import ProcessClock
 from tests.simulation.defects import Defects, main
 from tests.simulation.schedule import KINDS, NODES, Schedule

@@ -13,7 +13,7 @@ from consumerd.handlers import Batch
 from consumerd.handlers.mirror.handler import MirrorHandler
 from consumerd.handlers.mirror.placing import KeepingPartitioner
 from consumerd.handlers.mirror.topics import MirrorTopics
-from consumerd.net import ConnectionClosedError
+from consumerd.net.errors import ConnectionClosedError
 from consumerd.producer import UncertainError
 from consumerd.producer.v07.links import BrokerLinks
 from consumerd.producer.v07.sending import Sender

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 from unittest import mock
 
-from consumerd.net import ConnectError
+from consumerd.net.errors import ConnectError
 from consumerd.producer import AsyncProducer
 from consumerd.producer.v07 import links
 from consumerd.producer.v07.dispatch import Dispatch

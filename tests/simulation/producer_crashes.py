@@ -13,8 +13,8 @@ import itertools
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal
 
-from consumerd.net import ConnectionSettings
 from consumerd.net.client.factory import make_client
+from consumerd.net.connection import ConnectionSettings
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from tests.simulation.daemon import ProcessClock

@@ -27,18 +27,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from consumerd.base.partition import TopicPartition
-from consumerd.group import V08Rules
-from consumerd.wire.registry import (
-    StaticSubscription,
+from consumerd.group.rules import V08Rules
+from consumerd.wire.registry.nudge import nudge_operations
+from consumerd.wire.registry.paths import (
     broker_path,
     id_path,
     ids_path,
-    nudge_operations,
     offset_path,
     offsets_path,
     owners_root,
     topic_broker_path,
 )
+from consumerd.wire.registry.subscription import StaticSubscription
 from tests.simulation import requests
 from tests.simulation.base_schedule import AFTERMATH, SETTLED_WITHIN, Fault
 from tests.simulation.log_faults_v07 import CUT_LOGS, BrokerFaults

@@ -11,7 +11,8 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from consumerd.wire.registry import offset_path, parse_offset
+from consumerd.wire.registry.paths import offset_path
+from consumerd.wire.registry.values import parse_offset
 from tests.simulation.kernel import SimulationError
 from tests.simulation.sink_world import SinkWorld
 

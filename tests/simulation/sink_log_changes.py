@@ -17,7 +17,7 @@ from asyncpg.protocol import protocol as asyncpg_protocol
 
 from consumerd.handlers import Handler
 from consumerd.handlers.builtin.postgres import PostgresHandler
-from consumerd.handlers.forward import read_identity
+from consumerd.handlers.forward.identity import read_identity
 from consumerd.service.daemon import forwarding
 from tests.simulation.daemon import Daemon
 from tests.simulation.kafka_broker import PRODUCER_ERAS, SimulatedKafka

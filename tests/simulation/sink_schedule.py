@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from consumerd.wire.registry import owners_root
+from consumerd.wire.registry.paths import owners_root
 from tests.simulation.base_schedule import BaseSchedule
 from tests.simulation.rows_world import RowsWorld
 from tests.simulation.sink_world import SinkWorld

@@ -17,7 +17,8 @@ import pytest
 
 from consumerd.handlers import DeadLetters, Handler, RejectedError, RetryPolicy, retrying
 from consumerd.handlers.giving_up import GivingUp
-from consumerd.wire.registry import offset_path, parse_offset
+from consumerd.wire.registry.paths import offset_path
+from consumerd.wire.registry.values import parse_offset
 from tests.simulation.daemon import Daemon
 from tests.simulation.threads import ThreadedLoop
 from tests.simulation.world import World

@@ -30,17 +30,14 @@ from consumerd.handlers.builtin.range_folders import RangeFolders
 from consumerd.handlers.builtin.records import encode_pieces
 from consumerd.handlers.dead_letter_progress import Receiver, ReplayProgress, Selection
 from consumerd.handlers.dead_letters import decode_letter
-from consumerd.operate.admin import write_durably
+from consumerd.operate.admin.offset_file import write_durably
 from consumerd.storage import LogManager, LogSettings, OsFiles, StorageError
-from consumerd.storage.archives import (
-    ArchiveExport,
-    ExportOptions,
-    NoProgress,
-    StopFlag,
-    find_sources,
-    outputs,
-)
-from consumerd.storage.archives.options import ExportCompression
+from consumerd.storage.archives import outputs
+from consumerd.storage.archives.export import ArchiveExport
+from consumerd.storage.archives.options import ExportCompression, ExportOptions
+from consumerd.storage.archives.pool import StopFlag
+from consumerd.storage.archives.progress import NoProgress
+from consumerd.storage.archives.sources import find_sources
 from consumerd.testing import FakeClock
 from consumerd.wire.v07 import decode_batch, encode_message_set
 from tests.simulation.disk import SimulatedDisk

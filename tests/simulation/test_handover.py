@@ -8,7 +8,7 @@ import pytest
 
 from consumerd.base.errors import IdTakenError
 from consumerd.base.partition import TopicPartition
-from consumerd.wire.registry import offset_path, owner_path
+from consumerd.wire.registry.paths import offset_path, owner_path
 from tests.simulation.world import World
 
 if TYPE_CHECKING:

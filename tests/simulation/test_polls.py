@@ -17,13 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.member.fetch import ByteBudget, FetchPool, FetchSettings, Lane
+from consumerd.base.budget import ByteBudget
+from consumerd.member.fetch.lane import Lane
+from consumerd.member.fetch.pool import FetchPool
 from consumerd.member.fetch.response import FetchOutcome
+from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.fetch.v08.brokers import V08Brokers, V08Source
 from consumerd.member.fetch.v08.exchange import Exchange, answer_of
 from consumerd.member.fetch.v08.polls import NEWCOMER_WAIT, Polls
-from consumerd.net import connect
-from consumerd.net.client import ChannelOpener, ClientSettings, ClusterClient
+from consumerd.net.client.cluster import ClusterClient
+from consumerd.net.client.opening import ChannelOpener
+from consumerd.net.client.settings import ClientSettings
+from consumerd.net.connect import connect
 from tests.simulation.daemon import ProcessClock
 from tests.simulation.kafka_broker import ERAS, Era, FetchSession, SimulatedKafka, _Connection
 from tests.simulation.kernel import Kernel

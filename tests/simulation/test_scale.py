@@ -9,7 +9,7 @@ import pytest
 
 from consumerd.base.partition import TopicPartition
 from consumerd.net.zk.connection import ConnectionLimits
-from consumerd.wire.registry import id_path, owner_path
+from consumerd.wire.registry.paths import id_path, owner_path
 from tests.simulation import zookeeper_wire
 from tests.simulation.requests import least_of_join, least_of_partitions, of_join
 from tests.simulation.world import World

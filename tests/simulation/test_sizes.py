@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.wire.registry import ids_path
+from consumerd.wire.registry.paths import ids_path
 from tests.simulation import requests
 from tests.simulation.world import World
 

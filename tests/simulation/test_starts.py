@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.net import ConnectionClosedError
+from consumerd.net.errors import ConnectionClosedError
 from consumerd.wire.v07 import OffsetsRequest
 from tests.simulation.world import World
 

@@ -22,7 +22,7 @@ from tests.simulation.zookeeper import SimulatedZooKeeper
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from consumerd.demo import ZooKeeperServer
+    from consumerd.demo.zookeeper import ZooKeeperServer
 
 SEEDS = range(8)
 

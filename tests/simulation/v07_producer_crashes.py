@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from consumerd.base.errors import BrokerError
 from consumerd.base.settings.servers import ZooKeeperSection
-from consumerd.net import connect
+from consumerd.net.connect import connect
 from consumerd.producer import (
     AsyncProducer,
     CallbackHandler,

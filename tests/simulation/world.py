@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consumerd.base.partition import TopicPartition
-from consumerd.wire.registry import broker_path, topic_broker_path
+from consumerd.wire.registry.paths import broker_path, topic_broker_path
 from consumerd.wire.v07 import encode_message_set, iter_outer
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.jvm import JvmConsumer

@@ -9,7 +9,8 @@ from typing import Any
 
 from consumerd.base.partition import TopicPartition
 from consumerd.testing.memory_tree import Change
-from consumerd.wire.registry import ids_path, offsets_root, owners_root, parse_offset
+from consumerd.wire.registry.paths import ids_path, offsets_root, owners_root
+from consumerd.wire.registry.values import parse_offset
 from tests.simulation.base_world import BaseWorld
 from tests.simulation.network import Line
 from tests.simulation.owner_account import OwnerAccount

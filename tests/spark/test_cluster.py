@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pyspark
 import pytest
 
-from consumerd.demo import Child, free_port
+from consumerd.demo.children import Child
+from consumerd.demo.ports import free_port
 from consumerd.demo.processes import clean_environment, format_toml
 from consumerd.spark.session import LAUNCHER_VARIABLE, prepare_java
 from consumerd.wire.v07 import Codec, encode_message_set

@@ -17,7 +17,8 @@ from consumerd.base.errors import ConfigError, NotFoundError
 from consumerd.spark.land import land_stream
 from consumerd.spark.refine import refine
 from consumerd.spark.spec import parse_spark
-from consumerd.spark.tables import TableBehindError, TableOwnedError, open_table
+from consumerd.spark.tables import open_table
+from consumerd.spark.tables.errors import TableBehindError, TableOwnedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 from confluent_kafka import Producer
 
-from consumerd.demo import MissingRuntimeError
+from consumerd.base.java import MissingRuntimeError
 from consumerd.spark.aggregate import aggregate, current_windows
 from consumerd.spark.beginning import begin
 from consumerd.spark.former_logs import FormerLog, with_log_names

@@ -13,9 +13,9 @@ from consumerd.spark.land import land
 from consumerd.spark.progress import open_log
 from consumerd.spark.reconcile import reconcile
 from consumerd.spark.refine import refine
-from consumerd.spark.report import write_report
 from consumerd.spark.report.facts import LandedFacts, QuarantineFacts, QuarantineSample
 from consumerd.spark.report.measure import MAX_VALUE, measure_landed, measure_quarantine, preview
+from consumerd.spark.report.writing import write_report
 from consumerd.spark.source.columns import schema_ddl
 from consumerd.spark.spec import parse_spark
 from consumerd.wire.v07 import Codec, encode_message_set

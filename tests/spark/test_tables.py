@@ -8,7 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from consumerd.base.errors import ConfigError, NotFoundError
-from consumerd.spark.tables import TableOwnedError, TablePathError, TableSchemaError, open_table
+from consumerd.spark.tables import open_table
+from consumerd.spark.tables.errors import TableOwnedError, TablePathError, TableSchemaError
 from consumerd.spark.tables.files import HadoopFiles
 from consumerd.spark.tables.layout import merged_name, parse_folders, resolve
 from consumerd.spark.tables.parquet import ParquetTable
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from consumerd.spark.tables import BatchTable
+    from consumerd.spark.tables.table import BatchTable
 
 
 def numbers(spark: SparkSession, start: int, end: int) -> DataFrame:

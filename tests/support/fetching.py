@@ -6,7 +6,8 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
-from consumerd.member.fetch import ByteBudget, FetchSettings, Lane
+from consumerd.base.budget import ByteBudget
+from consumerd.member.fetch.lane import Lane
 from consumerd.member.fetch.policies import FetchServices
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v07 import EARLIEST
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from consumerd.base.errors import ConsumerdError
     from consumerd.base.partition import LogId, TopicPartition
     from consumerd.member.fetch.log_changes import LogChange
+    from consumerd.member.fetch.settings import FetchSettings
 
 
 class Recorder:

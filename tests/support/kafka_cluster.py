@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Final
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError
 from consumerd.demo.ports import LOOPBACK, free_ports
-from consumerd.net import connect
-from consumerd.net.client import ChannelOpener, ClientSettings, ClusterClient
+from consumerd.net.client.cluster import ClusterClient
+from consumerd.net.client.opening import ChannelOpener
+from consumerd.net.client.settings import ClientSettings
+from consumerd.net.connect import connect
 from tests.support.errors import KafkaStartError
 from tests.support.kafka import KafkaBroker, kafka_jars
 from tests.support.kafka_storage import new_kraft_id

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import pytest
 
-from consumerd.demo import MissingRuntimeError
+from consumerd.base.java import MissingRuntimeError
 
 if TYPE_CHECKING:
     from types import TracebackType

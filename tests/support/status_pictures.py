@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 from selenium.webdriver.common.by import By
 
 from consumerd.base.java import find_java
-from consumerd.demo import ZooKeeperServer
 from consumerd.demo.processes import BrokerProcess, DaemonProcess
+from consumerd.demo.zookeeper import ZooKeeperServer
 from tests.kill.mirrors import producers
 from tests.support.browser import open_browser
 

@@ -12,10 +12,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from consumerd.base.errors import BrokerError
-from consumerd.member.offsets import KafkaOffsetStore
-from consumerd.net.client import error_of
+from consumerd.member.offsets.kafka_store import KafkaOffsetStore
+from consumerd.net.client.errors import error_of
 from consumerd.net.zk import NoNode
-from consumerd.wire.registry import owner_path
+from consumerd.wire.registry.paths import owner_path
 from consumerd.wire.v08.apis import DESCRIBE_GROUPS
 from consumerd.wire.v08.subscription import decode_assignment
 from tests.kill.mirrors import TOPIC
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from consumerd.base.partition import TopicPartition
-    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.cluster import ClusterClient
     from consumerd.net.zk import Session
     from consumerd.wire.v08.message_types import DescribeGroupsRequest, DescribeGroupsResponseMember
     from tests.torture.stage import Member

@@ -29,8 +29,8 @@ from tests.torture.stage import PATIENCE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from consumerd.demo import ZooKeeperServer
     from consumerd.demo.processes import Process
+    from consumerd.demo.zookeeper import ZooKeeperServer
     from tests.support.slow_disk import SlowDisk
     from tests.torture.stage import BrokerServer, Link, Member, Stage
     from tests.torture.watch import Watch

@@ -8,8 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from consumerd.base.java import find_java
-from consumerd.demo import MissingRuntimeError
+from consumerd.base.java import MissingRuntimeError, find_java
 from tests.support.kafka import RELEASES
 from tests.support.postgres import PostgresServer, find_postgres
 from tests.support.server_network import NoNetworkError, ServerNetwork

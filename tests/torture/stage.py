@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
     from consumerd.base.java import JavaRuntime
     from consumerd.base.partition import TopicPartition
-    from consumerd.demo import ZooKeeperServer
     from consumerd.demo.children import Child
+    from consumerd.demo.zookeeper import ZooKeeperServer
     from consumerd.testing.fault_proxy import Direction
     from tests.support.secure_gate import Lock, SecureGate
     from tests.support.server_network import ServerNetwork

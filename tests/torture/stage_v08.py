@@ -31,11 +31,15 @@ from consumerd.base.errors import ConsumerdError
 from consumerd.base.java import find_java
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.ports import LOOPBACK, free_ports
-from consumerd.net import ConnectionSettings, connect
-from consumerd.net.client import ClusterClient, PartitionFetch, error_of, fetch_partitions, make_client
+from consumerd.net.client.errors import error_of
+from consumerd.net.client.factory import make_client
+from consumerd.net.client.fetching import fetch_partitions
+from consumerd.net.connect import connect
+from consumerd.net.connection import ConnectionSettings
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.testing.fault_proxy import FaultProxy
+from consumerd.wire.v08.fetch_session import PartitionFetch
 from consumerd.wire.v08.records import BatchEnd, RecordCodec, decode_records
 from tests.kill.mirrors import TOPIC
 from tests.support.errors import KafkaStartError
@@ -63,7 +67,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from consumerd.net import Connection
+    from consumerd.net.client.cluster import ClusterClient
+    from consumerd.net.connect import Connection
     from tests.support.kafka import KafkaRelease
     from tests.torture.stage import BrokerServer, Link
 

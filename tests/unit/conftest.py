@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest_asyncio
 
 from consumerd.base.clock import SystemClock
-from consumerd.net import ConnectionSettings, connect
-from consumerd.operate.admin import BrokerLogs
-from consumerd.wire.registry import RegisteredBroker as Registered
+from consumerd.net.connect import connect
+from consumerd.net.connection import ConnectionSettings
+from consumerd.operate.admin.logs import BrokerLogs
+from consumerd.wire.registry.values import RegisteredBroker as Registered
 from consumerd.wire.v07 import (
     LATEST,
     Codec,
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from consumerd.base.partition import TopicPartition
-    from consumerd.net import Connection
-    from consumerd.storage.broker import Broker
+    from consumerd.net.connect import Connection
+    from consumerd.storage.broker.server import Broker
 
 
 async def quick(host: str, port: int) -> Connection:
@@ -49,7 +50,8 @@ class Cluster:
         return BrokerLogs(self.brokers, quick)
 
     async def start(self, broker_id: int = 0, **settings: Any) -> Broker:
-        from consumerd.storage.broker import Broker, BrokerConfig  # only tests with brokers need it
+        from consumerd.storage.broker.config import BrokerConfig  # only tests with brokers need it
+        from consumerd.storage.broker.server import Broker  # only tests with brokers need it
 
         config = BrokerConfig(
             log_dir=self.folder / str(broker_id),

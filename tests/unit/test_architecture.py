@@ -140,3 +140,41 @@ def test_one_module_makes_files_durable() -> None:
     calls = re.compile(r"\b(?:os\.(?:f(?:data)?sync|rename|renames|replace|link|O_DIRECTORY)|F_FULLFSYNC)\b")
     users = [path for path in (ROOT / "consumerd").rglob("*.py") if calls.search(path.read_text())]
     assert users == [ROOT / "consumerd" / "base" / "files.py"]
+
+
+#: What Semantic Versioning covers (README.md), and the parts of `consumerd.wire` that docs/protocol-guide.md shows.
+RE_EXPORTING = {
+    "consumerd",
+    "consumerd.handlers",
+    "consumerd.net.cluster",
+    "consumerd.net.zk",
+    "consumerd.producer",
+    "consumerd.storage",
+    "consumerd.testing",
+    "consumerd.wire",
+    "consumerd.wire.registry.regex",
+    "consumerd.wire.v07",
+    "consumerd.wire.v08",
+    "consumerd.wire.v08.apis",
+    "consumerd.wire.v08.records",
+}
+PACKAGES = {
+    ".".join(path.parent.relative_to(ROOT).parts): path for path in sorted((ROOT / "consumerd").rglob("__init__.py"))
+}
+
+
+def test_only_public_packages_re_export() -> None:
+    """A name is imported from the module that defines it: with a second place readers look in both."""
+    passing_on = []
+    for package in sorted(PACKAGES.keys() - RE_EXPORTING):
+        tree = ast.parse(PACKAGES[package].read_text())
+        used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        passing_on += [
+            f"{package}.{each.asname or each.name}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and node.module != "__future__"
+            for each in node.names
+            if (each.asname or each.name) not in used
+        ]
+    assert passing_on == []
+    assert PACKAGES.keys() >= RE_EXPORTING

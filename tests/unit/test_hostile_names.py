@@ -20,12 +20,13 @@ from consumerd.base.errors import ConsumerdError
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, FileDeadLetters, HandlerContext, Letter, Message, load_handler
 from consumerd.handlers.sparse_content import SparseContent
-from consumerd.net import connect
+from consumerd.net.connect import connect
 from consumerd.storage.archives.outputs import is_output
-from consumerd.storage.broker import Broker, BrokerConfig
+from consumerd.storage.broker.config import BrokerConfig
+from consumerd.storage.broker.server import Broker
 from consumerd.storage.log.archive_names import ArchiveLayout, MisnamedSegmentError
-from consumerd.wire.registry import id_path, offset_path, topic_path
 from consumerd.wire.registry.errors import NameRefusedError
+from consumerd.wire.registry.paths import id_path, offset_path, topic_path
 from consumerd.wire.v07 import LATEST, OffsetsRequest, ProduceRequest, encode_message_set
 from tests.support.object_store import PROTOCOL
 

@@ -14,6 +14,7 @@ import consumerd
 import consumerd.net.client
 import consumerd.producer
 import consumerd.testing
+from consumerd.net.client import errors
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -73,4 +74,4 @@ def test_deprecated_names_are_aliases_and_warn() -> None:
     for former, present in (("Run", "CoroutineRunner"), ("Member", "MemoryMember"), ("Delivery", "DeliveredBatch")):
         with pytest.warns(DeprecationWarning, match=rf"use consumerd\.testing\.{present}"):
             assert getattr(consumerd.testing, former) is getattr(consumerd.testing, present)
-    assert consumerd.net.client.NoBrokerError is consumerd.net.client.NoBrokerReachedError
+    assert errors.NoBrokerError is errors.NoBrokerReachedError

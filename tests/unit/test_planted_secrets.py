@@ -22,9 +22,8 @@ from structlog.testing import capture_logs
 
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, HandlerContext, RetryPolicy, load_handler, retrying
-from consumerd.net import ConnectionClosedError
-from consumerd.net.client import BrokerRelease, Plain
-from consumerd.net.client.sasl import Scram
+from consumerd.net.client.sasl import Plain, Scram
+from consumerd.net.errors import ConnectionClosedError
 from consumerd.service.config.build_v08 import build_mechanism
 from consumerd.service.config.model import parse
 from consumerd.service.daemon.endpoints import build_server
@@ -33,6 +32,7 @@ from consumerd.service.daemon.stacks import main_thread_frames, task_stacks, thr
 from consumerd.testing import FakeClock
 from consumerd.wire.v07 import decode_batch, encode_message_set
 from consumerd.wire.v08.apis import APIS, SASL_HANDSHAKE
+from consumerd.wire.v08.versions import BrokerRelease
 from tests.support.receiver import Receiver
 from tests.unit.net.client.test_sasl import Line, authenticated
 

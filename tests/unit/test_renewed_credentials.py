@@ -29,7 +29,7 @@ from consumerd.base.settings.setting import SecretStr
 from consumerd.handlers import Batch, HandlerContext, Message, load_handler
 from consumerd.handlers.builtin.http import HttpRequestError
 from consumerd.handlers.sparse_content import SparseContent
-from consumerd.net import ConnectionSettings
+from consumerd.net.connection import ConnectionSettings
 from consumerd.net.zk import DigestMd5
 from consumerd.service.config.build import build_session
 from consumerd.service.config.build_v08 import build_client_of, build_mechanism

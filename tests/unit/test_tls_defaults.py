@@ -26,7 +26,8 @@ from consumerd.base.settings.servers import KafkaSection, TlsSection, ZooKeeperS
 from consumerd.handlers import Batch, HandlerContext, Message, load_handler
 from consumerd.handlers.builtin.http import HttpRequestError
 from consumerd.handlers.sparse_content import SparseContent
-from consumerd.net import ConnectionSettings, connect
+from consumerd.net.connect import connect
+from consumerd.net.connection import ConnectionSettings
 from consumerd.net.zk import ConnectionLimits, NotConnected, ZooKeeperHost
 from consumerd.net.zk.connection import ConnectionEnded, ZooKeeperConnection
 from consumerd.service.config.build import build_session, build_tls

@@ -10,9 +10,3 @@ In: counts of the other rooms. Out: readings by the names of the catalogue, as t
 
 Files in reading order: catalogue, histogram, counts, own, exposition, otlp.
 """
-
-from consumerd.base.metrics.catalogue import Kind, Metric, Reading
-from consumerd.base.metrics.counts import TargetCounts
-from consumerd.base.metrics.histogram import AGES, DURATIONS, LATENCIES, SIZES, Histogram
-
-__all__ = ["AGES", "DURATIONS", "LATENCIES", "SIZES", "Histogram", "Kind", "Metric", "Reading", "TargetCounts"]

@@ -8,9 +8,6 @@ meets the failure policy by itself, and no other message of its batch is deliver
 Easy to miss:
 
 - fastavro recurses in C without a limit, and makes as many items of no bytes as a message claims to have.
+
+Files in reading order: api, avro_decoder, json_decoder, plain, stage.
 """
-
-from consumerd.handlers.decoding.api import DecodeError, Decoder, load_decoder, make_decoder
-from consumerd.handlers.decoding.stage import Decoding
-
-__all__ = ["DecodeError", "Decoder", "Decoding", "load_decoder", "make_decoder"]

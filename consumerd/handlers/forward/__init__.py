@@ -8,29 +8,3 @@ Easy to miss:
 
 - A recreated topic begins at offset 0: its messages have the identities of the old ones.
 """
-
-from consumerd.handlers.forward.handler import ForwardHandler
-from consumerd.handlers.forward.identity import PREFIX, SourceIdentity, SourceMark, read_identity
-from consumerd.handlers.forward.keys import KeyExtractor, key_extractor
-from consumerd.handlers.forward.mapping import BrokerMajorNumbering, SourceNumbering, TopicNaming
-from consumerd.handlers.forward.settings import ForwardPlacing, ForwardResume, ForwardSettings
-from consumerd.handlers.forward.target_log import TargetLog
-from consumerd.handlers.forward.topics import ForwardTopics
-
-__all__ = [
-    "PREFIX",
-    "BrokerMajorNumbering",
-    "ForwardHandler",
-    "ForwardPlacing",
-    "ForwardResume",
-    "ForwardSettings",
-    "ForwardTopics",
-    "KeyExtractor",
-    "SourceIdentity",
-    "SourceMark",
-    "SourceNumbering",
-    "TargetLog",
-    "TopicNaming",
-    "key_extractor",
-    "read_identity",
-]

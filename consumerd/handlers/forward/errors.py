@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from consumerd.base.errors import HandlerFailedError
-from consumerd.net.client import AuthenticationError, BrokerRefusedError, RequestTooLargeError, UnsupportedApiError
+from consumerd.net.client.errors import AuthenticationError, BrokerRefusedError, RequestTooLargeError
 from consumerd.producer import MessageSizeTooLargeError
 from consumerd.producer.v08.delivery import DeliveryError
 from consumerd.wire.v08.error_codes import ErrorCode
+from consumerd.wire.v08.errors import UnsupportedApiError
 
 
 class NoHeadersError(HandlerFailedError):

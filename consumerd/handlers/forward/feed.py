@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 
 from consumerd.base.errors import HandlerFailedError, reason_of
-from consumerd.base.metrics import TargetCounts
+from consumerd.base.metrics.counts import TargetCounts
 from consumerd.base.partition import NO_BROKER
 from consumerd.handlers.contents import known_timestamp
 from consumerd.handlers.forward.errors import OtherLogError, is_too_large
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from consumerd.handlers.forward.identity import SourceIdentity
     from consumerd.handlers.forward.settings import ForwardSettings
     from consumerd.handlers.messages import Message
-    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.cluster import ClusterClient
     from consumerd.wire.v08.records import Headers
 
 log = structlog.get_logger(__name__)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from consumerd.base.errors import BrokerError, HandlerFailedError
-from consumerd.base.metrics import TargetCounts
+from consumerd.base.metrics.counts import TargetCounts
 from consumerd.handlers import Handler, SinkPosition
 from consumerd.handlers.forward.errors import is_hopeless
 from consumerd.handlers.forward.feed import PartitionFeed
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from consumerd.handlers.forward.identity import SourceIdentity
     from consumerd.handlers.forward.mapping import SourceNumbering, TopicNaming
     from consumerd.handlers.forward.settings import ForwardSettings
-    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.cluster import ClusterClient
 
 log = structlog.get_logger(__name__)
 

@@ -11,15 +11,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consumerd.base.errors import BrokerError, CorruptDataError
-from consumerd.net import BadFrameError
-from consumerd.net.client import PartitionFetch, error_of, fetch_partitions, list_offsets
+from consumerd.net.client.errors import error_of
+from consumerd.net.client.fetching import fetch_partitions
+from consumerd.net.client.offsets import list_offsets
+from consumerd.net.errors import BadFrameError
 from consumerd.wire.v07 import EARLIEST, LATEST
+from consumerd.wire.v08.fetch_session import PartitionFetch
 from consumerd.wire.v08.records import BatchEnd, decode_records
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from consumerd.net.client import Channel, ClusterClient
+    from consumerd.net.client.channel import Channel
+    from consumerd.net.client.cluster import ClusterClient
     from consumerd.wire.v08.records import Record, RecordSet
 
 _FETCH_BYTES: Final = 1 << 20

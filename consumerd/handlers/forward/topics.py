@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from consumerd.handlers.forward.errors import NoHeadersError, NoTopicError
-from consumerd.net.client import error_of
+from consumerd.net.client.errors import error_of
 from consumerd.net.client.metadata import MISSING_TOPIC
 from consumerd.wire.v08.apis import CREATE_TOPICS, PRODUCE
 from consumerd.wire.v08.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.cluster import ClusterClient
     from consumerd.wire.v08.message_types import CreateTopicsRequest
 
 log = structlog.get_logger(__name__)

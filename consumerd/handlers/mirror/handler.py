@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from consumerd.base.errors import HandlerFailedError
-from consumerd.base.metrics import TargetCounts
+from consumerd.base.metrics.counts import TargetCounts
 from consumerd.handlers import Handler
 from consumerd.handlers.chunks import in_chunks
 from consumerd.producer import (
@@ -24,7 +24,7 @@ from consumerd.producer import (
     PartitionerError,
 )
 from consumerd.wire.errors import InvalidTopicError
-from consumerd.wire.registry import DialectError
+from consumerd.wire.registry.errors import DialectError
 
 if TYPE_CHECKING:
     from consumerd.base.partition import TopicPartition

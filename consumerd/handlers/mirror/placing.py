@@ -14,19 +14,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from consumerd.base.errors import BrokerError, ConfigError
-from consumerd.net import ConnectError, ConnectionClosedError
 from consumerd.net.cluster.reading import data
+from consumerd.net.errors import ConnectError, ConnectionClosedError
 from consumerd.producer import Partitioner, Route, Router
 from consumerd.producer.v07.verify import count_partitions
 from consumerd.wire.errors import WireError
-from consumerd.wire.registry import parse_partition_count, topic_broker_path
+from consumerd.wire.registry.paths import topic_broker_path
+from consumerd.wire.registry.values import parse_partition_count
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from consumerd.base.partition import TopicPartition
     from consumerd.base.ports import ZooKeeper
-    from consumerd.net import Connector
+    from consumerd.net.connect import Connector
 
 
 class SourcePartition(NamedTuple):

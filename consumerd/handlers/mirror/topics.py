@@ -19,7 +19,7 @@ from consumerd.wire.v07 import FetchRequest, ProduceRequest
 
 if TYPE_CHECKING:
     from consumerd.base.ports import Clock, ZooKeeper
-    from consumerd.net import Connector
+    from consumerd.net.connect import Connector
 
 log = structlog.get_logger(__name__)
 

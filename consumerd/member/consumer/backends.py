@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from consumerd.group import V07Rules
+from consumerd.group.rules import V07Rules
 from consumerd.member.consumer.protocols import Fetching, FetchOwner
 from consumerd.member.consumer.snapshot import V07SnapshotReader
-from consumerd.member.fetch import FetchPool, V07Brokers
-from consumerd.member.offsets import OffsetSettings, make_store
+from consumerd.member.fetch.pool import FetchPool
+from consumerd.member.fetch.v07.brokers import V07Brokers
+from consumerd.member.offsets.choice import OffsetSettings, make_store
 from consumerd.net.cluster import BrokerDirectory, TreeName
 
 if TYPE_CHECKING:
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
     from random import Random
 
     from consumerd.base.ports import ZooKeeper
-    from consumerd.group import GroupRules
+    from consumerd.group.rules import GroupRules
     from consumerd.member.consumer.snapshot import SnapshotReader
-    from consumerd.member.offsets import OffsetStore
     from consumerd.member.offsets.guards import Ownership
-    from consumerd.net import Connector
+    from consumerd.member.offsets.store import OffsetStore
+    from consumerd.net.connect import Connector
 
 
 class GroupBackend(Protocol):

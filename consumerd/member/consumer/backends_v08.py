@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.group import V08Rules
+from consumerd.group.rules import V08Rules
 from consumerd.member.consumer.protocols import Fetching, FetchOwner
-from consumerd.member.fetch import FetchPool
+from consumerd.member.fetch.pool import FetchPool
 from consumerd.member.fetch.v08.brokers import V08Brokers
-from consumerd.member.offsets import OffsetSettings, make_store
+from consumerd.member.offsets.choice import OffsetSettings, make_store
 from consumerd.net import cluster
 
 if TYPE_CHECKING:
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
     from consumerd.base.ports import ZooKeeper
     from consumerd.member.consumer.snapshot import SnapshotReader
-    from consumerd.member.offsets import Membership, OffsetStore
     from consumerd.member.offsets.guards import Ownership
-    from consumerd.net.client import ClusterClient
+    from consumerd.member.offsets.kafka_store import Membership
+    from consumerd.member.offsets.store import OffsetStore
+    from consumerd.net.client.cluster import ClusterClient
 
 
 class V08Backend:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from consumerd.wire.registry import RegistryError, parse_owner
+from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.values import parse_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

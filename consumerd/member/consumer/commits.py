@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from consumerd.member.consumer.fence import Fence
     from consumerd.member.consumer.owned_partition import OwnedPartition
     from consumerd.member.consumer.stats import ConsumerStats
-    from consumerd.member.fetch import FetchCounters
-    from consumerd.member.offsets import OffsetStore
+    from consumerd.member.fetch.listener import FetchCounters
+    from consumerd.member.offsets.store import OffsetStore
 
 log = structlog.get_logger(__name__)
 

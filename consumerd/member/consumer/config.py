@@ -17,17 +17,19 @@ from consumerd.base.settings.kind import Kind, kind_of
 from consumerd.base.settings.processing import DaemonSection, FetchSection
 from consumerd.base.settings.servers import KafkaSection, ZooKeeperSection
 from consumerd.base.settings.setting import BrokenRulesError, Seconds, SecondsOrZero
-from consumerd.group import MembershipSettings
 from consumerd.group.coordinated_tables import CoordinationSettings, all_assignors
+from consumerd.group.membership_tables import MembershipSettings
 from consumerd.member.consumer.settings import (
     LISTENER_TIMEOUT,
     ConsumerSettings,
     make_connection_settings,
     make_fetch_settings,
 )
-from consumerd.member.offsets import OffsetSettings
+from consumerd.member.offsets.choice import OffsetSettings
 from consumerd.net import zk
-from consumerd.wire.registry import RegistryError, check_name, configured_consumer_id, make_consumer_id
+from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.paths import check_name
+from consumerd.wire.registry.values import configured_consumer_id, make_consumer_id
 
 if TYPE_CHECKING:
     import ssl
@@ -35,9 +37,9 @@ if TYPE_CHECKING:
     from random import Random
 
     from consumerd.base.ports import Clock, SaslMechanism
-    from consumerd.net import ConnectionSettings
+    from consumerd.net.connection import ConnectionSettings
     from consumerd.net.zk import Session
-    from consumerd.wire.registry import Subscription
+    from consumerd.wire.registry.subscription import Subscription
 
 
 #: The values that each keyword may have: those of its key in the configuration, or its own.

@@ -25,7 +25,8 @@ from consumerd.member.consumer.errors import ConnectorStateError
 from consumerd.member.consumer.member_run import MemberRun
 from consumerd.member.consumer.streams import MessageStream
 from consumerd.wire.errors import InvalidTopicError
-from consumerd.wire.registry import FilterSubscription, RegistryError, StaticSubscription
+from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
 from consumerd.wire.v07 import validate_topic
 
 if TYPE_CHECKING:
@@ -42,8 +43,9 @@ if TYPE_CHECKING:
     from consumerd.member.consumer.coordinated import CoordinatedConsumer
     from consumerd.member.consumer.listeners import RebalanceListener
     from consumerd.member.consumer.stats import ConsumerStats
-    from consumerd.net import Connector
-    from consumerd.wire.registry import Subscription, TopicFilter
+    from consumerd.net.connect import Connector
+    from consumerd.wire.registry.subscription import Subscription
+    from consumerd.wire.registry.topic_filter import TopicFilter
 
 log = structlog.get_logger(__name__)
 

@@ -21,7 +21,9 @@ import structlog
 from consumerd.base.partition import NO_BROKER, TopicPartition
 from consumerd.base.ports import SessionEvent
 from consumerd.base.turns import in_turns
-from consumerd.group import Phase, ZooKeeperMember, events
+from consumerd.group import events
+from consumerd.group.membership import ZooKeeperMember
+from consumerd.group.membership_tables import Phase
 from consumerd.member.consumer.blocked import BlockedClaims
 from consumerd.member.consumer.controls import PartitionControls
 from consumerd.member.consumer.coordination import GroupCoordination
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
     from random import Random
 
+    from consumerd.base.budget import ByteBudget
     from consumerd.base.ports import Clock, ZooKeeper
     from consumerd.handlers import Handler
     from consumerd.member.consumer.backends import GroupBackend
@@ -43,8 +46,7 @@ if TYPE_CHECKING:
     from consumerd.member.consumer.listeners import RebalanceListener
     from consumerd.member.consumer.settings import ConsumerSettings
     from consumerd.member.consumer.sinks import PartitionedHandler
-    from consumerd.member.fetch import ByteBudget
-    from consumerd.wire.registry import Subscription
+    from consumerd.wire.registry.subscription import Subscription
 
 log = structlog.get_logger(__name__)
 

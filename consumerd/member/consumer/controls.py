@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from consumerd.base.partition import TopicPartition
     from consumerd.member.consumer.partitions import OwnedPartitions
     from consumerd.member.consumer.protocols import PartitionPool
-    from consumerd.member.offsets import OffsetStore
+    from consumerd.member.offsets.store import OffsetStore
 
 
 class PartitionControls:

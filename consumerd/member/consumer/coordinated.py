@@ -1,9 +1,9 @@
 """The consumer in a group that a broker coordinates (0.9 and later).
 
-Strategy: as `consumerd.member.consumer.GroupConsumer`: one queue of events, one loop that feeds them to the pure
-machine (`consumerd.group.coordinated`), one method per kind of action. The flow of messages is the same, on a pool that
-follows leaders and a store that the coordinator fences by generation. Heartbeats are tasks of their own, so however
-long a handler takes, the member stays one.
+Strategy: as `consumerd.member.consumer.consumer.GroupConsumer`: one queue of events, one loop that feeds them to the
+pure machine (`consumerd.group.coordinated`), one method per kind of action. The flow of messages is the same, on a pool
+that follows leaders and a store that the coordinator fences by generation. Heartbeats are tasks of their own, so
+however long a handler takes, the member stays one.
 
     coordinator ──answers──►┐                             ┌──► GroupRequests (join, sync, heartbeat, leave)
     timer, lease ──────────►│ queue ► CoordinatedMember ──┤
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from consumerd.member.consumer.listeners import RebalanceListener
     from consumerd.member.consumer.settings import ConsumerSettings
     from consumerd.member.consumer.sinks import PartitionedHandler
-    from consumerd.member.fetch import FetchPool
-    from consumerd.wire.registry import Subscription
+    from consumerd.member.fetch.pool import FetchPool
+    from consumerd.wire.registry.subscription import Subscription
 
 log = structlog.get_logger(__name__)
 

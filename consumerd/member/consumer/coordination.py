@@ -40,15 +40,10 @@ from consumerd.member.offsets.concurrent_calls import all_of
 from consumerd.net.cluster.reading import read_all
 from consumerd.net.cluster.watched import WatchedNodes
 from consumerd.net.zk.errors import BadVersion, MultiFailed, NodeExists, NoNode, NotConnected, SessionChanged
-from consumerd.wire.registry import (
-    RegistryError,
-    format_owner,
-    id_path,
-    nudge_operations,
-    owner_path,
-    owners_path,
-    parse_owner,
-)
+from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.nudge import nudge_operations
+from consumerd.wire.registry.paths import id_path, owner_path, owners_path
+from consumerd.wire.registry.values import format_owner, parse_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -59,7 +54,7 @@ if TYPE_CHECKING:
     from consumerd.member.consumer.blocked import Holder
     from consumerd.member.consumer.settings import ConsumerSettings
     from consumerd.net.cluster.watched import ZNode
-    from consumerd.wire.registry import Subscription
+    from consumerd.wire.registry.subscription import Subscription
 
 log = structlog.get_logger(__name__)
 

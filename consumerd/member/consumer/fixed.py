@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from consumerd.member.consumer.listeners import RebalanceListener
     from consumerd.member.consumer.settings import ConsumerSettings
     from consumerd.member.consumer.sinks import PartitionedHandler
-    from consumerd.member.fetch import FetchPool
-    from consumerd.net.client import ClusterClient
+    from consumerd.member.fetch.pool import FetchPool
+    from consumerd.net.client.cluster import ClusterClient
 
 log = structlog.get_logger(__name__)
 

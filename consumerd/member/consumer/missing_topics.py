@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from consumerd.wire.registry import FilterSubscription, RegistryError, StaticSubscription
+from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from consumerd.group import Topics
-    from consumerd.wire.registry import Subscription
+    from consumerd.group.rules import Topics
+    from consumerd.wire.registry.subscription import Subscription
 
 log = structlog.get_logger(__name__)
 

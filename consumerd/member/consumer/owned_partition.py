@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from consumerd.base.errors import BrokerError
     from consumerd.base.partition import TopicPartition
     from consumerd.member.consumer.partition_work import BatchInHand, PartitionWork
-    from consumerd.member.fetch import Lane
+    from consumerd.member.fetch.lane import Lane
 
 
 class OwnedView(NamedTuple):

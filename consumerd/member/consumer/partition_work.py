@@ -20,9 +20,9 @@ from consumerd.base.partition import UNKNOWN_LOG
 from consumerd.handlers import Batch
 from consumerd.handlers.batching import join, joinable
 from consumerd.member.consumer.sinks import HandedBackError
-from consumerd.member.fetch import LaneClosedError
+from consumerd.member.fetch.errors import LaneClosedError
 from consumerd.member.fetch.event import Flag
-from consumerd.member.offsets import HandledPrefix
+from consumerd.member.offsets.tracker import HandledPrefix
 from consumerd.wire.v08.records import RecordSet
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from consumerd.member.consumer.settings import ConsumerSettings
     from consumerd.member.consumer.sinks import Sink
     from consumerd.member.consumer.stats import ConsumerStats
-    from consumerd.member.fetch import Lane
-    from consumerd.member.fetch.lane import Fetched
+    from consumerd.member.fetch.lane import Fetched, Lane
 
 log = structlog.get_logger(__name__)
 

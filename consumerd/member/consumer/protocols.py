@@ -1,27 +1,28 @@
 """Protocols of what the flow of partitions needs from the rooms below it, in either dialect.
 
-The real ones: `consumerd.member.fetch.FetchPool`; the stores of `consumerd.member.offsets`, which `make_store` chooses
-from; the ZooKeeper session, and the membership of a group that a broker coordinates.
+The real ones: `consumerd.member.fetch.pool.FetchPool`; the stores of `consumerd.member.offsets`, which `make_store`
+chooses from; the ZooKeeper session, and the membership of a group that a broker coordinates.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from consumerd.member.fetch import FetchListener
+from consumerd.member.fetch.listener import FetchListener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Set
 
+    from consumerd.base.budget import ByteBudget
     from consumerd.base.partition import LogId, TopicPartition
     from consumerd.base.ports import Clock
     from consumerd.member.consumer.settings import ConsumerSettings
-    from consumerd.member.fetch import ByteBudget, Lane
+    from consumerd.member.fetch.lane import Lane
     from consumerd.member.fetch.listener import FetchCounters
 
 
 class PartitionPool(Protocol):
-    """Fetches partitions into lanes; see `consumerd.member.fetch.FetchPool` for the promises."""
+    """Fetches partitions into lanes; see `consumerd.member.fetch.pool.FetchPool` for the promises."""
 
     @property
     def partitions(self) -> Set[TopicPartition]: ...

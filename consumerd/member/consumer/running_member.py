@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import structlog
 
+from consumerd.base.budget import ByteBudget
 from consumerd.base.clock import Interval
 from consumerd.base.errors import ConsumerdError, ExitCode, reason_of
 from consumerd.handlers import HandlerContext
@@ -22,7 +23,6 @@ from consumerd.member.consumer.listeners import Announcer, NoHooks
 from consumerd.member.consumer.partitions import OwnedPartitions
 from consumerd.member.consumer.sinks import PartitionedHandler, PlainHandler
 from consumerd.member.consumer.stats import ConsumerStats, Rebalance, SeenLogChange
-from consumerd.member.fetch import ByteBudget
 from consumerd.member.fetch.log_changes import LogChangeKind
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from consumerd.member.consumer.settings import ConsumerSettings
     from consumerd.member.fetch.listener import FetchCounters
     from consumerd.member.fetch.log_changes import LogChange
-    from consumerd.member.offsets import OffsetStore
-    from consumerd.wire.registry import Subscription
+    from consumerd.member.offsets.store import OffsetStore
+    from consumerd.wire.registry.subscription import Subscription
 
 log = structlog.get_logger(__name__)
 
@@ -466,7 +466,7 @@ class RunningMember(Generic[_Event]):
             await self.clock.sleep(self.settings.membership.reconcile_interval)
             await self._partitions.check_committed()
 
-    # -- news from fetching (consumerd.member.fetch.FetchListener)
+    # -- news from fetching (consumerd.member.fetch.listener.FetchListener)
 
     def failed(self, partition: TopicPartition, error: ConsumerdError) -> None:
         """Stop the member, as the policy `fail` says."""

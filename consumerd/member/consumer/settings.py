@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from consumerd.base.settings.group import CommitSection
 from consumerd.base.settings.processing import FetchSection
-from consumerd.group import MembershipSettings
+from consumerd.group.membership_tables import MembershipSettings
 from consumerd.handlers.batching import BatchSettings
-from consumerd.member.fetch import BadMessagePolicy, FetchSettings, LogChangePolicy, ResetPolicy
-from consumerd.net import ConnectionSettings
+from consumerd.member.fetch.settings import BadMessagePolicy, FetchSettings, LogChangePolicy, ResetPolicy
+from consumerd.net.connection import ConnectionSettings
 
 if TYPE_CHECKING:
-    from consumerd.wire.registry import Subscription
+    from consumerd.wire.registry.subscription import Subscription
 
 #: Seconds for one call of a rebalance listener.
 LISTENER_TIMEOUT: Final = 1.0

@@ -18,8 +18,9 @@ import structlog
 from consumerd.base.errors import BrokerError, reason_of
 from consumerd.base.settings.processing import FetchSection
 from consumerd.member.consumer.errors import ConnectorStateError
-from consumerd.net import ConnectionClosedError, ConnectionSettings
-from consumerd.net import connect as connect_to_broker
+from consumerd.net.connect import connect as connect_to_broker
+from consumerd.net.connection import ConnectionSettings
+from consumerd.net.errors import ConnectionClosedError
 from consumerd.wire.errors import FrameError, WireError
 from consumerd.wire.v07 import (
     DEFAULT_LIMITS,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import TypeVar
 
-    from consumerd.net import Connection, Connector
+    from consumerd.net.connect import Connection, Connector
 
     _T = TypeVar("_T")
 

@@ -23,23 +23,20 @@ from consumerd.group.events import MembershipSnapshot
 from consumerd.group.rules import topics_to_read
 from consumerd.net.cluster.reading import children, read_all
 from consumerd.net.zk.errors import ConnectionLost, NotConnected, SessionChanged
-from consumerd.wire.registry import (
-    MAX_PARTITIONS,
-    RegistryError,
+from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.other_clients import claimant, other_client
+from consumerd.wire.registry.paths import (
     check_name,
-    claimant,
     id_path,
     ids_path,
-    other_client,
     owner_path,
     owners_path,
-    parse_broker_id,
-    parse_partition_count,
-    parse_topic_assignment,
     topic_broker_path,
     topic_path,
     topics_path,
 )
+from consumerd.wire.registry.v08.topic import parse_topic_assignment
+from consumerd.wire.registry.values import MAX_PARTITIONS, parse_broker_id, parse_partition_count
 
 Key = TypeVar("Key", int, str)
 
@@ -47,8 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from consumerd.base.ports import ZooKeeper
-    from consumerd.group import GroupRules, Topics
     from consumerd.group.events import TakeSnapshot
+    from consumerd.group.rules import GroupRules, Topics
     from consumerd.net.cluster.watched import WatchedNodes, ZNode
 
 log = structlog.get_logger(__name__)

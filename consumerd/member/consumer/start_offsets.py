@@ -26,11 +26,12 @@ from consumerd.base.errors import BrokerError, reason_of
 from consumerd.base.partition import UNKNOWN_LOG, LogId
 from consumerd.handlers import SinkPosition
 from consumerd.member.consumer.rounds import Rounds
-from consumerd.net.client import BrokerRefusedError, UnsupportedApiError
+from consumerd.net.client.errors import BrokerRefusedError
 from consumerd.net.zk.errors import ConnectionLost, NotConnected
 from consumerd.wire import WireError
 from consumerd.wire.v07 import EARLIEST, LATEST
 from consumerd.wire.v08.error_codes import ErrorCode
+from consumerd.wire.v08.errors import UnsupportedApiError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from consumerd.member.consumer.protocols import PartitionPool
     from consumerd.member.consumer.settings import ConsumerSettings
     from consumerd.member.consumer.sinks import PartitionedHandler
-    from consumerd.member.offsets import OffsetStore, Trace
+    from consumerd.member.offsets.store import OffsetStore, Trace
 
 log = structlog.get_logger(__name__)
 

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from consumerd.base.metrics import AGES, DURATIONS, SIZES, Histogram
+from consumerd.base.metrics.histogram import AGES, DURATIONS, SIZES, Histogram
 
 if TYPE_CHECKING:
     from consumerd.base.partition import TopicPartition

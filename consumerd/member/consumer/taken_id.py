@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from consumerd.base.errors import IdTakenError
-from consumerd.wire.registry import id_path
+from consumerd.wire.registry.paths import id_path
 
 if TYPE_CHECKING:
     from consumerd.base.ports import Clock

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consumerd.base.errors import BrokerError, CorruptDataError
-from consumerd.wire.registry import MAX_OFFSET
+from consumerd.wire.registry.values import MAX_OFFSET
 
 if TYPE_CHECKING:
     from consumerd.base.partition import TopicPartition

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from consumerd.base.partition import LogId
 
 if TYPE_CHECKING:
-    from consumerd.net.client import EpochEnd
+    from consumerd.net.client.epochs import EpochEnd
 
 
 class LogChangeKind(StrEnum):

@@ -28,7 +28,7 @@ from consumerd.member.fetch.listener import FetchCounters
 from consumerd.member.fetch.log_changes import LogChangeKind
 from consumerd.member.fetch.response import FetchDecision, FetchOutcome
 from consumerd.member.fetch.settings import BadMessagePolicy, LogChangePolicy, ResetPolicy
-from consumerd.wire.registry import MAX_OFFSET
+from consumerd.wire.registry.values import MAX_OFFSET
 from consumerd.wire.v07 import EARLIEST, LATEST, MessageBatch
 
 if TYPE_CHECKING:

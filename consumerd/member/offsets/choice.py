@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from consumerd.member.offsets.guards import Ownership
     from consumerd.member.offsets.kafka_store import Membership
     from consumerd.member.offsets.store import Notes, OffsetStore, TopicCreations
-    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.cluster import ClusterClient
 
 Storage = Literal["zookeeper", "kafka", "both", "none"]
 

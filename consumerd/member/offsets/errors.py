@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from consumerd.base.errors import BrokerError, ExitCode
-from consumerd.net.client import UnavailableError
+from consumerd.net.client.errors import UnavailableError
 
 
 class OffsetsUnavailableError(UnavailableError):

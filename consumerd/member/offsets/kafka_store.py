@@ -23,8 +23,8 @@ from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.member.offsets.errors import OffsetsUnavailableError
 from consumerd.member.offsets.metadata import OffsetNotes, format_metadata, parse_metadata
 from consumerd.member.offsets.store import NO_NOTES, CommitResult
-from consumerd.net import ConnectionClosedError
-from consumerd.net.client import BrokerRefusedError, topic_error
+from consumerd.net.client.errors import BrokerRefusedError, topic_error
+from consumerd.net.errors import ConnectionClosedError
 from consumerd.wire.v08.apis import OFFSET_COMMIT, OFFSET_FETCH
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.schema import NO_UUID
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from consumerd.member.offsets.store import Notes
-    from consumerd.net.client import ClusterClient
     from consumerd.net.client.channel import Channel
+    from consumerd.net.client.cluster import ClusterClient
     from consumerd.wire.v08.message_types import (
         OffsetCommitRequest,
         OffsetCommitRequestPartition,

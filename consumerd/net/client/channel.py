@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
-from consumerd.net import BadFrameError, ConnectionClosedError
 from consumerd.net.client.errors import RequestTooLargeError
+from consumerd.net.errors import BadFrameError, ConnectionClosedError
 from consumerd.wire.errors import WireError
 from consumerd.wire.v08.headers import read_correlation_id
 from consumerd.wire.v08.messages import decode_response, encode_request
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from consumerd.base.ports import Clock
-    from consumerd.net import BrokerConnection
     from consumerd.net.client.settings import ClientSettings
+    from consumerd.net.connection import BrokerConnection
     from consumerd.wire.v08.schema import Api, RequestT, ResponseT
     from consumerd.wire.v08.versions import BrokerVersions
 

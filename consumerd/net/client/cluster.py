@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 from consumerd.base.errors import BrokerError, NotFoundError
-from consumerd.net import ConnectError, ConnectionClosedError
 from consumerd.net.client.errors import (
     BrokerRefusedError,
     NoBrokerReachedError,
@@ -30,6 +29,7 @@ from consumerd.net.client.errors import (
 )
 from consumerd.net.client.metadata import MISSING_TOPIC, NO_CREATION_SINCE, ClusterMetadata, metadata_body
 from consumerd.net.client.retrying import log_retry, passes, retry
+from consumerd.net.errors import ConnectError, ConnectionClosedError
 from consumerd.wire.v08.apis import FIND_COORDINATOR, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.schema import NO_UUID

@@ -9,12 +9,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from consumerd.net import ConnectError, connect
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import NoBrokerReachedError
 from consumerd.net.client.opening import ChannelOpener
 from consumerd.net.client.sasl import SaslAuthenticator
 from consumerd.net.client.settings import ClientSettings
+from consumerd.net.connect import connect
+from consumerd.net.errors import ConnectError
 
 if TYPE_CHECKING:
     import ssl
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from consumerd.base.ports import Clock, SaslMechanism
-    from consumerd.net import ConnectionSettings
+    from consumerd.net.connection import ConnectionSettings
 
 
 def make_client(

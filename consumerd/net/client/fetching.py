@@ -10,7 +10,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from consumerd.net import BadFrameError
+from consumerd.net.errors import BadFrameError
 from consumerd.wire.v08.apis import FETCH
 from consumerd.wire.v08.fetch_session import NO_SESSION_ID, SessionRequest, without_session
 from consumerd.wire.v08.schema import NO_UUID

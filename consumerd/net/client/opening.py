@@ -16,10 +16,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from consumerd.base.version import __version__
-from consumerd.net import ConnectionClosedError, RequestTimeoutError
 from consumerd.net.client.channel import Channel
 from consumerd.net.client.errors import AuthenticationError, V07BrokerError, error_of
 from consumerd.net.client.metadata import metadata_body
+from consumerd.net.errors import ConnectionClosedError, RequestTimeoutError
 from consumerd.wire.errors import WireError
 from consumerd.wire.v08.apis import API_VERSIONS, LIST_GROUPS, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from consumerd.base.ports import Clock
-    from consumerd.net import BrokerConnection
     from consumerd.net.client.settings import ClientSettings
+    from consumerd.net.connection import BrokerConnection
     from consumerd.wire.v08.message_types import ApiVersionsRequest, ListGroupsRequest
     from consumerd.wire.v08.schema import Api
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from consumerd.base.errors import BrokerError, reason_of
-from consumerd.net import ConnectError, ConnectionClosedError
 from consumerd.net.client.errors import BrokerRefusedError, UnavailableError
+from consumerd.net.errors import ConnectError, ConnectionClosedError
 from consumerd.wire.v08.error_codes import ErrorCode
 
 if TYPE_CHECKING:

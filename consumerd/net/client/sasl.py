@@ -15,8 +15,8 @@ import secrets
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from consumerd.base.errors import ConfigError
-from consumerd.net import ConnectError, ConnectionClosedError, RequestTimeoutError
 from consumerd.net.client.errors import AuthenticationError, error_of
+from consumerd.net.errors import ConnectError, ConnectionClosedError, RequestTimeoutError
 from consumerd.wire.scram import SCRAM_HASHES, ScramClient, ScramError
 from consumerd.wire.v08.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from consumerd.wire.v08.error_codes import ErrorCode

@@ -11,9 +11,9 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from consumerd.net import ConnectError
 from consumerd.net.client.errors import AuthenticationError
 from consumerd.net.client.sasl import GSSAPI, extra
+from consumerd.net.errors import ConnectError
 
 if TYPE_CHECKING:
     from pathlib import Path

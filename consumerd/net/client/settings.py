@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from consumerd.base.settings.servers import KafkaSection
-from consumerd.net import ConnectionSettings
+from consumerd.net.connection import ConnectionSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consumerd.net.cluster.following import RegisteredBrokers
-from consumerd.wire.registry import BrokerNode, RegisteredBroker, parse_broker, parse_broker_node
+from consumerd.wire.registry.v08.broker import BrokerNode, parse_broker_node
+from consumerd.wire.registry.values import RegisteredBroker, parse_broker
 
 if TYPE_CHECKING:
     from consumerd.base.ports import Clock, ZooKeeper

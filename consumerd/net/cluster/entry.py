@@ -15,7 +15,7 @@ from consumerd.base.errors import NotFoundError, ZooKeeperError
 from consumerd.net.addresses import why_unresolvable
 from consumerd.net.cluster.reading import children
 from consumerd.net.zk.errors import ConnectionLost, NoAuth, NoNode, NotConnected, SessionChanged, Throttled
-from consumerd.wire.registry import broker_ids_path, consumers_path, topic_path
+from consumerd.wire.registry.paths import broker_ids_path, consumers_path, topic_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

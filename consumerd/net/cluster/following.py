@@ -16,7 +16,9 @@ import structlog
 
 from consumerd.base.errors import ZooKeeperError, reason_of
 from consumerd.net.cluster.reading import data, read_all, watched_children
-from consumerd.wire.registry import DialectError, RegistryError, broker_ids_path, broker_path, parse_broker_id
+from consumerd.wire.registry.errors import DialectError, RegistryError
+from consumerd.wire.registry.paths import broker_ids_path, broker_path
+from consumerd.wire.registry.values import parse_broker_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -17,15 +17,12 @@ import structlog
 from consumerd.base.errors import NotFoundError, reason_of
 from consumerd.group.assignment import Assignment, assign
 from consumerd.net.cluster.reading import children, data, node, read_all
-from consumerd.wire.registry import (
-    DialectError,
-    OwnerClaim,
-    RegistryError,
-    Subscription,
+from consumerd.wire.registry.errors import DialectError, RegistryError
+from consumerd.wire.registry.other_clients import OwnerClaim, claimant, other_client
+from consumerd.wire.registry.paths import (
     broker_ids_path,
     broker_path,
     check_name,
-    claimant,
     consumers_path,
     group_path,
     id_path,
@@ -33,20 +30,18 @@ from consumerd.wire.registry import (
     offset_path,
     offsets_path,
     offsets_root,
-    other_client,
     owner_path,
     owners_path,
     owners_root,
-    parse_broker_id,
-    parse_offset,
-    parse_owner,
 )
+from consumerd.wire.registry.values import parse_broker_id, parse_offset, parse_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from consumerd.base.partition import TopicPartition
     from consumerd.base.ports import NodeStat, ZooKeeper
+    from consumerd.wire.registry.subscription import Subscription
 
 _T = TypeVar("_T")
 #: A live broker, as the dialect has it.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.wire.registry import broker_ids_path
+from consumerd.wire.registry.paths import broker_ids_path
 
 if TYPE_CHECKING:
     from consumerd.base.ports import ZooKeeper

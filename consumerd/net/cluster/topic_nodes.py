@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from consumerd.base.errors import BrokerError, ZooKeeperError
 from consumerd.net.cluster.watched import WatchedNodes
-from consumerd.wire.registry import topic_path
+from consumerd.wire.registry.paths import topic_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable

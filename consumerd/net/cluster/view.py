@@ -15,17 +15,10 @@ from consumerd.base.errors import reason_of
 from consumerd.base.partition import TopicPartition
 from consumerd.net.cluster.groups import GroupReader
 from consumerd.net.cluster.reading import children, data, read_all
-from consumerd.wire.registry import (
-    RegisteredBroker,
-    RegistryError,
-    Subscription,
-    parse_broker,
-    parse_partition_count,
-    parse_subscription,
-    topic_broker_path,
-    topic_path,
-    topics_path,
-)
+from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.paths import topic_broker_path, topic_path, topics_path
+from consumerd.wire.registry.subscription import Subscription, parse_subscription
+from consumerd.wire.registry.values import RegisteredBroker, parse_broker, parse_partition_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

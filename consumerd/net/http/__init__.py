@@ -4,7 +4,3 @@ Strategy: aiohttp's server (the extra `http`) on the daemon's own loop, for a ha
 an operator. Everything about a request is bounded: its size, its time, how many there are at once; so no client that
 can connect costs the daemon more than that. Only `consumerd.net.http.server` imports aiohttp.
 """
-
-from consumerd.net.http.access import Access, AccessRefusedError, is_loopback
-
-__all__ = ["Access", "AccessRefusedError", "is_loopback"]

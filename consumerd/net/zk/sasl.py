@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 from consumerd.base.errors import ConfigError, ConsumerdError
-from consumerd.net import ConnectError
+from consumerd.net.errors import ConnectError
 from consumerd.net.zk.errors import AUTH_CODES, UNIMPLEMENTED, AuthFailed, ConnectionLost, ServerError
 from consumerd.net.zk.requests import read_buffer
 from consumerd.wire.digest_md5 import DigestMd5Client, DigestMd5Error

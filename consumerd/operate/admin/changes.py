@@ -17,7 +17,7 @@ from consumerd.member.fetch.v07.boundaries import begins_message, boundary_befor
 from consumerd.operate.admin.diagnosis_offsets import inside_words
 from consumerd.operate.admin.logs import LogRange, LookupFailure
 from consumerd.wire.errors import WireError
-from consumerd.wire.registry import offset_path
+from consumerd.wire.registry.paths import offset_path
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from consumerd.net.cluster import GroupView
     from consumerd.operate.admin.logs import BrokerLogs
     from consumerd.operate.admin.snapshot import Topics
-    from consumerd.wire.registry import RegisteredBroker
+    from consumerd.wire.registry.values import RegisteredBroker
 
 #: Partitions whose logs are looked into at the same time.
 AT_ONCE = 8

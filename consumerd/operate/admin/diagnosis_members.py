@@ -9,16 +9,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consumerd.base.partition import TopicPartition
 from consumerd.operate.admin.findings import GroupFinding, GroupFindingKind, Removal, capital, listed, process_of
-from consumerd.wire.registry import (
-    Dialect,
-    DialectError,
-    RegistryError,
-    id_path,
-    ids_path,
-    owners_root,
-    parse_subscription,
-    parse_subscription_v08,
-)
+from consumerd.wire.registry.dialect import Dialect
+from consumerd.wire.registry.errors import DialectError, RegistryError
+from consumerd.wire.registry.paths import id_path, ids_path, owners_root
+from consumerd.wire.registry.subscription import parse_subscription
+from consumerd.wire.registry.v08.subscription import parse_subscription_v08
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

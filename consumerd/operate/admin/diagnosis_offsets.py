@@ -13,7 +13,8 @@ from consumerd.base.partition import LogId
 from consumerd.member.fetch.log_changes import LogChangeKind
 from consumerd.operate.admin.findings import GroupFinding, GroupFindingKind, OffsetReset, capital, listed
 from consumerd.operate.admin.logs import LogRange, LookupFailure
-from consumerd.wire.registry import Dialect, broker_ids_path, offset_path, offsets_root, topic_path
+from consumerd.wire.registry.dialect import Dialect
+from consumerd.wire.registry.paths import broker_ids_path, offset_path, offsets_root, topic_path
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

@@ -17,13 +17,14 @@ from consumerd.operate.admin.findings import (
     listed,
     process_of,
 )
-from consumerd.wire.registry import format_owner, id_path, owner_path
+from consumerd.wire.registry.paths import id_path, owner_path
+from consumerd.wire.registry.values import format_owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from consumerd.base.partition import TopicPartition
-    from consumerd.group import Assignment
+    from consumerd.group.assignment import Assignment
     from consumerd.operate.admin.snapshot import GroupSnapshot
 
 

@@ -23,14 +23,14 @@ from consumerd.operate.admin.mending import steps_for, take_step, withheld
 from consumerd.operate.admin.snapshot import read_v07_snapshot
 from consumerd.operate.admin.v08.group_source import ZooKeeperGroups, read_diagnosis_input
 from consumerd.wire.errors import WireError
-from consumerd.wire.registry import make_consumer_id
+from consumerd.wire.registry.values import make_consumer_id
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from consumerd.base.partition import TopicPartition
     from consumerd.base.ports import ZooKeeper
-    from consumerd.net import Connector
+    from consumerd.net.connect import Connector
     from consumerd.operate.admin.findings import Fix, GroupFinding
     from consumerd.operate.admin.v08.group_source import GroupSource
 

@@ -14,7 +14,8 @@ from consumerd.base.ports import Create, Delete, SetData
 from consumerd.net.zk.errors import MultiFailed
 from consumerd.operate.admin.errors import ChangedMeanwhileError
 from consumerd.operate.admin.writing import write_together
-from consumerd.wire.registry import format_offset, offset_path, offsets_path, owner_path, owners_path
+from consumerd.wire.registry.paths import offset_path, offsets_path, owner_path, owners_path
+from consumerd.wire.registry.values import format_offset
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -12,13 +12,13 @@ from consumerd.base.partition import NO_BROKER, TopicPartition
 from consumerd.operate.admin.logs import BrokerLogs, LogRange, LookupFailure
 from consumerd.operate.admin.snapshot import V07GroupSnapshot, read_v07_snapshot
 from consumerd.operate.admin.v08.snapshot import V08GroupSnapshot
-from consumerd.wire.registry import offsets_root
+from consumerd.wire.registry.paths import offsets_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from consumerd.base.ports import ZooKeeper
-    from consumerd.net import Connector
+    from consumerd.net.connect import Connector
     from consumerd.operate.admin.snapshot import GroupSnapshot
     from consumerd.operate.admin.v08.group_source import GroupSource
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.base.errors import BrokerError
 from consumerd.member.fetch.v07.boundaries import MAX_SEGMENTS
-from consumerd.net import ConnectionClosedError, RequestTimeoutError
+from consumerd.net.errors import ConnectionClosedError, RequestTimeoutError
 from consumerd.wire.errors import WireError
 from consumerd.wire.v07 import EARLIEST, LATEST, OffsetsRequest, decode_offsets_response
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
 
     from consumerd.base.partition import TopicPartition
-    from consumerd.net import Connection, Connector
-    from consumerd.wire.registry import RegisteredBroker
+    from consumerd.net.connect import Connection, Connector
+    from consumerd.wire.registry.values import RegisteredBroker
 
 #: Requests in flight on one connection.
 PIPELINED = 100

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Final
 from consumerd.net.zk.errors import BadVersion, NoNode, NotEmpty
 from consumerd.operate.admin.errors import ChangedMeanwhileError, RefusedError
 from consumerd.operate.admin.findings import Fix, NudgeGroup, OffsetReset, Removal
-from consumerd.wire.registry import NUDGE_VALUE, NUDGE_VALUE_V08, Dialect, format_offset, nudge_operations
+from consumerd.wire.registry.dialect import Dialect
+from consumerd.wire.registry.nudge import NUDGE_VALUE, NUDGE_VALUE_V08, nudge_operations
+from consumerd.wire.registry.values import format_offset
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 from consumerd.base.files import SystemFiles
 from consumerd.base.partition import NO_BROKER, TopicPartition
 from consumerd.operate.admin.errors import OffsetFileError
-from consumerd.wire.registry import MAX_OFFSET, RegistryError, check_name, offset_path
+from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.paths import check_name, offset_path
+from consumerd.wire.registry.values import MAX_OFFSET
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

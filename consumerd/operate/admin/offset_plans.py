@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import NO_BROKER, TopicPartition
-from consumerd.group import partitions_of
+from consumerd.group.assignment import partitions_of
 from consumerd.net.cluster import ClusterView, GroupView
 from consumerd.operate.admin.changes import V07ChangePlanner
 from consumerd.operate.admin.editing import in_the_way
@@ -19,13 +19,13 @@ from consumerd.operate.admin.logs import BrokerLogs
 from consumerd.operate.admin.snapshot import V07GroupSnapshot, read_v07_snapshot
 from consumerd.operate.admin.v08.changes import V08ChangePlanner
 from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
-from consumerd.wire.registry import Dialect
+from consumerd.wire.registry.dialect import Dialect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from consumerd.base.ports import ZooKeeper
-    from consumerd.net import Connector
+    from consumerd.net.connect import Connector
     from consumerd.operate.admin.changes import OffsetChange, OffsetTarget
     from consumerd.operate.admin.offset_file import GroupOffsets
     from consumerd.operate.admin.snapshot import GroupSnapshot

@@ -16,7 +16,7 @@ from consumerd.net.cluster.reading import children, node, read_all
 from consumerd.net.zk.errors import MultiFailed
 from consumerd.operate.admin.errors import ChangedMeanwhileError, RefusedError
 from consumerd.operate.admin.writing import write_together
-from consumerd.wire.registry import group_path, ids_path
+from consumerd.wire.registry.paths import group_path, ids_path
 
 if TYPE_CHECKING:
     from consumerd.base.ports import NodeStat, ZooKeeper

@@ -12,25 +12,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from consumerd.base.errors import NotFoundError
-from consumerd.group import Assignment, partitions_of
+from consumerd.group.assignment import Assignment, partitions_of
 from consumerd.net.cluster import ClusterView, GroupView
 from consumerd.net.zk.errors import NoNode
-from consumerd.wire.registry import (
-    Dialect,
-    RegistryError,
-    StaticSubscription,
-    format_owner,
-    group_path,
-    id_path,
-    owner_path,
-)
+from consumerd.wire.registry.dialect import Dialect
+from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.paths import group_path, id_path, owner_path
+from consumerd.wire.registry.subscription import StaticSubscription
+from consumerd.wire.registry.values import format_owner
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from consumerd.base.partition import TopicPartition
     from consumerd.base.ports import NodeStat, ZooKeeper
-    from consumerd.wire.registry import RegisteredBroker, Subscription
+    from consumerd.wire.registry.subscription import Subscription
+    from consumerd.wire.registry.values import RegisteredBroker
 
 #: Topic -> broker id -> number of partitions.
 Topics = dict[str, dict[int, int]]

@@ -9,13 +9,14 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.base.errors import NotFoundError
-from consumerd.wire.registry import format_owner, id_path, owner_path
+from consumerd.wire.registry.paths import id_path, owner_path
+from consumerd.wire.registry.values import format_owner
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
     from consumerd.base.partition import TopicPartition
-    from consumerd.group import Stream
+    from consumerd.group.assignment import Stream
     from consumerd.operate.admin.snapshot import GroupSnapshot
 
 #: Seconds between two snapshots while a group is waited for.

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from consumerd.base.errors import ConfigError, CorruptDataError, NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.operate.migrate.message_source import SourceMessage, UnreadableStretch
-from consumerd.storage.archives import ArchiveFinding, find_sources
+from consumerd.storage.archives.findings import ArchiveFinding
 from consumerd.storage.archives.opening import open_segments
+from consumerd.storage.archives.sources import find_sources
 from consumerd.storage.log.archive import (
     DEFAULT_EXPANSION,
     MAX_SEGMENT_BYTES,
@@ -31,7 +32,7 @@ from consumerd.wire.v07.walk import LAYOUTS
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
-    from consumerd.storage.archives import SegmentSource
+    from consumerd.storage.archives.sources import SegmentSource
     from consumerd.storage.log.archive_items import ArchivedRun
 
 

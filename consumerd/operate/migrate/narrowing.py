@@ -15,7 +15,7 @@ from consumerd.operate.migrate.sums import MessagePosition, message_number
 
 if TYPE_CHECKING:
     from consumerd.base.partition import TopicPartition
-    from consumerd.handlers.forward import SourceIdentity
+    from consumerd.handlers.forward.identity import SourceIdentity
     from consumerd.operate.migrate.findings import ExampleMessages
     from consumerd.operate.migrate.ranges import SourceRange
 

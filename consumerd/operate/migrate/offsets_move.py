@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from consumerd.base.errors import BrokerError, ConsumerdError, ExitCode
-from consumerd.handlers.forward import TargetLog
-from consumerd.operate.admin import BrokerLogs, LogRange, V07GroupSnapshot, read_v07_snapshot
+from consumerd.handlers.forward.target_log import TargetLog
+from consumerd.operate.admin.logs import BrokerLogs, LogRange
+from consumerd.operate.admin.snapshot import V07GroupSnapshot, read_v07_snapshot
 from consumerd.operate.migrate.offsets_plan import MovePlanner
 
 if TYPE_CHECKING:
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
 
     from consumerd.base.partition import TopicPartition
     from consumerd.base.ports import ZooKeeper
-    from consumerd.net import Connector
-    from consumerd.net.client import ClusterClient
-    from consumerd.operate.admin import GroupSnapshot, GroupSource
+    from consumerd.net.client.cluster import ClusterClient
+    from consumerd.net.connect import Connector
+    from consumerd.operate.admin.snapshot import GroupSnapshot
+    from consumerd.operate.admin.v08.group_source import GroupSource
     from consumerd.operate.migrate.offsets_plan import MovePlan
 
 

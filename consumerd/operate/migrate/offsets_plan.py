@@ -15,13 +15,18 @@ from typing import TYPE_CHECKING
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.net.cluster import GroupView
-from consumerd.operate.admin import LogRange, OffsetChange, V08ChangePlanner, V08GroupSnapshot, in_the_way
+from consumerd.operate.admin.editing import in_the_way
+from consumerd.operate.admin.logs import LogRange
+from consumerd.operate.admin.v08.changes import V08ChangePlanner
+from consumerd.operate.admin.v08.snapshot import V08GroupSnapshot
 from consumerd.operate.migrate.offsets_translation import OffsetTranslator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from consumerd.operate.admin import GroupSnapshot, GroupSource
+    from consumerd.operate.admin.changes import OffsetChange
+    from consumerd.operate.admin.snapshot import GroupSnapshot
+    from consumerd.operate.admin.v08.group_source import GroupSource
     from consumerd.operate.migrate.offsets_translation import ForwardedLog
 
 

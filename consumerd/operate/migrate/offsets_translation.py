@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from consumerd.handlers.forward import read_identity
+from consumerd.handlers.forward.identity import read_identity
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ForwardedLog(Protocol):
-    """The forwarded messages: `consumerd.handlers.forward.TargetLog`."""
+    """The forwarded messages: `consumerd.handlers.forward.target_log.TargetLog`."""
 
     async def bounds(self, topic: str, partition: int) -> LogBounds: ...
 

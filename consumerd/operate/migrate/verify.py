@@ -16,7 +16,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Protocol
 
 from consumerd.base.errors import NotFoundError
-from consumerd.handlers.forward import read_identity
+from consumerd.handlers.forward.identity import read_identity
 from consumerd.operate.migrate.findings import (
     ComparisonReport,
     ExampleMessages,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from consumerd.base.partition import TopicPartition
-    from consumerd.handlers.forward import TopicNaming
+    from consumerd.handlers.forward.mapping import TopicNaming
     from consumerd.handlers.forward.target_log import LogBounds
     from consumerd.operate.migrate.message_source import MessageSource
     from consumerd.operate.migrate.ranges import SourceRange
@@ -44,7 +44,7 @@ CLOSE_RANGES = 20
 
 
 class VerificationTarget(Protocol):
-    """The reads of the target that a comparison needs; see `consumerd.handlers.forward.TargetLog`."""
+    """The reads of the target that a comparison needs; see `consumerd.handlers.forward.target_log.TargetLog`."""
 
     async def partitions(self, topic: str) -> list[int]: ...
 

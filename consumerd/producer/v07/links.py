@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from consumerd.net import ConnectionClosedError
+from consumerd.net.errors import ConnectionClosedError
 from consumerd.producer.errors import UncertainError
 from consumerd.producer.v07.requests import frames
 from consumerd.producer.v07.verify import Verification
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from consumerd.base.ports import Clock
-    from consumerd.net import Connection, Connector
+    from consumerd.net.connect import Connection, Connector
     from consumerd.producer.v07.settings import ProducerSettings
     from consumerd.wire.v07 import EncodedProduceRequest, ProduceRequest
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from consumerd.base.ports import Clock
-    from consumerd.net import Connector
+    from consumerd.net.connect import Connector
     from consumerd.producer.v07.routing import Router
     from consumerd.wire.v08.records import Headers
 

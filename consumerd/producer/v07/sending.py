@@ -14,7 +14,7 @@ import structlog
 
 from consumerd.base.errors import reason_of
 from consumerd.base.native import codec as native_codec
-from consumerd.net import ConnectError
+from consumerd.net.errors import ConnectError
 from consumerd.net.zk.errors import ConnectionLost, NotConnected
 from consumerd.producer.errors import NoBrokerError, UncertainError
 from consumerd.producer.v07.encoding import encode_sets
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from consumerd.base.ports import Clock
-    from consumerd.net import Connector
+    from consumerd.net.connect import Connector
     from consumerd.producer.v07.data import ProducerData
     from consumerd.producer.v07.links import Address
     from consumerd.producer.v07.routing import Route, Router

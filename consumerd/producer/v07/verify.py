@@ -14,7 +14,7 @@ import hashlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
-from consumerd.net import ConnectError, ConnectionClosedError
+from consumerd.net.errors import ConnectError, ConnectionClosedError
 from consumerd.producer.errors import Missing, NoPartitionError, NotArrivedError
 from consumerd.producer.v07.routing import ANY_PARTITION
 from consumerd.wire.errors import FrameError, WireError
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from consumerd.base.ports import Clock
-    from consumerd.net import Connection
+    from consumerd.net.connect import Connection
 
 #: Bytes of one fetch; more where a message is larger, up to the limit of a request (golden notes, 8).
 _FETCH_BYTES, _MAX_FETCH_BYTES = 1 << 20, 100 << 20

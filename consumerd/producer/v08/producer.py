@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from consumerd.base.ports import Clock
-    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.cluster import ClusterClient
     from consumerd.producer.v08.batches import Delivery, PartitionQueue
     from consumerd.producer.v08.filling import Filling
     from consumerd.wire.v08.records import Headers

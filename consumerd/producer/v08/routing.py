@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from random import Random
 
-    from consumerd.net.client import ClusterMetadata
+    from consumerd.net.client.metadata import ClusterMetadata
     from consumerd.producer.v08.batches import PartitionQueue
 
 

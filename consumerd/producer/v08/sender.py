@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from consumerd.base.errors import BrokerError, reason_of
-from consumerd.net.client import BrokerRefusedError
+from consumerd.net.client.errors import BrokerRefusedError
 from consumerd.producer.v08.batches import PartitionQueue
 from consumerd.producer.v08.delivery import BatchOutcome, DeliveryError, Outcomes, ProduceRequests
 
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     from consumerd.base.partition import TopicPartition
     from consumerd.base.ports import Clock
-    from consumerd.net.client import ClusterClient, ClusterMetadata
+    from consumerd.net.client.cluster import ClusterClient
+    from consumerd.net.client.metadata import ClusterMetadata
     from consumerd.producer.v08.batches import ProducerBatch
     from consumerd.producer.v08.settings import V08ProducerSettings
 

@@ -9,25 +9,18 @@ from typing import TYPE_CHECKING
 
 from consumerd.base.credentials import Renewed, find_file, secret_of, secrets_of
 from consumerd.base.errors import ConfigError
-from consumerd.group import MembershipSettings
+from consumerd.group.membership_tables import MembershipSettings
 from consumerd.handlers.batching import BatchSettings
-from consumerd.member.consumer import ConsumerSettings
-from consumerd.member.consumer.settings import make_connection_settings, make_fetch_settings
-from consumerd.member.offsets import OffsetSettings
+from consumerd.member.consumer.settings import ConsumerSettings, make_connection_settings, make_fetch_settings
+from consumerd.member.offsets.choice import OffsetSettings
 from consumerd.net import zk
 from consumerd.net.tls import make_tls_context
 from consumerd.wire.errors import InvalidTopicError
-from consumerd.wire.registry import (
-    FilterKind,
-    FilterSubscription,
-    RegistryError,
-    StaticSubscription,
-    Subscription,
-    TopicFilter,
-    check_name,
-    configured_consumer_id,
-    make_consumer_id,
-)
+from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.paths import check_name
+from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription, Subscription
+from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
+from consumerd.wire.registry.values import configured_consumer_id, make_consumer_id
 from consumerd.wire.v07 import validate_topic
 
 if TYPE_CHECKING:
@@ -40,8 +33,8 @@ if TYPE_CHECKING:
     from consumerd.base.settings.monitoring import HealthTlsSection
     from consumerd.base.settings.processing import HandlerSection
     from consumerd.base.settings.servers import LoginSection, TlsSection, ZooKeeperSaslSection, ZooKeeperSection
-    from consumerd.net import ConnectionSettings
     from consumerd.net.client.sasl_gssapi import GssapiIdentity
+    from consumerd.net.connection import ConnectionSettings
     from consumerd.service.config.model import Config
 
 

@@ -11,12 +11,12 @@ import structlog
 from consumerd.base.errors import BrokerError, ConfigError, NotFoundError, reason_of
 from consumerd.handlers.dead_letter_topic import TopicDeadLetters
 from consumerd.handlers.dead_letters import letter_size
-from consumerd.net import connect
-from consumerd.net.client import BrokerRefusedError
+from consumerd.net.client.errors import BrokerRefusedError
 from consumerd.net.client.factory import find_broker, security_protocol
 from consumerd.net.client.topic_configs import message_limits
 from consumerd.net.cluster import V08ClusterView, look_for_dialect
 from consumerd.net.cluster.entry import start_session
+from consumerd.net.connect import connect
 from consumerd.producer import (
     ClusterProducer,
     NoBrokerError,
@@ -29,7 +29,7 @@ from consumerd.producer import (
 from consumerd.service.config.build import build_connection_settings, build_session, build_subscription, place_beside
 from consumerd.service.config.build_v08 import build_bootstrap, build_client_of, names_brokers
 from consumerd.wire.errors import InvalidTopicError
-from consumerd.wire.registry import Dialect
+from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.v07 import validate_topic
 from consumerd.wire.v08.error_codes import ErrorCode
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from consumerd.base.ports import Clock
     from consumerd.handlers import DeadLetters
     from consumerd.handlers.dead_letter_topic import LetterProducer
-    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.cluster import ClusterClient
     from consumerd.net.zk import Session
     from consumerd.service.config.model import Config
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from consumerd.base.errors import ConfigError
 from consumerd.handlers import FileDeadLetters, RetryPolicy, load_handler
-from consumerd.handlers.decoding import load_decoder
-from consumerd.handlers.decoding.api import BYTES
+from consumerd.handlers.decoding.api import BYTES, load_decoder
 from consumerd.handlers.handler_stages import Stages
 from consumerd.handlers.key_lanes import has_key, no_keys
 from consumerd.handlers.middleware import load_middleware

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING
 from consumerd.base.errors import ConfigError, ConsumerdError
 from consumerd.service.config.build import build_settings
 from consumerd.service.config.subscriptions import MAIN
-from consumerd.wire.registry import RegistryError, configured_consumer_id
+from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.values import configured_consumer_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from random import Random
 
     from consumerd.base.ports import Clock
-    from consumerd.member.consumer import ConsumerSettings
+    from consumerd.member.consumer.settings import ConsumerSettings
     from consumerd.service.config.model import Config
 
 

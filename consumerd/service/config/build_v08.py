@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING
 from consumerd.base.address import parse_addresses
 from consumerd.base.errors import ConfigError
 from consumerd.base.partition import TopicPartition
-from consumerd.group import Spelling, V08Rules
+from consumerd.group.assignors import Spelling
 from consumerd.group.coordinated_tables import CoordinationSettings, all_assignors
-from consumerd.member.consumer import ClusterBackend, CoordinatedConsumer, FixedConsumer, V08Backend
-from consumerd.net import connect
-from consumerd.net.client import ChannelOpener, ClientSettings, ClusterClient, Plain, SaslAuthenticator, Scram
+from consumerd.group.rules import V08Rules
+from consumerd.member.consumer.backends_v08 import ClusterBackend, V08Backend
+from consumerd.member.consumer.coordinated import CoordinatedConsumer
+from consumerd.member.consumer.fixed import FixedConsumer
+from consumerd.net.client.cluster import ClusterClient
+from consumerd.net.client.opening import ChannelOpener
+from consumerd.net.client.sasl import Plain, SaslAuthenticator, Scram
+from consumerd.net.client.settings import ClientSettings
+from consumerd.net.connect import connect
 from consumerd.service.config.build import (
     build_connection_settings,
     build_gssapi,
@@ -29,8 +35,8 @@ if TYPE_CHECKING:
     from consumerd.base.settings.group import GroupSection
     from consumerd.base.settings.servers import KafkaSection, SaslSection
     from consumerd.handlers import Handler
-    from consumerd.member.consumer import ConsumerSettings
-    from consumerd.net import BrokerConnection, ConnectionSettings
+    from consumerd.member.consumer.settings import ConsumerSettings
+    from consumerd.net.connection import BrokerConnection, ConnectionSettings
     from consumerd.service.config.model import Config
 
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 from consumerd.base.settings.kind import Ge
 from consumerd.base.settings.processing import HandlerSection
 from consumerd.base.settings.setting import Field, Reload, Rule, Section
-from consumerd.wire.registry import FilterKind, RegistryError, TopicFilter
+from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

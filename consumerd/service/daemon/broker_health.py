@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from consumerd.base.metrics import LATENCIES, Histogram
+from consumerd.base.metrics.histogram import LATENCIES, Histogram
 from consumerd.service.daemon.repeats import REPEATS
 
 if TYPE_CHECKING:
     from consumerd.base.ports import Clock
-    from consumerd.storage.broker import Broker, BrokerConfig
+    from consumerd.storage.broker.config import BrokerConfig
+    from consumerd.storage.broker.server import Broker
 
 #: Seconds between looks at how late the event loop is.
 _LOOK: Final = 1.0

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from consumerd.base.ports import Clock
-    from consumerd.storage.broker import BrokerConfig
+    from consumerd.storage.broker.config import BrokerConfig
 
 
 @asynccontextmanager

@@ -11,14 +11,14 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from consumerd import __version__
-from consumerd.base.metrics import Metric, Reading
 from consumerd.base.metrics import catalogue as c
+from consumerd.base.metrics.catalogue import Metric, Reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from consumerd.service.daemon.broker_health import BrokerMonitor
-    from consumerd.storage.broker import Broker
+    from consumerd.storage.broker.server import Broker
 
 Labels = tuple[str, ...]
 

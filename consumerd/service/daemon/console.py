@@ -15,20 +15,22 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError, ConfigError, NotFoundError
 from consumerd.handlers.builtin.console import EnoughError
 from consumerd.member.consumer.group_requests import INTERNAL
-from consumerd.net.client import ClientSettings, UnsupportedApiError, topic_partitions
+from consumerd.net.client.cluster import topic_partitions
+from consumerd.net.client.settings import ClientSettings
 from consumerd.net.cluster.entry import require_topics, start_session
 from consumerd.service.config.build import build_connection_settings, build_session, build_settings, build_subscription
 from consumerd.service.config.build_v08 import build_client_of
 from consumerd.service.daemon.service import run_member, run_on_brokers
-from consumerd.wire.registry import StaticSubscription
+from consumerd.wire.registry.subscription import StaticSubscription
+from consumerd.wire.v08.errors import UnsupportedApiError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from consumerd.base.partition import TopicPartition
     from consumerd.handlers.builtin.console import ConsoleHandler
-    from consumerd.net.client import ClusterClient
-    from consumerd.operate.admin import OffsetTarget
+    from consumerd.net.client.cluster import ClusterClient
+    from consumerd.operate.admin.changes import OffsetTarget
     from consumerd.service.config.model import Config
 
 
@@ -115,7 +117,9 @@ async def find_starts(config: Config, target: OffsetTarget) -> dict[TopicPartiti
 
     An offset outside of the log is limited to it. Raises BrokerError for a partition that cannot be looked up.
     """
-    from consumerd.operate.admin import LogRange, LookupFailure, OffsetTargetKind, V08BrokerLogs  # noqa: PLC0415 - for these options only
+    from consumerd.operate.admin.changes import OffsetTargetKind  # noqa: PLC0415 - for these options only
+    from consumerd.operate.admin.logs import LogRange, LookupFailure  # noqa: PLC0415 - for these options only
+    from consumerd.operate.admin.v08.logs import V08BrokerLogs  # noqa: PLC0415 - for these options only
     from consumerd.service.config.build_v08 import fixed_partitions  # noqa: PLC0415
 
     partitions = fixed_partitions(config.group)

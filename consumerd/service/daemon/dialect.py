@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import structlog
 
 from consumerd.base.errors import ConfigError, ZooKeeperError, reason_of
-from consumerd.member.consumer import GroupRefusedError
+from consumerd.member.consumer.errors import GroupRefusedError
 from consumerd.net.cluster import read_dialect, wait_for_dialect
 from consumerd.service.daemon.notify import READY, notify, status
-from consumerd.wire.registry import Dialect, DialectError
+from consumerd.wire.registry.dialect import Dialect
+from consumerd.wire.registry.errors import DialectError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

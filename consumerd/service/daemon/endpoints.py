@@ -17,7 +17,7 @@ from consumerd.base.credentials import Renewed, find_file, secret_of
 from consumerd.base.errors import ConfigError
 from consumerd.base.partition import TopicPartition
 from consumerd.member.consumer.errors import NotAssignedError
-from consumerd.net.http import Access, is_loopback
+from consumerd.net.http.access import Access, is_loopback
 from consumerd.net.tls import make_tls_context
 from consumerd.service.config.build import key_password
 from consumerd.service.config.subscriptions import MAIN

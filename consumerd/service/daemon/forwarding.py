@@ -15,16 +15,11 @@ from consumerd.base.errors import ConfigError
 from consumerd.base.settings.kind import require
 from consumerd.base.settings.servers import KafkaSection
 from consumerd.base.settings.setting import Bytes, Count, Seconds
-from consumerd.handlers.forward import (
-    BrokerMajorNumbering,
-    ForwardHandler,
-    ForwardPlacing,
-    ForwardResume,
-    ForwardSettings,
-    TopicNaming,
-    key_extractor,
-)
-from consumerd.net import ConnectionSettings
+from consumerd.handlers.forward.handler import ForwardHandler
+from consumerd.handlers.forward.keys import key_extractor
+from consumerd.handlers.forward.mapping import BrokerMajorNumbering, TopicNaming
+from consumerd.handlers.forward.settings import ForwardPlacing, ForwardResume, ForwardSettings
+from consumerd.net.connection import ConnectionSettings
 from consumerd.service.config.build_v08 import build_bootstrap, build_client_of, build_mechanism
 from consumerd.wire.v08.records import RecordCodec
 
@@ -34,8 +29,8 @@ if TYPE_CHECKING:
 
     from consumerd.base.ports import Clock
     from consumerd.handlers import Secret
-    from consumerd.handlers.forward import SourceNumbering
-    from consumerd.net.client import ClusterClient
+    from consumerd.handlers.forward.mapping import SourceNumbering
+    from consumerd.net.client.cluster import ClusterClient
 
 _CODECS = {codec.name.lower(): codec for codec in RecordCodec}
 

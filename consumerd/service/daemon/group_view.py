@@ -16,7 +16,7 @@ from consumerd.base.errors import ConsumerdError, reason_of
 
 if TYPE_CHECKING:
     from consumerd.base.ports import Clock
-    from consumerd.operate.admin import GroupSnapshot
+    from consumerd.operate.admin.snapshot import GroupSnapshot
 
 #: Reads a group that this daemon is a member of.
 ReadGroup = Callable[[], "Awaitable[GroupSnapshot]"]

@@ -22,20 +22,13 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConfigError
 from consumerd.base.settings.servers import ZooKeeperSection
 from consumerd.handlers import RetryPolicy, retrying
-from consumerd.handlers.mirror import (
-    KeepingPartitioner,
-    MirrorHandler,
-    MirrorTopics,
-    PlacedRouter,
-    SourceCounts,
-    find_reverse_mirrors,
-    mirror_host,
-    refuse_same_cluster,
-    refuse_same_place,
-)
-from consumerd.net import connect
+from consumerd.handlers.mirror.circles import find_reverse_mirrors, mirror_host, refuse_same_cluster, refuse_same_place
+from consumerd.handlers.mirror.handler import MirrorHandler
+from consumerd.handlers.mirror.placing import KeepingPartitioner, PlacedRouter, SourceCounts
+from consumerd.handlers.mirror.topics import MirrorTopics
 from consumerd.net.cluster import read_dialect
 from consumerd.net.cluster.entry import require_topics, start_session
+from consumerd.net.connect import connect
 from consumerd.producer import Producer, ProducerSettings, StaticRouter, ZooKeeperRouter
 from consumerd.service.config.build import (
     build_connection_settings,
@@ -47,15 +40,17 @@ from consumerd.service.daemon.endpoints import check_http
 from consumerd.service.daemon.monitor import Monitor
 from consumerd.service.daemon.service import Watching, run_member, run_on_brokers, start_monitor
 from consumerd.service.daemon.telemetry import check_telemetry
-from consumerd.wire.registry import Dialect, DialectError, make_consumer_id
+from consumerd.wire.registry.dialect import Dialect
+from consumerd.wire.registry.errors import DialectError
+from consumerd.wire.registry.values import make_consumer_id
 
 if TYPE_CHECKING:
     from random import Random
 
     from consumerd.base.ports import Clock
-    from consumerd.handlers.forward import ForwardHandler
-    from consumerd.member.consumer import ConsumerSettings
-    from consumerd.net import Connector
+    from consumerd.handlers.forward.handler import ForwardHandler
+    from consumerd.member.consumer.settings import ConsumerSettings
+    from consumerd.net.connect import Connector
     from consumerd.net.zk import Session
     from consumerd.producer import Router
     from consumerd.service.config.model import Config

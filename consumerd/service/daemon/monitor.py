@@ -17,7 +17,7 @@ import structlog
 
 from consumerd.base.clock import Interval
 from consumerd.base.errors import reason_of
-from consumerd.base.metrics import LATENCIES, Histogram, TargetCounts
+from consumerd.base.metrics.histogram import LATENCIES, Histogram
 from consumerd.base.metrics.own import HandlerMetrics
 from consumerd.service.config.build_handlers import build_handler
 from consumerd.service.config.build_subscriptions import errors_of
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from random import Random
     from typing import Self
 
+    from consumerd.base.metrics.counts import TargetCounts
     from consumerd.base.ports import Clock
     from consumerd.handlers import Handler
     from consumerd.member.consumer.running_member import RunningMember

@@ -27,11 +27,11 @@ from consumerd.base.errors import (
     reason_of,
 )
 from consumerd.handlers.loading import plain_handler
-from consumerd.net import connect
-from consumerd.net.client import topic_partitions
+from consumerd.net.client.cluster import topic_partitions
 from consumerd.net.client.topic_configs import message_limits
 from consumerd.net.cluster import ClusterView, look_for_dialect
 from consumerd.net.cluster.entry import start_session
+from consumerd.net.connect import connect
 from consumerd.service.config.build import (
     build_connection_settings,
     build_offset_settings,
@@ -42,12 +42,13 @@ from consumerd.service.config.build_handlers import build_plugin
 from consumerd.service.config.build_v08 import build_client, fixed_partitions, names_brokers
 from consumerd.service.daemon.memory import memory_limit
 from consumerd.service.daemon.permission_checks import require_group, require_nodes, require_read
-from consumerd.wire.registry import Dialect, StaticSubscription
+from consumerd.wire.registry.dialect import Dialect
+from consumerd.wire.registry.subscription import StaticSubscription
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 
-    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.cluster import ClusterClient
     from consumerd.net.zk import Session
     from consumerd.service.config.model import Config
 
@@ -246,7 +247,7 @@ class _V08Cluster(_Cluster):
         return sorted(name for name, topic in metadata.topics.items() if not topic.internal)
 
     async def group(self, name: str) -> str:
-        from consumerd.operate.admin import BrokerGroups  # noqa: PLC0415
+        from consumerd.operate.admin.v08.broker_groups import BrokerGroups  # noqa: PLC0415
 
         try:
             snapshot = await BrokerGroups(self._client).snapshot(name)

@@ -13,14 +13,15 @@ from operator import add
 from typing import TYPE_CHECKING, Any, Final
 
 from consumerd import __version__
-from consumerd.base.metrics import Histogram, Metric, Reading
 from consumerd.base.metrics import catalogue as c
+from consumerd.base.metrics.catalogue import Metric, Reading
+from consumerd.base.metrics.histogram import Histogram
 from consumerd.base.partition import NO_BROKER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from consumerd.base.metrics import TargetCounts
+    from consumerd.base.metrics.counts import TargetCounts
     from consumerd.base.partition import TopicPartition
     from consumerd.member.consumer.owned_partition import OwnedView
     from consumerd.member.consumer.running_member import RunningMember

@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 import structlog
 
 from consumerd import __version__
+from consumerd.base.budget import ByteBudget
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConsumerdError
-from consumerd.member.fetch import ByteBudget
-from consumerd.net import ConnectError, connect
-from consumerd.net.client import NoBrokerReachedError
+from consumerd.net.client.errors import NoBrokerReachedError
+from consumerd.net.connect import connect
+from consumerd.net.errors import ConnectError
 from consumerd.service.config.build import (
     build_connection_settings,
     build_offset_settings,
@@ -44,7 +45,7 @@ from consumerd.service.daemon.signals import FORCE_SECONDS, StopForcedError, Sto
 from consumerd.service.daemon.stalls import LoopWatch
 from consumerd.service.daemon.telemetry import build_telemetry, check_telemetry
 from consumerd.service.daemon.watchdog import Watchdog
-from consumerd.wire.registry import Dialect
+from consumerd.wire.registry.dialect import Dialect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -54,8 +55,9 @@ if TYPE_CHECKING:
     from consumerd.base.ports import Clock
     from consumerd.base.settings.processing import DaemonSection
     from consumerd.handlers import Handler
-    from consumerd.member.consumer import ConsumerSettings, GroupBackend
-    from consumerd.net.client import ClusterClient
+    from consumerd.member.consumer.backends import GroupBackend
+    from consumerd.member.consumer.settings import ConsumerSettings
+    from consumerd.net.client.cluster import ClusterClient
     from consumerd.net.zk import Session
     from consumerd.service.config.model import Config
     from consumerd.service.daemon.group_view import ReadGroup
@@ -200,7 +202,7 @@ async def run_on_brokers(
 
     `session` is there where its offsets are kept in ZooKeeper. Raises as `serve`.
     """
-    from consumerd.member.consumer import CoordinatedConsumer  # noqa: PLC0415
+    from consumerd.member.consumer.coordinated import CoordinatedConsumer  # noqa: PLC0415
     from consumerd.service.config.build_v08 import build_client, build_consumer  # noqa: PLC0415
 
     async with build_client(config, clock=clock, rng=rng) as client:
@@ -253,7 +255,8 @@ async def run_members(
     They share the session, the memory for messages and, of Kafka 0.8 and later, the client of the brokers. Raises as
     `run_member`.
     """
-    from consumerd.member.consumer import GroupConsumer, V07Backend  # noqa: PLC0415
+    from consumerd.member.consumer.backends import V07Backend  # noqa: PLC0415
+    from consumerd.member.consumer.consumer import GroupConsumer  # noqa: PLC0415
     from consumerd.service.daemon.dialect import find_dialect  # noqa: PLC0415
 
     main = joining[0].settings
@@ -291,13 +294,14 @@ async def run_members(
 
 
 def _coordinated_group(client: ClusterClient, group: str) -> ReadGroup:
-    from consumerd.operate.admin import BrokerGroups  # noqa: PLC0415
+    from consumerd.operate.admin.v08.broker_groups import BrokerGroups  # noqa: PLC0415
 
     return partial(BrokerGroups(client).snapshot, group)
 
 
 def _group_in_zookeeper(session: Session, group: str, dialect: Dialect) -> ReadGroup:
-    from consumerd.operate.admin import read_v07_snapshot, read_v08_snapshot  # noqa: PLC0415
+    from consumerd.operate.admin.snapshot import read_v07_snapshot  # noqa: PLC0415
+    from consumerd.operate.admin.v08.snapshot import read_v08_snapshot  # noqa: PLC0415
 
     if dialect is Dialect.V08:
         return partial(read_v08_snapshot, session, group)

@@ -1,5 +1,4 @@
-"""The report of a pipeline: one self-contained HTML page. `facts` has its content, `page` and `plots` show it."""
+"""The report of a pipeline: one self-contained HTML page. `facts` has its content, `page` and `plots` show it.
 
-from consumerd.spark.report.writing import ReportResult, write_report
-
-__all__ = ["ReportResult", "write_report"]
+Files in reading order: facts, measure, wording, plots, page, writing.
+"""

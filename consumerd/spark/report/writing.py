@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from consumerd.spark.report.facts import StepResult, TablePreview
     from consumerd.spark.spec import PipelineSpec
-    from consumerd.spark.tables import BatchTable
+    from consumerd.spark.tables.table import BatchTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from consumerd.base.errors import did_you_mean
 from consumerd.spark.source.options import Assign, Subscribe, SubscribePattern
-from consumerd.wire.registry import Whitelist
+from consumerd.wire.registry.topic_filter import Whitelist
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -158,7 +158,8 @@ def read_topics(name: str, value: str) -> Subscribe:
 
 def read_pattern(name: str, value: str) -> SubscribePattern:
     """A topic filter."""
-    from consumerd.wire.registry import RegistryError, Whitelist  # noqa: PLC0415 - executors have no need of it
+    from consumerd.wire.registry.errors import RegistryError  # noqa: PLC0415 - executors have no need of it
+    from consumerd.wire.registry.topic_filter import Whitelist  # noqa: PLC0415 - executors have no need of it
 
     try:
         return SubscribePattern(Whitelist(read_text(name, value)).text)

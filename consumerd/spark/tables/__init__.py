@@ -15,30 +15,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from consumerd.base.errors import ConfigError
-from consumerd.spark.tables.errors import (
-    TableBehindError,
-    TableCorruptError,
-    TableError,
-    TableOwnedError,
-    TablePathError,
-    TableSchemaError,
-)
-from consumerd.spark.tables.table import BatchTable, CompactResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "BatchTable",
-    "CompactResult",
-    "TableBehindError",
-    "TableCorruptError",
-    "TableError",
-    "TableOwnedError",
-    "TablePathError",
-    "TableSchemaError",
-    "open_table",
-]
+    from consumerd.spark.tables.table import BatchTable
 
 
 def open_table(spark: SparkSession, path: str, format: Literal["parquet", "delta"] | str = "parquet") -> BatchTable:  # noqa: A002 - Spark's word

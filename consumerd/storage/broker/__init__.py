@@ -13,9 +13,3 @@ Easy to miss:
 - Threads that compute delay the event loop by 5 ms at every system call (the interpreter's lock): long computations run
   in steps on the loop instead.
 """
-
-from consumerd.storage.broker.config import WITHOUT_EFFECT, BrokerConfig
-from consumerd.storage.broker.errors import ListenError, RequestRefusedError
-from consumerd.storage.broker.server import Broker
-
-__all__ = ["WITHOUT_EFFECT", "Broker", "BrokerConfig", "ListenError", "RequestRefusedError"]

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from consumerd.base.metrics import DURATIONS, Histogram
+from consumerd.base.metrics.histogram import DURATIONS, Histogram
 
 if TYPE_CHECKING:
     from consumerd.wire.v07 import ErrorCode

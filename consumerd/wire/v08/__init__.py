@@ -49,9 +49,8 @@ else:
                 "response_header_version"
             ),
             "consumerd.wire.v08.messages": (
-                "DEFAULT_MESSAGE_LIMITS MessageLimits RequestMessage ResponseMessage answered_version "
-                "decode_body decode_request decode_response encode_body encode_request "
-                "encode_request_message encode_response"
+                "DEFAULT_MESSAGE_LIMITS MessageLimits RequestMessage ResponseMessage answered_version decode_body "
+                "decode_request decode_response encode_body encode_request encode_request_message encode_response"
             ),
             "consumerd.wire.v08.schema": "NO_UUID Api Direction Field FieldType",
         },

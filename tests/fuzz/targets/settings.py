@@ -21,8 +21,9 @@ from consumerd.service.config.model import parse
 from consumerd.service.config.problems import ConfigProblemsError, read_document
 from consumerd.service.config.properties import format_properties, parse_properties
 from consumerd.service.daemon.checks import check_daemon
-from consumerd.storage.broker import BrokerConfig
-from consumerd.wire.registry import FilterKind, RegistryError, TopicFilter
+from consumerd.storage.broker.config import BrokerConfig
+from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
 from tests.fuzz.targets.target import Target
 
 # -- configuration

@@ -9,30 +9,25 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.base.partition import TopicPartition
-from consumerd.wire.registry import (
-    RegistryError,
-    broker_dialect,
+from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.nudge import NUDGE_VALUE, NUDGE_VALUE_V08
+from consumerd.wire.registry.paths import topic_path
+from consumerd.wire.registry.spoken import broker_dialect, member_dialect, offset_dialect
+from consumerd.wire.registry.subscription import parse_subscription
+from consumerd.wire.registry.v08.broker import parse_broker_node
+from consumerd.wire.registry.v08.subscription import format_subscription_v08, parse_subscription_v08
+from consumerd.wire.registry.v08.topic import format_topic_assignment, parse_partition_state, parse_topic_assignment
+from consumerd.wire.registry.values import (
     format_broker,
     format_offset,
     format_owner,
     format_partition_count,
-    format_subscription_v08,
-    format_topic_assignment,
-    member_dialect,
-    offset_dialect,
     parse_broker,
     parse_broker_id,
-    parse_broker_node,
     parse_offset,
     parse_owner,
     parse_partition_count,
-    parse_partition_state,
-    parse_subscription,
-    parse_subscription_v08,
-    parse_topic_assignment,
-    topic_path,
 )
-from consumerd.wire.registry.nudge import NUDGE_VALUE, NUDGE_VALUE_V08
 from tests.fuzz.laws_zookeeper import exercise_handshake, exercise_replies
 from tests.fuzz.mending import changed_json
 from tests.fuzz.targets.target import Target

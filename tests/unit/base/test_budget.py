@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from consumerd.member.fetch import ByteBudget
+from consumerd.base.budget import ByteBudget
 
 pytestmark = pytest.mark.asyncio
 

@@ -6,7 +6,7 @@ import pytest
 
 from consumerd.cli.clusters import dialect_at
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
-from consumerd.wire.registry import Dialect
+from consumerd.wire.registry.dialect import Dialect
 
 
 @pytest.mark.asyncio

@@ -10,7 +10,7 @@ import pytest_asyncio
 from consumerd.base.errors import ExitCode
 from consumerd.base.partition import TopicPartition
 from consumerd.cli.group_lag import CLEAR
-from consumerd.demo import free_port
+from consumerd.demo.ports import free_port
 from consumerd.wire.v07 import Codec
 
 if TYPE_CHECKING:

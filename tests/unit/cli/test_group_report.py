@@ -6,9 +6,9 @@ import pytest
 
 from consumerd.base.errors import NotFoundError
 from consumerd.cli.group_report import show_report
-from consumerd.operate.admin import read_v07_snapshot
+from consumerd.operate.admin.snapshot import read_v07_snapshot
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
-from consumerd.wire.registry import RegistryError
+from consumerd.wire.registry.errors import RegistryError
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from consumerd.cli.consume import command as consume
 from consumerd.cli.mirror import command as mirror
 from consumerd.cli.produce import command as produce
 from consumerd.cli.setting_option import SettingOption
-from consumerd.member.consumer import ConsumerConfig, ConsumerSettings
+from consumerd.member.consumer.config import ConsumerConfig
+from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.producer import ProducerSettings, QueueSettings, V08ProducerSettings
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from consumerd.demo import Child, ChildError
+from consumerd.demo.children import Child
+from consumerd.demo.errors import ChildError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -170,7 +171,7 @@ async def test_leaves_no_guard_and_no_descriptor(tmp_path: Path) -> None:
 async def test_children_and_grandchildren_die_with_the_parent(tmp_path: Path, number: signal.Signals) -> None:
     program = """
         import pathlib, sys, time
-        from consumerd.demo import Child
+        from consumerd.demo.children import Child
         child = Child(["sh", "-c", "echo $$; sleep 600 & echo $!; wait"], log=pathlib.Path(sys.argv[1]))
         child.start()
         print("started", flush=True)
@@ -194,7 +195,7 @@ async def test_never_runs_a_child_whose_parent_has_gone(tmp_path: Path) -> None:
     # The parent dies after the process exists and before its guard knows of it: the gate must stay shut.
     program = """
         import os, pathlib, sys
-        from consumerd.demo import Child
+        from consumerd.demo.children import Child
         Child._tell = staticmethod(lambda process, text: os._exit(0))
         Child(["touch", sys.argv[1] + "/ran"], log=pathlib.Path(sys.argv[1]) / "child.log").start()
     """

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.base.java import JavaRuntime
-from consumerd.demo import MissingRuntimeError
+from consumerd.base.java import JavaRuntime, MissingRuntimeError
 from consumerd.demo.zookeeper_launch import write_zookeeper_config, zookeeper_command, zookeeper_jars
 from consumerd.service.config.properties import format_properties
 

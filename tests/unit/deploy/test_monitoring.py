@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from consumerd.base.metrics import Kind
-from consumerd.base.metrics.catalogue import ALL_METRICS
+from consumerd.base.metrics.catalogue import ALL_METRICS, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

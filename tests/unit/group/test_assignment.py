@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 from consumerd.base.partition import TopicPartition
-from consumerd.group import assign, assign_topic, java_order, partitions_of
-from consumerd.group.assignment import topic_assignment
+from consumerd.group.assignment import assign, assign_topic, java_order, partitions_of, topic_assignment
 from consumerd.group.assignors import java_hash
-from consumerd.wire.registry import parse_subscription
+from consumerd.wire.registry.subscription import parse_subscription
 
 
 def dealt(count: int, *streams: tuple[str, int]) -> list[str]:

@@ -11,7 +11,9 @@ from consumerd.base.partition import TopicPartition
 from consumerd.group import coordinated_events as e
 from consumerd.group.coordinated import CoordinatedMember
 from consumerd.group.coordinated_tables import CoordinationSettings, Phase, all_assignors
-from consumerd.wire.registry import FilterKind, FilterSubscription, RegistryError, StaticSubscription, TopicFilter
+from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
+from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
 from consumerd.wire.v08.subscription import MemberAssignment, MemberMetadata, decode_assignment, decode_metadata
 
 SETTINGS = CoordinationSettings(session_timeout=10.0, heartbeat_interval=3.0, rebalance_timeout=20.0)

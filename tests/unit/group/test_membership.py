@@ -24,12 +24,13 @@ from consumerd.group.membership_tables import (
     Phase,
     follow,
 )
-from consumerd.wire.registry import FilterKind, FilterSubscription, StaticSubscription, TopicFilter
+from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
+from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from consumerd.wire.registry import Subscription
+    from consumerd.wire.registry.subscription import Subscription
 
     Actions = list[e.Action]
 

@@ -6,19 +6,15 @@ import pytest
 
 from consumerd.base.partition import NO_BROKER, TopicPartition
 from consumerd.base.ports import Create
-from consumerd.group import Spelling, V07Rules, V08Rules
 from consumerd.group import events as e
+from consumerd.group.assignors import Spelling
 from consumerd.group.membership import ZooKeeperMember
-from consumerd.group.rules import GroupRules, topics_to_read
+from consumerd.group.rules import GroupRules, V07Rules, V08Rules, topics_to_read
 from consumerd.group.target_assignment import TargetAssignmentBuilder
-from consumerd.wire.registry import (
-    DialectError,
-    FilterKind,
-    FilterSubscription,
-    StaticSubscription,
-    TopicFilter,
-    nudge_operations,
-)
+from consumerd.wire.registry.errors import DialectError
+from consumerd.wire.registry.nudge import nudge_operations
+from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
+from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
 
 ME, OTHER = "g_m", "g_a"
 ALL = FilterSubscription(TopicFilter(FilterKind.WHITELIST, ".*"), 1)

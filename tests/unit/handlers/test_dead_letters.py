@@ -22,7 +22,7 @@ from consumerd.handlers.dead_letter_files import letter_files, read_letters
 from consumerd.handlers.dead_letter_topic import TopicDeadLetters
 from consumerd.handlers.dead_letters import decode_letter, letter_size
 from consumerd.handlers.tracebacks import MAX_TRACEBACK
-from consumerd.net.client import error_of
+from consumerd.net.client.errors import error_of
 from consumerd.net.client.topic_configs import message_limits
 from consumerd.producer import MessageSizeTooLargeError
 from consumerd.service.config.build import place_beside
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
-    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.cluster import ClusterClient
     from consumerd.producer import ProducerData, V08Producer
 
     MakeBatch = Callable[..., Batch]

@@ -15,7 +15,7 @@ from fastavro.schema import fingerprint, to_parsing_canonical_form
 from consumerd.base.errors import HandlerLoadError
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import DecodeError, Message
-from consumerd.handlers.decoding import load_decoder, make_decoder
+from consumerd.handlers.decoding.api import load_decoder, make_decoder
 
 if TYPE_CHECKING:
     from pathlib import Path

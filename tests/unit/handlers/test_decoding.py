@@ -11,7 +11,8 @@ from consumerd.base.errors import HandlerFailedError, HandlerLoadError
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, Handler, Message, RetryPolicy, make_handler, message_handler
 from consumerd.handlers.counts import HandlerCounts
-from consumerd.handlers.decoding import DecodeError, load_decoder, make_decoder, stage
+from consumerd.handlers.decoding import stage
+from consumerd.handlers.decoding.api import DecodeError, load_decoder, make_decoder
 from consumerd.handlers.handler_stages import Stages
 from consumerd.service.config.build_handlers import build_handler
 from consumerd.service.config.model import parse

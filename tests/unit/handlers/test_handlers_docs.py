@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from consumerd.handlers.decoding import load_decoder
+from consumerd.handlers.decoding.api import load_decoder
 from consumerd.handlers.handler_stages import Stages
 from consumerd.handlers.processes import ProcessHandler
 from consumerd.service.config.build_handlers import build_plugin, build_stages

@@ -16,7 +16,7 @@ import pytest
 
 from consumerd.base.errors import HandlerFailedError, HandlerLoadError
 from consumerd.handlers import HandlerContext, RetryPolicy
-from consumerd.handlers.decoding import load_decoder
+from consumerd.handlers.decoding.api import load_decoder
 from consumerd.handlers.handler_stages import Stages
 from consumerd.handlers.processes import ProcessHandler
 from consumerd.testing.records import MemoryDeadLetters

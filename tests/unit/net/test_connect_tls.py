@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trustme
 
-from consumerd.net import BadFrameError, ConnectError, TlsError, connect
+from consumerd.net.connect import connect
+from consumerd.net.errors import BadFrameError, ConnectError, TlsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

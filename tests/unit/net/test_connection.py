@@ -14,15 +14,14 @@ from typing import Any
 
 import pytest
 
-from consumerd.net import (
+from consumerd.net.connect import connect
+from consumerd.net.connection import BrokerConnection, ConnectionSettings
+from consumerd.net.errors import (
     BadFrameError,
-    BrokerConnection,
     ConnectError,
     ConnectionClosedError,
-    ConnectionSettings,
     FrameTooLargeError,
     RequestTimeoutError,
-    connect,
 )
 
 Run = Callable[[Coroutine[Any, Any, None]], None]

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError, ConfigError
-from consumerd.demo import free_port
+from consumerd.demo.ports import free_port
 from consumerd.producer import (
     CallbackHandler,
     ClusterProducer,

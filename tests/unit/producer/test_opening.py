@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.base.errors import ConfigError
-from consumerd.net import ConnectionSettings
-from consumerd.net.client import NoBrokerReachedError as NoBrokerAnswered
+from consumerd.net.client.errors import NoBrokerReachedError as NoBrokerAnswered
+from consumerd.net.connection import ConnectionSettings
 from consumerd.producer import (
     AsyncProducer,
     CallbackHandler,

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from consumerd.demo import MissingRuntimeError
+from consumerd.base.java import MissingRuntimeError
 from tests.support.maven import cache_directory, fetch_jars
 
 #: Stands for Maven: copies nothing but shows that it was asked, and for what.

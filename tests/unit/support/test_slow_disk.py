@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.demo import MissingRuntimeError
+from consumerd.base.java import MissingRuntimeError
 from tests.support.slow_disk import SlowDisk, build_library, library_or_skip
 
 if TYPE_CHECKING:

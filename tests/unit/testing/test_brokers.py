@@ -10,8 +10,8 @@ import pytest
 
 from consumerd.base.errors import ConfigError
 from consumerd.base.partition import TopicPartition
-from consumerd.net import ConnectError
-from consumerd.storage.broker import ListenError
+from consumerd.net.errors import ConnectError
+from consumerd.storage.broker.errors import ListenError
 from consumerd.testing import Codec, HarnessError
 from consumerd.wire.errors import InvalidTopicError
 

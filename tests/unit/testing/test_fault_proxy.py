@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.demo import free_port
+from consumerd.demo.ports import free_port
 from consumerd.testing.fault_proxy import Direction, FaultProxy, FrameSplitter
 
 if TYPE_CHECKING:

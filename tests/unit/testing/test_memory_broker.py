@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.base.clock import SystemClock
-from consumerd.net import ConnectError, ConnectionClosedError, connect
-from consumerd.storage.broker import Broker, BrokerConfig
+from consumerd.net.connect import connect
+from consumerd.net.errors import ConnectError, ConnectionClosedError
+from consumerd.storage.broker.config import BrokerConfig
+from consumerd.storage.broker.server import Broker
 from consumerd.testing.memory_broker import MemoryBroker
 from consumerd.wire.v07 import (
     EARLIEST,
@@ -27,7 +29,7 @@ from consumerd.wire.v07 import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from consumerd.net import Connection
+    from consumerd.net.connect import Connection
 
 pytestmark = pytest.mark.asyncio
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from consumerd.base.partition import TopicPartition
-    from consumerd.net import Connection
+    from consumerd.net.connect import Connection
 
 #: Segments of one partition whose start offsets are requested.
 MAX_SEGMENTS = 100_000

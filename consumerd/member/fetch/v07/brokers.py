@@ -27,7 +27,7 @@ from consumerd.member.fetch.v07.link import BrokerLink, open_connection
 from consumerd.member.fetch.v07.offset_lookups import OffsetLookups
 from consumerd.member.fetch.v07.pace import Pace
 from consumerd.member.fetch.v07.poller import IdlePoller, Idler
-from consumerd.net import ConnectionClosedError
+from consumerd.net.errors import ConnectionClosedError
 from consumerd.wire.v07 import LATEST, ErrorCode, FetchRequest, decode_steps, split_fetch_response
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from consumerd.member.fetch.settings import FetchSettings
     from consumerd.member.fetch.v07.boundaries import LogAccess
     from consumerd.member.fetch.v07.link import Directory
-    from consumerd.net import Connection, Connector
+    from consumerd.net.connect import Connection, Connector
     from consumerd.wire import WireError
     from consumerd.wire.v07 import MessageBatch
 

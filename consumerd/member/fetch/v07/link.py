@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from consumerd.member.fetch.policies import FetchServices
-    from consumerd.net import Connection, Connector
+    from consumerd.net.connect import Connection, Connector
 
 log = structlog.get_logger(__name__)
 

@@ -16,14 +16,14 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from consumerd.member.fetch.v07.link import open_connection
-from consumerd.net import ConnectionClosedError, RequestTimeoutError
+from consumerd.net.errors import ConnectionClosedError, RequestTimeoutError
 from consumerd.wire.errors import FrameError
 from consumerd.wire.v07 import OffsetsRequest, decode_offsets_response
 
 if TYPE_CHECKING:
     from consumerd.base.partition import TopicPartition
     from consumerd.member.fetch.v07.link import Directory
-    from consumerd.net import Connection, Connector
+    from consumerd.net.connect import Connection, Connector
 
 #: Requests in flight on a shared connection. Those behind them wait, and are not lost with it.
 IN_FLIGHT: Final = 100

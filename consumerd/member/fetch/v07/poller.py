@@ -32,7 +32,7 @@ import structlog
 from consumerd.base.backoff import sleep_unless
 from consumerd.base.errors import reason_of
 from consumerd.member.fetch.fetcher import PartitionResponse
-from consumerd.net import ConnectionClosedError
+from consumerd.net.errors import ConnectionClosedError
 from consumerd.wire import WireError
 from consumerd.wire.v07 import FetchRequest, MultiFetchRequest, decode_multifetch_response
 

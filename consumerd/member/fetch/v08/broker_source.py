@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from consumerd.base.ports import Clock
     from consumerd.member.fetch.listener import FetchCounters
     from consumerd.member.fetch.settings import FetchSettings
-    from consumerd.net.client import ClusterClient, FetchedPartition
+    from consumerd.net.client.cluster import ClusterClient
+    from consumerd.net.client.fetching import FetchedPartition
 
 #: Senders of busy partitions: one sends a request while the response of another is decoded.
 BUSY_SENDERS: Final = 2

@@ -24,10 +24,14 @@ from consumerd.member.fetch.policies import FetchServices
 from consumerd.member.fetch.response import FetchOutcome
 from consumerd.member.fetch.v08.broker_source import BrokerSource
 from consumerd.member.fetch.v08.exchange import UNKNOWN, PartitionRequest
-from consumerd.net.client import PartitionFetch, UnsupportedApiError, epoch_ends, list_offsets, topic_error
+from consumerd.net.client.epochs import epoch_ends
+from consumerd.net.client.errors import topic_error
+from consumerd.net.client.offsets import list_offsets
 from consumerd.wire import WireError
 from consumerd.wire.v07 import LATEST
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
+from consumerd.wire.v08.errors import UnsupportedApiError
+from consumerd.wire.v08.fetch_session import PartitionFetch
 from consumerd.wire.v08.records import decode_records
 from consumerd.wire.v08.schema import NO_UUID
 
@@ -41,7 +45,11 @@ if TYPE_CHECKING:
     from consumerd.member.fetch.listener import FetchListener
     from consumerd.member.fetch.log_changes import LogChange
     from consumerd.member.fetch.settings import FetchSettings
-    from consumerd.net.client import Channel, ClusterClient, EpochEnd, FetchedPartition, ListedOffsets
+    from consumerd.net.client.channel import Channel
+    from consumerd.net.client.cluster import ClusterClient
+    from consumerd.net.client.epochs import EpochEnd
+    from consumerd.net.client.fetching import FetchedPartition
+    from consumerd.net.client.offsets import ListedOffsets
     from consumerd.wire.v08.fetch_session import Place
     from consumerd.wire.v08.records import RecordSet
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from consumerd.base.errors import BrokerError
-from consumerd.net import BadFrameError
-from consumerd.net.client import FetchedPartition, PartitionFetch, fetch_partitions
+from consumerd.net.client.fetching import FetchedPartition, fetch_partitions
+from consumerd.net.errors import BadFrameError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from consumerd.base.ports import Clock
     from consumerd.member.fetch.listener import FetchCounters
     from consumerd.member.fetch.settings import FetchSettings
-    from consumerd.net.client import Channel, ClusterClient, ClusterMetadata, FetchedPartitions
-    from consumerd.wire.v08.fetch_session import Place, SessionRequest
+    from consumerd.net.client.channel import Channel
+    from consumerd.net.client.cluster import ClusterClient
+    from consumerd.net.client.fetching import FetchedPartitions
+    from consumerd.net.client.metadata import ClusterMetadata
+    from consumerd.wire.v08.fetch_session import PartitionFetch, Place, SessionRequest
 
 #: An offset that the broker did not return.
 UNKNOWN: Final = -1

@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
-from consumerd.member.offsets import KafkaOffsetStore
-from consumerd.net.client import UnansweredAttempts, UnsupportedApiError, error_of
+from consumerd.member.offsets.kafka_store import KafkaOffsetStore
+from consumerd.net.client.errors import error_of
+from consumerd.net.client.retrying import UnansweredAttempts
 from consumerd.net.cluster import GroupView, LiveMember, PartitionView
 from consumerd.operate.admin.errors import RefusedError
 from consumerd.operate.admin.v08.consumer_groups import add_members, has_patterns
 from consumerd.operate.admin.v08.logs import V08BrokerLogs
 from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot, epochs_of, texts_of
 from consumerd.wire.errors import WireError
-from consumerd.wire.registry import RegistryError, StaticSubscription
+from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.v08.apis import (
     CONSUMER_GROUP_DESCRIBE,
     DELETE_GROUPS,
@@ -28,13 +30,14 @@ from consumerd.wire.v08.apis import (
     LIST_GROUPS,
     OFFSET_FETCH,
 )
+from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.subscription import PROTOCOL_TYPE, decode_assignment, decode_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from consumerd.member.offsets.kafka_store import CommittedOffset
-    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.cluster import ClusterClient
     from consumerd.net.cluster import V08Topics
     from consumerd.operate.admin.changes import OffsetChange
     from consumerd.wire.v08.message_types import (

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from consumerd.base.partition import TopicPartition
 from consumerd.net.cluster import GroupView, LiveMember
-from consumerd.wire.registry import FilterKind, RegistryError, StaticSubscription, TopicFilter
+from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.subscription import StaticSubscription
+from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

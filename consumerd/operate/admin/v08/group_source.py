@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import LogId, TopicPartition
 from consumerd.member.fetch.log_changes import find_change
-from consumerd.member.offsets import KafkaOffsetStore
+from consumerd.member.offsets.kafka_store import KafkaOffsetStore
 from consumerd.net.cluster import V08ClusterView
 from consumerd.net.cluster.reading import children, read_all
 from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
@@ -19,7 +19,7 @@ from consumerd.operate.admin.editing import write_changes
 from consumerd.operate.admin.v08.snapshot import CoordinatorKind, epochs_of, numbers_of, read_v08_snapshot, texts_of
 from consumerd.operate.admin.v08.transactions import find_open_transactions
 from consumerd.wire.errors import WireError
-from consumerd.wire.registry import owners_root, topic_path
+from consumerd.wire.registry.paths import owners_root, topic_path
 from consumerd.wire.v08.schema import NO_UUID
 
 if TYPE_CHECKING:

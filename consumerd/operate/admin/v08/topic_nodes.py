@@ -16,13 +16,9 @@ from consumerd.net.zk.errors import ConnectionLost, MultiFailed, NodeExists
 from consumerd.operate.admin.errors import ArgumentError, RefusedError
 from consumerd.operate.admin.v08.topic_plan import TopicPlan, assign_replicas, check_topic_name, require_alive
 from consumerd.operate.admin.writing import write_together
-from consumerd.wire.registry import (
-    delete_topic_path,
-    format_topic_assignment,
-    format_topic_config,
-    topic_config_path,
-    topic_path,
-)
+from consumerd.wire.registry.paths import topic_path
+from consumerd.wire.registry.v08.paths import delete_topic_path, topic_config_path
+from consumerd.wire.registry.v08.topic import format_topic_assignment, format_topic_config
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -30,7 +26,7 @@ if TYPE_CHECKING:
 
     from consumerd.base.ports import ZooKeeper
     from consumerd.operate.admin.v08.topic_plan import Assignment
-    from consumerd.wire.registry import BrokerNode
+    from consumerd.wire.registry.v08.broker import BrokerNode
 
 #: Version of the broker node from which on every broker takes requests for it (0.10.2).
 _REQUESTS_SINCE: Final = 4

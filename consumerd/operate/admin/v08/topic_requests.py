@@ -9,16 +9,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.base.errors import BrokerError, NotFoundError
-from consumerd.net.client import BrokerRefusedError, UnansweredAttempts, UnsupportedApiError, error_of, passes
+from consumerd.net.client.errors import BrokerRefusedError, error_of
+from consumerd.net.client.retrying import UnansweredAttempts, passes
 from consumerd.operate.admin.errors import ArgumentError
 from consumerd.operate.admin.v08.topic_plan import require_alive
 from consumerd.wire.v08.apis import CREATE_TOPICS, DELETE_TOPICS
 from consumerd.wire.v08.error_codes import ErrorCode
+from consumerd.wire.v08.errors import UnsupportedApiError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from consumerd.net.client import Channel, ClusterClient
+    from consumerd.net.client.channel import Channel
+    from consumerd.net.client.cluster import ClusterClient
     from consumerd.operate.admin.v08.topic_plan import TopicPlan
     from consumerd.wire.v08.message_types import (
         CreateTopicsRequest,

@@ -11,7 +11,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.base.errors import BrokerError, reason_of
-from consumerd.net.client import topic_error
+from consumerd.net.client.errors import topic_error
 from consumerd.operate.admin.logs import LogRange
 from consumerd.wire.errors import WireError
 from consumerd.wire.v08.apis import DESCRIBE_PRODUCERS
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from consumerd.base.partition import TopicPartition
-    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.cluster import ClusterClient
     from consumerd.operate.admin.logs import LookupFailure
     from consumerd.operate.admin.v08.logs import V08BrokerLogs
     from consumerd.wire.v08.message_types import DescribeProducersRequest, DescribeProducersResponsePartition

@@ -1,1 +1,4 @@
-"""The output of the daemon's `files` handler: planned in the driver, read by executors."""
+"""The output of the daemon's `files` handler: planned in the driver, read by executors.
+
+Files in reading order: lines, ranges, origin, reading.
+"""

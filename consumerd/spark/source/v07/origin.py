@@ -83,7 +83,7 @@ class BrokerOrigin(WithoutEpochs):
     async def _read(self, zk: ZooKeeper) -> RegisteredCluster:
         from consumerd.net.cluster import ClusterView  # noqa: PLC0415
         from consumerd.net.cluster.reading import children  # noqa: PLC0415
-        from consumerd.wire.registry import topics_path  # noqa: PLC0415
+        from consumerd.wire.registry.paths import topics_path  # noqa: PLC0415
 
         view = ClusterView(zk)
         brokers = {broker: found.address for broker, found in (await view.read_brokers()).items()}

@@ -1,1 +1,4 @@
-"""Reading brokers of Kafka 0.8 and later from Spark."""
+"""Reading brokers of Kafka 0.8 and later from Spark.
+
+Files in reading order: client, split, origin, commits, reading.
+"""

@@ -26,35 +26,30 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError, ConfigError
 from consumerd.base.partition import LogId
-from consumerd.net import (
+from consumerd.net.client.cluster import ClusterClient
+from consumerd.net.client.epochs import epoch_ends
+from consumerd.net.client.errors import (
+    AuthenticationError,
+    BrokerRefusedError,
+    NoBrokerReachedError,
+    RequestTooLargeError,
+    error_of,
+)
+from consumerd.net.client.fetching import LAST_WITH_NAMES, fetch_partitions
+from consumerd.net.client.offsets import list_offsets
+from consumerd.net.client.opening import ChannelOpener
+from consumerd.net.client.sasl import Plain, SaslAuthenticator, Scram
+from consumerd.net.client.settings import ClientSettings
+from consumerd.net.connect import connect
+from consumerd.net.connection import ConnectionSettings
+from consumerd.net.errors import (
     BadFrameError,
     ConnectError,
     ConnectionClosedError,
-    ConnectionSettings,
     RequestTimeoutError,
     TlsError,
     UnexpectedTlsError,
-    connect,
 )
-from consumerd.net.client import (
-    AuthenticationError,
-    BrokerRefusedError,
-    ChannelOpener,
-    ClientSettings,
-    ClusterClient,
-    NoBrokerReachedError,
-    PartitionFetch,
-    Plain,
-    RequestTooLargeError,
-    SaslAuthenticator,
-    Scram,
-    UnsupportedApiError,
-    epoch_ends,
-    error_of,
-    fetch_partitions,
-    list_offsets,
-)
-from consumerd.net.client.fetching import LAST_WITH_NAMES
 from consumerd.net.tls import make_tls_context
 from consumerd.spark.source.errors import (
     BrokerReadError,
@@ -67,6 +62,8 @@ from consumerd.spark.source.errors import (
 from consumerd.wire.errors import WireError
 from consumerd.wire.v08.apis import FETCH
 from consumerd.wire.v08.error_codes import ErrorCode
+from consumerd.wire.v08.errors import UnsupportedApiError
+from consumerd.wire.v08.fetch_session import PartitionFetch
 from consumerd.wire.v08.schema import NO_UUID
 
 if TYPE_CHECKING:
@@ -74,8 +71,10 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from consumerd.base.ports import SaslMechanism
-    from consumerd.net.client import BrokerRelease, Channel, EpochEnd
+    from consumerd.net.client.channel import Channel
+    from consumerd.net.client.epochs import EpochEnd
     from consumerd.spark.source.option_values import BootstrapLocation, Login, Tls
+    from consumerd.wire.v08.versions import BrokerRelease
 
     Address = tuple[str, int]
     #: Topic and number.

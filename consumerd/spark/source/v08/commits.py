@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from consumerd.net import ConnectError, ConnectionClosedError
-from consumerd.net.client import error_of
-from consumerd.operate.admin import RefusedError
+from consumerd.net.client.errors import error_of
+from consumerd.net.errors import ConnectError, ConnectionClosedError
+from consumerd.operate.admin.errors import RefusedError
 from consumerd.spark.source.errors import BrokerReadError
 from consumerd.spark.source.offsets import entries
 from consumerd.spark.source.v08.client import KafkaClient
@@ -23,7 +23,8 @@ from consumerd.wire.v08.error_codes import ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from consumerd.net.client import Channel, ClusterClient
+    from consumerd.net.client.channel import Channel
+    from consumerd.net.client.cluster import ClusterClient
     from consumerd.spark.source.offsets import Offsets
     from consumerd.spark.source.option_values import BootstrapLocation
     from consumerd.wire.v08.message_types import (

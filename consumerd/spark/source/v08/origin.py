@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
 
     from consumerd.member.fetch.log_changes import LogChange
-    from consumerd.net.client import EpochEnd
+    from consumerd.net.client.epochs import EpochEnd
     from consumerd.spark.source.offsets import Key
     from consumerd.spark.source.options import BootstrapLocation, SourceOptions
     from consumerd.spark.source.v08.client import Address, TopicLeaders

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from consumerd.base.metrics import Kind
-from consumerd.base.metrics.catalogue import ALL_METRICS
+from consumerd.base.metrics.catalogue import ALL_METRICS, Kind
 
 
 def test_names_follow_the_conventions() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from consumerd.base.metrics import Histogram, Kind, Metric, Reading
+from consumerd.base.metrics.catalogue import Kind, Metric, Reading
 from consumerd.base.metrics.exposition import Exposition
+from consumerd.base.metrics.histogram import Histogram
 
 HANDLED = Metric("consumerd_handled_total", Kind.COUNTER, "Handled.", ("topic",))
 LAG = Metric("consumerd_lag", Kind.GAUGE, "Lag.", ("topic",))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.base.metrics import Histogram
+from consumerd.base.metrics.histogram import Histogram
 
 BOUNDS = (0.1, 1.0, 10.0)
 

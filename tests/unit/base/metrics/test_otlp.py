@@ -6,7 +6,8 @@ from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metr
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from consumerd.base.metrics import Histogram, Kind, Metric, Reading
+from consumerd.base.metrics.catalogue import Kind, Metric, Reading
+from consumerd.base.metrics.histogram import Histogram
 from consumerd.base.metrics.otlp import metrics_data
 
 HANDLED = Metric("consumerd_handled_total", Kind.COUNTER, "Handled.", ("topic", "partition"), "{message}")

@@ -9,15 +9,18 @@ import pytest
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import HandlerFailedError
-from consumerd.base.metrics import TargetCounts
+from consumerd.base.metrics.counts import TargetCounts
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, HandlerContext
-from consumerd.handlers.forward import ForwardPlacing, ForwardSettings
 from consumerd.handlers.forward.feed import PartitionFeed
 from consumerd.handlers.forward.handler import ForwardHandler
 from consumerd.handlers.forward.mapping import BrokerMajorNumbering, TopicNaming
-from consumerd.net import connect
-from consumerd.net.client import BrokerRefusedError, ChannelOpener, ClientSettings, ClusterClient
+from consumerd.handlers.forward.settings import ForwardPlacing, ForwardSettings
+from consumerd.net.client.cluster import ClusterClient
+from consumerd.net.client.errors import BrokerRefusedError
+from consumerd.net.client.opening import ChannelOpener
+from consumerd.net.client.settings import ClientSettings
+from consumerd.net.connect import connect
 from consumerd.wire.v07 import decode_batch, encode_message_set
 from consumerd.wire.v08 import apis
 from consumerd.wire.v08.error_codes import ErrorCode

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from consumerd.handlers.forward.errors import is_hopeless, is_too_large
-from consumerd.net.client import AuthenticationError, NoBrokerReachedError, error_of
+from consumerd.net.client.errors import AuthenticationError, NoBrokerReachedError, error_of
 from consumerd.producer import MessageSizeTooLargeError
 from consumerd.producer.v08.delivery import DeliveryError
 

@@ -11,21 +11,16 @@ import pytest
 from structlog.testing import capture_logs
 
 from consumerd.base.errors import HandlerFailedError
-from consumerd.base.metrics import TargetCounts
+from consumerd.base.metrics.counts import TargetCounts
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.handlers import Batch, KeyedMessage
-from consumerd.handlers.forward import (
-    ForwardPlacing,
-    ForwardResume,
-    ForwardSettings,
-    SourceIdentity,
-    SourceMark,
-    read_identity,
-)
 from consumerd.handlers.forward.errors import OtherLogError
 from consumerd.handlers.forward.feed import PartitionFeed
+from consumerd.handlers.forward.identity import SourceIdentity, SourceMark, read_identity
+from consumerd.handlers.forward.settings import ForwardPlacing, ForwardResume, ForwardSettings
 from consumerd.handlers.sparse_content import SparseContent
-from consumerd.net.client import BrokerRefusedError, ClientSettings, error_of
+from consumerd.net.client.errors import BrokerRefusedError, error_of
+from consumerd.net.client.settings import ClientSettings
 from consumerd.producer.v08.batches import message_size
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.crc import crc32

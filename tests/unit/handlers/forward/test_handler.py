@@ -12,11 +12,13 @@ from structlog.testing import capture_logs
 from consumerd.base.errors import HandlerFailedError
 from consumerd.base.partition import LogId, TopicPartition
 from consumerd.handlers import Batch, HandlerContext, SinkPosition
-from consumerd.handlers.forward import ForwardHandler, ForwardResume, ForwardSettings, SourceIdentity
 from consumerd.handlers.forward import handler as tested
+from consumerd.handlers.forward.handler import ForwardHandler
+from consumerd.handlers.forward.identity import SourceIdentity
 from consumerd.handlers.forward.mapping import BrokerMajorNumbering, TopicNaming
+from consumerd.handlers.forward.settings import ForwardResume, ForwardSettings
 from consumerd.handlers.forward.target_log import LogBounds
-from consumerd.net.client import AuthenticationError, NoBrokerReachedError
+from consumerd.net.client.errors import AuthenticationError, NoBrokerReachedError
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v07 import decode_batch, encode_message_set
 

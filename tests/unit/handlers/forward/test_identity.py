@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumerd.base.partition import LogId, TopicPartition
-from consumerd.handlers.forward import SourceMark, read_identity
+from consumerd.handlers.forward.identity import SourceMark, read_identity
 
 NUMBERS = st.integers(0, 2**63 - 1)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.handlers.forward import key_extractor
+from consumerd.handlers.forward.keys import key_extractor
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from consumerd.base.partition import TopicPartition
-from consumerd.handlers.forward import BrokerMajorNumbering, TopicNaming
+from consumerd.handlers.forward.mapping import BrokerMajorNumbering, TopicNaming
 
 
 @pytest.mark.asyncio

@@ -9,7 +9,8 @@ import pytest
 
 from consumerd.base.errors import HandlerLoadError
 from consumerd.handlers import load_handler, plain_handler
-from consumerd.handlers.forward import ForwardHandler, ForwardSettings
+from consumerd.handlers.forward.handler import ForwardHandler
+from consumerd.handlers.forward.settings import ForwardSettings
 from consumerd.service.config.model import parse
 
 DOCUMENT = (Path(__file__).parents[4] / "docs" / "handlers.md").read_text("utf-8")

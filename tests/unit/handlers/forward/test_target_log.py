@@ -9,11 +9,14 @@ import pytest
 
 from consumerd.base.errors import BrokerError, CorruptDataError
 from consumerd.handlers.forward.target_log import LogBounds, TargetLog
-from consumerd.net.client import BrokerRefusedError, BrokerRelease, BrokerVersions, ClientSettings, ClusterClient
+from consumerd.net.client.cluster import ClusterClient
+from consumerd.net.client.errors import BrokerRefusedError
+from consumerd.net.client.settings import ClientSettings
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08.apis import APIS, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.records import encode_record_batch
+from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 
 pytestmark = pytest.mark.asyncio
 

@@ -13,10 +13,13 @@ from structlog.testing import capture_logs
 from consumerd.base.errors import BrokerError
 from consumerd.handlers.forward.errors import NoHeadersError, NoTopicError
 from consumerd.handlers.forward.topics import ForwardTopics
-from consumerd.net.client import BrokerRefusedError, BrokerRelease, BrokerVersions, ClientSettings, ClusterClient
+from consumerd.net.client.cluster import ClusterClient
+from consumerd.net.client.errors import BrokerRefusedError
+from consumerd.net.client.settings import ClientSettings
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08.apis import APIS, CREATE_TOPICS, METADATA, PRODUCE
 from consumerd.wire.v08.error_codes import ErrorCode
+from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 
 pytestmark = pytest.mark.asyncio
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from consumerd.base.errors import ConfigError, ExitCode
-from consumerd.handlers.mirror import (
+from consumerd.handlers.mirror.circles import (
     CircleError,
     find_reverse_mirrors,
     mirror_host,
@@ -11,7 +11,9 @@ from consumerd.handlers.mirror import (
     refuse_same_place,
 )
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
-from consumerd.wire.registry import FilterKind, FilterSubscription, StaticSubscription, TopicFilter, make_consumer_id
+from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
+from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
+from consumerd.wire.registry.values import make_consumer_id
 
 
 @pytest.mark.parametrize(

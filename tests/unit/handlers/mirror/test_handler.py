@@ -9,8 +9,9 @@ import pytest
 from consumerd.base.errors import HandlerFailedError
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, RetryPolicy, retrying
-from consumerd.handlers.mirror import KeepingPartitioner, MirrorHandler, SourceCounts
-from consumerd.net import ConnectionClosedError
+from consumerd.handlers.mirror.handler import MirrorHandler
+from consumerd.handlers.mirror.placing import KeepingPartitioner, SourceCounts
+from consumerd.net.errors import ConnectionClosedError
 from consumerd.producer import NotArrivedError, Producer, ProducerSettings, UncertainError, ZooKeeperRouter
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_broker import MemoryBroker

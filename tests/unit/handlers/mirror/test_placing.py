@@ -7,11 +7,11 @@ import pytest
 
 from consumerd.base.errors import BrokerError, ConfigError
 from consumerd.base.partition import TopicPartition
-from consumerd.handlers.mirror import KeepingPartitioner, PlacedRouter, SourceCounts, SourcePartition
-from consumerd.net import ConnectError, ConnectionClosedError
+from consumerd.handlers.mirror.placing import KeepingPartitioner, PlacedRouter, SourceCounts, SourcePartition
+from consumerd.net.errors import ConnectError, ConnectionClosedError
 from consumerd.testing.memory_broker import MemoryBroker
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
-from consumerd.wire.registry import RegistryError
+from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.v07 import ErrorCode, FetchRequest, FetchResponse, Request
 
 PLACE = KeepingPartitioner()

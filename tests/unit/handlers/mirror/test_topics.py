@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 
-from consumerd.handlers.mirror import MirrorTopics
-from consumerd.net import ConnectError, ConnectionClosedError
+from consumerd.handlers.mirror.topics import MirrorTopics
+from consumerd.net.errors import ConnectError, ConnectionClosedError
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_broker import MemoryBroker
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper

@@ -19,7 +19,7 @@ from consumerd.service.daemon.readings import read
 from consumerd.service.daemon.status import read_status
 from consumerd.service.daemon.status_page import render
 from consumerd.testing.clock import FakeClock
-from consumerd.wire.registry import owner_path
+from consumerd.wire.registry.paths import owner_path
 
 A, B, C = (TopicPartition("t", 0, number) for number in range(3))
 OTHER = Holder("g_other", 0x1F)

@@ -10,9 +10,9 @@ from structlog.testing import capture_logs
 
 from consumerd.base.errors import ConfigError, HandlerFailedError
 from consumerd.base.partition import TopicPartition
-from consumerd.group import MembershipSettings
+from consumerd.group.membership_tables import MembershipSettings
 from consumerd.handlers.batching import BatchSettings
-from consumerd.wire.registry import StaticSubscription
+from consumerd.wire.registry.subscription import StaticSubscription
 
 pytestmark = pytest.mark.asyncio
 

@@ -14,9 +14,9 @@ from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.member.consumer.commits import Commits
 from consumerd.member.consumer.owned_partition import OwnedPartition
 from consumerd.member.consumer.stats import ConsumerStats
-from consumerd.member.fetch import FetchCounters
-from consumerd.member.offsets import CommitResult, OffsetsUnavailableError
-from consumerd.member.offsets.store import NO_NOTES
+from consumerd.member.fetch.listener import FetchCounters
+from consumerd.member.offsets.errors import OffsetsUnavailableError
+from consumerd.member.offsets.store import NO_NOTES, CommitResult
 from consumerd.testing.clock import FakeClock
 
 if TYPE_CHECKING:

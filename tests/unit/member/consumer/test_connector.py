@@ -11,7 +11,7 @@ import pytest
 from consumerd import ConnectorStateError, ConsumerConfig, ConsumerConnector
 from consumerd.base.errors import IdTakenError, ZooKeeperError
 from consumerd.member.consumer.streams import FRESH
-from consumerd.net.client import NoBrokerReachedError
+from consumerd.net.client.errors import NoBrokerReachedError
 from tests.simulation.daemon import ProcessClock
 from tests.simulation.kafka_world import KafkaWorld
 from tests.simulation.process import ProcessLoop

@@ -17,15 +17,19 @@ from consumerd import DigestMd5, Scram
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConfigError
 from consumerd.base.partition import TopicPartition
-from consumerd.demo import free_port
-from consumerd.member.consumer import ConnectorStateError, ConsumerConfig, ConsumerConnector, GroupRefusedError
+from consumerd.demo.ports import free_port
 from consumerd.member.consumer.composition import AssignedStreams
+from consumerd.member.consumer.config import ConsumerConfig
+from consumerd.member.consumer.connector import ConsumerConnector
+from consumerd.member.consumer.errors import ConnectorStateError, GroupRefusedError
 from consumerd.member.consumer.stats import ConsumerStats
-from consumerd.member.offsets import OffsetSettings
-from consumerd.net import ConnectError, ConnectionSettings
-from consumerd.net.client import NoBrokerReachedError
+from consumerd.member.offsets.choice import OffsetSettings
+from consumerd.net.client.errors import NoBrokerReachedError
+from consumerd.net.connection import ConnectionSettings
+from consumerd.net.errors import ConnectError
 from consumerd.testing.clock import FakeClock
-from consumerd.wire.registry import FilterSubscription, StaticSubscription, Whitelist
+from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
+from consumerd.wire.registry.topic_filter import Whitelist
 
 if TYPE_CHECKING:
     from consumerd.member.consumer.settings import ConsumerSettings

@@ -10,12 +10,16 @@ import pytest
 from consumerd.base.errors import BrokerError, ExitCode, HandlerFailedError, IdTakenError, ZooKeeperError
 from consumerd.base.partition import TopicPartition
 from consumerd.base.turns import in_turns
-from consumerd.group import MembershipSettings, events
+from consumerd.group import events
+from consumerd.group.membership_tables import MembershipSettings
 from consumerd.handlers import Batch, PartitionTakenError
-from consumerd.member.consumer import GroupRefusedError
-from consumerd.member.fetch import BadMessagePolicy, CorruptPartitionError, OffsetBeyondError, ResetPolicy
+from consumerd.member.consumer.errors import GroupRefusedError
+from consumerd.member.fetch.errors import CorruptPartitionError, OffsetBeyondError
+from consumerd.member.fetch.settings import BadMessagePolicy, ResetPolicy
 from consumerd.net.zk.errors import AuthFailed
-from consumerd.wire.registry import FilterKind, FilterSubscription, RegistryError, StaticSubscription, TopicFilter
+from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
+from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
 from consumerd.wire.v07 import (
     Codec,
     ErrorCode,

@@ -10,7 +10,7 @@ from consumerd.base.errors import BrokerError
 from consumerd.base.partition import TopicPartition
 from consumerd.member.consumer.controls import PartitionControls
 from consumerd.member.consumer.errors import NotAssignedError
-from consumerd.member.offsets import ZooKeeperOffsetStore
+from consumerd.member.offsets.store import ZooKeeperOffsetStore
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.registry.paths import offset_path, owner_path
 from consumerd.wire.v07 import EARLIEST, LATEST

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from consumerd.base.errors import BrokerError, IdTakenError
 from consumerd.base.partition import TopicPartition
-from consumerd.wire.registry import StaticSubscription
+from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.v08.apis import HEARTBEAT, JOIN_GROUP
 
 pytestmark = pytest.mark.asyncio

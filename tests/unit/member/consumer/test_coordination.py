@@ -11,18 +11,18 @@ import pytest_asyncio
 from structlog.testing import capture_logs
 
 from consumerd.base.partition import TopicPartition
-from consumerd.group import V08Rules
 from consumerd.group import events as e
+from consumerd.group.rules import V08Rules
 from consumerd.member.consumer import coordination
 from consumerd.member.consumer.backends import V07Backend
 from consumerd.member.consumer.backends_v08 import V08Backend
 from consumerd.member.consumer.coordination import LOOK_AGAIN, NODES_PER_MULTI, GroupCoordination
 from consumerd.member.consumer.settings import ConsumerSettings
-from consumerd.net import Connection
+from consumerd.net.connect import Connection
 from consumerd.net.zk import NoAuth, NoNode, NotConnected
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
-from consumerd.wire.registry import StaticSubscription
+from consumerd.wire.registry.subscription import StaticSubscription
 
 TP = TopicPartition("t", 0, 3)
 CLAIMED = e.Claimed(5, frozenset({TP}), frozenset())

@@ -12,15 +12,16 @@ from consumerd.base.errors import BrokerError
 from consumerd.group import coordinated_events as e
 from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.member.consumer.group_requests import GroupRequests
-from consumerd.net import ConnectionClosedError
-from consumerd.net.client import AuthenticationError, UnsupportedApiError, error_of
+from consumerd.net.client.errors import AuthenticationError, error_of
 from consumerd.net.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
+from consumerd.net.errors import ConnectionClosedError
 from consumerd.wire.v08.apis import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
+from consumerd.wire.v08.errors import UnsupportedApiError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.cluster import ClusterClient
     from consumerd.wire.v08.schema import Api
 
 pytestmark = pytest.mark.asyncio

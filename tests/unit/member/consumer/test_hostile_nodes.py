@@ -10,8 +10,8 @@ import structlog
 
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import NodeStat
-from consumerd.group import V07Rules
 from consumerd.group.events import TakeSnapshot
+from consumerd.group.rules import V07Rules
 from consumerd.member.consumer import snapshot as module
 from consumerd.member.consumer.snapshot import V07SnapshotReader, _beyond, _MemberTexts
 from consumerd.net.cluster.groups import GroupView, _named

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from consumerd import ListenerFailedError, RebalanceListener, TopicPartition
 from consumerd.member.consumer.listeners import SETTLE, Announcer
 from consumerd.testing.clock import FakeClock
-from consumerd.wire.registry import owner_path
+from consumerd.wire.registry.paths import owner_path
 from tests.unit.member.consumer.test_streams import connector
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from consumerd.member.consumer.missing_topics import MissingTopics
-from consumerd.wire.registry import FilterKind, FilterSubscription, StaticSubscription, Subscription, TopicFilter
+from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription, Subscription
+from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
 
 Snapshots = list[dict[str, dict[int, range]]]
 #: Takes more steps for a long name than are allowed: no topic is found to match.

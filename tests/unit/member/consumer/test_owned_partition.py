@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from consumerd.base.budget import ByteBudget
 from consumerd.base.partition import TopicPartition
 from consumerd.member.consumer.owned_partition import OwnedPartition, OwnedView
 from consumerd.member.consumer.partition_work import BatchInHand
-from consumerd.member.fetch import ByteBudget, Lane
+from consumerd.member.fetch.lane import Lane
 from consumerd.wire.v07 import decode_batch, encode_message_set
 
 if TYPE_CHECKING:

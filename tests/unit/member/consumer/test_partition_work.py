@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
+from consumerd.base.budget import ByteBudget
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import HandlerFailedError
 from consumerd.base.partition import TopicPartition
@@ -20,9 +21,9 @@ from consumerd.member.consumer.fence import Fence
 from consumerd.member.consumer.partition_work import BatchInHand, PartitionWork
 from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.member.consumer.stats import ConsumerStats
-from consumerd.member.fetch import ByteBudget, Lane
+from consumerd.member.fetch.lane import Lane
 from consumerd.testing.clock import FakeClock
-from consumerd.wire.registry import StaticSubscription
+from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.v07 import BatchEnd, MessageBatch, decode_batch, encode_message_set
 from consumerd.wire.v07.batch import MessageRun
 from consumerd.wire.v08.records import RecordSet, decode_records, encode_record_batch

@@ -15,10 +15,11 @@ from structlog.testing import capture_logs
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Create, SetData
-from consumerd.group import MembershipSettings
+from consumerd.group.membership_tables import MembershipSettings
 from consumerd.handlers import Handler, PartitionTakenError
 from consumerd.member.consumer import partitions
-from consumerd.member.offsets import CommitResult, OffsetsUnavailableError
+from consumerd.member.offsets.errors import OffsetsUnavailableError
+from consumerd.member.offsets.store import CommitResult
 from consumerd.net.zk.errors import ConnectionLost, NoAuth
 from consumerd.wire.errors import EncodeError
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from structlog.testing import capture_logs
 
+from consumerd.base.budget import ByteBudget
 from consumerd.base.errors import BrokerError, ConsumerdError, HandlerFailedError
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, Handler, HandlerContext
@@ -20,9 +21,9 @@ from consumerd.member.consumer.fence import Fence
 from consumerd.member.consumer.running_member import RunningMember
 from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.member.consumer.stats import Rebalance
-from consumerd.member.fetch import ByteBudget, FetchCounters
+from consumerd.member.fetch.listener import FetchCounters
 from consumerd.testing.clock import FakeClock
-from consumerd.wire.registry import StaticSubscription
+from consumerd.wire.registry.subscription import StaticSubscription
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -24,8 +24,10 @@ from consumerd import (
 )
 from consumerd.base.clock import SystemClock
 from consumerd.member.consumer.simple import InvalidMessageError, refusal
-from consumerd.net import ConnectError, ConnectionClosedError, RequestTimeoutError, connect
-from consumerd.storage.broker import Broker, BrokerConfig
+from consumerd.net.connect import connect
+from consumerd.net.errors import ConnectError, ConnectionClosedError, RequestTimeoutError
+from consumerd.storage.broker.config import BrokerConfig
+from consumerd.storage.broker.server import Broker
 from consumerd.testing.fault_proxy import FaultProxy
 from consumerd.wire.errors import EncodeError, FrameError
 from consumerd.wire.v07 import (

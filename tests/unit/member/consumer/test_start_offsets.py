@@ -16,17 +16,18 @@ from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.member.consumer.sinks import PlainHandler
 from consumerd.member.consumer.start_offsets import REFUSED_PAUSE, RETRY_PAUSE, Start, StartFinder
 from consumerd.member.fetch.listener import FetchCounters
-from consumerd.member.offsets import CommitResult, OffsetsUnavailableError, Trace
-from consumerd.member.offsets.store import NO_NOTES
-from consumerd.net.client import UnsupportedApiError, error_of, topic_error
+from consumerd.member.offsets.errors import OffsetsUnavailableError
+from consumerd.member.offsets.store import NO_NOTES, CommitResult, Trace
+from consumerd.net.client.errors import error_of, topic_error
 from consumerd.testing.clock import FakeClock
-from consumerd.wire.registry import StaticSubscription
+from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.v07 import EARLIEST, LATEST
+from consumerd.wire.v08.errors import UnsupportedApiError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from consumerd.member.fetch import Lane
+    from consumerd.member.fetch.lane import Lane
     from consumerd.member.offsets.store import Notes
 
 pytestmark = pytest.mark.asyncio

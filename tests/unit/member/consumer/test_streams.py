@@ -23,7 +23,7 @@ from consumerd import (
     Whitelist,
 )
 from consumerd.base.errors import ConfigError
-from consumerd.member.fetch import CorruptPartitionError, OffsetRefusedError
+from consumerd.member.fetch.errors import CorruptPartitionError, OffsetRefusedError
 from consumerd.wire.v07 import Codec, OffsetsRequest
 
 if TYPE_CHECKING:

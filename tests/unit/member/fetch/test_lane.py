@@ -6,8 +6,10 @@ import asyncio
 
 import pytest
 
+from consumerd.base.budget import ByteBudget
 from consumerd.base.partition import TopicPartition
-from consumerd.member.fetch import ByteBudget, Lane, LaneClosedError
+from consumerd.member.fetch.errors import LaneClosedError
+from consumerd.member.fetch.lane import Lane
 from consumerd.wire.v07 import MessageBatch, decode_batch, encode_message_set
 
 pytestmark = pytest.mark.asyncio

@@ -6,7 +6,7 @@ import pytest
 
 from consumerd.base.partition import UNKNOWN_LOG, LogId
 from consumerd.member.fetch.log_changes import LogChange, LogChangeKind, find_change, not_a_boundary
-from consumerd.net.client import EpochEnd
+from consumerd.net.client.epochs import EpochEnd
 
 OLD, NEW = b"o" * 16, b"n" * 16
 TRUNCATED, REPLACED = LogChangeKind.TRUNCATED, LogChangeKind.REPLACED

@@ -12,17 +12,11 @@ from structlog.testing import capture_logs
 
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
-from consumerd.member.fetch import (
-    BadMessagePolicy,
-    CorruptPartitionError,
-    FetchSettings,
-    LogChangePolicy,
-    MessageTooLargeError,
-    ResetPolicy,
-)
+from consumerd.member.fetch.errors import CorruptPartitionError, MessageTooLargeError
 from consumerd.member.fetch.log_changes import LogChange, LogChangeKind
 from consumerd.member.fetch.policies import FetchingOverError, FetchPolicies
 from consumerd.member.fetch.response import FetchDecision, FetchOutcome
+from consumerd.member.fetch.settings import BadMessagePolicy, FetchSettings, LogChangePolicy, ResetPolicy
 from consumerd.wire.batch import memory_of
 from consumerd.wire.v07 import EARLIEST, LATEST, Codec, OffsetsRequest, encode_message, encode_message_set
 from tests.support.fetching import FetchingInMemory

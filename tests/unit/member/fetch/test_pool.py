@@ -10,8 +10,9 @@ import pytest
 import pytest_asyncio
 
 from consumerd.base.partition import LogId, TopicPartition
-from consumerd.member.fetch import FetchPool, FetchSettings
 from consumerd.member.fetch.fetcher import PartitionResponse
+from consumerd.member.fetch.pool import FetchPool
+from consumerd.member.fetch.settings import FetchSettings
 from consumerd.wire.v07 import LATEST, decode_batch, encode_message
 from tests.support.fetching import FetchingInMemory
 

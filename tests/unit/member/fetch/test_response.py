@@ -7,8 +7,8 @@ import struct
 
 import pytest
 
-from consumerd.member.fetch import FetchSettings
 from consumerd.member.fetch.response import FetchDecision, FetchOutcome, classify
+from consumerd.member.fetch.settings import FetchSettings
 from consumerd.wire.v07 import Codec, DecodeLimits, decode_batch, encode_message, encode_message_set
 from consumerd.wire.v08.records import decode_records
 

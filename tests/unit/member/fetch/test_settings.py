@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from consumerd.member.fetch import FetchSettings
+from consumerd.member.fetch.settings import FetchSettings
 from consumerd.wire.v07 import DecodeLimits
 
 

@@ -11,22 +11,19 @@ from structlog.testing import capture_logs
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.base.ports import Check, Create, Delete
-from consumerd.member.offsets import (
-    ClaimedStore,
+from consumerd.member.offsets.choice import NoOffsets, OffsetSettings, make_store
+from consumerd.member.offsets.claimed_store import ClaimedStore
+from consumerd.member.offsets.dual_store import DualOffsetStore
+from consumerd.member.offsets.errors import OffsetsHeldError, OffsetsUnavailableError
+from consumerd.member.offsets.guards import GuardFailure, OwnedGuard, VacantGuard
+from consumerd.member.offsets.kafka_store import KafkaOffsetStore
+from consumerd.member.offsets.store import (
+    NO_NOTES,
     CommitResult,
-    DualOffsetStore,
-    KafkaOffsetStore,
-    NoOffsets,
-    OffsetSettings,
-    OffsetsHeldError,
-    OffsetsUnavailableError,
     Trace,
     UnclaimedZooKeeperOffsetStore,
     ZooKeeperOffsetStore,
-    make_store,
 )
-from consumerd.member.offsets.guards import GuardFailure, OwnedGuard, VacantGuard
-from consumerd.member.offsets.store import NO_NOTES
 from consumerd.net.zk.errors import NoAuth, NodeExists, NoNode, NotConnected, SessionChanged
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.wire.registry.paths import offset_path, owner_path, owners_path

@@ -10,11 +10,12 @@ import pytest
 
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import LogId, TopicPartition
-from consumerd.member.offsets import CommitResult, KafkaOffsetStore, OffsetsUnavailableError
-from consumerd.member.offsets.kafka_store import CommittedOffset
+from consumerd.member.offsets.errors import OffsetsUnavailableError
+from consumerd.member.offsets.kafka_store import CommittedOffset, KafkaOffsetStore
 from consumerd.member.offsets.metadata import OffsetNotes
-from consumerd.net import ConnectionClosedError
-from consumerd.net.client import BrokerRefusedError, error_of
+from consumerd.member.offsets.store import CommitResult
+from consumerd.net.client.errors import BrokerRefusedError, error_of
+from consumerd.net.errors import ConnectionClosedError
 from consumerd.wire.v08.apis import OFFSET_COMMIT, OFFSET_FETCH
 from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.messages import decode_request, encode_request
@@ -24,7 +25,7 @@ from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.cluster import ClusterClient
     from consumerd.wire.v08.schema import Api
 
 pytestmark = pytest.mark.asyncio

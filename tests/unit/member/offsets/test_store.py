@@ -13,9 +13,13 @@ from structlog.testing import capture_logs
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import LogId, TopicPartition
 from consumerd.base.ports import Create, Delete, SetData
-from consumerd.member.offsets import CommitResult, UnclaimedZooKeeperOffsetStore, ZooKeeperOffsetStore
 from consumerd.member.offsets.metadata import OffsetNotes
-from consumerd.member.offsets.store import LATE_COMMIT_MS
+from consumerd.member.offsets.store import (
+    LATE_COMMIT_MS,
+    CommitResult,
+    UnclaimedZooKeeperOffsetStore,
+    ZooKeeperOffsetStore,
+)
 from consumerd.net.zk.errors import (
     BadVersion,
     ConnectionLost,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.member.offsets import HandledPrefix
+from consumerd.member.offsets.tracker import HandledPrefix
 
 
 def test_moves_position_in_order() -> None:

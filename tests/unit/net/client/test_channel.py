@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.net import BadFrameError, ConnectionClosedError
-from consumerd.net.client import BrokerRelease, BrokerVersions, Channel, ClientSettings, RequestTooLargeError
+from consumerd.net.client.channel import Channel
+from consumerd.net.client.errors import RequestTooLargeError
+from consumerd.net.client.settings import ClientSettings
+from consumerd.net.errors import BadFrameError, ConnectionClosedError
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08 import ResponseHeader, ResponseMessage, encode_response
 from consumerd.wire.v08.apis import APIS, FETCH, HEARTBEAT
 from consumerd.wire.v08.messages import decode_request, encode_request
+from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,18 +10,13 @@ import pytest
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError, NotFoundError
-from consumerd.net.client import (
-    BrokerRefusedError,
-    BrokerRelease,
-    BrokerVersions,
-    ClientSettings,
-    ClusterClient,
-    UnavailableError,
-    topic_partitions,
-)
+from consumerd.net.client.cluster import ClusterClient, topic_partitions
+from consumerd.net.client.errors import BrokerRefusedError, UnavailableError
+from consumerd.net.client.settings import ClientSettings
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08.apis import APIS, FIND_COORDINATOR, HEARTBEAT, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode
+from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 
 if TYPE_CHECKING:
     from consumerd.wire.v08.message_types import HeartbeatRequest, MetadataRequest

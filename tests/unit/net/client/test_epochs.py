@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.net.client import BrokerRelease, BrokerVersions, EpochEnd, UnsupportedApiError, epoch_ends
+from consumerd.net.client.epochs import EpochEnd, epoch_ends
 from consumerd.wire.errors import FrameError
 from consumerd.wire.v08.apis import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
+from consumerd.wire.v08.errors import UnsupportedApiError
+from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 from tests.unit.net.client import test_offsets
 
 pytestmark = pytest.mark.asyncio

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from consumerd.net.client import error_of, topic_error
+from consumerd.net.client.errors import error_of, topic_error
 from consumerd.wire.v08.error_codes import ErrorCode
 
 

@@ -7,17 +7,13 @@ from typing import Any
 
 import pytest
 
-from consumerd.net import ConnectError, ConnectionSettings
-from consumerd.net.client import (
-    AuthenticationError,
-    BrokerRelease,
-    NoBrokerReachedError,
-    Plain,
-    find_broker,
-    make_client,
-)
-from consumerd.net.client.factory import security_protocol
+from consumerd.net.client.errors import AuthenticationError, NoBrokerReachedError
+from consumerd.net.client.factory import find_broker, make_client, security_protocol
+from consumerd.net.client.sasl import Plain
+from consumerd.net.connection import ConnectionSettings
+from consumerd.net.errors import ConnectError
 from consumerd.testing.clock import FakeClock
+from consumerd.wire.v08.versions import BrokerRelease
 from tests.unit.net.client.test_opening import Broker
 
 pytestmark = pytest.mark.asyncio

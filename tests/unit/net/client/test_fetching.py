@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from consumerd.net import BadFrameError
-from consumerd.net.client import BrokerRelease, BrokerVersions, FetchedPartition, PartitionFetch, fetch_partitions
+from consumerd.net.client.fetching import FetchedPartition, fetch_partitions
+from consumerd.net.errors import BadFrameError
 from consumerd.wire.v08 import ResponseHeader, ResponseMessage, decode_request, encode_response
 from consumerd.wire.v08.apis import FETCH
-from consumerd.wire.v08.fetch_session import FetchSession
+from consumerd.wire.v08.fetch_session import FetchSession, PartitionFetch
 from consumerd.wire.v08.messages import decode_response, encode_request
+from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 
 pytestmark = pytest.mark.asyncio
 

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from consumerd.net.client import ClusterMetadata, Node
-from consumerd.net.client.metadata import metadata_body
+from consumerd.net.client.metadata import ClusterMetadata, Node, metadata_body
 from consumerd.wire.v08.apis import METADATA
 from consumerd.wire.v08.messages import decode_request, encode_request
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from consumerd.net.client import BrokerRelease, BrokerVersions, ListedOffsets, list_offsets
+from consumerd.net.client.offsets import ListedOffsets, list_offsets
 from consumerd.wire.errors import FrameError
 from consumerd.wire.v07 import LATEST
 from consumerd.wire.v08 import ResponseHeader, ResponseMessage, decode_request, encode_response
 from consumerd.wire.v08.apis import LIST_OFFSETS
 from consumerd.wire.v08.messages import decode_response, encode_request
+from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 
 pytestmark = pytest.mark.asyncio
 

@@ -10,17 +10,11 @@ import pytest
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError
-from consumerd.net import ConnectionClosedError, RequestTimeoutError
-from consumerd.net.client import (
-    AuthenticationError,
-    BrokerRefusedError,
-    BrokerRelease,
-    BrokerVersions,
-    ChannelOpener,
-    ClientSettings,
-    ClusterClient,
-)
-from consumerd.net.client.errors import V07BrokerError
+from consumerd.net.client.cluster import ClusterClient
+from consumerd.net.client.errors import AuthenticationError, BrokerRefusedError, V07BrokerError
+from consumerd.net.client.opening import ChannelOpener
+from consumerd.net.client.settings import ClientSettings
+from consumerd.net.errors import ConnectionClosedError, RequestTimeoutError
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v07 import FetchRequest
 from consumerd.wire.v07 import decode_request as decode_request_v07
@@ -28,6 +22,7 @@ from consumerd.wire.v08.apis import API_VERSIONS, APIS, LIST_GROUPS, METADATA, S
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.headers import ResponseHeader
 from consumerd.wire.v08.messages import ResponseMessage, decode_request, encode_response
+from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,16 +8,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from consumerd.base.errors import BrokerError
-from consumerd.member.offsets import OffsetsHeldError, OffsetsUnavailableError
-from consumerd.net import ConnectError, ConnectionClosedError
-from consumerd.net.client import (
-    AuthenticationError,
-    ClientSettings,
-    NoBrokerReachedError,
-    RequestTooLargeError,
-    error_of,
-)
+from consumerd.member.offsets.errors import OffsetsHeldError, OffsetsUnavailableError
+from consumerd.net.client.errors import AuthenticationError, NoBrokerReachedError, RequestTooLargeError, error_of
 from consumerd.net.client.retrying import retry
+from consumerd.net.client.settings import ClientSettings
+from consumerd.net.errors import ConnectError, ConnectionClosedError
 from consumerd.testing import FakeClock
 from consumerd.wire.v08.error_codes import ErrorCode
 

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from consumerd.base.errors import ConfigError
-from consumerd.net import ConnectError, ConnectionClosedError, RequestTimeoutError
-from consumerd.net.client import AuthenticationError, BrokerRelease, BrokerVersions, Plain, SaslAuthenticator, Scram
+from consumerd.net.client.errors import AuthenticationError
+from consumerd.net.client.sasl import Plain, SaslAuthenticator, Scram
+from consumerd.net.errors import ConnectError, ConnectionClosedError, RequestTimeoutError
 from consumerd.wire.v08.apis import APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 
 pytestmark = pytest.mark.asyncio
 ALL = {key: api.versions for key, api in APIS.items()}

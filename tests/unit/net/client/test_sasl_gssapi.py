@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from consumerd.base.errors import ConfigError
-from consumerd.net import ConnectError
-from consumerd.net.client import AuthenticationError
+from consumerd.net.client.errors import AuthenticationError
 from consumerd.net.client.sasl_gssapi import GssapiIdentity, choose_no_layer
+from consumerd.net.errors import ConnectError
 
 
 @pytest.mark.parametrize("offer", [b"\1\0\0\0", b"\7\0\1\0", b"\3\xff\xff\xff"])

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.net.client import BrokerRelease, BrokerVersions, Channel, ClientSettings
+from consumerd.net.client.channel import Channel
+from consumerd.net.client.settings import ClientSettings
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08 import ResponseHeader, ResponseMessage, encode_response
 from consumerd.wire.v08.apis import HEARTBEAT
+from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 
 if TYPE_CHECKING:
     from consumerd.wire.v08.message_types import HeartbeatRequest

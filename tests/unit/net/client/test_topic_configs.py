@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from consumerd.net.client import BrokerRefusedError
+from consumerd.net.client.errors import BrokerRefusedError
 from consumerd.net.client.topic_configs import message_limits
 from consumerd.wire.v08.apis.describe_configs import DESCRIBE_CONFIGS, TOPIC
 from consumerd.wire.v08.error_codes import ErrorCode

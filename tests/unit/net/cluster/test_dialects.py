@@ -11,7 +11,8 @@ from consumerd.base.clock import SystemClock
 from consumerd.net.cluster import look_for_dialect, read_dialect, wait_for_dialect
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
-from consumerd.wire.registry import Dialect, DialectError
+from consumerd.wire.registry.dialect import Dialect
+from consumerd.wire.registry.errors import DialectError
 
 if TYPE_CHECKING:
     from consumerd.testing.memory_zookeeper import MemorySession

@@ -12,10 +12,12 @@ from consumerd.base.clock import SystemClock
 from consumerd.net.cluster import BrokerDirectory, V08BrokerDirectory
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
-from consumerd.wire.registry import DialectError, RegisteredBroker
+from consumerd.wire.registry.errors import DialectError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
+
+    from consumerd.wire.registry.values import RegisteredBroker
 
 NEW_BROKER = b'{"jmx_port":-1,"host":"127.0.0.1","version":1,"port":19151}'
 

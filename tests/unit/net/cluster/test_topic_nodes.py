@@ -9,7 +9,7 @@ import pytest
 from consumerd.base.errors import BrokerError
 from consumerd.net.cluster import TopicNodes
 from consumerd.testing.clock import FakeClock
-from consumerd.wire.registry import topic_path
+from consumerd.wire.registry.paths import topic_path
 
 if TYPE_CHECKING:
     from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper

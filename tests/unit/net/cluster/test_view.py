@@ -9,7 +9,9 @@ from structlog.testing import capture_logs
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.net.cluster import ClusterView
-from consumerd.wire.registry import DialectError, RegisteredBroker, StaticSubscription
+from consumerd.wire.registry.errors import DialectError
+from consumerd.wire.registry.subscription import StaticSubscription
+from consumerd.wire.registry.values import RegisteredBroker
 
 if TYPE_CHECKING:
     from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper

@@ -12,7 +12,8 @@ from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.group.assignors import range_owners
 from consumerd.net.cluster import PartitionView, V08ClusterView
-from consumerd.wire.registry import DialectError, FilterSubscription, StaticSubscription
+from consumerd.wire.registry.errors import DialectError
+from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
 
 if TYPE_CHECKING:
     from pathlib import Path

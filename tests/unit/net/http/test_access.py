@@ -8,7 +8,7 @@ import hmac
 import pytest
 
 from consumerd.base.errors import ConfigError
-from consumerd.net.http import Access, AccessRefusedError, is_loopback
+from consumerd.net.http.access import Access, AccessRefusedError, is_loopback
 
 TOKEN = "0123456789abcdef"
 

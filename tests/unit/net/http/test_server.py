@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from consumerd.base.errors import ConfigError
-from consumerd.net.http import AccessRefusedError
+from consumerd.net.http.access import AccessRefusedError
 from consumerd.net.http.server import LONGEST_BODY, Answer, HttpServer, Request
 
 if TYPE_CHECKING:

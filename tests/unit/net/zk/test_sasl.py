@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from consumerd.base.errors import ConfigError, ConsumerdError
-from consumerd.net import ConnectError
+from consumerd.net.errors import ConnectError
 from consumerd.net.zk.connect_string import ZooKeeperHost
 from consumerd.net.zk.connection import ConnectionLimits, ZooKeeperConnection
 from consumerd.net.zk.errors import AuthFailed, ConnectionLost, ServerError

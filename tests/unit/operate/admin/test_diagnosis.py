@@ -8,29 +8,19 @@ import pytest
 
 from consumerd.base.partition import TopicPartition
 from consumerd.net.zk.errors import NotEmpty
-from consumerd.operate.admin import (
-    DiagnosisInput,
-    GroupDifference,
-    GroupFinding,
-    GroupFindingKind,
-    LogRange,
-    LookupFailure,
-    NudgeGroup,
-    Removal,
-    diagnose,
-    differences,
-    persistent_findings,
-    progress_findings,
-    read_v07_snapshot,
-    steps_for,
-    take_step,
-    withheld,
-)
+from consumerd.operate.admin.diagnosis import diagnose, persistent_findings
+from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
+from consumerd.operate.admin.diagnosis_progress import progress_findings
 from consumerd.operate.admin.errors import ChangedMeanwhileError
+from consumerd.operate.admin.findings import GroupFinding, GroupFindingKind, NudgeGroup, Removal
+from consumerd.operate.admin.logs import LogRange, LookupFailure
+from consumerd.operate.admin.mending import steps_for, take_step, withheld
+from consumerd.operate.admin.snapshot import read_v07_snapshot
+from consumerd.operate.admin.verification import GroupDifference, differences
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
 if TYPE_CHECKING:
-    from consumerd.operate.admin import V07GroupSnapshot
+    from consumerd.operate.admin.snapshot import V07GroupSnapshot
 
 pytestmark = pytest.mark.asyncio
 

@@ -9,23 +9,14 @@ import pytest
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.net.zk.errors import ConnectionLost
-from consumerd.operate.admin import (
-    ChangedMeanwhileError,
-    OffsetChange,
-    RefusedError,
-    as_backup,
-    backup_of,
-    delete_tree,
-    editing,
-    in_the_way,
-    read_tree,
-    read_v07_snapshot,
-    removal,
-    require_dead,
-    write_changes,
-)
+from consumerd.operate.admin import editing, removal
+from consumerd.operate.admin.changes import OffsetChange
+from consumerd.operate.admin.editing import backup_of, in_the_way, write_changes
+from consumerd.operate.admin.errors import ChangedMeanwhileError, RefusedError
 from consumerd.operate.admin.findings import NudgeGroup
 from consumerd.operate.admin.mending import take_step
+from consumerd.operate.admin.removal import as_backup, delete_tree, read_tree, require_dead
+from consumerd.operate.admin.snapshot import read_v07_snapshot
 from consumerd.operate.admin.v08.topic_nodes import create_topic_nodes, delete_topic_node
 from consumerd.operate.admin.v08.topic_plan import TopicPlan
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper

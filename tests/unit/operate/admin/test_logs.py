@@ -6,10 +6,10 @@ import pytest
 
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import TopicPartition
-from consumerd.demo import free_port
+from consumerd.demo.ports import free_port
 from consumerd.member.fetch.v07.boundaries import SearchReach, begins_message, boundary_before
-from consumerd.operate.admin import LogRange, LookupFailure, OffsetsQuery
-from consumerd.wire.registry import RegisteredBroker as Registered
+from consumerd.operate.admin.logs import LogRange, LookupFailure, OffsetsQuery
+from consumerd.wire.registry.values import RegisteredBroker as Registered
 from consumerd.wire.v07 import LATEST, Codec, encode_message_set
 
 if TYPE_CHECKING:
@@ -67,8 +67,9 @@ async def test_asks_a_hanging_broker_once(cluster: Cluster) -> None:
         await reader.read()
         writer.close()
 
-    from consumerd.net import Connection, ConnectionSettings, connect
-    from consumerd.operate.admin import BrokerLogs
+    from consumerd.net.connect import Connection, connect
+    from consumerd.net.connection import ConnectionSettings
+    from consumerd.operate.admin.logs import BrokerLogs
 
     async def impatient(host: str, port: int) -> Connection:
         return await connect(host, port, settings=ConnectionSettings(socket_timeout=0.05))

@@ -9,7 +9,8 @@ import pytest
 
 from consumerd.base.errors import ConfigError, NotFoundError
 from consumerd.base.partition import TopicPartition
-from consumerd.operate.migrate import ArchiveSource, SourceMessage, UnreadableStretch
+from consumerd.operate.migrate.archive_source import ArchiveSource
+from consumerd.operate.migrate.message_source import SourceMessage, UnreadableStretch
 from consumerd.storage import segment_name
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 

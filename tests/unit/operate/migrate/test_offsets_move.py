@@ -8,7 +8,8 @@ import pytest
 
 from consumerd.base.partition import TopicPartition
 from consumerd.net.cluster import GroupView
-from consumerd.operate.admin import V07GroupSnapshot, V08GroupSnapshot
+from consumerd.operate.admin.snapshot import V07GroupSnapshot
+from consumerd.operate.admin.v08.snapshot import V08GroupSnapshot
 from consumerd.operate.migrate.offsets_move import MoveRequest, OffsetsSide, TranslationChoiceError, plan_move
 from tests.unit.operate.migrate.test_offsets_plan import OLD, Target
 

@@ -11,14 +11,17 @@ from hypothesis import strategies as st
 
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
-from consumerd.handlers.forward import SourceMark, TopicNaming
+from consumerd.handlers.forward.identity import SourceMark
+from consumerd.handlers.forward.mapping import TopicNaming
 from consumerd.handlers.forward.target_log import LogBounds
-from consumerd.operate.migrate import Comparison, ComparisonReport, MessageCounts, SourceMessage, UnreadableStretch
+from consumerd.operate.migrate.message_source import SourceMessage, UnreadableStretch
+from consumerd.operate.migrate.verify import Comparison
 from consumerd.wire.v08.records import Record, TimestampType
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from consumerd.operate.migrate.findings import ComparisonReport, MessageCounts
     from consumerd.wire.v08.records import Headers
 
 ONE, OTHER = TopicPartition("events", 0, 0), TopicPartition("events", 1, 0)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 
-from consumerd.net import ConnectError, ConnectionClosedError
+from consumerd.net.errors import ConnectError, ConnectionClosedError
 from consumerd.producer import (
     CallbackHandler,
     Encoder,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.net import ConnectError, ConnectionClosedError
+from consumerd.net.errors import ConnectError, ConnectionClosedError
 from consumerd.producer import CallbackHandler, ProducerData, ProducerSettings, QueueSettings, Route, Router, WhenFull
 from consumerd.producer.errors import EncodingError, NoBrokerError, NoPartitionError, UncertainError
 from consumerd.producer.v07.routing import ANY_PARTITION

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.base.errors import ExitCode
-from consumerd.net import ConnectError, ConnectionClosedError
+from consumerd.net.errors import ConnectError, ConnectionClosedError
 from consumerd.producer import Missing, NoPartitionError, NotArrivedError, NotSentError, ProducerData, UncertainError
 from consumerd.producer.v07.verify import count_partitions
 from consumerd.wire.errors import FrameError

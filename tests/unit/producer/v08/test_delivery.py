@@ -17,15 +17,9 @@ from structlog.testing import capture_logs
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import TopicPartition
-from consumerd.net import ConnectionClosedError
-from consumerd.net.client import (
-    BrokerRefusedError,
-    ClusterMetadata,
-    RequestTooLargeError,
-    UnsupportedApiError,
-    error_of,
-)
-from consumerd.net.client.metadata import Node, PartitionMetadata, TopicMetadata
+from consumerd.net.client.errors import BrokerRefusedError, RequestTooLargeError, error_of
+from consumerd.net.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
+from consumerd.net.errors import ConnectionClosedError
 from consumerd.producer.errors import MessageSizeTooLargeError
 from consumerd.producer.v08.batches import PartitionQueue, ProducerBatch
 from consumerd.producer.v08.delivery import BatchOutcome, DeliveryError, ProduceRequests, is_too_large
@@ -34,6 +28,7 @@ from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.errors import EncodeError
 from consumerd.wire.v08.apis import INIT_PRODUCER_ID, PRODUCE
 from consumerd.wire.v08.error_codes import ErrorCode
+from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.messages import decode_request, encode_request
 from consumerd.wire.v08.produce_template import ProduceTemplate
 from consumerd.wire.v08.records import RecordCodec, decode_records

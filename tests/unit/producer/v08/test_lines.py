@@ -14,8 +14,8 @@ import pytest
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
 from consumerd.cli.main import explain
-from consumerd.net.client import BrokerRefusedError, ClusterMetadata
-from consumerd.net.client.metadata import Node, PartitionMetadata, TopicMetadata
+from consumerd.net.client.errors import BrokerRefusedError
+from consumerd.net.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
 from consumerd.producer.lines import LineReader
 from consumerd.producer.v08.lines import LinePlan, LineSender
 from consumerd.producer.v08.murmur2 import key_partition

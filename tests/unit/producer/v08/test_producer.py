@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError
-from consumerd.net.client import ClusterClient, ClusterMetadata
-from consumerd.net.client.metadata import Node, PartitionMetadata, TopicMetadata
+from consumerd.net.client.cluster import ClusterClient
+from consumerd.net.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
 from consumerd.producer.errors import MessageSizeTooLargeError, ProducerClosedError
 from consumerd.producer.v08.batches import OVERHEAD, Delivery, message_size
 from consumerd.producer.v08.murmur2 import key_partition

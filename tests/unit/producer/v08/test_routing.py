@@ -9,8 +9,7 @@ import pytest
 
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import TopicPartition
-from consumerd.net.client import ClusterMetadata
-from consumerd.net.client.metadata import Node, PartitionMetadata, TopicMetadata
+from consumerd.net.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
 from consumerd.producer.v08.batches import PartitionQueue
 from consumerd.producer.v08.murmur2 import key_partition
 from consumerd.producer.v08.routing import Route

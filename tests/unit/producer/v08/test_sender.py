@@ -16,9 +16,9 @@ from structlog.testing import capture_logs
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError
-from consumerd.net import ConnectionClosedError
-from consumerd.net.client import ClusterClient, ClusterMetadata
-from consumerd.net.client.metadata import Node, PartitionMetadata, TopicMetadata
+from consumerd.net.client.cluster import ClusterClient
+from consumerd.net.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
+from consumerd.net.errors import ConnectionClosedError
 from consumerd.producer.errors import ProducerClosedError
 from consumerd.producer.v08.batches import OVERHEAD
 from consumerd.producer.v08.producer import V08Producer

@@ -17,11 +17,13 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConfigError
 from consumerd.base.partition import TopicPartition
 from consumerd.base.settings.servers import KafkaSection
-from consumerd.group import Spelling, V08Rules
+from consumerd.group.assignors import Spelling
 from consumerd.group.coordinated_tables import CoordinationSettings
-from consumerd.member.consumer import CoordinatedConsumer, FixedConsumer
-from consumerd.member.fetch import FetchSettings
-from consumerd.net.client import NoBrokerReachedError
+from consumerd.group.rules import V08Rules
+from consumerd.member.consumer.coordinated import CoordinatedConsumer
+from consumerd.member.consumer.fixed import FixedConsumer
+from consumerd.member.fetch.settings import FetchSettings
+from consumerd.net.client.errors import NoBrokerReachedError
 from consumerd.service.config.build import build_settings
 from consumerd.service.config.build_handlers import build_handler
 from consumerd.service.config.build_v08 import (

@@ -15,20 +15,21 @@ from consumerd.base.settings.group import CommitSection, GroupSection, Rebalance
 from consumerd.base.settings.processing import FetchSection, HandlerSection
 from consumerd.base.settings.servers import KafkaSection
 from consumerd.base.settings.setting import Section
-from consumerd.group import MembershipSettings
 from consumerd.group.coordinated_tables import CoordinationSettings
+from consumerd.group.membership_tables import MembershipSettings
 from consumerd.handlers import FileDeadLetters, RetryPolicy
 from consumerd.handlers.batching import BatchSettings
-from consumerd.member.consumer import ConsumerConfig, ConsumerSettings
-from consumerd.member.fetch import FetchSettings
-from consumerd.member.offsets import OffsetSettings
-from consumerd.net import ConnectionSettings
-from consumerd.net.client import ClientSettings
+from consumerd.member.consumer.config import ConsumerConfig
+from consumerd.member.consumer.settings import ConsumerSettings
+from consumerd.member.fetch.settings import FetchSettings
+from consumerd.member.offsets.choice import OffsetSettings
+from consumerd.net.client.settings import ClientSettings
+from consumerd.net.connection import ConnectionSettings
 from consumerd.producer import ProducerConfig
 from consumerd.service.config.build import build_connection_settings, build_offset_settings, build_settings
 from consumerd.service.config.build_v08 import build_coordination
 from consumerd.service.config.model import Config, parse
-from consumerd.wire.registry import StaticSubscription
+from consumerd.wire.registry.subscription import StaticSubscription
 
 ROOT = Path(__file__).parents[4]
 
@@ -87,7 +88,7 @@ table.interval = table.fields["interval"] = table.fields["interval"]._replace(de
 from consumerd.service.config.example import example_toml
 from consumerd.service.config.model import Config, parse
 from consumerd.service.config.schema import config_schema
-from consumerd.member.consumer import ConsumerConfig, ConsumerSettings
+from consumerd.member.consumer.config import ConsumerConfig; from consumerd.member.consumer.settings import ConsumerSettings
 from tests.unit.test_site import module_of_docs
 docs = module_of_docs("defaults")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from consumerd.base.errors import ConfigError
-from consumerd.member.offsets import OffsetSettings
+from consumerd.member.offsets.choice import OffsetSettings
 from consumerd.service.config.build import build_offset_settings
 from consumerd.service.config.effective import effective_values
 from consumerd.service.config.example import example_toml

@@ -15,7 +15,7 @@ from consumerd.service.config.model import Config, load, parse
 from consumerd.service.config.problems import ConfigProblemsError, read_document
 from consumerd.service.daemon.checks import check_daemon
 from consumerd.testing.clock import FakeClock
-from consumerd.wire.registry import FilterSubscription, StaticSubscription
+from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
 
 if TYPE_CHECKING:
     from pathlib import Path

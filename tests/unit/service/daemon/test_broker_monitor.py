@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.base.clock import SystemClock
-from consumerd.base.metrics import Histogram, Kind
-from consumerd.base.metrics.catalogue import BROKER_METRICS, PROCESS_METRICS
+from consumerd.base.metrics.catalogue import BROKER_METRICS, PROCESS_METRICS, Kind
 from consumerd.base.metrics.exposition import Exposition
+from consumerd.base.metrics.histogram import Histogram
 from consumerd.service.daemon.broker_health import BrokerMonitor
 from consumerd.service.daemon.broker_readings import read_broker
-from consumerd.storage.broker import Broker, BrokerConfig
+from consumerd.storage.broker.config import BrokerConfig
+from consumerd.storage.broker.server import Broker
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.v07 import (
     FetchRequest,

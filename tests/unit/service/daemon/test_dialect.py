@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.base.clock import SystemClock
-from consumerd.member.consumer import GroupRefusedError
+from consumerd.member.consumer.errors import GroupRefusedError
 from consumerd.service.config.model import Config, parse
 from consumerd.service.daemon.dialect import find_dialect
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
-from consumerd.wire.registry import Dialect
+from consumerd.wire.registry.dialect import Dialect
 
 if TYPE_CHECKING:
     from pathlib import Path

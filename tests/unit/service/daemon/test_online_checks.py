@@ -12,9 +12,9 @@ import pytest
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError, ConfigError, ExitCode
 from consumerd.cli.main import run
-from consumerd.demo import free_port
-from consumerd.net import ConnectionSettings
-from consumerd.net.client import make_client
+from consumerd.demo.ports import free_port
+from consumerd.net.client.factory import make_client
+from consumerd.net.connection import ConnectionSettings
 from consumerd.net.zk import MultiFailed, NoAuth
 from consumerd.service.config import build_dead_letters
 from consumerd.service.config.model import parse

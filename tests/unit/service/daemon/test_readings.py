@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from consumerd.base.errors import BrokerError
-from consumerd.base.metrics import Histogram
+from consumerd.base.metrics.histogram import Histogram
 from consumerd.base.partition import TopicPartition
 from consumerd.member.consumer.owned_partition import OwnedView
 from consumerd.member.consumer.partition_work import BatchInHand

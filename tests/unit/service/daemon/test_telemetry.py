@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConfigError
-from consumerd.base.metrics import Kind, Metric, Reading
+from consumerd.base.metrics.catalogue import Kind, Metric, Reading
 from consumerd.base.partition import TopicPartition
 from consumerd.base.settings.monitoring import TelemetrySection
 from consumerd.demo.ports import free_port

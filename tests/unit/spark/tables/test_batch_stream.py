@@ -12,8 +12,9 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
-from consumerd.spark.tables import TableCorruptError, TableError, batch_stream
+from consumerd.spark.tables import batch_stream
 from consumerd.spark.tables.batch_stream import BatchStreamReader, FilePart, TableStream, TaskParts, pack, read_part
+from consumerd.spark.tables.errors import TableCorruptError, TableError
 from consumerd.spark.tables.layout import batch_name, merged_name
 from tests.support.object_store import PROTOCOL
 

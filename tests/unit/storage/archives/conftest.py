@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.base.files import SystemFiles
-from consumerd.storage.archives import (
-    ArchiveExport,
-    ExportOptions,
-    ExportReport,
-    NoProgress,
-    StopFlag,
-    find_sources,
-)
+from consumerd.storage.archives.export import ArchiveExport, ExportReport
+from consumerd.storage.archives.options import ExportOptions
+from consumerd.storage.archives.pool import StopFlag
+from consumerd.storage.archives.progress import NoProgress
+from consumerd.storage.archives.sources import find_sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from consumerd.storage.archives import ArchiveFindingKind, SegmentSummary, judge
-from consumerd.storage.archives.findings import MAX_FINDINGS
+from consumerd.storage.archives.contiguity import judge
+from consumerd.storage.archives.findings import MAX_FINDINGS, ArchiveFindingKind, SegmentSummary
 from consumerd.storage.log.archive import ArchivedRun, Flaw, FlawKind
 from consumerd.wire.v07 import Codec
 

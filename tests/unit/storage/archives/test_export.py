@@ -17,25 +17,21 @@ import zstandard
 
 from consumerd.base import native
 from consumerd.base.files import OsSystemCalls
-from consumerd.storage.archives import (
-    MANIFEST,
-    ArchiveExport,
+from consumerd.storage.archives import parquet
+from consumerd.storage.archives.errors import (
     CorruptSegmentError,
     DuplicateSegmentError,
-    ExportCompression,
-    ExportFormat,
-    ExportOptions,
-    ExportReport,
     InterruptedWorkError,
     MissingExtraError,
-    NoProgress,
-    OnCorrupt,
     OutputFolderError,
-    StopFlag,
     WriteFailedError,
-    find_sources,
-    parquet,
 )
+from consumerd.storage.archives.export import ArchiveExport, ExportReport
+from consumerd.storage.archives.options import ExportCompression, ExportFormat, ExportOptions, OnCorrupt
+from consumerd.storage.archives.outputs import MANIFEST
+from consumerd.storage.archives.pool import StopFlag
+from consumerd.storage.archives.progress import NoProgress
+from consumerd.storage.archives.sources import find_sources
 from consumerd.wire.compression import compress
 from consumerd.wire.v07 import Codec, decode_batch, encode_message, encode_message_set
 

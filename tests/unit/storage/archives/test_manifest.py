@@ -5,15 +5,10 @@ from typing import Any
 
 import pytest
 
-from consumerd.storage.archives import (
-    ArchiveFinding,
-    ArchiveFindingKind,
-    ExportFormat,
-    ExportOptions,
-    OutputFolderError,
-    SegmentSummary,
-)
+from consumerd.storage.archives.errors import OutputFolderError
+from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind, SegmentSummary
 from consumerd.storage.archives.manifest import Manifest, ManifestEntry, load
+from consumerd.storage.archives.options import ExportFormat, ExportOptions
 from consumerd.storage.log.archive import FlawKind
 from consumerd.storage.log.archive_names import SegmentName
 

@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from consumerd.base.errors import NotFoundError
-from consumerd.storage.archives import ArchiveWorkerDiedError, InterruptedWorkError, StopFlag
-from consumerd.storage.archives.pool import run_tasks
+from consumerd.storage.archives.errors import ArchiveWorkerDiedError, InterruptedWorkError
+from consumerd.storage.archives.pool import StopFlag, run_tasks
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,14 +12,16 @@ import pytest
 import zstandard
 
 from consumerd.storage import DamagedArchiveError
-from consumerd.storage.archives import MissingExtraError, NoSourceError, Packing, ReadFailedError, find_sources
+from consumerd.storage.archives.errors import MissingExtraError, NoSourceError, ReadFailedError
 from consumerd.storage.archives.opening import OpenSegment, open_segments
+from consumerd.storage.archives.sources import Packing, find_sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from consumerd.storage.archives import ArchiveFinding, SegmentSource
+    from consumerd.storage.archives.findings import ArchiveFinding
+    from consumerd.storage.archives.sources import SegmentSource
 
 NAME = "events-0/00000000000000000000.kafka"
 DATA = b"segment" * 100

@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.base.errors import ConfigError
-from consumerd.storage.archives import ArchiveReport, NoProgress, StopFlag, VerifyOptions, find_sources, verify
+from consumerd.storage.archives.pool import StopFlag
+from consumerd.storage.archives.progress import NoProgress
+from consumerd.storage.archives.sources import find_sources
+from consumerd.storage.archives.verify import VerifyOptions, verify
 from consumerd.wire.v07 import encode_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from consumerd.storage.archives.contiguity import ArchiveReport
 
 HELLO = encode_message(b"hello")
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.base.clock import SystemClock
-from consumerd.storage.broker import Broker, BrokerConfig
+from consumerd.storage.broker.config import BrokerConfig
+from consumerd.storage.broker.server import Broker
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,8 +4,7 @@ import pytest
 
 from consumerd.base.errors import ConfigError, ExitCode
 from consumerd.storage import MaxAge, MaxBytes
-from consumerd.storage.broker import BrokerConfig
-from consumerd.storage.broker.config import WITHOUT_EFFECT
+from consumerd.storage.broker.config import WITHOUT_EFFECT, BrokerConfig
 
 BASE = {"log.dir": "/data", "enable.zookeeper": "false"}
 

@@ -14,8 +14,9 @@ import pytest
 
 from consumerd.base.clock import SystemClock
 from consumerd.storage import OsSegmentFile
-from consumerd.storage.broker import Broker, BrokerConfig
 from consumerd.storage.broker import connections as connections_module
+from consumerd.storage.broker.config import BrokerConfig
+from consumerd.storage.broker.server import Broker
 from consumerd.storage.broker.sockets import ClientStream
 from consumerd.wire.v07 import (
     Codec,

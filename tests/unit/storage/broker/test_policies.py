@@ -14,9 +14,11 @@ from consumerd.base import plugins
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConfigError
 from consumerd.storage import MaxAge, SegmentFacts, StorageError
-from consumerd.storage.broker import Broker, BrokerConfig, policies
+from consumerd.storage.broker import policies
 from consumerd.storage.broker import server as server_module
+from consumerd.storage.broker.config import BrokerConfig
 from consumerd.storage.broker.policies import load_policies
+from consumerd.storage.broker.server import Broker
 from consumerd.wire.v07 import ProduceRequest, encode_message
 
 

@@ -22,13 +22,15 @@ from consumerd.storage import (
     OsSegmentFile,
     StorageError,
 )
-from consumerd.storage.broker import Broker, BrokerConfig, ListenError
 from consumerd.storage.broker import connections as connections_module
 from consumerd.storage.broker import server as server_module
+from consumerd.storage.broker.config import BrokerConfig
 from consumerd.storage.broker.connections import ClientConnections
+from consumerd.storage.broker.errors import ListenError
 from consumerd.storage.broker.partitions import BrokerPartitions
 from consumerd.storage.broker.registration import BrokerRegistration
 from consumerd.storage.broker.requests import RequestHandlers
+from consumerd.storage.broker.server import Broker
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.v07 import (
     FetchRequest,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from consumerd.storage import OsFiles, OsSegmentFile, Segment, SegmentSlice
-from consumerd.storage.broker import RequestRefusedError
+from consumerd.storage.broker.errors import RequestRefusedError
 from consumerd.storage.broker.sockets import ClientStream
 
 

@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
-from consumerd.wire.registry import NUDGE_VALUE, ids_path, nudge_operations, parse_subscription
+from consumerd.wire.registry.nudge import NUDGE_VALUE, nudge_operations
+from consumerd.wire.registry.paths import ids_path
+from consumerd.wire.registry.subscription import parse_subscription
 
 
 def test_nudge_value_is_a_member_without_streams() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.wire.registry import claimant, other_client
+from consumerd.wire.registry.other_clients import claimant, other_client
 
 UUID = "0b7e1f6c-3a52-4d7b-9c1e-5f0a2b3c4d5e"
 KAZOO = f"host-1:{UUID}"

@@ -7,8 +7,8 @@ import pytest
 
 from consumerd.base.partition import TopicPartition
 from consumerd.wire import InvalidTopicError
-from consumerd.wire.registry import (
-    RegistryError,
+from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.paths import (
     broker_ids_path,
     broker_path,
     check_name,

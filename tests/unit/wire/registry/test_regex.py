@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.wire.registry import RegistryError
+from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.regex import MAX_INSTRUCTIONS, matches, parse
 
 NAMES = [

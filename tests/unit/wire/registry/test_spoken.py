@@ -2,14 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.wire.registry import (
-    Dialect,
-    DialectError,
-    agreed_dialect,
-    broker_dialect,
-    member_dialect,
-    offset_dialect,
-)
+from consumerd.wire.registry.dialect import Dialect
+from consumerd.wire.registry.errors import DialectError
+from consumerd.wire.registry.spoken import agreed_dialect, broker_dialect, member_dialect, offset_dialect
 
 V07, V08 = Dialect.V07, Dialect.V08
 

@@ -2,17 +2,15 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.wire.registry import (
+from consumerd.wire.registry.errors import DialectError, RegistryError
+from consumerd.wire.registry.subscription import (
     MAX_STREAMS,
-    DialectError,
-    FilterKind,
     FilterSubscription,
-    RegistryError,
     StaticSubscription,
     Subscription,
-    TopicFilter,
     parse_subscription,
 )
+from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
 
 
 @pytest.mark.parametrize(

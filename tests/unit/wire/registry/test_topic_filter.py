@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.wire.registry import MAX_FILTER_LENGTH, FilterKind, RegistryError, TopicFilter
-from consumerd.wire.registry.topic_filter import normalise
+from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.topic_filter import MAX_FILTER_LENGTH, FilterKind, TopicFilter, normalise
 
 
 def allowed(pattern: str, *topics: str, kind: FilterKind = FilterKind.WHITELIST) -> list[str]:

@@ -5,28 +5,24 @@ import json
 import pytest
 
 from consumerd.base.ports import Create, Delete
-from consumerd.wire.registry import (
-    NUDGE_VALUE_V08,
-    DialectError,
-    Endpoint,
-    FilterKind,
-    FilterSubscription,
-    PartitionState,
-    RegistryError,
-    StaticSubscription,
-    TopicFilter,
+from consumerd.wire.registry.errors import DialectError, RegistryError
+from consumerd.wire.registry.nudge import NUDGE_VALUE_V08, nudge_operations
+from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
+from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
+from consumerd.wire.registry.v08.broker import Endpoint, parse_broker_node
+from consumerd.wire.registry.v08.paths import (
     delete_topic_path,
-    format_subscription_v08,
-    format_topic_assignment,
-    format_topic_config,
-    nudge_operations,
-    parse_broker_node,
-    parse_partition_state,
-    parse_subscription_v08,
-    parse_topic_assignment,
     partition_state_path,
     partitions_path,
     topic_config_path,
+)
+from consumerd.wire.registry.v08.subscription import format_subscription_v08, parse_subscription_v08
+from consumerd.wire.registry.v08.topic import (
+    PartitionState,
+    format_topic_assignment,
+    format_topic_config,
+    parse_partition_state,
+    parse_topic_assignment,
 )
 
 DEEP = "[" * 900 + "]" * 900

@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.base.errors import ExitCode
-from consumerd.wire.registry import (
+from consumerd.wire.registry.errors import DialectError, RegistryError
+from consumerd.wire.registry.values import (
     MAX_OFFSET,
     MAX_PARTITIONS,
-    DialectError,
     RegisteredBroker,
-    RegistryError,
     configured_consumer_id,
     format_broker,
     format_offset,

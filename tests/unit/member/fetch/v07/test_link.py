@@ -10,9 +10,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from consumerd.base.partition import TopicPartition
-from consumerd.member.fetch import BrokerUnknownError, FetchSettings
+from consumerd.member.fetch.errors import BrokerUnknownError
+from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.fetch.v07.link import BrokerLink
-from consumerd.net import ConnectError
+from consumerd.net.errors import ConnectError
 from tests.support.fetching import FetchingInMemory
 
 if TYPE_CHECKING:

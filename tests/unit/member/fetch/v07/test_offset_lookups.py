@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.base.partition import TopicPartition
-from consumerd.member.fetch import BrokerUnknownError
+from consumerd.member.fetch.errors import BrokerUnknownError
 from consumerd.member.fetch.v07.offset_lookups import ALONE_AT_ONCE, IN_FLIGHT, OffsetLookups
-from consumerd.net import ConnectError, ConnectionClosedError, RequestTimeoutError
+from consumerd.net.errors import ConnectError, ConnectionClosedError, RequestTimeoutError
 from consumerd.wire.errors import FrameError
 from consumerd.wire.v07 import LATEST, ErrorCode, OffsetsRequest, OffsetsResponse, decode_request
 

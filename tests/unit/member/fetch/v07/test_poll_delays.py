@@ -17,8 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from consumerd.base.budget import ByteBudget
 from consumerd.base.partition import TopicPartition
-from consumerd.member.fetch import ByteBudget, FetchPool, FetchSettings, Lane, V07Brokers
+from consumerd.member.fetch.lane import Lane
+from consumerd.member.fetch.pool import FetchPool
+from consumerd.member.fetch.settings import FetchSettings
+from consumerd.member.fetch.v07.brokers import V07Brokers
 from consumerd.member.fetch.v07.pace import IDLE_GAP
 from consumerd.wire.v07 import (
     ErrorCode,

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from consumerd.base.budget import ByteBudget
 from consumerd.base.partition import TopicPartition
-from consumerd.member.fetch import ByteBudget, FetchSettings, Lane
+from consumerd.member.fetch.lane import Lane
 from consumerd.member.fetch.policies import FetchServices
+from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.fetch.v07.pace import Pace
 from consumerd.member.fetch.v07.poller import IdlePoller, Idler
 from consumerd.testing.clock import FakeClock

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from structlog.testing import capture_logs
 
+from consumerd.base.budget import ByteBudget
 from consumerd.base.partition import TopicPartition
-from consumerd.member.fetch import ByteBudget, FetchSettings, Lane
+from consumerd.member.fetch.lane import Lane
 from consumerd.member.fetch.policies import FetchServices
+from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.fetch.v07.pace import Pace
 from consumerd.member.fetch.v07.poller import IdlePoller, Idler
-from consumerd.net import ConnectionClosedError
+from consumerd.net.errors import ConnectionClosedError
 from consumerd.wire.v07 import ErrorCode, FetchResponse, MultiFetchResponse, decode_request
 from tests.support.fetching import Recorder
 from tests.support.virtual_time import LoopClock, run_in_virtual_time

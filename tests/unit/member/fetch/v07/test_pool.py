@@ -8,14 +8,10 @@ from typing import Any
 import pytest
 
 from consumerd.base.partition import TopicPartition
-from consumerd.member.fetch import (
-    BrokerUnknownError,
-    CorruptPartitionError,
-    LogChangePolicy,
-    ResetPolicy,
-)
+from consumerd.member.fetch.errors import BrokerUnknownError, CorruptPartitionError
 from consumerd.member.fetch.log_changes import LogChangeKind
-from consumerd.net import ConnectionClosedError
+from consumerd.member.fetch.settings import LogChangePolicy, ResetPolicy
+from consumerd.net.errors import ConnectionClosedError
 from consumerd.wire import compress
 from consumerd.wire.v07 import (
     EARLIEST,

@@ -12,13 +12,17 @@ import pytest
 import pytest_asyncio
 
 from consumerd.base.clock import SystemClock
-from consumerd.member.fetch import FetchSettings
 from consumerd.member.fetch.listener import FetchCounters
+from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.fetch.v08.broker_source import BUSY_BYTES, BUSY_SENDERS, BrokerSource
 from consumerd.member.fetch.v08.exchange import PartitionRequest
-from consumerd.net import BadFrameError, ConnectionClosedError, ConnectionSettings
-from consumerd.net.client import ClientSettings, ClusterMetadata, FetchedPartition, Node, PartitionFetch
+from consumerd.net.client.fetching import FetchedPartition
+from consumerd.net.client.metadata import ClusterMetadata, Node
+from consumerd.net.client.settings import ClientSettings
+from consumerd.net.connection import ConnectionSettings
+from consumerd.net.errors import BadFrameError, ConnectionClosedError
 from consumerd.testing.clock import FakeClock
+from consumerd.wire.v08.fetch_session import PartitionFetch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable

@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from consumerd.base.budget import ByteBudget
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import UNKNOWN_LOG, TopicPartition
-from consumerd.member.fetch import ByteBudget, FetchSettings, Lane
 from consumerd.member.fetch.fetcher import PartitionResponse
+from consumerd.member.fetch.lane import Lane
 from consumerd.member.fetch.response import FetchOutcome
+from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.fetch.v08.brokers import V08Brokers, V08Source, _Leadership
-from consumerd.net.client import FetchedPartition, Node, PartitionFetch
+from consumerd.net.client.fetching import FetchedPartition
+from consumerd.net.client.metadata import Node
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08.apis import OFFSET_FOR_LEADER_EPOCH
+from consumerd.wire.v08.fetch_session import PartitionFetch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

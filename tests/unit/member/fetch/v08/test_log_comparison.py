@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 
+from consumerd.base.budget import ByteBudget
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
-from consumerd.member.fetch import ByteBudget, FetchPool, FetchSettings, Lane, LogChangedError, LogChangePolicy
+from consumerd.member.fetch.errors import LogChangedError
+from consumerd.member.fetch.lane import Lane
 from consumerd.member.fetch.log_changes import LogChangeKind
+from consumerd.member.fetch.pool import FetchPool
+from consumerd.member.fetch.settings import FetchSettings, LogChangePolicy
 from consumerd.member.fetch.v08.brokers import V08Brokers
-from consumerd.net.client import ClientSettings, ClusterMetadata, Node, PartitionMetadata
-from consumerd.net.client.metadata import TopicMetadata
+from consumerd.net.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
+from consumerd.net.client.settings import ClientSettings
 from consumerd.wire.v07 import EARLIEST
 from consumerd.wire.v08.apis import FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from consumerd.wire.v08.errors import UnsupportedApiError

@@ -11,32 +11,23 @@ import pytest
 from consumerd.base.partition import TopicPartition
 from consumerd.group.assignors import roundrobin_owners
 from consumerd.net.cluster import GroupView, LiveMember, PartitionView
-from consumerd.operate.admin import (
-    ChangedMeanwhileError,
-    CoordinatorKind,
-    DiagnosisInput,
-    GroupFinding,
-    GroupFindingKind,
-    LogRange,
-    LookupFailure,
-    NudgeGroup,
-    OffsetReset,
-    Removal,
-    V08BrokerLogs,
-    V08GroupSnapshot,
-    ZooKeeperGroups,
-    describe_step,
-    diagnose_group,
-    diagnose_once,
-    differences,
-    in_the_way,
-    read_diagnosis_input,
-    steps_for,
-    take_step,
-)
+from consumerd.operate.admin.diagnosis import diagnose_group, diagnose_once
+from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
+from consumerd.operate.admin.editing import in_the_way
+from consumerd.operate.admin.errors import ChangedMeanwhileError
+from consumerd.operate.admin.findings import GroupFinding, GroupFindingKind, NudgeGroup, OffsetReset, Removal
+from consumerd.operate.admin.logs import LogRange, LookupFailure
+from consumerd.operate.admin.mending import describe_step, steps_for, take_step
+from consumerd.operate.admin.v08.group_source import ZooKeeperGroups, read_diagnosis_input
+from consumerd.operate.admin.v08.logs import V08BrokerLogs
+from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
 from consumerd.operate.admin.v08.transactions import OpenProducer, OpenTransaction
+from consumerd.operate.admin.verification import differences
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
-from consumerd.wire.registry import NUDGE_VALUE_V08, Dialect, StaticSubscription, parse_subscription_v08
+from consumerd.wire.registry.dialect import Dialect
+from consumerd.wire.registry.nudge import NUDGE_VALUE_V08
+from consumerd.wire.registry.subscription import StaticSubscription
+from consumerd.wire.registry.v08.subscription import parse_subscription_v08
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,36 +13,31 @@ from hypothesis import strategies as st
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError, ConfigError, NotFoundError
 from consumerd.base.partition import TopicPartition
-from consumerd.net import ConnectionClosedError, RequestTimeoutError
-from consumerd.net.client import BrokerRefusedError, BrokerVersions, ClientSettings, ClusterClient, UnsupportedApiError
+from consumerd.net.client.cluster import ClusterClient
+from consumerd.net.client.errors import BrokerRefusedError
+from consumerd.net.client.settings import ClientSettings
 from consumerd.net.cluster import GroupView
-from consumerd.operate.admin import (
-    BrokerGroups,
-    CoordinatorKind,
-    DiagnosisInput,
-    GroupFinding,
-    GroupFindingKind,
-    LogRange,
-    LookupFailure,
-    OffsetTarget,
-    OffsetTargetKind,
-    RefusedError,
-    TopicPlan,
-    V08BrokerLogs,
-    V08ChangePlanner,
-    V08GroupSnapshot,
-    assign_replicas,
-    create_topic,
-    delete_topic,
-    diagnose_once,
-    in_the_way,
-    read_diagnosis_input,
-)
+from consumerd.net.errors import ConnectionClosedError, RequestTimeoutError
+from consumerd.operate.admin.changes import OffsetTarget, OffsetTargetKind
+from consumerd.operate.admin.diagnosis import diagnose_once
+from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
+from consumerd.operate.admin.editing import in_the_way
+from consumerd.operate.admin.errors import RefusedError
+from consumerd.operate.admin.findings import GroupFinding, GroupFindingKind
+from consumerd.operate.admin.logs import LogRange, LookupFailure
+from consumerd.operate.admin.v08.broker_groups import BrokerGroups
+from consumerd.operate.admin.v08.changes import V08ChangePlanner
+from consumerd.operate.admin.v08.group_source import read_diagnosis_input
+from consumerd.operate.admin.v08.logs import V08BrokerLogs
+from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
+from consumerd.operate.admin.v08.topic_plan import TopicPlan, assign_replicas
+from consumerd.operate.admin.v08.topic_requests import create_topic, delete_topic
 from consumerd.operate.admin.v08.transactions import OpenProducer, find_open_transactions
 from consumerd.wire.v08 import APIS
 from consumerd.wire.v08.apis import DESCRIBE_PRODUCERS
+from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.subscription import MemberAssignment, MemberMetadata
-from consumerd.wire.v08.versions import BrokerRelease
+from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -22,7 +22,7 @@ from consumerd.wire.v08.records import encode_record_batch
 from tests.unit.spark.source.v08.fake_broker import V08Broker
 
 if TYPE_CHECKING:
-    from consumerd.net.client import ClusterClient
+    from consumerd.net.client.cluster import ClusterClient
 
 PLACE = ("events", 0)
 #: Fetches one place for ever.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.base.partition import LogId
-from consumerd.net.client import EpochEnd
+from consumerd.net.client.epochs import EpochEnd
 from consumerd.spark.source import planning
 from consumerd.spark.source.errors import DataLossError
 from consumerd.spark.source.filters import Pruning
