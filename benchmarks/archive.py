@@ -17,9 +17,10 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks import surroundings
 from benchmarks.decode import payloads, v07_set
@@ -31,9 +32,6 @@ from consumerd.storage.archives.progress import NoProgress
 from consumerd.storage.archives.sources import SegmentSource, find_sources
 from consumerd.storage.archives.verify import VerifyOptions, verify
 from consumerd.wire.v07 import Codec, decode_batch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NAME = "archive"
 #: What all else stands beside: reading and decoding alone.

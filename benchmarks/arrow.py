@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow
 
@@ -22,9 +23,6 @@ from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch
 from consumerd.wire.v07 import Codec, decode_batch
 from consumerd.wire.v08.records import RecordCodec, decode_records
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NAME = "arrow"
 OURS, LIST, MESSAGES, PURE = "to_arrow", "list", "messages", "to_arrow, pure codec"

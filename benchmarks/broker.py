@@ -27,10 +27,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import uvloop
 
@@ -48,9 +48,6 @@ from consumerd.wire.v07 import (
     decode_batch,
     encode_message_set,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 NAME = "broker"
 FETCH = 1 << 20

@@ -24,9 +24,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchmarks.race import Measurement, table
 from consumerd.wire import compress
@@ -40,9 +40,6 @@ from consumerd.wire.v07 import (
     encode_message,
     encode_message_set,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 NAME = "broker-attack"
 #: Longest wait of any honest client, in seconds.

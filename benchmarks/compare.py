@@ -7,12 +7,11 @@ else runs, the processor's clock) than the rounds of one.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from benchmarks.race import Measurement
 
 #: Least difference that counts, as a part of the recorded ratio.

@@ -14,17 +14,15 @@ import struct
 import sys
 import time
 import zlib
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.race import Measurement, compared, laps, rates, run_rounds
 from benchmarks.surroundings import NATIVE, PURE
 from consumerd.base import native
 from consumerd.wire import compress
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 NAME = "decode"
 #: How ours decodes, beside the pure and the native codec.

@@ -20,8 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import uvloop
 
@@ -29,9 +29,11 @@ from benchmarks import surroundings
 from benchmarks.race import Measurement, compared, quiet, show
 from consumerd.base.budget import ByteBudget
 from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ConsumerdError
 from consumerd.base.partition import TopicPartition
 from consumerd.base.settings.processing import FetchSection
 from consumerd.member.fetch.lane import Lane
+from consumerd.member.fetch.log_changes import LogChange
 from consumerd.member.fetch.pool import FetchPool
 from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.fetch.v07.brokers import V07Brokers
@@ -40,12 +42,6 @@ from consumerd.service.daemon.memory import tune_malloc
 from consumerd.storage.broker.config import BrokerConfig
 from consumerd.storage.broker.server import Broker
 from consumerd.wire.v07 import FetchRequest, decode_batch, encode_message_set
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from consumerd.base.errors import ConsumerdError
-    from consumerd.member.fetch.log_changes import LogChange
 
 NAME = "fetch"
 TOPIC = "bench"

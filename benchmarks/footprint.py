@@ -25,8 +25,9 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import structlog
@@ -39,9 +40,6 @@ from consumerd.demo.zookeeper import ZooKeeperServer
 from consumerd.net.zk import Session
 from consumerd.storage.broker.config import BrokerConfig
 from consumerd.storage.broker.server import Broker
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
 
 TOPIC = "events"
 #: Of ZooKeeper, as in its own example: it grants session timeouts of 2 to 20 ticks.

@@ -6,13 +6,12 @@ a test compares them. Lines of a benchmark that the record does not have at all 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from benchmarks.surroundings import NATIVE, PURE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from benchmarks.race import Measurement
 
 _CPU, _ROWS, _MS = "M msg/cpu-s", "M rows/s", "ms"

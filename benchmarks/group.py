@@ -38,7 +38,6 @@ import logging
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -48,10 +47,8 @@ from benchmarks.group_stage.model import model
 from benchmarks.group_stage.scenarios import SCENARIOS, check_line
 from benchmarks.group_stage.stage import Stage, UnsettledError
 from benchmarks.group_stage.sweep import EVENTS, Line, Size, heading, sizes
+from benchmarks.race import Measurement
 from tests.simulation.kernel import SimulationError
-
-if TYPE_CHECKING:
-    from benchmarks.race import Measurement
 
 #: What runs without `--scenario`.
 USUAL = ("join-leave", "stop")

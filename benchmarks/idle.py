@@ -18,16 +18,13 @@ import contextlib
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchmarks.jvm import processor_seconds
 from benchmarks.kafka_clients import quiet
 from benchmarks.race import OURS, Measurement, compared, show_if_possible
 from benchmarks.waiting import JAFKA, V07, V08, Stage, add_options, jafka_stage, kafka_stage, subjects
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 NAME = "idle"
 PARTITIONS = 1000

@@ -10,19 +10,16 @@ import asyncio
 import functools
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import Self
 
 from benchmarks.latency_clients import QUANTILES
 from consumerd.base.java import MissingRuntimeError, find_java
 from consumerd.demo.children import Child
 from tests.support.jafka import jafka_jars, java_command
 from tests.support.jafka_clients import compile_java
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from types import TracebackType
-    from typing import Self
 
 PROGRAM = Path(__file__).parent / "java" / "JafkaCounter.java"
 SENDER = PROGRAM.with_name("JafkaSender.java")

@@ -19,10 +19,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchmarks import kafka_perf, surroundings
 from benchmarks.decode import payloads
@@ -43,23 +43,19 @@ from benchmarks.race import Measurement, compared, show
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError
 from consumerd.base.java import MissingRuntimeError, find_java
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.wire.v07 import LATEST
 from consumerd.wire.v08.apis import DELETE_TOPICS, LIST_OFFSETS, PRODUCE
+from consumerd.wire.v08.message_types import (
+    DeleteTopicsRequest,
+    ListOffsetsRequest,
+    ListOffsetsRequestPartition,
+    ProduceRequest,
+    ProduceRequestPartitionData,
+)
 from consumerd.wire.v08.records import RecordCodec, encode_record_batch
 from tests.support.kafka import RELEASES, KafkaBroker
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
-
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.wire.v08.message_types import (
-        DeleteTopicsRequest,
-        ListOffsetsRequest,
-        ListOffsetsRequestPartition,
-        ProduceRequest,
-        ProduceRequestPartitionData,
-    )
 
 NAME = "kafka"
 RELEASE = "3.9.1"

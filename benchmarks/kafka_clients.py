@@ -19,8 +19,9 @@ import random
 import resource
 import sys
 import time
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 import uvloop
@@ -30,6 +31,7 @@ from benchmarks.decode import payloads
 from benchmarks.kafka_job import Job, Result
 from consumerd.base.clock import SystemClock
 from consumerd.base.partition import TopicPartition
+from consumerd.handlers import Batch, HandlerContext
 from consumerd.member.consumer.backends_v08 import ClusterBackend
 from consumerd.member.consumer.fixed import FixedConsumer
 from consumerd.member.consumer.settings import ConsumerSettings
@@ -43,11 +45,6 @@ from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.v08.records import RecordCodec
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
-
-    from consumerd.handlers import Batch, HandlerContext
 
 OURS = "consumerd"
 #: Our handler asks for every message with all its fields, as peers always make them.

@@ -15,20 +15,15 @@ import re
 import resource
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchmarks.decode import payloads
-from benchmarks.kafka_job import Result
+from benchmarks.kafka_job import Job, Result
 from consumerd.base.java import find_java
 from tests.support.kafka import RELEASES
 from tests.support.maven import fetch_jars
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from benchmarks.kafka_job import Job
 
 NAME = "Kafka's perf tool"
 RELEASE = "3.9.1"

@@ -28,8 +28,9 @@ import re
 import statistics
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from benchmarks.kafka_clients import quiet
 from benchmarks.latency_clients import QUANTILES
@@ -44,9 +45,6 @@ from benchmarks.waiting import (
     kafka_stage,
     subjects,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 NAME = "latency"
 UNIT = "ms"

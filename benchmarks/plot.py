@@ -11,16 +11,11 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
 from xml.sax.saxutils import escape
 
 from benchmarks.latency_clients import QUANTILES
-from benchmarks.race import OURS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from benchmarks.race import Measurement
+from benchmarks.race import OURS, Measurement
 
 NAMESPACE = "http://www.w3.org/2000/svg"
 WIDTH, HEIGHT = 760, 420

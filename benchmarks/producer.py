@@ -27,8 +27,8 @@ import random
 import socket
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchmarks import surroundings
 from benchmarks.broker import produce_all
@@ -40,9 +40,6 @@ from consumerd.net.connect import connect
 from consumerd.producer import AsyncProducer, Producer, ProducerSettings, QueueSettings, StaticRouter
 from consumerd.wire.compression import Codec
 from consumerd.wire.v07 import ProduceRequest, encode_message_set
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 NAME = "producer"
 LIMIT = "requests made before"

@@ -15,17 +15,15 @@ import random
 import sys
 import time
 import warnings
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.decode import INDEX, payloads, peers
 from benchmarks.race import Measurement, compared, laps, rates, show
 from benchmarks.surroundings import NATIVE, PURE
 from consumerd.base import native
 from consumerd.wire.v08.records import RecordCodec, decode_records, encode_message_set, encode_record_batch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 NAME = "records"
 #: What the project promises of consuming in pure Python (times as fast as the peer).

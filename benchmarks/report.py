@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks import glance
 from benchmarks.plot import decoding, latency
 from benchmarks.race import Measurement
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 FORMAT = 1
 FOLDER = Path(__file__).parent

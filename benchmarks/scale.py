@@ -16,15 +16,12 @@ import json
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from benchmarks import surroundings
 from benchmarks.plot import footprint, group
 from benchmarks.race import Measurement
 from benchmarks.report import FOLDER, Report, Turn
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 RECORD = FOLDER / "scale.json"
 PLOTS = {FOLDER / "partitions.svg": footprint, FOLDER / "group.svg": group}

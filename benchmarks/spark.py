@@ -21,10 +21,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from benchmarks import surroundings
@@ -32,11 +33,6 @@ from benchmarks.race import Measurement, compared, laps, rates, show
 from consumerd.spark.session import build_session
 from consumerd.spark.source import register
 from consumerd.wire.v07 import Codec, encode_message_set
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspark.sql import DataFrame, SparkSession
 
 NAME = "spark"
 #: The peer: Spark's own source of text.

@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,8 +34,6 @@ from tests.support.kafka import RELEASES, KafkaBroker
 from tests.support.maven import fetch_jars
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import DataFrame, SparkSession
 
 NAME = "spark_kafka"

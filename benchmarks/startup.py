@@ -34,9 +34,10 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks import latency_clients
 from benchmarks.kafka_clients import quiet
@@ -57,9 +58,6 @@ from consumerd.net.zk import Session
 from tests.support.jafka import java_command
 from tests.support.jafka_clients import compile_java
 from tests.support.kafka import RELEASES, KafkaBroker, kafka_jars
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
 
 NAME = "startup"
 PARTITIONS = 10

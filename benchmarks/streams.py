@@ -18,9 +18,9 @@ import asyncio
 import random
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING
 
 import uvloop
 
@@ -29,6 +29,7 @@ from benchmarks.fetch import BLOCK, BUDGET, PARTITIONS, TOPIC, broker
 from benchmarks.race import Measurement, compared, quiet, show
 from consumerd import ConsumerConfig, ConsumerConnector
 from consumerd.base.clock import SystemClock
+from consumerd.base.ports import ZooKeeper
 from consumerd.handlers import Batch, Handler, Message, message_handler
 from consumerd.member.consumer.backends import V07Backend
 from consumerd.member.consumer.consumer import GroupConsumer
@@ -36,11 +37,6 @@ from consumerd.net.connect import connect
 from consumerd.service.daemon.memory import tune_malloc
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.registry.subscription import StaticSubscription
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from consumerd.base.ports import ZooKeeper
 
 #: What the iterators must reach of what the handlers of the same unit do with a second of processor time.
 BATCHES = 0.75

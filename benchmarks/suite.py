@@ -12,16 +12,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from benchmarks import surroundings
 from benchmarks.race import Measurement
 from benchmarks.report import Report, Turn
 from consumerd.base import native
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 #: Seconds for one benchmark, in full and quickly; the machine may be busy.
 PATIENCE, QUICK_PATIENCE = 3600.0, 600.0

@@ -16,6 +16,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import count
@@ -38,6 +39,7 @@ from consumerd.net.connect import connect
 from consumerd.operate.admin.v08.topic_plan import TopicPlan
 from consumerd.operate.admin.v08.topic_requests import create_topic
 from consumerd.wire.v07 import MultiProduceRequest, ProduceRequest, encode_message_set
+from consumerd.wire.v08 import message_types as m
 from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.records import encode_record_batch
 from tests.support.jafka import JafkaBroker, jafka_jars
@@ -45,9 +47,6 @@ from tests.support.kafka import RELEASES, KafkaBroker
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import AsyncIterator, Mapping, Sequence
-
-    from consumerd.wire.v08 import message_types as m
 
 RELEASE = "3.9.1"
 V07, V08 = "0.7", "0.8+"

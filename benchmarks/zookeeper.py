@@ -14,10 +14,11 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import uvloop
 from aiozk import ZKClient
@@ -25,14 +26,9 @@ from kazoo.client import KazooClient
 
 from benchmarks.race import OURS, Measurement, compared, laps, quiet, rates, show
 from consumerd.base.clock import SystemClock
-from consumerd.base.ports import Check, SetData
+from consumerd.base.ports import Check, Operation, SetData
 from consumerd.demo.zookeeper import ZooKeeperServer
 from consumerd.net.zk import Session
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from consumerd.base.ports import Operation
 
 DATA = b"123456789"
 PER_MULTI = 100

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from enum import Enum
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import consumerd
 from consumerd.base.settings.properties import properties_of
 from consumerd.service.config.model import Config
 from consumerd.storage.broker.config import WITHOUT_EFFECT, BrokerConfig
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DOCUMENTS: Final = [

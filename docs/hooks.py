@@ -11,14 +11,13 @@ import importlib.util
 import posixpath
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mkdocs.structure.files import File, Files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.pages import Page
 

@@ -13,26 +13,22 @@ import html
 import inspect
 import re
 import types
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Union, get_args, get_origin
+from typing import Any, Final, Literal, Union, get_args, get_origin
 
 import click
 from pydantic import BaseModel, SecretStr
 
 import consumerd
 from consumerd.base.errors import ConsumerdError, ExitCode
-from consumerd.base.metrics.catalogue import BROKER_METRICS, MEMBER_METRICS, MIRROR_METRICS, PROCESS_METRICS
+from consumerd.base.metrics.catalogue import BROKER_METRICS, MEMBER_METRICS, MIRROR_METRICS, PROCESS_METRICS, Metric
 from consumerd.cli.main import COMMANDS, LazyGroup
 from consumerd.service.config.model import Config
 from consumerd.service.config.reloading import RELOADS
 from consumerd.service.config.toml_text import toml_value
 from consumerd.service.config.validation import model_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from consumerd.base.metrics.catalogue import Metric
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 LEVELS: Final = ("debug", "info", "warning", "error", "critical", "exception")

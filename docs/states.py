@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import html
 import math
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from consumerd.group.coordinated_tables import PHASES
 from consumerd.group.membership_tables import HOLD, PHASE
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
 
 IMAGES: Final = Path(__file__).parent / "images"
 #: Each drawing: its file, title and table.

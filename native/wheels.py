@@ -24,13 +24,11 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from native import lock
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 HERE = Path(__file__).resolve().parent
 #: The target of Rust for each platform tag. The standard library of Rust needs glibc 2.17.

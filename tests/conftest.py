@@ -7,9 +7,10 @@ import logging
 import os
 import shutil
 import signal
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import hypothesis
 import pytest
@@ -29,9 +30,6 @@ from consumerd.demo.zookeeper_launch import ZooKeeperTls, zookeeper_jars
 from tests.support import maven, sharing
 from tests.support.codecs import installed_native_codec
 from tests.support.spark_jvm import share_classes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
 
 if os.environ.get("CI", "").lower() != "true":  # there Hypothesis does so by itself
     # No deadline: the duration of an example depends more on the other load of the machine than on our code.

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.group_stage.members import Member
 from consumerd.demo.ledger import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-    from pathlib import Path
-
     from benchmarks.group_stage.feed import Sent
-    from benchmarks.group_stage.members import Member
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,18 +6,15 @@ import asyncio
 import contextlib
 import random
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from consumerd.base.clock import SystemClock
 from consumerd.demo.ledger import digest
 from consumerd.demo.ports import LOOPBACK
 from consumerd.net.connect import connect
 from consumerd.producer import Producer, ProducerData, ProducerSettings, StaticRouter
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 #: A round over all partitions is sent in so many requests, so that it is a stream and no pulse.
 SLICES = 10

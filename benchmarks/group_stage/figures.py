@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Callable
 
 from benchmarks.race import Measurement
-
-if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Callable
 
 
 class Figures:

@@ -8,15 +8,13 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from consumerd.demo.children import Child
 from consumerd.demo.errors import ChildError
 from consumerd.demo.processes import clean_environment, format_toml, parse_event
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 #: Seconds between looks at what the parent says, and at a daemon's log.
 LOOK_EVERY = 0.2

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Any, Self
+from types import TracebackType
+from typing import Any, Self
 
 from consumerd.demo.ports import LOOPBACK
 from consumerd.testing.fault_proxy import FrameSplitter
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 #: Codes of ZooKeeper's requests (org.apache.zookeeper.ZooDefs.OpCode), and xids that stand for a kind.
 KINDS = {

@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.group_stage.figures import Figures
 from consumerd.testing.memory_tree import Change
 from consumerd.wire.registry.paths import ids_path, offsets_path, owners_root
 from tests.simulation.requests import (
@@ -33,9 +35,6 @@ from tests.simulation.world import World
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
-
-    from benchmarks.group_stage.figures import Figures
 
 #: Requests that the modelled ZooKeeper takes in a second.
 RATE = 20_000.0

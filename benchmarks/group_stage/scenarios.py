@@ -9,6 +9,7 @@ import random
 import statistics
 import time
 from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ import psutil
 
 from benchmarks.group_stage.account import Account
 from benchmarks.group_stage.feed import Feed
+from benchmarks.group_stage.figures import Figures
 from benchmarks.group_stage.line import HEARTBEATS, Line
 from benchmarks.group_stage.members import TOPIC, Member, Ours
 from benchmarks.group_stage.stage import Stage, UnsettledError, until
@@ -26,9 +28,6 @@ from consumerd.wire.registry.paths import topic_broker_path
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import AsyncIterator, Awaitable, Sequence
-
-    from benchmarks.group_stage.figures import Figures
 
 #: A message that nobody was handed, so many seconds after the last hand-over of any, is lost.
 QUIET = 8.0

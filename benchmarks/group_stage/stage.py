@@ -12,7 +12,10 @@ import contextlib
 import random
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from benchmarks.group_stage.feed import Feed
 from benchmarks.group_stage.host import Host
@@ -24,11 +27,6 @@ from consumerd.demo.processes import BrokerProcess
 from consumerd.demo.zookeeper import ZooKeeperServer
 from consumerd.net.zk import NoNode, Session
 from consumerd.wire.registry.paths import id_path, offset_path, owners_path, topic_broker_path
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-    from types import TracebackType
 
 #: Seconds between looks, at least; reading all owner nodes takes no more than a twentieth of the time.
 LOOK_EVERY = 0.1

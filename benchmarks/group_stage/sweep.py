@@ -7,11 +7,10 @@ repeated, the load) is in the object of JSON only. A size at which the group doe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from benchmarks.race import Measurement
 
 #: Columns of a table: what figures call the event.

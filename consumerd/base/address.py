@@ -6,12 +6,9 @@ strings, whose port may be missing, have a grammar of their own (`consumerd.net.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from consumerd.base.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _PORT_DIGITS = 5
 _PORTS = 1 << 16

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from random import Random
 
-if TYPE_CHECKING:
-    from random import Random
-
-    from consumerd.base.ports import Clock
+from consumerd.base.ports import Clock
 
 
 class Backoff:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from consumerd.base.ports import Clock
 
 if hasattr(time, "CLOCK_BOOTTIME"):

@@ -15,17 +15,14 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import structlog
 
 from consumerd.base.errors import ConfigError, ConsumerdError, reason_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from consumerd.base.settings.setting import SecretStr, Section
+from consumerd.base.settings.setting import SecretStr, Section
 
 log = structlog.get_logger(__name__)
 _Made_co = TypeVar("_Made_co", covariant=True)

@@ -7,11 +7,9 @@ not a `ConsumerdError` is a defect of ours and exits with `ExitCode.INTERNAL`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
-from typing import TYPE_CHECKING, ClassVar
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from typing import ClassVar
 
 
 class ExitCode(IntEnum):

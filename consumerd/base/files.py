@@ -15,11 +15,9 @@ import contextlib
 import errno
 import fcntl
 import os
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple, Protocol
 
 StrPath = str | Path
 

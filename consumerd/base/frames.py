@@ -12,13 +12,11 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Iterator
 from itertools import starmap, tee
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Final, cast
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
+from types import FrameType
+from typing import Any, Final, cast
 
 #: Where consumerd is; and where Python is, with the names of its folders of installed packages.
 OURS: Final = f"{Path(__file__).parents[1]}/"

@@ -11,14 +11,12 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from consumerd.base.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 MINIMUM_VERSION: Final = 17
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, overload
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, TypeAlias, cast, overload
 
 #: The environment variable that chooses the pure codec, with any value but these.
 PURE = "CONSUMERD_PURE"

@@ -6,11 +6,9 @@ Ring 0: protocols and values only. The real ones are `consumerd.base.clock.Syste
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 
 class Clock(Protocol):

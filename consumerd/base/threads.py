@@ -7,14 +7,12 @@ closed or unlocked by others until it is done. So a cancellation is held back un
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 import structlog
 
 from consumerd.base.errors import reason_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 logger = structlog.get_logger(__name__)
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,8 +16,6 @@ from consumerd.cli.numbers import PositiveInt
 from consumerd.cli.tables import show_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from consumerd.storage.archives.contiguity import ArchivePartitionReport
     from consumerd.storage.archives.findings import ArchiveFinding
     from consumerd.storage.archives.pool import StopFlag

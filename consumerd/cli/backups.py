@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from consumerd.base.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
 
 Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
 

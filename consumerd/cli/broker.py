@@ -11,9 +11,10 @@ import resource
 import signal
 import socket
 import sys
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 import structlog
@@ -28,10 +29,6 @@ from consumerd.service.daemon.broker_monitor import monitored
 from consumerd.service.daemon.logs import configure_logs
 from consumerd.storage.broker.config import WITHOUT_EFFECT, BrokerConfig
 from consumerd.storage.broker.server import Broker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-    from typing import Any
 
 logger = structlog.get_logger(__name__)
 

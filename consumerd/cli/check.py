@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -13,8 +14,6 @@ from consumerd.cli.config_option import config_option
 from consumerd.cli.numbers import PositiveFloat
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from consumerd.service.config.problems import Problem, TomlDocument
 
 EXAMPLES = """\b

@@ -7,6 +7,7 @@ it is not known, or both are there, 0.7 is assumed, whose tools say what is wron
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from itertools import starmap
 from typing import TYPE_CHECKING, TypeVar
@@ -14,12 +15,10 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from consumerd.base.address import format_address
+from consumerd.base.ports import ZooKeeper
+from consumerd.cli.session import ClusterAddress
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-
-    from consumerd.base.ports import ZooKeeper
-    from consumerd.cli.session import ClusterAddress
     from consumerd.net.client.cluster import ClusterClient
     from consumerd.net.zk import Session
     from consumerd.operate.admin.v08.group_source import GroupSource, ZooKeeperGroups

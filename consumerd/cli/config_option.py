@@ -5,13 +5,11 @@ By itself, as `consumerd run` can be stopped by a signal before anything heavy i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: The function that a decorator of click takes and returns.
 Decorated = TypeVar("Decorated", bound="Callable[..., Any]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +11,10 @@ import click
 from consumerd.base.address import format_address
 from consumerd.cli.numbers import PositiveInt
 from consumerd.cli.offsets_input import parse_target, parse_time
-from consumerd.cli.session import cluster_options
+from consumerd.cli.session import ClusterAddress, cluster_options
 from consumerd.cli.setting_option import SettingOption
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from consumerd.cli.session import ClusterAddress
     from consumerd.handlers.builtin.console import Field
     from consumerd.operate.admin.changes import OffsetTarget
     from consumerd.service.config.model import Config

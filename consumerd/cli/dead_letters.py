@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,8 +19,6 @@ from consumerd.cli.session import json_option, server_list
 from consumerd.cli.tables import show_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from consumerd.handlers.dead_letter_files import LetterLine
     from consumerd.handlers.dead_letter_progress import Receiver
     from consumerd.handlers.dead_letter_replay import ReplayTarget

@@ -6,18 +6,17 @@ import asyncio
 import json
 import random
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from consumerd.base.errors import ConsumerdError, ExitCode
+from consumerd.demo.result import DemoResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from consumerd.demo.play import Demo
-    from consumerd.demo.result import DemoResult
 
 EXAMPLES = """\b
 Examples:

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from consumerd.base.ports import ZooKeeper
 from consumerd.cli.group_delete import command as delete
 from consumerd.cli.group_doctor import command as doctor
 from consumerd.cli.group_lag import command as lag
 from consumerd.cli.numbers import ExistingFile
-from consumerd.cli.session import cluster_options, group_option, json_option
+from consumerd.cli.session import ClusterAddress, cluster_options, group_option, json_option
 from consumerd.cli.tables import show_rows
 
 if TYPE_CHECKING:
-    from consumerd.base.ports import ZooKeeper
-    from consumerd.cli.session import ClusterAddress
     from consumerd.operate.admin.v08.group_source import GroupSource
     from consumerd.operate.admin.verification import GroupDifference
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from consumerd.base.ports import ZooKeeper
 from consumerd.cli.backups import backup_option, backup_path, write_backup
-from consumerd.cli.session import cluster_options, group_option, json_option
+from consumerd.cli.session import ClusterAddress, cluster_options, group_option, json_option
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from pathlib import Path
-
-    from consumerd.base.ports import ZooKeeper
-    from consumerd.cli.session import ClusterAddress
     from consumerd.operate.admin.snapshot import GroupSnapshot
     from consumerd.operate.admin.v08.group_source import GroupSource
 

@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from consumerd.cli.session import broker_timeout_option, cluster_options, connector, group_option, json_option
+from consumerd.base.ports import ZooKeeper
+from consumerd.cli.session import (
+    ClusterAddress,
+    broker_timeout_option,
+    cluster_options,
+    connector,
+    group_option,
+    json_option,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from consumerd.base.ports import ZooKeeper
-    from consumerd.cli.session import ClusterAddress
     from consumerd.operate.admin.doctor import DoctorReport
     from consumerd.operate.admin.findings import GroupFinding
     from consumerd.operate.admin.v08.group_source import GroupSource

@@ -6,19 +6,24 @@ import asyncio
 import json
 import shutil
 import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import ZooKeeper
 from consumerd.cli.numbers import PositiveFloat, PositiveInt
-from consumerd.cli.session import broker_timeout_option, cluster_options, connector, group_option, json_option
+from consumerd.cli.session import (
+    ClusterAddress,
+    broker_timeout_option,
+    cluster_options,
+    connector,
+    group_option,
+    json_option,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import ZooKeeper
-    from consumerd.cli.session import ClusterAddress
     from consumerd.operate.admin.lag import PartitionLag
     from consumerd.operate.admin.v08.group_source import GroupSource
 

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import click
 
 from consumerd.base.errors import ConfigError
+from consumerd.base.partition import TopicPartition
 from consumerd.cli.tables import show_rows
-from consumerd.group.assignment import partitions_of, topic_assignment
+from consumerd.group.assignment import TopicAssignment, partitions_of, topic_assignment
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.paths import check_name
 from consumerd.wire.registry.subscription import Subscription, parse_subscription
 from consumerd.wire.registry.values import MAX_PARTITIONS, format_owner, parse_broker_id
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.group.assignment import TopicAssignment
 
 SHAPE = '{"topics": {topic: {broker: partitions}}, "ids": {consumer id: text of its node}}'
 

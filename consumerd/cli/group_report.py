@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import click
 
+from consumerd.base.partition import TopicPartition
 from consumerd.cli.tables import counted, show_rows
 from consumerd.operate.admin.errors import CheckFailedError
+from consumerd.operate.admin.snapshot import GroupSnapshot
 from consumerd.operate.admin.v08.snapshot import V08GroupSnapshot
+from consumerd.operate.admin.verification import GroupDifference
 from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.values import format_owner
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.operate.admin.snapshot import GroupSnapshot
-    from consumerd.operate.admin.verification import GroupDifference
 
 
 class _Row(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import tomllib
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -16,8 +17,6 @@ from consumerd.cli.session import json_option
 from consumerd.cli.tables import counted, show_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from consumerd.handlers import KeyedMessage, Message
     from consumerd.service.config.model import Config
 

@@ -12,10 +12,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Set as AbstractSet
+from collections.abc import Set as AbstractSet
+from typing import Final
 
 #: Signals of the process's own faults, which cannot be waited for, and those that a terminal sends to background jobs.
 _NOT_PASSED: Final = frozenset(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from binascii import b2a_base64
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +16,6 @@ from consumerd.cli import log_export, log_verify
 from consumerd.cli.tables import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from consumerd.storage.log.dump import LogEntry
 
 #: Rows that share a table: rich must see a whole table before it prints, and a segment has millions of messages.

@@ -14,7 +14,8 @@ import signal
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import click
 
@@ -22,9 +23,6 @@ from consumerd import __version__
 from consumerd.base import native
 from consumerd.base.errors import ConsumerdError, ExitCode, did_you_mean
 from consumerd.base.frames import current_frames
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 #: command -> (module, what the list of commands says about it)
 COMMANDS: dict[str, tuple[str, str]] = {

@@ -6,12 +6,9 @@ Strategy: a group whose commands live in modules of their own, named here and im
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import click
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 #: command -> (module, what the list of commands says about it); each module has a `command`.
 COMMANDS: dict[str, tuple[str, str]] = {

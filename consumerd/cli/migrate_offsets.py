@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,12 +15,9 @@ from consumerd.cli.backups import backup_option, backup_path, write_backup
 from consumerd.cli.migrate_sides import open_side, side_address
 from consumerd.cli.mirror_v08 import rename_option, renaming
 from consumerd.cli.numbers import ZooKeeperAddress
-from consumerd.cli.session import Decorated, broker_timeout_option, json_option, named, timeout_option
+from consumerd.cli.session import ClusterAddress, Decorated, broker_timeout_option, json_option, named, timeout_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from consumerd.cli.session import ClusterAddress
     from consumerd.operate.migrate.offsets_move import MoveRequest
     from consumerd.operate.migrate.offsets_plan import MovePlan
 

@@ -6,13 +6,12 @@ and later are found by their nodes there. Everything that is opened is closed wi
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-    from pathlib import Path
-
     from consumerd.cli.session import ClusterAddress
     from consumerd.operate.migrate.offsets_move import OffsetsSide
 

@@ -23,12 +23,12 @@ from consumerd.cli.session import (
     with_session,
 )
 from consumerd.cli.tables import counted, show_rows
+from consumerd.operate.migrate.findings import ComparisonReport, MessageCounts, PartitionReport
+from consumerd.operate.migrate.message_source import MessageSource
 
 if TYPE_CHECKING:
     from consumerd.net.client.cluster import ClusterClient
     from consumerd.net.zk import Session
-    from consumerd.operate.migrate.findings import ComparisonReport, MessageCounts, PartitionReport
-    from consumerd.operate.migrate.message_source import MessageSource
 
 EXAMPLES = """\b
 Examples:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
+from consumerd.base.settings.servers import KafkaSection
 from consumerd.cli.numbers import PositiveInt
 from consumerd.cli.session import server_list
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from consumerd.base.settings.servers import KafkaSection
 
 _Decorated = TypeVar("_Decorated", bound="Callable[..., Any]")
 #: Start and end of a column.

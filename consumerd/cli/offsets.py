@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import ZooKeeper
 from consumerd.cli.numbers import ExistingFile
-from consumerd.cli.offsets_change import change_command
+from consumerd.cli.offsets_change import How, change_command
 from consumerd.cli.offsets_input import (
     parse_assignment,
     parse_duration,
@@ -20,14 +22,10 @@ from consumerd.cli.offsets_input import (
     rename,
     select,
 )
-from consumerd.cli.session import cluster_options, group_option, json_option
+from consumerd.cli.session import ClusterAddress, cluster_options, group_option, json_option
 
 if TYPE_CHECKING:
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import ZooKeeper
-    from consumerd.cli.offsets_change import How
     from consumerd.cli.offsets_show import OffsetRow
-    from consumerd.cli.session import ClusterAddress
     from consumerd.operate.admin.offset_file import GroupOffsets
     from consumerd.operate.admin.v08.group_source import GroupSource
 

@@ -9,20 +9,18 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from consumerd.base.ports import ZooKeeper
 from consumerd.cli.backups import backup_option, backup_path, write_backup
-from consumerd.cli.session import broker_timeout_option, connector, json_option
+from consumerd.cli.session import ClusterAddress, broker_timeout_option, connector, json_option
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from consumerd.base.ports import ZooKeeper
-    from consumerd.cli.session import ClusterAddress
     from consumerd.operate.admin.changes import OffsetChange, OffsetTarget
     from consumerd.operate.admin.offset_file import GroupOffsets
     from consumerd.operate.admin.offset_plans import OffsetPlan

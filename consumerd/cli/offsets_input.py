@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from consumerd.base.partition import TopicPartition
+
 if TYPE_CHECKING:
-    from consumerd.base.partition import TopicPartition
     from consumerd.operate.admin.changes import OffsetTarget
     from consumerd.operate.admin.offset_file import GroupOffsets
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from consumerd.base.partition import TopicPartition
 from consumerd.cli.tables import show_rows
+from consumerd.operate.admin.offset_file import GroupOffsets
 from consumerd.wire.registry.paths import offset_path, offsets_root
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-
-    from consumerd.base.partition import TopicPartition
     from consumerd.net.cluster import GroupView
-    from consumerd.operate.admin.offset_file import GroupOffsets
 
 
 class OffsetRow(NamedTuple):

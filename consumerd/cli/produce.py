@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from consumerd.cli.numbers import PositiveFloat, PositiveInt
-from consumerd.cli.session import cluster_options
+from consumerd.cli.session import ClusterAddress, cluster_options
 from consumerd.cli.setting_option import SettingOption
 
 if TYPE_CHECKING:
     from consumerd.cli.produce_lines import ProduceOptions
-    from consumerd.cli.session import ClusterAddress
     from consumerd.net.zk import Session
 
 EXAMPLES = """\b

@@ -6,17 +6,18 @@ import random
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import click
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError
 from consumerd.cli.clusters import BROKER_TIMEOUT, make_client
-from consumerd.cli.session import bootstrap_servers
-from consumerd.net.client.cluster import topic_partitions
+from consumerd.cli.session import ClusterAddress, bootstrap_servers
+from consumerd.net.client.cluster import ClusterClient, topic_partitions
 from consumerd.net.client.metadata import metadata_body
 from consumerd.net.connect import connect
+from consumerd.net.zk import Session
 from consumerd.producer import (
     AsyncProducer,
     NoPartitionError,
@@ -24,6 +25,7 @@ from consumerd.producer import (
     ProducerData,
     ProducerSettings,
     QueueSettings,
+    Router,
     StaticRouter,
     V08ProducerSettings,
     ZooKeeperRouter,
@@ -34,12 +36,6 @@ from consumerd.producer.v08.producer import V08Producer
 from consumerd.wire.v07 import Codec, validate_topic
 from consumerd.wire.v08.apis import METADATA
 from consumerd.wire.v08.records import RecordCodec
-
-if TYPE_CHECKING:
-    from consumerd.cli.session import ClusterAddress
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.net.zk import Session
-    from consumerd.producer import Router
 
 _STDIN = 0
 _ACKS: dict[str | None, Literal[0, 1]] = {"0": 0, "1": 1}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,6 @@ from consumerd.base.errors import ConfigError
 from consumerd.cli.numbers import PositiveFloat, ZooKeeperAddress
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-
     from consumerd.base.settings.servers import ZooKeeperSection
     from consumerd.net.connect import Connection, Connector
     from consumerd.net.zk import Session

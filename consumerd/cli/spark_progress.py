@@ -7,6 +7,7 @@ it is a streaming query, batches: how many rows came so far, and how fast the la
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator
 from typing import IO, TYPE_CHECKING, Final, Protocol
 
 import click
@@ -14,8 +15,6 @@ import click
 from consumerd.base.clock import SystemClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from rich.console import Console
     from rich.status import Status
 

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Self
 
@@ -28,8 +29,6 @@ from consumerd.base.errors import ConfigError, ConsumerdError, ExitCode
 from consumerd.cli.spark_progress import Display, display
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
     from pyspark.sql import SparkSession
 
 _LOOK_EVERY: Final = 0.5

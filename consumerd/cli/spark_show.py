@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
 from consumerd.cli.tables import show_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 
 def show_json(result: Mapping[str, Any]) -> None:

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from consumerd.base.errors import ConfigError, ExitCode
 from consumerd.cli.config_option import config_option
-from consumerd.cli.spark_session import StoppedBySignal, require_spark, session_options, working
+from consumerd.cli.spark_session import StoppedBySignal, Work, require_spark, session_options, working
 from consumerd.cli.spark_show import show_json, show_result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from consumerd.cli.spark_session import Work
     from consumerd.spark.spec import PipelineSpec
 
 

@@ -11,12 +11,10 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 import click
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 #: Spaces between columns, and the cells to which a text is cut at most.
 _GAP: Final = "  "

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from consumerd.cli.session import broker_timeout_option, cluster_options, connector, json_option
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import ZooKeeper
+from consumerd.cli.session import ClusterAddress, broker_timeout_option, cluster_options, connector, json_option
 from consumerd.cli.tables import counted, show_rows
 from consumerd.cli.topics_change import create, delete
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import ZooKeeper
-    from consumerd.cli.session import ClusterAddress
     from consumerd.net.connect import Connector
     from consumerd.operate.admin.logs import LogRange, LookupFailure
     from consumerd.operate.admin.v08.group_source import GroupSource

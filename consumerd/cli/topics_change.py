@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from consumerd.base.ports import ZooKeeper
 from consumerd.cli.numbers import PositiveInt
-from consumerd.cli.session import cluster_options, json_option
+from consumerd.cli.session import ClusterAddress, cluster_options, json_option
 
 if TYPE_CHECKING:
-    from consumerd.base.ports import ZooKeeper
-    from consumerd.cli.session import ClusterAddress
     from consumerd.net.client.cluster import ClusterClient
     from consumerd.operate.admin.v08.group_source import GroupSource, ZooKeeperGroups
     from consumerd.operate.admin.v08.topic_plan import TopicPlan

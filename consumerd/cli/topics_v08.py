@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -10,13 +11,10 @@ import click
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.cli.tables import counted, show_rows
-from consumerd.operate.admin.logs import LogRange
+from consumerd.operate.admin.logs import LogRange, LookupFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from consumerd.net.cluster import PartitionView, V08Topics
-    from consumerd.operate.admin.logs import LookupFailure
     from consumerd.operate.admin.v08.group_source import GroupSource
 
 

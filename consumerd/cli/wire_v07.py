@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from consumerd.cli.wire_forms import Decoded, number_of
+from consumerd.cli.wire_forms import Decoded, Decoder, Form, number_of
 from consumerd.wire.errors import FrameError
 from consumerd.wire.v07 import (
     FetchResponse,
@@ -25,9 +25,6 @@ from consumerd.wire.v07 import (
     decode_offsets_response,
     decode_request,
 )
-
-if TYPE_CHECKING:
-    from consumerd.cli.wire_forms import Decoder, Form
 
 _SIZE = struct.Struct(">i")
 _TYPE = struct.Struct(">h")

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
-from consumerd.cli.wire_forms import Decoded, number_of
+from consumerd.cli.wire_forms import Decoded, Decoder, Form, number_of
 from consumerd.wire import v08
 from consumerd.wire.errors import FrameError
-
-if TYPE_CHECKING:
-    from consumerd.cli.wire_forms import Decoder, Form
 
 _SIZE = 4
 

@@ -12,17 +12,16 @@ from __future__ import annotations
 import heapq
 import json
 from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.errors import AuditError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
     from consumerd.demo.ledger import Ledger, PartitionLedger
 
 #: The number of findings that are described in words.

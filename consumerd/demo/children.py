@@ -17,15 +17,13 @@ import contextlib
 import os
 import signal
 import subprocess
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final, Self
+from types import TracebackType
+from typing import IO, Final, Self
 
 from consumerd.base.errors import reason_of
 from consumerd.demo.errors import ChildError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from types import TracebackType
 
 #: Reads the pid, then waits: a second line means that the child has ended, end of file that we have.
 _GUARD: Final = 'read -r pid || exit 0; read -r word || kill -s KILL -- "-$pid" 2>/dev/null'

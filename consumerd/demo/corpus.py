@@ -10,14 +10,12 @@ from __future__ import annotations
 import os
 import stat
 import sysconfig
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from consumerd.demo.errors import DemoInputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DEFAULT_LINES: Final = 150_000
 DEFAULT_BYTES: Final = 12_000_000

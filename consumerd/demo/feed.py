@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import Clock
+from consumerd.demo.corpus import Corpus, Measure
 from consumerd.demo.errors import DemoInputError
+from consumerd.demo.ledger import Ledger
 from consumerd.demo.ports import LOOPBACK
 from consumerd.net.connect import connect
 from consumerd.net.connection import ConnectionSettings
@@ -24,11 +28,6 @@ from consumerd.wire.v07 import Codec
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterator, Mapping
-
-    from consumerd.base.ports import Clock
-    from consumerd.demo.corpus import Corpus, Measure
-    from consumerd.demo.ledger import Ledger
 
 CODECS: Final = (Codec.NONE, Codec.GZIP, Codec.SNAPPY)
 #: Longer lines would exceed the size that the daemon unpacks from one compressed message.

@@ -10,17 +10,13 @@ from __future__ import annotations
 import hashlib
 from array import array
 from bisect import bisect_left
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
+from consumerd.base.partition import TopicPartition
 from consumerd.demo.errors import AuditError
 from consumerd.storage.log.dump import find_segments, read_segment
 from consumerd.wire.v07 import DEFAULT_LIMITS, DecodeLimits
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from consumerd.base.partition import TopicPartition
 
 
 def digest(payload: bytes) -> int:

@@ -11,18 +11,16 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from consumerd.demo.children import Child
 from consumerd.demo.errors import ChildError, DemoInputError
 from consumerd.demo.processes import clean_environment, consumerd_command, format_toml
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 #: The default path of the report.
 REPORT: Final = Path("consumerd-demo-report.html")

@@ -15,17 +15,20 @@ import math
 import secrets
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import Clock
 from consumerd.base.settings.monitoring import HealthSection
 from consumerd.demo.audit import audit, merge_records
-from consumerd.demo.corpus import Corpus, measure, named_corpus, standard_library
+from consumerd.demo.corpus import Corpus, Measure, measure, named_corpus, standard_library
 from consumerd.demo.errors import ChildError, DemoInputError
 from consumerd.demo.feed import Feed, message_limit
 from consumerd.demo.ledger import Ledger, PartitionLedger
-from consumerd.demo.pipeline import Pipeline, missing_package
+from consumerd.demo.pipeline import Pipeline, PipelineResult, missing_package
 from consumerd.demo.processes import BrokerProcess, DaemonProcess
 from consumerd.demo.result import DemoOptions, DemoResult
 from consumerd.demo.view import MemberStanding, Standing, View
@@ -37,12 +40,6 @@ from consumerd.wire.v07 import DecodeLimits
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterator
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import Clock
-    from consumerd.demo.corpus import Measure
-    from consumerd.demo.pipeline import PipelineResult
 
 GROUP: Final = "demo"
 TOPIC: Final = "lines"

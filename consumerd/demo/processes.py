@@ -11,8 +11,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
 
 from consumerd.base.native import PURE
 from consumerd.demo.audit import Awakening
@@ -21,10 +22,6 @@ from consumerd.demo.errors import ChildError
 from consumerd.demo.ports import LOOPBACK, free_port
 from consumerd.demo.server import StartedChild
 from consumerd.service.config.toml_text import toml_key, toml_value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 _ATTEMPTS: Final = 4
 

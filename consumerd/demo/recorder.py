@@ -11,16 +11,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import Clock
 from consumerd.demo.ledger import digest
-from consumerd.handlers import Handler
+from consumerd.handlers import Batch, Handler, HandlerContext
 from consumerd.handlers.builtin.files import FilesHandler
-
-if TYPE_CHECKING:
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import Clock
-    from consumerd.handlers import Batch, HandlerContext
 
 
 class RecordHandler(Handler):

@@ -6,12 +6,10 @@ Strategy: a subclass defines how a server starts (`zookeeper`, `processes`); the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Self
+from types import TracebackType
+from typing import ClassVar, Self
 
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from consumerd.demo.children import Child
+from consumerd.demo.children import Child
 
 
 class StartedChild(ABC):

@@ -6,18 +6,16 @@ what happens and, some times a second, how things stand; a view never asks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from types import TracebackType
+from typing import Final, Protocol, Self
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import TracebackType
 
 _EVENTS_SHOWN: Final = 14
 

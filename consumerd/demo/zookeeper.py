@@ -8,7 +8,9 @@ its mode and `conf` with *our* data directory, so a stranger's server on the sam
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, ClassVar, Final
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, Final
 
 import structlog
 
@@ -18,10 +20,6 @@ from consumerd.demo.errors import ZooKeeperStartError
 from consumerd.demo.ports import LOOPBACK, free_port
 from consumerd.demo.server import StartedChild
 from consumerd.demo.zookeeper_launch import ZooKeeperTls, write_zookeeper_config, zookeeper_command
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 _BIND_FAILURES: Final = ("BindException", "Address already in use")
 _ATTEMPTS: Final = 4

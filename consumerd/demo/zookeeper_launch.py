@@ -7,18 +7,14 @@ time and is only added on request; netty only for TLS.
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from consumerd.base.java import MissingRuntimeError
+from consumerd.base.java import JavaRuntime, MissingRuntimeError
 from consumerd.demo.ports import LOOPBACK
 from consumerd.service.config.properties import format_properties
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from consumerd.base.java import JavaRuntime
 
 _NEEDED: Final = ("zookeeper", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java")
 _LOGGING: Final = ("log4j-api", "log4j-core", "log4j-slf4j2-impl")

@@ -8,13 +8,12 @@ not exchange messages about it: they agree because equal snapshots give equal re
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.base.partition import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
     from consumerd.wire.registry.subscription import Subscription
 
 #: A stream of a member: (consumer id, stream number).

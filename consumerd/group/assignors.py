@@ -10,17 +10,13 @@ does, but partitions are sorted as numbers; "roundrobin" assigns the partitions 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 from itertools import cycle
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from consumerd.base.partition import TopicPartition
-from consumerd.group.assignment import divide, java_order, sorted_streams
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    from consumerd.group.assignment import Assignment, Stream
+from consumerd.group.assignment import Assignment, Stream, divide, java_order, sorted_streams
 
 #: Partitions of each topic for each member.
 Shares: TypeAlias = "dict[str, dict[str, list[int]]]"

@@ -12,7 +12,8 @@ Source: spec 002, group membership API; KIP-62, KIP-345 and KIP-394 for later br
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Final, NamedTuple
 
 from consumerd.base.partition import TopicPartition
 from consumerd.group import coordinated_events as e
@@ -21,7 +22,7 @@ from consumerd.group.coordinated_tables import ASSIGNORS, PHASES, Cause, Coordin
 from consumerd.group.membership_tables import follow
 from consumerd.wire.errors import FrameError, WireError
 from consumerd.wire.registry.errors import RegistryError
-from consumerd.wire.registry.subscription import StaticSubscription
+from consumerd.wire.registry.subscription import StaticSubscription, Subscription
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.subscription import (
     NO_GENERATION,
@@ -30,11 +31,6 @@ from consumerd.wire.v08.subscription import (
     decode_assignment,
     decode_metadata,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from consumerd.wire.registry.subscription import Subscription
 
 #: Codes after which this process is no longer a member.
 _OUT: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})

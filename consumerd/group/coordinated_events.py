@@ -10,15 +10,12 @@ Ring 0. Times are seconds on one monotonic clock. Source: spec 002, group member
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from consumerd.base.partition import TopicPartition
 from consumerd.group import events
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from consumerd.base.partition import TopicPartition
 
 # Those of a group that ZooKeeper coordinates.
 Failed = events.Failed

@@ -21,13 +21,13 @@ rebalancing algorithm"; golden notes, 4 and 5.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from consumerd.base.partition import TopicPartition
 
-    from consumerd.base.partition import TopicPartition
+if TYPE_CHECKING:
     from consumerd.group.rules import Topics
     from consumerd.wire.registry.subscription import Subscription
 

@@ -20,8 +20,11 @@ members (notes on mixed groups).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Container, Generator, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any, ClassVar
 
+from consumerd.base.partition import TopicPartition
 from consumerd.group import events as e
 from consumerd.group.membership_holdings import Holding, Holdings
 from consumerd.group.membership_snapshots import Jitter, SnapshotRequest, SnapshotSchedule
@@ -37,19 +40,10 @@ from consumerd.group.membership_tables import (
     PhaseCause,
     follow,
 )
-from consumerd.group.rules import V07Rules
+from consumerd.group.rules import GroupRules, V07Rules
 from consumerd.group.target_assignment import TargetAssignment, TargetAssignmentBuilder
 from consumerd.wire.registry.errors import DialectError
-from consumerd.wire.registry.subscription import StaticSubscription
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Generator, Iterable, Mapping
-    from collections.abc import Set as AbstractSet
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.group.rules import GroupRules
-    from consumerd.wire.registry.subscription import Subscription
-
+from consumerd.wire.registry.subscription import StaticSubscription, Subscription
 
 #: Longest interval between nudges that have no effect, in reconciliations.
 _LONGEST_PAUSE = 20

@@ -6,16 +6,12 @@ it, so that the questions the machine asks after every event need no walk over t
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from consumerd.base.partition import TopicPartition
+from consumerd.group.membership_snapshots import SnapshotRequest
 from consumerd.group.membership_tables import HOLD, Hold, HoldCause, follow
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.group.membership_snapshots import SnapshotRequest
 
 
 @dataclass(slots=True, eq=False)

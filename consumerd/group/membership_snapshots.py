@@ -9,12 +9,10 @@ and blocked claims are repeated less and less often.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from zlib import crc32
 
-if TYPE_CHECKING:
-    from consumerd.base.partition import TopicPartition
-    from consumerd.group.membership_tables import MembershipSettings
+from consumerd.base.partition import TopicPartition
+from consumerd.group.membership_tables import MembershipSettings
 
 #: A snapshot that fails is repeated after up to this many retry intervals (5 s by default).
 _LONGEST_FAILURE_PAUSE = 25

@@ -7,12 +7,13 @@ how partitions are assigned; nothing in them waits, does I/O or keeps state. A t
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 from consumerd.base.partition import NO_BROKER, TopicPartition
-from consumerd.group.assignment import assign_topic
-from consumerd.group.assignors import Spelling, agrees_on_streams, range_owners, roundrobin_owners
+from consumerd.group.assignment import Assignment, assign_topic
+from consumerd.group.assignors import Spelling, Wanted, agrees_on_streams, range_owners, roundrobin_owners
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.nudge import NUDGE_VALUE, NUDGE_VALUE_V08
 from consumerd.wire.registry.subscription import (
@@ -23,12 +24,6 @@ from consumerd.wire.registry.subscription import (
 )
 from consumerd.wire.registry.v08.subscription import format_subscription_v08, parse_subscription_v08
 from consumerd.wire.registry.v08.topic import INTERNAL_TOPICS
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    from consumerd.group.assignment import Assignment
-    from consumerd.group.assignors import Wanted
 
 #: Topic -> broker (NO_BROKER since 0.8) -> the numbers of its partitions there.
 Topics: TypeAlias = "Mapping[str, Mapping[int, Collection[int]]]"

@@ -12,24 +12,21 @@ group has are left out, the largest first: every stream is an entry in the memor
 
 from __future__ import annotations
 
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from consumerd.base.partition import TopicPartition
+from consumerd.group.assignment import Assignment
+from consumerd.group.assignors import Wanted
+from consumerd.group.events import MembershipSnapshot
+from consumerd.group.rules import GroupRules, Topics
 from consumerd.wire.registry.errors import DialectError, RegistryError
-from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
+from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription, Subscription
 
-if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+#: A computation in steps.
+Steps = Generator[None, None, None]
 
-    from consumerd.base.partition import TopicPartition
-    from consumerd.group.assignment import Assignment
-    from consumerd.group.assignors import Wanted
-    from consumerd.group.events import MembershipSnapshot
-    from consumerd.group.rules import GroupRules, Topics
-    from consumerd.wire.registry.subscription import Subscription
-
-    #: A computation in steps.
-    Steps = Generator[None, None, None]
 
 #: Warnings that are not repeated; the number only bounds memory.
 _REMEMBERED = 1000

@@ -6,21 +6,15 @@ import asyncio
 import functools
 import inspect
 import time
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Protocol, Self, overload, runtime_checkable
+from typing import Any, Protocol, Self, overload, runtime_checkable
 
 from consumerd.base.errors import HandlerFailedError
-from consumerd.base.partition import LogId
-from consumerd.handlers.messages import Batch
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.handlers.context import HandlerContext
-    from consumerd.handlers.messages import Message
-
+from consumerd.base.partition import LogId, TopicPartition
+from consumerd.handlers.context import HandlerContext
+from consumerd.handlers.messages import Batch, Message
 
 #: Seconds after which others have their turn, and the most messages between two looks at the clock.
 _TURN = 0.02

@@ -16,23 +16,17 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from consumerd.base.partition import NO_BROKER
-from consumerd.handlers.contents import known_timestamp
+from consumerd.base.partition import NO_BROKER, TopicPartition
+from consumerd.handlers.contents import Content, Source, known_timestamp
 from consumerd.storage.archives.extras import extra
 from consumerd.storage.archives.parquet import identity_fields, same_text
 from consumerd.wire.batch import DecodedBatch
-from consumerd.wire.column_buffers import BinaryBuffers, HeaderBuffers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.handlers.contents import Content, Source
-    from consumerd.wire.column_buffers import ColumnBuffers
+from consumerd.wire.column_buffers import BinaryBuffers, ColumnBuffers, HeaderBuffers
 
 #: The most bytes in a column whose offsets have 32 bits, and in one whose offsets have 64.
 MOST_BYTES: Final = {False: (1 << 31) - 1, True: (1 << 63) - 1}

@@ -9,18 +9,14 @@ position within it that could be stored or committed.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
-from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
 from consumerd.base.settings.processing import HandlerSection
-from consumerd.handlers.contents import sources_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from consumerd.handlers.contents import Content, Source
-    from consumerd.handlers.messages import Batch
+from consumerd.handlers.contents import Content, Source, sources_of
+from consumerd.handlers.messages import Batch
 
 _Made = TypeVar("_Made")
 #: Payloads whose sizes are looked at at once.

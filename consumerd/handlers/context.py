@@ -7,19 +7,16 @@ there, with a port that owns nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import structlog
 
 from consumerd.base.metrics.own import HandlerMetrics
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import Clock
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import Clock
 
 
 class MemberPort(Protocol):

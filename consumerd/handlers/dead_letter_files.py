@@ -22,21 +22,17 @@ import re
 import stat
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
 from consumerd.base.errors import ConfigError, HandlerFailedError, NotFoundError
-from consumerd.base.files import SystemFiles
+from consumerd.base.files import SystemCalls, SystemFiles
+from consumerd.base.ports import Clock
 from consumerd.base.settings.processing import HandlerSection
 from consumerd.handlers.dead_letters import DeadLetters, Letter, StoredLetter, decode_letter, encode_letter
 from consumerd.handlers.disk_full import DiskFullError, is_disk_full
 from consumerd.handlers.threads import in_thread
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from consumerd.base.files import SystemCalls
-    from consumerd.base.ports import Clock
 
 #: Seconds to wait for other members' writes.
 _LOCK_SECONDS: Final = 5.0

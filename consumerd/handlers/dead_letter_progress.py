@@ -18,20 +18,16 @@ import hashlib
 import json
 import os
 import secrets
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from pathlib import Path
+from typing import Any, ClassVar, Final
 
 from consumerd.base.errors import ConfigError, ConsumerdError, ExitCode
 from consumerd.base.files import SystemFiles
-from consumerd.handlers.dead_letter_files import file_digest, opened_letters, read_lines
+from consumerd.handlers.dead_letter_files import LetterLine, file_digest, opened_letters, read_lines
+from consumerd.handlers.dead_letters import StoredLetter
 from consumerd.handlers.disk_full import DiskFullError, is_disk_full
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from consumerd.handlers.dead_letter_files import LetterLine
-    from consumerd.handlers.dead_letters import StoredLetter
 
 #: Rounds of PBKDF2: a tenth of a second, so that a stolen file does not give away a short password.
 _ROUNDS: Final = 100_000

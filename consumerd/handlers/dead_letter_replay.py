@@ -8,28 +8,23 @@ delivered: where it cannot be, each call would deliver the same letters again.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
 
 from consumerd.base.errors import HandlerLoadError
-from consumerd.handlers.api import keeps_positions
+from consumerd.handlers.api import Handler, keeps_positions
 from consumerd.handlers.chunks import in_chunks
 from consumerd.handlers.contents import known_timestamp
-from consumerd.handlers.dead_letter_files import file_digest, opened_letters, read_lines
+from consumerd.handlers.dead_letter_files import LetterLine, file_digest, opened_letters, read_lines
+from consumerd.handlers.dead_letter_progress import ReplayProgress, Selection
+from consumerd.handlers.dead_letter_topic import LetterProducer
+from consumerd.handlers.dead_letters import StoredLetter
 from consumerd.handlers.loading import plain_handler
 from consumerd.handlers.messages import Batch
 from consumerd.handlers.sparse_content import SparseContent
 from consumerd.producer import ProducerData
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
-    from consumerd.handlers.api import Handler
-    from consumerd.handlers.dead_letter_files import LetterLine
-    from consumerd.handlers.dead_letter_progress import ReplayProgress, Selection
-    from consumerd.handlers.dead_letter_topic import LetterProducer
-    from consumerd.handlers.dead_letters import StoredLetter
 
 #: Letters, and bytes of their lines, that are delivered at once.
 _GROUP: Final = 500

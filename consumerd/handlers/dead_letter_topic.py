@@ -12,23 +12,19 @@ large is sent again with a shorter description, and goes to a file beside the to
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Any, Final, Protocol
 
 import structlog
 
 from consumerd.base.errors import ConsumerdError, HandlerFailedError, reason_of
 from consumerd.base.partition import NO_BROKER
+from consumerd.base.ports import Clock
 from consumerd.handlers.contents import known_timestamp
 from consumerd.handlers.dead_letters import DeadLetters, Letter, encode_letter
 from consumerd.producer import ProducerData
 from consumerd.producer.v08.delivery import is_too_large
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractAsyncContextManager
-
-    from consumerd.base.ports import Clock
 
 log = structlog.get_logger(__name__)
 

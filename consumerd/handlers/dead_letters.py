@@ -12,15 +12,13 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from consumerd.base.partition import NO_BROKER, UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.handlers.messages import Identity, KeyedMessage, Message
 from consumerd.handlers.tracebacks import MAX_TRACEBACK
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 #: Characters of an error's text that are kept, and of one in a letter that is too large for its place.
 MAX_ERROR: Final = 4000

@@ -11,18 +11,15 @@ partitions wait.
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final, Literal, TypeVar
 
 import structlog
 
 from consumerd.base.errors import HandlerFailedError
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Awaitable, Callable
-
-    from consumerd.base.ports import Clock
-    from consumerd.handlers.counts import HandlerCounts
+from consumerd.base.ports import Clock
+from consumerd.handlers.counts import HandlerCounts
 
 log = structlog.get_logger(__name__)
 

@@ -7,20 +7,17 @@ they are confirmed; the caller marks the messages as handled afterwards, so noth
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import structlog
 
 from consumerd.base.errors import HandlerFailedError
 from consumerd.handlers.chunks import in_chunks
-from consumerd.handlers.dead_letters import Letter
+from consumerd.handlers.counts import HandlerCounts
+from consumerd.handlers.dead_letters import DeadLetters, Letter
+from consumerd.handlers.disk_full import DiskSpace
+from consumerd.handlers.messages import Batch, Message
 from consumerd.handlers.tracebacks import brief, short_traceback
-
-if TYPE_CHECKING:
-    from consumerd.handlers.counts import HandlerCounts
-    from consumerd.handlers.dead_letters import DeadLetters
-    from consumerd.handlers.disk_full import DiskSpace
-    from consumerd.handlers.messages import Batch, Message
 
 log = structlog.get_logger(__name__)
 

@@ -8,34 +8,29 @@ tried.
 
 from __future__ import annotations
 
+import random
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from consumerd.base.errors import HandlerLoadError
 from consumerd.base.metrics.own import HandlerMetrics
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import Clock
 from consumerd.handlers.api import Handler, keeps_positions
+from consumerd.handlers.context import HandlerContext
 from consumerd.handlers.counts import HandlerCounts
+from consumerd.handlers.dead_letters import DeadLetters
+from consumerd.handlers.decoding.api import Decoder
 from consumerd.handlers.decoding.stage import Decoding
 from consumerd.handlers.disk_full import DiskSpace
 from consumerd.handlers.giving_up import GivingUp
 from consumerd.handlers.key_lanes import KeyLanes
 from consumerd.handlers.loading import plain_handler
-from consumerd.handlers.middleware import WithMiddleware
-from consumerd.handlers.retry import retrying
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Mapping, Sequence
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import Clock
-    from consumerd.handlers.context import HandlerContext
-    from consumerd.handlers.dead_letters import DeadLetters
-    from consumerd.handlers.decoding.api import Decoder
-    from consumerd.handlers.messages import Batch
-    from consumerd.handlers.middleware import NamedMiddleware
-    from consumerd.handlers.retry import RetryPolicy
+from consumerd.handlers.messages import Batch
+from consumerd.handlers.middleware import NamedMiddleware, WithMiddleware
+from consumerd.handlers.retry import RetryPolicy, retrying
 
 
 @dataclass(frozen=True, slots=True)

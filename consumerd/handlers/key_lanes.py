@@ -10,24 +10,20 @@ more than its share, and no key overtakes itself from one batch to the next.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from consumerd.base.errors import HandlerFailedError, HandlerLoadError
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers.api import Handler, keeps_positions
 from consumerd.handlers.chunks import in_chunks
+from consumerd.handlers.context import HandlerContext
 from consumerd.handlers.counts import HandlerCounts
 from consumerd.handlers.giving_up import GivingUp
 from consumerd.handlers.loading import plain_handler
-from consumerd.handlers.messages import Batch
+from consumerd.handlers.messages import Batch, Message
 from consumerd.handlers.sparse_content import SparseContent
 from consumerd.wire.crc import crc32
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.handlers.context import HandlerContext
-    from consumerd.handlers.messages import Message
 
 #: Messages, and bytes of their payloads, that are divided at once: one compressed message may hold millions.
 _PIECE: Final = 10_000

@@ -7,20 +7,17 @@ for batches, a handler, or anything that makes a handler when called with the op
 from __future__ import annotations
 
 import inspect
+from collections.abc import Awaitable, Callable, Mapping
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from consumerd.base.errors import HandlerLoadError
+from consumerd.base.partition import TopicPartition
 from consumerd.base.plugins import HANDLER, call, find, listing
 from consumerd.handlers.api import Handler
+from consumerd.handlers.context import HandlerContext
+from consumerd.handlers.messages import Batch
 from consumerd.handlers.secret_options import with_secret_files
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.handlers.context import HandlerContext
-    from consumerd.handlers.messages import Batch
 
 
 class _HasHandle(Protocol):

@@ -12,22 +12,15 @@ A message's identity is (topic, broker, partition, offset of its outermost messa
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from operator import length_hint
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast, overload
+from typing import Any, Final, NamedTuple, TypeVar, cast, overload
 
-from consumerd.base.partition import UNKNOWN_LOG
-from consumerd.handlers.contents import sources_of
+from consumerd.base.native import NativePayloads
+from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
+from consumerd.handlers.contents import Content, Source, sources_of
 from consumerd.wire.batch import PIECE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from consumerd.base.native import NativePayloads
-    from consumerd.base.partition import LogId, TopicPartition
-    from consumerd.handlers.contents import Content, Source
-
 
 _Made = TypeVar("_Made")
 #: Messages that the native codec makes at once.

@@ -11,22 +11,19 @@ an `error` hook raises is logged.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 
 from consumerd.base.errors import HandlerLoadError
+from consumerd.base.partition import TopicPartition
 from consumerd.base.plugins import MIDDLEWARE, call, find
 from consumerd.handlers.api import Handler
+from consumerd.handlers.context import HandlerContext
+from consumerd.handlers.messages import Batch
 from consumerd.handlers.tracebacks import brief, short_traceback
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.handlers.context import HandlerContext
-    from consumerd.handlers.messages import Batch
 
 log = structlog.get_logger(__name__)
 

@@ -22,23 +22,20 @@ import pickle
 import signal
 import sys
 import threading
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from consumerd.base.errors import HandlerFailedError, HandlerLoadError, reason_of
 from consumerd.base.plugins import HANDLER, call, find
 from consumerd.handlers.api import Handler
 from consumerd.handlers.chunks import in_chunks
+from consumerd.handlers.context import HandlerContext
+from consumerd.handlers.messages import Batch, Message
 from consumerd.handlers.threads import in_thread
 from consumerd.handlers.tracebacks import TRACEBACK, short_traceback
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from consumerd.handlers.context import HandlerContext
-    from consumerd.handlers.messages import Batch, Message
 
 #: Messages, and bytes of their payloads, that a worker gets at once.
 _MESSAGES: Final = 10_000

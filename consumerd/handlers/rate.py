@@ -13,14 +13,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from consumerd.base.backoff import sleep_unless
+from consumerd.base.ports import Clock
 from consumerd.handlers.batching import boundary
-
-if TYPE_CHECKING:
-    from consumerd.base.ports import Clock
-    from consumerd.handlers.messages import Batch
+from consumerd.handlers.messages import Batch
 
 #: Tokens that are taken within this time, in seconds, come back together, with the last of them.
 _TOGETHER: Final = 0.001

@@ -5,21 +5,18 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from collections.abc import Iterable, Iterator
 from itertools import chain, groupby
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from pathlib import Path
+from typing import Any, BinaryIO, Final
 
 from consumerd.base.errors import CorruptDataError
 from consumerd.base.partition import TopicPartition
+from consumerd.handlers.batching import BatchSettings
 from consumerd.handlers.chunks import in_chunks
 from consumerd.handlers.messages import Batch, KeyedMessage, Message
 from consumerd.handlers.sparse_content import SparseContent
 from consumerd.storage.log.dump import find_segments, read_segment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from consumerd.handlers.batching import BatchSettings
 
 #: The partition that lines of text are attributed to.
 LINES: Final = TopicPartition("lines", 0, 0)

@@ -24,29 +24,25 @@ the process without drain and commit.
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 import structlog
 
 from consumerd.base.errors import HandlerFailedError
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import Clock
 from consumerd.base.settings.processing import HandlerSection
 from consumerd.handlers.api import Handler, RejectedError, RetryLaterError
+from consumerd.handlers.context import HandlerContext
 from consumerd.handlers.counts import HandlerCounts
-from consumerd.handlers.disk_full import DiskSpace, is_disk_full
+from consumerd.handlers.dead_letters import DeadLetters
+from consumerd.handlers.disk_full import DiskSpace, OnDiskFull, is_disk_full
 from consumerd.handlers.giving_up import GivingUp, OnFailure
+from consumerd.handlers.messages import Batch
 from consumerd.handlers.tracebacks import brief, short_traceback
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Awaitable, Callable
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import Clock
-    from consumerd.handlers.context import HandlerContext
-    from consumerd.handlers.dead_letters import DeadLetters
-    from consumerd.handlers.disk_full import OnDiskFull
-    from consumerd.handlers.messages import Batch
 
 log = structlog.get_logger(__name__)
 

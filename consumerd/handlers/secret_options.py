@@ -10,14 +10,12 @@ from __future__ import annotations
 import inspect
 import re
 import typing
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 from consumerd.base.credentials import read_secret
 from consumerd.base.errors import HandlerLoadError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _T = TypeVar("_T")
 

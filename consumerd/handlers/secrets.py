@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from consumerd.base.errors import HandlerLoadError
 from consumerd.base.plugins import HANDLER, PluginKind, find
 from consumerd.handlers.secret_options import declared_secrets
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 #: The text that is shown in place of a secret.
 HIDDEN: Final = "(not shown)"

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import structlog
 
 from consumerd.base.settings.kind import require
 from consumerd.base.settings.setting import Seconds
-
-if TYPE_CHECKING:
-    from consumerd.handlers.context import HandlerContext
-    from consumerd.handlers.middleware import HandlerCall
+from consumerd.handlers.context import HandlerContext
+from consumerd.handlers.middleware import HandlerCall
 
 log = structlog.get_logger(__name__)
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar, overload
 
 from consumerd.base.partition import NO_BROKER, UNKNOWN_LOG, LogId
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from consumerd.handlers.messages import KeyedMessage, Message
+from consumerd.handlers.messages import KeyedMessage, Message
 
 _Made = TypeVar("_Made")
 

@@ -9,17 +9,16 @@ grows with the depth of the stack.
 from __future__ import annotations
 
 import linecache
+from collections.abc import Iterator
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Final
+from types import CodeType
+from typing import Final
 
 from consumerd.base.frames import OURS, installed_package, is_of_python, is_ours
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import CodeType
+#: Code, and the number of its line.
+_Call = tuple[CodeType, int]
 
-    #: Code, and the number of its line.
-    _Call = tuple[CodeType, int]
 
 #: Frames of the handler and of other code, and errors of a chain of causes, that are shown.
 _USER_FRAMES: Final = 5

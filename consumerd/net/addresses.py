@@ -9,15 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Iterable
 from contextlib import suppress
 from ipaddress import ip_address
 from ssl import SSLError
-from typing import TYPE_CHECKING
 
 from consumerd.base.errors import reason_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 #: The resolver's answers that a name does not exist, or has no address. EAI_NODATA is not known everywhere.
 _UNKNOWN = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}

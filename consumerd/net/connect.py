@@ -8,15 +8,12 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
-from ssl import SSLCertVerificationError, SSLError
-from typing import TYPE_CHECKING, Final, Protocol
+from ssl import SSLCertVerificationError, SSLContext, SSLError
+from typing import Final, Protocol
 
 from consumerd.net.addresses import addresses_of, connect_reason
 from consumerd.net.connection import BrokerConnection, ConnectionSettings
 from consumerd.net.errors import ConnectError, TlsError
-
-if TYPE_CHECKING:
-    from ssl import SSLContext
 
 DEFAULT_SETTINGS = ConnectionSettings()
 #: OpenSSL's errors when the other side sends something other than TLS, or nothing.

@@ -21,14 +21,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from consumerd.base.errors import reason_of
 from consumerd.base.settings.processing import FetchSection
 from consumerd.base.settings.properties import Positive, prop
-from consumerd.base.settings.setting import Seconds  # noqa: TC001 - readers evaluate the types of fields
+from consumerd.base.settings.setting import Seconds
 from consumerd.net.errors import (
     BadFrameError,
     ConnectionClosedError,
@@ -38,9 +39,6 @@ from consumerd.net.errors import (
 )
 from consumerd.net.framing import FrameReceiver
 from consumerd.wire.tls import is_tls_alert
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: Every answer of the protocol begins with an int16 error code.
 SMALLEST_BODY = 2

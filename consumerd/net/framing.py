@@ -11,10 +11,7 @@ Frames: int32 length, then that many bytes (spec 003, golden notes 1). The lengt
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
 
 HEADER_BYTES = 4
 RESTING_BYTES = 64 * 1024

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import ssl
+from collections.abc import Callable
+from pathlib import Path
 
 from consumerd.base.errors import ConfigError
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def make_tls_context(

@@ -7,28 +7,22 @@ batches that fail later are counted here, and raised by the next flush.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Hashable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from types import TracebackType
+from typing import Any, Self
 
 import structlog
 
 from consumerd.base.errors import reason_of
 from consumerd.producer.encoders import DefaultEncoder, Encoder, encode_all
 from consumerd.producer.errors import EncodingError, NotSentError
-from consumerd.producer.partitioners import checked_index
-from consumerd.producer.v07.data import NOT_A_LIST
-from consumerd.producer.v08.batches import BatchRange, Deliveries
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Hashable, Sequence
-    from types import TracebackType
-
-    from consumerd.producer.partitioners import Partitioner
-    from consumerd.producer.v07.data import ProducerData
-    from consumerd.producer.v08.batches import ProducerBatch
-    from consumerd.producer.v08.producer import V08Producer
-    from consumerd.wire.v08.records import Headers
+from consumerd.producer.partitioners import Partitioner, checked_index
+from consumerd.producer.v07.data import NOT_A_LIST, ProducerData
+from consumerd.producer.v08.batches import BatchRange, Deliveries, ProducerBatch
+from consumerd.producer.v08.producer import V08Producer
+from consumerd.wire.v08.records import Headers
 
 log = structlog.get_logger(__name__)
 

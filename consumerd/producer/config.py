@@ -7,27 +7,24 @@ out have *our* defaults, which are the safer ones where they differ (docs/produc
 
 from __future__ import annotations
 
+import ssl
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from consumerd.base.address import parse_address, parse_addresses
 from consumerd.base.errors import ConfigError
+from consumerd.base.ports import SaslMechanism
 from consumerd.base.settings.properties import prop, read_properties
 from consumerd.base.settings.servers import KafkaSection, ZooKeeperSection
-from consumerd.base.settings.setting import Seconds  # noqa: TC001 - readers evaluate the types of fields
+from consumerd.base.settings.setting import Seconds
 from consumerd.net.connection import ConnectionSettings
+from consumerd.producer.encoders import Encoder
+from consumerd.producer.partitioners import Partitioner
+from consumerd.producer.v07.events import CallbackHandler, EventHandler
 from consumerd.producer.v07.settings import ProducerSettings, QueueSettings, WhenFull
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.v08.records import RecordCodec
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable, Mapping, Sequence
-
-    from consumerd.base.ports import SaslMechanism
-    from consumerd.producer.encoders import Encoder
-    from consumerd.producer.partitioners import Partitioner
-    from consumerd.producer.v07.events import CallbackHandler, EventHandler
 
 
 def _brokers(name: str, text: str) -> tuple[tuple[str, int], ...]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from consumerd.base.native import codec as native_codec
 from consumerd.producer.errors import EncodingError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 @runtime_checkable

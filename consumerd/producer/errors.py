@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
 
 from consumerd.base.errors import BrokerError, ConfigError, ConsumerdError, ExitCode, NotFoundError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class MessageSizeTooLargeError(ConsumerdError):

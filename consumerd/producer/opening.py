@@ -7,40 +7,36 @@ closes them in reverse. What tests replace (clock, randomness, connections) can 
 from __future__ import annotations
 
 import random
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
 from consumerd.base.address import format_address, parse_addresses
 from consumerd.base.clock import SystemClock
 from consumerd.base.plugins import PluginKind, find_instance
+from consumerd.base.ports import Clock
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.factory import find_broker, make_client, security_protocol
 from consumerd.net.cluster import V08ClusterView, look_for_dialect
 from consumerd.net.cluster.entry import start_session
+from consumerd.net.connect import Connector
 from consumerd.net.connect import connect as connect_to_broker
 from consumerd.net.zk import Session
 from consumerd.producer.cluster import ClusterProducer
+from consumerd.producer.config import ProducerConfig
 from consumerd.producer.encoders import DefaultEncoder, Encoder
 from consumerd.producer.errors import NoBrokerError, PluginError
 from consumerd.producer.partitioners import load_partitioner
 from consumerd.producer.v07.async_producer import AsyncProducer
 from consumerd.producer.v07.events import CallbackHandler, EventHandler
 from consumerd.producer.v07.producer import Producer
-from consumerd.producer.v07.routing import StaticRouter
+from consumerd.producer.v07.routing import Router, StaticRouter
 from consumerd.producer.v07.zookeeper_routing import ZooKeeperRouter
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.wire.registry.dialect import Dialect
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from consumerd.base.ports import Clock
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.net.connect import Connector
-    from consumerd.producer.config import ProducerConfig
-    from consumerd.producer.v07.routing import Router
 
 log = structlog.get_logger(__name__)
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from consumerd.base.plugins import PluginKind, find
 from consumerd.producer.errors import PartitionerError, PluginError
 from consumerd.producer.v07.keys import key_index
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PARTITIONER: Final = PluginKind("partitioner", "consumerd.partitioners", PluginError)
 

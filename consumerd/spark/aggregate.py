@@ -21,6 +21,7 @@ from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from consumerd.base.errors import ConfigError
@@ -31,7 +32,6 @@ from consumerd.spark.tables import open_table
 from consumerd.spark.tables.files import locate
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from consumerd.spark.spec import AggregateSpec, PipelineSpec

@@ -13,23 +13,29 @@ begins another log of a partition, since its topic was deleted and created again
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from consumerd.base.errors import NotFoundError
 from consumerd.spark.checkpoints import Checkpoint, CheckpointError, OffsetLog
 from consumerd.spark.former_logs import FormerLog, add_former
 from consumerd.spark.source.discovery import open_origin
-from consumerd.spark.source.offsets import LogOffset, format_offsets, parse_offsets, positions, sorted_offsets
+from consumerd.spark.source.offsets import (
+    Key,
+    LogOffset,
+    Offsets,
+    format_offsets,
+    parse_offsets,
+    positions,
+    sorted_offsets,
+)
 from consumerd.spark.source.options import read_options
 from consumerd.spark.source.planning import Losses, compare, continued, placed, starting
 from consumerd.spark.tables.files import locate
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pyspark.sql import SparkSession
 
-    from consumerd.spark.source.offsets import Key, Offsets
     from consumerd.spark.spec import PipelineSpec
 
 _REPLACED = frozenset({"startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"})

@@ -18,6 +18,7 @@ import fcntl
 import json
 import os
 import socket
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -26,13 +27,10 @@ from consumerd.base.errors import ConsumerdError, CorruptDataError, ExitCode
 from consumerd.base.files import SystemFiles
 from consumerd.spark.tables.errors import TableBehindError, TableCorruptError
 from consumerd.spark.tables.files import locate
+from consumerd.spark.tables.table import BatchTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import SparkSession
-
-    from consumerd.spark.tables.table import BatchTable
 
 #: The lock file in a checkpoint's folder.
 LOCK_FILE: Final = "_run.lock"

@@ -11,10 +11,11 @@ a gap counts once even if others begin or end within it; all are counted, and th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.pandas.functions import arrow_udf
 
@@ -23,10 +24,6 @@ from consumerd.spark.reconcile_result import LISTED, LogStretch, LogStretches
 from consumerd.spark.runs import KINDS, PLACE, RUN_DDL, mark_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pyspark.sql import Column, DataFrame
-
     from consumerd.spark.source.offsets import Key
 
 #: The columns that name a partition. Its broker, where there is one, is part of the second, and so is the id of a log

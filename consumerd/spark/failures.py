@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from consumerd.base.errors import ConsumerdError, ExitCode
 from consumerd.spark.jvm import how_it_ended
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _RAISED: Final = re.compile(r"^[^\n\"']*?\b(consumerd(?:\.\w+)*)\.(\w+): (.+)$", re.MULTILINE)
 #: The last line of a traceback of Python's.

@@ -14,18 +14,16 @@ replacement of a log is noticed by its id.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from consumerd.spark.checkpoints import CheckpointError
 from consumerd.spark.tables.files import locate
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
-    from pyspark.sql import Column, DataFrame, SparkSession
-
     from consumerd.spark.source.offsets import Key
     from consumerd.spark.spec import PipelineSpec
 

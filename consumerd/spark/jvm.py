@@ -13,15 +13,13 @@ import logging
 import re
 import signal
 import subprocess
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession, SQLContext
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: Seconds for a process to end after its connections: the kernel frees its memory first.
 _BURIAL: Final = 10.0

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from consumerd.spark.beginning import begin, note_new
@@ -23,8 +24,6 @@ from consumerd.spark.source.options import read_options
 from consumerd.spark.tables import open_table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from consumerd.spark.spec import PipelineSpec
 
 

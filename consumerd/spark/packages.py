@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,8 +22,6 @@ from consumerd.base.errors import ConfigError
 from consumerd.spark.tables.delta import DELTA_PACKAGE, DELTA_SETTINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from consumerd.spark.spec import PipelineSpec
 
 #: Reads Avro with Spark 4.2 as well; there is no 4.2 of it.

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.errors import IllegalArgumentException
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from consumerd.base.errors import ConfigError
@@ -22,10 +24,6 @@ from consumerd.spark.source.columns import CORRUPT
 from consumerd.spark.spec_check import avro_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from pyspark.sql import Column, DataFrame, SparkSession
-
     from consumerd.spark.spec import RefineSpec
     from consumerd.spark.spec_model import ColumnType
 

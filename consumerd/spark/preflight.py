@@ -7,6 +7,7 @@ only Spark can tell (tables on other than local file systems) is left to Spark.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,8 +19,6 @@ from consumerd.spark.source.options import STREAM_ONLY, read_options, refuse_opt
 from consumerd.spark.spec_check import check_pipeline
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from consumerd.spark.spec import PipelineSpec
 
 #: Steps that read a table, and which, if no step before them writes it.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -21,17 +22,14 @@ import structlog
 from py4j.protocol import Py4JJavaError
 
 from consumerd.base.errors import reason_of
-from consumerd.spark.source.offsets import LogOffset, parse_offsets, positions
+from consumerd.base.files import Files
+from consumerd.spark.source.offsets import Key, LogOffset, parse_offsets, positions
 from consumerd.spark.tables.files import locate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from consumerd.base.files import Files
-    from consumerd.spark.source.offsets import Key
     from consumerd.spark.spec import PipelineSpec
 
 #: Lines of a file: about 1 MB.

@@ -18,11 +18,13 @@ declaration of `gone` that it was made under is withdrawn.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from consumerd.base.errors import reason_of
@@ -41,16 +43,12 @@ from consumerd.spark.reconcile_expected import (
 )
 from consumerd.spark.reconcile_result import LogStretches, PartitionCheck, ReconcileResult
 from consumerd.spark.runs import PLACE
+from consumerd.spark.source.offsets import Key
 from consumerd.spark.source.options import read_options
 from consumerd.spark.tables import open_table
 from consumerd.spark.tables.files import locate
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    from pyspark.sql import DataFrame, Row, SparkSession
-
-    from consumerd.spark.source.offsets import Key
     from consumerd.spark.spec import PipelineSpec
 
 _log = structlog.get_logger(__name__)

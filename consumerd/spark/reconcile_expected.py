@@ -9,6 +9,7 @@ source has another log, and nothing of the one that was landed.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consumerd.base.errors import NotFoundError
@@ -19,17 +20,14 @@ from consumerd.spark.former_logs import FormerLog, read_former
 from consumerd.spark.source import register
 from consumerd.spark.source.columns import ParseMode
 from consumerd.spark.source.discovery import open_origin
-from consumerd.spark.source.offsets import LogOffset, entries, format_offsets, positions, sorted_offsets
+from consumerd.spark.source.offsets import Key, LogOffset, entries, format_offsets, positions, sorted_offsets
 from consumerd.spark.source.options import STREAM_ONLY, read_options
+from consumerd.spark.tables.table import BatchTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
     from pyspark.sql import DataFrame, SparkSession
 
-    from consumerd.spark.source.offsets import Key
     from consumerd.spark.spec import PipelineSpec
-    from consumerd.spark.tables.table import BatchTable
 
 _COLUMNS: Final = (
     "topic string, broker_partition string, offset bigint, index int, next_offset bigint, key binary, value binary"

@@ -12,13 +12,14 @@ whether a batch can hold rows that were there before (`seen`); only then is it c
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from functools import reduce
 from operator import and_, or_
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from consumerd.base.errors import ConfigError
@@ -31,14 +32,10 @@ from consumerd.spark.seen import OffsetStretch, SeenLog, SeenOffsets, SeenPartit
 from consumerd.spark.source.columns import IDENTITY
 from consumerd.spark.tables import open_table
 from consumerd.spark.tables.files import locate
+from consumerd.spark.tables.table import BatchTable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pyspark.sql import Column, Row, SparkSession
-
     from consumerd.spark.spec import PipelineSpec
-    from consumerd.spark.tables.table import BatchTable
 
 _SOURCE: Final = SeenPartition._fields
 _KEPT: Final = ("broker_partition", "next_offset", "landed_at")

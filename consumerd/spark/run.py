@@ -6,6 +6,7 @@ signal ends the current step gracefully and skips those that follow, as are step
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,17 +16,15 @@ from consumerd.spark.failures import declared_errors
 from consumerd.spark.land import land
 from consumerd.spark.reconcile import reconcile
 from consumerd.spark.refine import refine
+from consumerd.spark.report.facts import StepResult
 from consumerd.spark.spec_model import interval_seconds
 from consumerd.spark.tables import open_table
+from consumerd.spark.tables.table import CompactResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from pyspark.sql import SparkSession
 
-    from consumerd.spark.report.facts import StepResult
     from consumerd.spark.spec import PipelineSpec
-    from consumerd.spark.tables.table import CompactResult
 
 #: All steps in their order; `compact` is not part of a run by default.
 STEPS: Final = ("land", "refine", "aggregate", "compact", "reconcile", "report")

@@ -11,13 +11,11 @@ Executors import this module: it needs Arrow and nothing else.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 #: The columns by which rows chain: the partition, the place, and the start of the next message.
 PLACE: Final = ("topic", "broker_partition", "offset", "index", "next_offset")

@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from consumerd.base.files import Files
+from consumerd.base.files import Files
 
 #: Files that are kept; the last two would do.
 _KEPT: Final = 5

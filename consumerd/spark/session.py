@@ -20,9 +20,10 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -34,10 +35,6 @@ from pyspark.sql import SparkSession
 from consumerd.base.errors import ConsumerdError, ExitCode, reason_of
 from consumerd.base.java import JavaRuntime, MissingRuntimeError, find_java
 from consumerd.spark.jvm import forget, is_gone
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
 
 #: The settings of every session, unless the caller or Spark's own configuration has others.
 DEFAULTS: Final[Mapping[str, str]] = {

@@ -13,8 +13,10 @@ Nothing here needs pyspark.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from pydantic import ValidationError
 from pydantic_settings import SettingsConfigDict
@@ -37,10 +39,6 @@ from consumerd.spark.spec_model import (
     RefineSpec,
     SparkSection,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 __all__ = [
     "AggregateSpec",

@@ -7,14 +7,13 @@ use later, so that the check covers what will be read.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from consumerd.base.errors import ConfigError
 from consumerd.spark.source.options import BATCH_ONLY, read_options, refuse_options
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from consumerd.spark.spec import PipelineSpec, RefineSpec, SparkSpec
 
 

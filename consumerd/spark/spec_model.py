@@ -10,17 +10,15 @@ accepts, with additional types for numbers that mean a time. `bigint not null` d
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from annotated_types import Ge, Gt
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from consumerd.base.errors import did_you_mean
 from consumerd.service.config.validation import Table
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 #: Columns of silver that are there in any case, so that no declared field may have their names.
 SILVER_COLUMNS: Final = (

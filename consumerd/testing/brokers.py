@@ -10,8 +10,11 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.partition import TopicPartition
@@ -23,15 +26,9 @@ from consumerd.storage.broker.config import BrokerConfig
 from consumerd.storage.broker.server import Broker
 from consumerd.testing.damage import Damage, damage, end_of, entries_of
 from consumerd.testing.errors import HarnessError
+from consumerd.testing.loop import LoopThread
 from consumerd.wire.compression import Codec
 from consumerd.wire.v07 import FetchRequest, ProduceRequest, encode_message_set, validate_topic
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-    from types import TracebackType
-
-    from consumerd.testing.loop import LoopThread
 
 HOST = "127.0.0.1"
 #: By their 0.7 names; a test may give others.

@@ -6,13 +6,11 @@ a start without the clean marker checks the last segment and cuts the log there.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 
 from consumerd.storage.log.dump import LogEntry, find_segments, read_segment
 from consumerd.testing.errors import HarnessError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: `payload`: a wrong CRC, the length stands. `length`: an impossible one; nothing behind it can be read. `cut`: the
 #: file ends within the message.

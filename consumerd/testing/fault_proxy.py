@@ -13,17 +13,15 @@ import asyncio
 import contextlib
 import socket
 import struct
+from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Self
+from types import TracebackType
+from typing import Final, Self
 
 import structlog
 
 from consumerd.base.errors import reason_of
 from consumerd.demo.ports import LOOPBACK, free_port
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
 
 log = structlog.get_logger(__name__)
 

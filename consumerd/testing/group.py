@@ -7,14 +7,16 @@ fetching, delivery and commits are those of the daemon. Intervals are short, so 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from types import TracebackType
+from typing import Any, Self
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.partition import TopicPartition
 from consumerd.group.membership_tables import MembershipSettings
-from consumerd.handlers import RetryPolicy, load_handler, make_handler, plain_handler, retrying
+from consumerd.handlers import Letter, RetryPolicy, load_handler, make_handler, plain_handler, retrying
 from consumerd.member.consumer.backends import V07Backend
 from consumerd.member.consumer.consumer import GroupConsumer
 from consumerd.member.consumer.settings import ConsumerSettings
@@ -23,19 +25,13 @@ from consumerd.testing.errors import HarnessError
 from consumerd.testing.journal import Journal, JournalingZooKeeper
 from consumerd.testing.member import MemoryMember
 from consumerd.testing.memory_broker import MemoryBroker
+from consumerd.testing.memory_zookeeper import MemorySession
 from consumerd.testing.records import MemoryDeadLetters
 from consumerd.wire.compression import Codec
 from consumerd.wire.registry.paths import offset_path, owner_path, topic_broker_path
 from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
 from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
 from consumerd.wire.registry.values import parse_owner
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from types import TracebackType
-
-    from consumerd.handlers import Letter
-    from consumerd.testing.memory_zookeeper import MemorySession
 
 #: Seconds: everything that waits does so shortly.
 FETCH = FetchSettings(poll_backoff_min=0.002, idle_backoff=0.01, retry_backoff_min=0.002, retry_backoff_max=0.01)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING
 
+from consumerd.base.partition import TopicPartition
 from consumerd.testing.errors import ContractError, HarnessError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
-
-    from consumerd.base.partition import TopicPartition
     from consumerd.testing.records import DeliveredBatch
 
 

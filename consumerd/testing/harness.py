@@ -10,25 +10,21 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict, deque
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self
 
 from consumerd.base.partition import TopicPartition
-from consumerd.handlers import HandlerContext, RetryPolicy, load_handler, make_handler, plain_handler
+from consumerd.base.ports import Clock
+from consumerd.handlers import Handler, HandlerContext, Letter, RetryPolicy, load_handler, make_handler, plain_handler
 from consumerd.handlers.handler_stages import Stages
 from consumerd.testing.clock import FakeClock, PassingPauses
 from consumerd.testing.errors import HarnessError
+from consumerd.testing.handover import Handover
 from consumerd.testing.life import Life
 from consumerd.testing.partition_log import MemoryPartitionLog
 from consumerd.testing.records import Attempt, DeliveredBatch, MemoryDeadLetters, ObservedHandler, Revocation
 from consumerd.wire.compression import Codec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from types import TracebackType
-
-    from consumerd.base.ports import Clock
-    from consumerd.handlers import Handler, Letter
-    from consumerd.testing.handover import Handover
 
 #: The topic that messages go to unless a test names another.
 TOPIC = "t"

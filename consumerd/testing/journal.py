@@ -7,13 +7,10 @@ a condition checks it again after every entry.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from consumerd.testing.memory_tree import WatchKind
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: Time between checks of conditions that the journal does not record, in seconds.
 _TICK = 0.01

@@ -8,21 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 from consumerd.base.errors import HandlerFailedError
-from consumerd.handlers import Batch, PartitionTakenError
+from consumerd.base.partition import TopicPartition
+from consumerd.handlers import Batch, Handler, PartitionTakenError
 from consumerd.member.offsets.tracker import HandledPrefix
 from consumerd.testing.errors import ContractError
 from consumerd.testing.handover import Handover, cancel
+from consumerd.testing.partition_log import MemoryPartitionLog
 from consumerd.testing.records import Attempt, DeliveredBatch, ObservedHandler, Revocation
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.handlers import Handler
-    from consumerd.testing.partition_log import MemoryPartitionLog
 
 #: Turns of the loop that cancelled tasks of a handler get to end in.
 _TURNS = 5

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from consumerd.base.partition import TopicPartition
+
 if TYPE_CHECKING:
-    from consumerd.base.partition import TopicPartition
     from consumerd.member.consumer.consumer import GroupConsumer
     from consumerd.testing.memory_zookeeper import MemorySession
 

@@ -12,7 +12,7 @@ One `MemoryBroker` answers on any address, so it stands for all brokers of a clu
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from consumerd.net.errors import ConnectError, ConnectionClosedError
 from consumerd.wire.errors import OversizeMessageError, WireError
@@ -35,9 +35,6 @@ from consumerd.wire.v07 import (
     decode_request,
     encode_message_set,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: With 0.7.2's max.message.size.
 _LIMITS = DecodeLimits(max_message_bytes=1_000_000)

@@ -8,14 +8,12 @@ shows it; `MemoryTree` is the same for one server without followers, which reads
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from consumerd.base.ports import Check, Create, Delete, NodeStat, Operation, SetData
 from consumerd.net.zk.errors import ServerError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 INVALID_PATH, NO_NODE, BAD_VERSION, NO_CHILDREN, NODE_EXISTS, NOT_EMPTY = -8, -101, -103, -108, -110, -111
 

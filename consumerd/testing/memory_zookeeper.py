@@ -22,25 +22,21 @@ by a call, not by themselves.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 from aiozk import protocol
 
 from consumerd.base.clock import SystemClock
-from consumerd.base.ports import SessionState
+from consumerd.base.ports import Clock, Operation, SessionState
 from consumerd.net.zk.acl import parse_acl
 from consumerd.net.zk.base_session import BaseSession
+from consumerd.net.zk.connection import ZooKeeperConnection
 from consumerd.net.zk.errors import UNIMPLEMENTED, ConnectionLost, MultiFailed, ServerError, error_for
 from consumerd.net.zk.lifecycle import NO_PASSWORD, SessionLifecycle
 from consumerd.net.zk.requests import ExistsRequest, GetChildrenRequest, GetDataRequest, SetDataRequest
 from consumerd.net.zk.watches import WatchTable
 from consumerd.testing.memory_tree import MemoryTree, WatchKind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from consumerd.base.ports import Clock, Operation
-    from consumerd.net.zk.connection import ZooKeeperConnection
 
 _FIRST_SESSION = 0x1_0000_0000
 _NO_AUTH = -102

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from consumerd.wire.v07 import Codec, MessageBatch, decode_batch, encode_message_set, iter_outer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 class MemoryPartitionLog:

@@ -11,14 +11,13 @@ from __future__ import annotations
 import itertools
 import os
 import warnings
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Mapping
-
     from consumerd.demo.zookeeper import ZooKeeperServer
     from consumerd.handlers import RetryPolicy
     from consumerd.testing.brokers import LoopbackBroker

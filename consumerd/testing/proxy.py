@@ -6,16 +6,12 @@ blocks in a client, and for tests without an event loop.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
 
-from consumerd.testing.fault_proxy import FaultProxy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-
-    from consumerd.testing.fault_proxy import Direction
-    from consumerd.testing.loop import LoopThread
+from consumerd.testing.fault_proxy import Direction, FaultProxy
+from consumerd.testing.loop import LoopThread
 
 
 class LoopbackProxy:

@@ -5,18 +5,16 @@ Strategy: the layer sits between the retry policy and the handler, where every s
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from consumerd.handlers import DeadLetters, Handler
+from consumerd.base.partition import TopicPartition
+from consumerd.handlers import Batch, DeadLetters, Handler, HandlerContext, Letter
 
 if TYPE_CHECKING:
     import asyncio
-    from collections import deque
-    from collections.abc import Callable, Sequence
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.handlers import Batch, HandlerContext, Letter
 
 
 @dataclass(frozen=True, slots=True)

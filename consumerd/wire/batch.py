@@ -9,16 +9,13 @@ identities and positions.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
 
 from consumerd.base.partition import UNKNOWN_LOG
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from consumerd.wire.column_buffers import ColumnBuffers
+from consumerd.wire.column_buffers import ColumnBuffers
 
 _Made = TypeVar("_Made")
 #: `bytes`, or None as well where a payload may be null.

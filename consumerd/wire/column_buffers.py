@@ -6,10 +6,8 @@ Source: https://arrow.apache.org/docs/format/Columnar.html
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
 
 #: Names and values in the order in which the producer wrote them; names may repeat, values may be null.
 Headers: TypeAlias = "tuple[tuple[str, bytes | None], ...]"

@@ -9,17 +9,15 @@ framing and python-snappy the raw blocks. Sources: spec 000 (Message, 0.7); gold
 from __future__ import annotations
 
 import struct
+from collections.abc import Generator
 from enum import IntEnum
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from isal import isal_zlib
 
 from consumerd.wire.crc import crc32
 from consumerd.wire.errors import DecompressionError, TooLargeError, beyond_limit
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 
 class Codec(IntEnum):

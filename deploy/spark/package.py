@@ -23,16 +23,14 @@ import stat
 import sys
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, Final
 
 from isal import igzip
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 #: What the environment is made of, with all that these need. `--executors-only` packs what an executor imports.

@@ -16,8 +16,9 @@ import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from consumerd import TopicPartition
+
 if TYPE_CHECKING:
-    from consumerd import TopicPartition
     from consumerd.handlers import Batch, HandlerContext
 
 SCHEMA = """

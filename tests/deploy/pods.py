@@ -13,18 +13,14 @@ import json
 import time
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from consumerd.demo.children import Child
 from consumerd.demo.ports import LOOPBACK, free_port
 from consumerd.demo.processes import clean_environment, consumerd_command
-from tests.deploy.manifests import ROOT, container
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from tests.deploy.manifests import Manifest
+from tests.deploy.manifests import ROOT, Manifest, container
 
 
 def entry_point() -> list[str]:

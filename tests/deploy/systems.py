@@ -14,13 +14,10 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.deploy.manifests import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 TOOLS = ("debootstrap", "buildah", "systemd-nspawn", "unshare", "chroot")
 PACKAGES = "systemd,systemd-sysv,dbus,python3,python3-venv,python3-pip"

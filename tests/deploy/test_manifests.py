@@ -6,7 +6,9 @@ import json
 import shutil
 import subprocess
 import tomllib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import kubernetes_validate
 import pytest
@@ -19,6 +21,7 @@ from tests.deploy.manifests import (
     CHART,
     KUBERNETES,
     ROOT,
+    Manifest,
     check_schema,
     container,
     files,
@@ -31,12 +34,6 @@ from tests.deploy.manifests import (
     pod_spec,
     stop_seconds,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.deploy.manifests import Manifest
 
 
 def base_files() -> list[Manifest]:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from consumerd.base.errors import ExitCode
+from consumerd.demo.audit import AuditResult
 from consumerd.demo.processes import format_toml
 from tests.deploy.manifests import KUBERNETES, load
 from tests.deploy.pods import StatefulSet
 from tests.kill.conftest import GROUP, PARTITIONS, Cluster
 from tests.kill.mirrors import TOPIC
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from consumerd.demo.audit import AuditResult
 
 pytestmark = [pytest.mark.kill, pytest.mark.zookeeper, pytest.mark.asyncio]
 

@@ -7,13 +7,16 @@ import json
 import shutil
 import signal
 from collections import Counter
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from consumerd.base.errors import ExitCode
+from consumerd.base.partition import TopicPartition
 from consumerd.demo.ports import free_port
 from consumerd.demo.processes import format_toml
 from tests.deploy.manifests import ROOT
@@ -21,12 +24,6 @@ from tests.deploy.systems import Image, missing_tools
 from tests.kill.conftest import GROUP, Cluster
 from tests.kill.mirrors import TOPIC
 from tests.kill.test_sink_kills import Place, held
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
-
-    from consumerd.base.partition import TopicPartition
 
 pytestmark = [
     pytest.mark.long,

@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest_asyncio
 
 from consumerd.base.clock import SystemClock
+from consumerd.base.ports import SessionEvent
+from consumerd.demo.zookeeper import ZooKeeperServer
 from consumerd.net.zk import Session, parse_connect_string
 from consumerd.testing.fault_proxy import Direction, FaultProxy
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from consumerd.base.ports import SessionEvent
-    from consumerd.demo.zookeeper import ZooKeeperServer
 
 CLOSE_SESSION = -11
 

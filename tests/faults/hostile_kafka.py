@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import struct
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from consumerd.wire.errors import EncodeError
 from consumerd.wire.v08 import apis
@@ -18,14 +20,10 @@ from consumerd.wire.v08.apis import APIS
 from consumerd.wire.v08.headers import ResponseHeader
 from consumerd.wire.v08.messages import ResponseMessage, decode_request, encode_response
 from consumerd.wire.v08.records import decode_records, encode_record_batch
+from consumerd.wire.v08.schema import Api
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from random import Random
-    from types import TracebackType
-    from typing import Self
-
-    from consumerd.wire.v08.schema import Api
 
 TOPIC, PARTITIONS = "events", 2
 #: The one version of each API that it serves.

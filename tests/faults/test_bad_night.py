@@ -13,9 +13,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -24,7 +25,7 @@ from structlog.testing import capture_logs
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
 from consumerd.demo.processes import DaemonProcess
-from consumerd.handlers import Handler, RetryPolicy, retrying
+from consumerd.handlers import Batch, Handler, RetryPolicy, retrying
 from consumerd.service.config.model import parse
 from consumerd.service.daemon.health import UNREACHABLE_AFTER
 from consumerd.service.daemon.monitor import Monitor
@@ -33,11 +34,6 @@ from consumerd.testing import MemoryGroup
 from consumerd.testing.clock import FakeClock
 from tests.faults.hostile_kafka import TOPIC, HostileKafka
 from tests.support.secure_gate import Lock, SecureGate
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    from consumerd.handlers import Batch
 
 pytestmark = pytest.mark.asyncio
 

@@ -7,8 +7,9 @@ import json
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import structlog
@@ -19,7 +20,9 @@ from consumerd.base.partition import TopicPartition
 from consumerd.handlers import (
     Batch,
     FileDeadLetters,
+    Handler,
     HandlerContext,
+    Message,
     RetryPolicy,
     load_handler,
     message_handler,
@@ -29,11 +32,6 @@ from consumerd.handlers.counts import HandlerCounts
 from consumerd.handlers.dead_letter_files import read_letters
 from consumerd.wire.v07 import decode_batch, encode_message_set
 from tests.support.small_disk import fill, small_disk
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from consumerd.handlers import Handler, Message
 
 ROOT = Path(__file__).parents[2]
 HERE = TopicPartition("t", 0, 0)

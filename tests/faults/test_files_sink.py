@@ -15,22 +15,17 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from consumerd.base.errors import HandlerFailedError
-from consumerd.base.files import SystemFiles
+from consumerd.base.files import FileEntry, StrPath, SystemFiles
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, PartitionTakenError
 from consumerd.handlers.builtin.files import FilesHandler
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from consumerd.base.files import FileEntry, StrPath
 
 HERE = TopicPartition("t", 0, 0)
 

@@ -7,7 +7,8 @@ import contextlib
 import functools
 import random
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import pytest
 
@@ -15,8 +16,9 @@ from consumerd.base.budget import ByteBudget
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError, ConsumerdError, ExitCode
 from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import SaslMechanism
 from consumerd.group.coordinated_tables import CoordinationSettings
-from consumerd.handlers import Handler
+from consumerd.handlers import Batch, Handler
 from consumerd.member.consumer.backends_v08 import ClusterBackend
 from consumerd.member.consumer.coordinated import CoordinatedConsumer
 from consumerd.member.consumer.settings import ConsumerSettings
@@ -36,16 +38,10 @@ from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire import WireError
 from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.v08 import apis
+from consumerd.wire.v08.message_types import HeartbeatRequest
 from consumerd.wire.v08.records import encode_record_batch
+from consumerd.wire.v08.schema import Api
 from tests.faults.hostile_kafka import BROKEN, LYING, PARTITIONS, TOPIC, VERSIONS, HostileKafka
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from consumerd.base.ports import SaslMechanism
-    from consumerd.handlers import Batch
-    from consumerd.wire.v08.message_types import HeartbeatRequest
-    from consumerd.wire.v08.schema import Api
 
 pytestmark = pytest.mark.asyncio
 CLOCK = SystemClock()

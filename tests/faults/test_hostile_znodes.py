@@ -12,7 +12,9 @@ import contextlib
 import random
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, MutableMapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -26,10 +28,6 @@ from consumerd.net.zk import Session
 from consumerd.storage.broker.config import BrokerConfig
 from consumerd.storage.broker.server import Broker
 from consumerd.wire.v07 import LATEST, OffsetsRequest, ProduceRequest, encode_message_set
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, MutableMapping, Sequence
-    from pathlib import Path
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
 

@@ -5,24 +5,19 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from consumerd.base.clock import SystemClock
-from consumerd.base.ports import Check, SessionEvent, SessionState, SetData
+from consumerd.base.java import JavaRuntime
+from consumerd.base.ports import Check, Operation, SessionEvent, SessionState, SetData
 from consumerd.net.zk import ConnectionLost, NotConnected, Session
 from tests.support.slow_disk import SlowDisk, library_or_skip
 from tests.support.zookeeper_ensemble import ZooKeeperEnsemble
 from tests.support.zookeeper_retry import retry
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
-    from pathlib import Path
-
-    from consumerd.base.java import JavaRuntime
-    from consumerd.base.ports import Operation
 
 
 def _on_a_loop_of_its_own(main: Coroutine[object, object, None]) -> None:

@@ -8,20 +8,18 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
 
 from consumerd.base.clock import SystemClock
-from consumerd.base.ports import Check, Create, SessionEvent, SessionState, SetData
+from consumerd.base.ports import Check, Create, Operation, SessionEvent, SessionState, SetData
 from consumerd.net.zk import BadVersion, ConnectionLost, MultiFailed, NoAuth, NoNode, NotConnected, Session
 from consumerd.testing.fault_proxy import Direction, FaultProxy
 from tests.support.zookeeper_retry import retry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from consumerd.base.ports import Operation
     from tests.faults.conftest import ZkRig
 
 pytestmark = pytest.mark.asyncio

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,8 +21,6 @@ from consumerd.wire.registry.paths import check_name
 from tests.support.zookeeper_retry import retry
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from tests.faults.conftest import ZkRig
 
 pytestmark = pytest.mark.asyncio

@@ -6,26 +6,22 @@ import asyncio
 import contextlib
 import random
 import time
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import structlog
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConsumerdError
+from consumerd.base.java import JavaRuntime
+from consumerd.base.partition import TopicPartition
 from consumerd.net.zk import Session
 from tests.kill.conftest import PATIENCE, Cluster
 from tests.support.server_network import NoNetworkError, ServerNetwork
 from tests.support.zookeeper_partition import PartitionedEnsemble
 from tests.support.zookeeper_retry import retry
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
-
-    from consumerd.base.java import JavaRuntime
-    from consumerd.base.partition import TopicPartition
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.asyncio, pytest.mark.long]
 

@@ -13,6 +13,7 @@ import pytest
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.ports import SessionEvent, SessionState, SetData
+from consumerd.demo.zookeeper import ZooKeeperServer
 from consumerd.net.zk import (
     AuthFailed,
     ConnectionLost,
@@ -27,7 +28,6 @@ from consumerd.testing.fault_proxy import Direction
 from tests.support.zookeeper_retry import retry
 
 if TYPE_CHECKING:
-    from consumerd.demo.zookeeper import ZooKeeperServer
     from tests.faults.conftest import ZkRig
 
 pytestmark = pytest.mark.asyncio

@@ -7,11 +7,9 @@ hundreds of binary files of some bytes each are neither reviewed nor merged well
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from typing import Final
 
 HERE: Final = Path(__file__).parent
 CORPUS: Final = HERE / "corpus"

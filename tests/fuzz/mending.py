@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from google_crc32c import value as crc32c
@@ -21,7 +22,6 @@ from consumerd.wire.v08.records import codecs as record_codecs
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
 
 _MOST: Final = 1 << 16
 #: The bytes of a record batch before its records.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +25,6 @@ from consumerd.wire.lz4 import lz4_decompress as unpack_lz4
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
 
     from tests.fuzz.targets.target import Mutate
 

@@ -11,7 +11,7 @@ import os
 import random
 import tarfile
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import zstandard
@@ -19,9 +19,6 @@ import zstandard
 from consumerd.wire.v07 import Codec, encode_message_set
 from tests.fuzz.laws_archive import exercise_packed, exercise_segment, exercise_tar
 from tests.fuzz.mangling import mangled
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SECONDS = float(os.environ.get("CONSUMERD_LONG_SECONDS", "60"))
 

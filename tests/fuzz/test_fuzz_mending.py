@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import random
 import tarfile
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,9 +18,6 @@ from consumerd.wire.v08.records.codecs import compress, decompress
 from tests.fuzz.mangling import mangled
 from tests.fuzz.mending import changed_records
 from tests.fuzz.mending_packed import CHANGED, behind, changed_packed, changed_tar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PLAIN = b"one two three one two three " * 9
 ROUNDS = 200

@@ -6,16 +6,13 @@ import json
 import os
 import random
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from consumerd.wire.v07 import Codec, encode_message_set
 from tests.fuzz.laws_v07 import exercise_frames, exercise_message_set
 from tests.fuzz.mangling import mangled
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SECONDS = float(os.environ.get("CONSUMERD_LONG_SECONDS", "60"))
 

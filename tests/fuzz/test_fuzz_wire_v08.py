@@ -6,16 +6,13 @@ import json
 import os
 import random
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from consumerd.wire.v08 import APIS
 from tests.fuzz.laws_v08 import exercise_request, exercise_response
 from tests.fuzz.mangling import mangled
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LONG_SECONDS = float(os.environ.get("CONSUMERD_LONG_SECONDS", "60"))
 #: Rounds, however long they take.

@@ -7,16 +7,15 @@ each machine and after each change of the code.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from types import CodeType, FrameType
+from typing import Any, Final
 
 import consumerd
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from types import CodeType, FrameType
+Arc = tuple[CodeType, int, int]
 
-    Arc = tuple[CodeType, int, int]
 
 _PACKAGE: Final = str(Path(consumerd.__file__).parent)
 

@@ -6,7 +6,9 @@ import base64
 import gzip
 import json
 import tarfile
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet
 import pytest
@@ -14,10 +16,6 @@ import zstandard
 
 from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 CODECS = {"NoCompressionCodec": "none", "GZIPCompressionCodec": "gzip", "SnappyCompressionCodec": "snappy"}
 DUMPED = ["producer-mix", "wire-broker"]

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -43,10 +45,6 @@ from consumerd.wire.v07 import (
     decode_multifetch_response,
     decode_request,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.asyncio
 

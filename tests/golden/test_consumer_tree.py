@@ -11,7 +11,7 @@ import asyncio
 import json
 import random
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +22,7 @@ from consumerd.member.consumer.consumer import GroupConsumer
 from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.member.fetch.settings import FetchSettings
 from consumerd.net.cluster.reading import children
+from consumerd.net.connect import Connection
 from consumerd.net.zk import Session
 from consumerd.net.zk.errors import NoNode
 from consumerd.storage.broker.registration import BrokerRegistration
@@ -29,11 +30,6 @@ from consumerd.testing.memory_broker import MemoryBroker
 from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription, Subscription
 from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
 from consumerd.wire.registry.values import configured_consumer_id
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from consumerd.net.connect import Connection
 
 #: Path -> text (None: null data), ephemeral, version (None: not compared).
 Tree = dict[str, tuple[str | None, bool, int | None]]

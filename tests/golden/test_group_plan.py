@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from click.testing import CliRunner
 
 from consumerd.cli.group import command
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_reproduces_observed_assignments(golden: Path, tmp_path: Path) -> None:

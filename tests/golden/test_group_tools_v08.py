@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +12,6 @@ from consumerd.operate.admin.verification import differences
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.registry.v08.topic import format_topic_assignment
 from consumerd.wire.registry.values import parse_owner
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TOPICS = {"og.t1": 4, "og.t2": 3, "__consumer_offsets": 1}
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,10 +21,6 @@ from consumerd.wire.v08 import (
     encode_response,
     read_api,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 #: Requests that were sent to see what a broker does with them: not in the version that they claim, or cut off.
 MADE_UP = {"unsupported-Metadata-v3", "unsupported-ListOffsets-v0"}

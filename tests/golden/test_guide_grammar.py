@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NoReturn
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from consumerd.wire.v08 import APIS, ERRORS, FieldType, RequestHeader, ResponseHeader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from consumerd.wire.v08 import Field
+from consumerd.wire.v08 import APIS, ERRORS, Field, FieldType, RequestHeader, ResponseHeader
 
 _TITLE = re.compile(r"^(\w+) API \(Key: (\d+)\):$")
 _MESSAGE = re.compile(r"^(\w+) (Request|Response) \(Version: (\d+)\) => ?(.*)$")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +13,6 @@ from consumerd.group.assignors import Spelling
 from consumerd.group.events import MembershipSnapshot
 from consumerd.group.rules import V08Rules
 from consumerd.group.target_assignment import TargetAssignmentBuilder
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 VERSIONS = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "1.1.1")
 #: The topics of the recording that its groups could see.

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,7 @@ from consumerd.producer import (
     ProducerData,
     ProducerSettings,
     QueueSettings,
+    Router,
     StaticRouter,
     ZooKeeperRouter,
 )
@@ -38,12 +40,6 @@ from consumerd.wire.v07 import (
     decode_request,
     iter_outer,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from consumerd.producer import Router
 
 pytestmark = pytest.mark.asyncio
 

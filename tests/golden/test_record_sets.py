@@ -6,7 +6,7 @@ import gzip
 import json
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -19,8 +19,6 @@ from consumerd.wire.v08.records import (
 )
 from consumerd.wire.v08.records.message_set import read_message
 
-if TYPE_CHECKING:
-    from pathlib import Path
 pytestmark = pytest.mark.usefixtures("either_codec")
 
 FILES = ("kafka-0.8.2.2-single.json", "kafka-0.10.1.1-single.json")

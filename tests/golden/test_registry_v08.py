@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 from consumerd.base.partition import TopicPartition
 from consumerd.wire.registry.paths import broker_path, id_path, offset_path, owner_path, topic_path
@@ -21,10 +23,6 @@ from consumerd.wire.registry.v08.topic import (
     parse_topic_assignment,
 )
 from consumerd.wire.registry.values import format_offset, format_owner, parse_offset, parse_owner
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 Tree = dict[str, dict[str, Any]]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +12,6 @@ from consumerd.cli.wire_v07 import v07_decoder
 from consumerd.cli.wire_v08 import v08_decoder
 from consumerd.wire import FrameError
 from consumerd.wire.v07 import RequestType
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: Frames that the real broker refused, too, or answers that it broke.
 BROKEN_07 = {

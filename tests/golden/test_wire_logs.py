@@ -5,16 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
 from consumerd.wire.v07 import BatchEnd, Codec, MessageBatch, check_produced_set, decode_batch, iter_outer
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("either_codec")
 

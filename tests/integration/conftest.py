@@ -8,14 +8,17 @@ import os
 import random
 import signal
 import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from consumerd.base.clock import SystemClock
+from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import (
     DaemonProcess,
     clean_environment,
@@ -35,12 +38,6 @@ from consumerd.wire.v07 import (
     decode_offsets_response,
     encode_message_set,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-    from pathlib import Path
-
-    from consumerd.base.partition import TopicPartition
 
 GROUP = "g"
 #: Of the daemons, in seconds; the shared server grants no less than one.

@@ -11,7 +11,8 @@ import os
 import random
 import struct
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -22,9 +23,6 @@ from consumerd.demo.ports import free_port
 from consumerd.demo.processes import clean_environment, consumerd_command, format_toml
 from consumerd.net.zk import Session
 from consumerd.wire.v07 import Codec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
 

@@ -7,7 +7,7 @@ import json
 import random
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
@@ -15,12 +15,8 @@ import pytest_asyncio
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
 from consumerd.demo.ports import free_port
+from consumerd.demo.zookeeper import ZooKeeperServer
 from consumerd.net.zk import Session
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from consumerd.demo.zookeeper import ZooKeeperServer
 
 
 async def consumerd(*arguments: str) -> subprocess.CompletedProcess[str]:

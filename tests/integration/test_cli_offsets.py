@@ -6,7 +6,8 @@ import asyncio
 import json
 import random
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,9 +24,6 @@ from consumerd.net.connect import connect
 from consumerd.net.zk import Session
 from consumerd.wire.v07 import LATEST, OffsetsRequest, ProduceRequest, encode_message
 from tests.support.commands import Done
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.asyncio
 

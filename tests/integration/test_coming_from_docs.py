@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +14,6 @@ from consumerd.net.connect import connect
 from consumerd.service.config.model import parse
 from consumerd.wire.v07 import OffsetsRequest, ProduceRequest, encode_message_set
 from tests.integration.test_library_docs import ROOT, examples, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytest_plugins = ["pytester"]
 

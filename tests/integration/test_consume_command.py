@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from consumerd.base.errors import ExitCode
 from consumerd.demo.processes import BrokerProcess, clean_environment, consumerd_command
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.zookeeper
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 import aiohttp
 import pytest
@@ -16,9 +17,6 @@ from consumerd.base.errors import ExitCode
 from consumerd.base.metrics.catalogue import MEMBER_METRICS
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import DaemonProcess
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
 

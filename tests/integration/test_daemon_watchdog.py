@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import subprocess
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import clean_environment, consumerd_command, format_toml
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
 

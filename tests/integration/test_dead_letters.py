@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from consumerd.base.errors import ExitCode
 from consumerd.base.partition import TopicPartition
-from consumerd.handlers.dead_letters import decode_letter
+from consumerd.handlers.dead_letters import StoredLetter, decode_letter
 from tests.integration.conftest import consumerd
-
-if TYPE_CHECKING:
-    from consumerd.handlers.dead_letters import StoredLetter
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
 

@@ -7,19 +7,15 @@ import json
 import os
 import re
 import signal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import aiohttp
 import psutil
 import pytest
 
+from consumerd.base.java import JavaRuntime
 from consumerd.demo.children import Child
 from consumerd.demo.processes import clean_environment, consumerd_command
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from consumerd.base.java import JavaRuntime
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.kill, pytest.mark.asyncio]
 

@@ -7,11 +7,13 @@ import ssl
 import sys
 import textwrap
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
+from consumerd.base.java import JavaRuntime
 from consumerd.demo.children import Child
 from consumerd.demo.errors import ZooKeeperStartError
 from consumerd.demo.ports import free_port
@@ -19,9 +21,6 @@ from consumerd.demo.zookeeper import ZooKeeperServer, four_letter_word
 from tests.support.zookeeper_ensemble import ZooKeeperEnsemble
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from consumerd.base.java import JavaRuntime
     from tests.conftest import TlsFiles, ZooKeeperFactory
 
 pytestmark = pytest.mark.zookeeper

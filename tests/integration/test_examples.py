@@ -10,16 +10,13 @@ import sqlite3
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from consumerd.demo.processes import BrokerProcess, clean_environment
 from consumerd.net.connect import connect
+from consumerd.testing.plugin import HandlerFactory
 from consumerd.wire.v07 import LATEST, Codec, OffsetsRequest, ProduceRequest, encode_message_set
-
-if TYPE_CHECKING:
-    from consumerd.testing.plugin import HandlerFactory
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

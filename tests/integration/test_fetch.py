@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from consumerd.base.budget import ByteBudget
 from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ConsumerdError
 from consumerd.base.partition import TopicPartition
 from consumerd.member.fetch.lane import Lane
+from consumerd.member.fetch.log_changes import LogChange
 from consumerd.member.fetch.pool import FetchPool
 from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.fetch.v07.brokers import V07Brokers
@@ -22,13 +26,6 @@ from consumerd.storage.broker.config import BrokerConfig
 from consumerd.storage.broker.server import Broker
 from consumerd.testing.fault_proxy import Direction, FaultProxy
 from consumerd.wire.v07 import EARLIEST, LATEST, Codec, OffsetsRequest, ProduceRequest, encode_message_set
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from consumerd.base.errors import ConsumerdError
-    from consumerd.member.fetch.log_changes import LogChange
 
 pytestmark = pytest.mark.asyncio
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import pytest
@@ -22,9 +23,6 @@ from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import BrokerProcess, Process, consumerd_command, format_toml
 from consumerd.wire import compress
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = [
     pytest.mark.asyncio,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -16,9 +16,6 @@ from consumerd.base.metrics.catalogue import ALL_METRICS, BROKER_METRICS, MEMBER
 from consumerd.demo.processes import BrokerProcess, Process, consumerd_command
 from consumerd.net.connect import connect
 from consumerd.producer import Producer, StaticRouter
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
 

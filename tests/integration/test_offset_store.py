@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -14,9 +14,6 @@ from consumerd.base.partition import TopicPartition
 from consumerd.member.offsets.store import CommitResult, ZooKeeperOffsetStore
 from consumerd.net.zk import Session
 from consumerd.wire.registry.paths import offset_path, offsets_path, owner_path
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.asyncio
 

@@ -6,8 +6,8 @@ import asyncio
 import json
 import random
 import subprocess
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
@@ -15,9 +15,6 @@ import pytest_asyncio
 from consumerd.base.clock import SystemClock
 from consumerd.demo.processes import consumerd_command
 from consumerd.net.zk import Session
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.asyncio
 

@@ -14,6 +14,7 @@ import sys
 import sysconfig
 import tarfile
 import zipfile
+from collections.abc import Iterable
 from email import message_from_bytes
 from importlib.metadata import distribution
 from pathlib import Path
@@ -28,7 +29,6 @@ from consumerd.base.errors import ExitCode
 from consumerd.wire.v07 import Codec, encode_message_set
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from email.message import Message
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,25 +9,21 @@ import random
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
+from consumerd.base.ports import ZooKeeper
 from consumerd.demo.ports import free_port
 from consumerd.net.connect import connect
 from consumerd.net.zk import Session
 from consumerd.producer import key_index
 from consumerd.storage.broker.config import BrokerConfig
 from consumerd.storage.broker.server import Broker
-from consumerd.wire.v07 import FetchRequest, decode_batch, decode_fetch_response, iter_outer
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from consumerd.base.ports import ZooKeeper
-    from consumerd.wire.v07 import OuterMessage
+from consumerd.wire.v07 import FetchRequest, OuterMessage, decode_batch, decode_fetch_response, iter_outer
 
 pytestmark = pytest.mark.asyncio
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from consumerd.base.clock import SystemClock
+from consumerd.base.ports import Clock, ZooKeeper
 from consumerd.demo.ports import free_port
 from consumerd.net.connect import connect
 from consumerd.net.connection import ConnectionSettings
@@ -22,6 +25,7 @@ from consumerd.producer import (
     Producer,
     ProducerData,
     ProducerSettings,
+    Router,
     StaticRouter,
     UncertainError,
     ZooKeeperRouter,
@@ -32,13 +36,6 @@ from consumerd.storage.broker.server import Broker
 from consumerd.testing.fault_proxy import Direction, FaultProxy
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.v07 import Codec, FetchRequest, decode_batch, decode_fetch_response, iter_outer
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-    from pathlib import Path
-
-    from consumerd.base.ports import Clock, ZooKeeper
-    from consumerd.producer import Router
 
 pytestmark = pytest.mark.asyncio
 

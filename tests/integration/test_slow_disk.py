@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -21,10 +23,6 @@ from consumerd.net.connect import connect
 from consumerd.testing.fault_proxy import Direction, FaultProxy
 from consumerd.wire.v07 import OffsetsRequest, ProduceRequest, decode_offsets_response, encode_message_set
 from tests.support.slow_disk import SlowDisk, library_or_skip
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
 

@@ -5,24 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from consumerd.base.errors import NotFoundError, ZooKeeperError
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.ports import free_port
+from consumerd.net.zk import Session
 from consumerd.operate.admin.errors import RefusedError
 from consumerd.spark.source.discovery import open_origin
 from consumerd.spark.source.options import OptionError, read_options
 from consumerd.spark.source.v07 import origin
 from consumerd.spark.source.v07.commits import check_group, commit_if_possible, commit_offsets
 from consumerd.spark.source.v07.zookeeper import ask_zookeeper
+from consumerd.testing.plugin import BrokerFactory
 from consumerd.wire.registry.paths import id_path, offset_path, owner_path
-
-if TYPE_CHECKING:
-    from consumerd.net.zk import Session
-    from consumerd.testing.plugin import BrokerFactory
 
 PARTITION = TopicPartition("clicks", 0, 1)
 

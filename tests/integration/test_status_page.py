@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,15 +14,11 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from consumerd.base.partition import TopicPartition
+from consumerd.demo.processes import DaemonProcess
 from tests.support.browser import find_browser, open_browser
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from selenium.webdriver import Chrome
-
-    from consumerd.demo.processes import DaemonProcess
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
 

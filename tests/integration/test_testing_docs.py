@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from consumerd.base.java import JavaRuntime
+
 if TYPE_CHECKING:
     import pytest
-
-    from consumerd.base.java import JavaRuntime
 
 pytest_plugins = ["pytester"]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,6 @@ from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import format_toml
 from consumerd.net.zk import NoAuth, NoNode, Session
 from tests.integration.conftest import consumerd
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
 

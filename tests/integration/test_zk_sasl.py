@@ -5,23 +5,20 @@ from __future__ import annotations
 import asyncio
 import random
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
 from consumerd.base.ports import SessionEvent
+from consumerd.demo.zookeeper import ZooKeeperServer
 from consumerd.demo.zookeeper_launch import zookeeper_jars
 from consumerd.net.zk import AuthFailed, DigestMd5, NoAuth, Session
 from consumerd.service.config.build import build_session
 from consumerd.service.config.model import parse
 from consumerd.testing.fault_proxy import FaultProxy
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from consumerd.demo.zookeeper import ZooKeeperServer
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
 

@@ -13,11 +13,11 @@ import trustme
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.ports import SessionEvent
+from consumerd.demo.zookeeper import ZooKeeperServer
 from consumerd.net.zk import NoAuth, NotConnected, Session
 from consumerd.testing.fault_proxy import FaultProxy
 
 if TYPE_CHECKING:
-    from consumerd.demo.zookeeper import ZooKeeperServer
     from tests.conftest import TlsFiles
 
 pytestmark = pytest.mark.asyncio

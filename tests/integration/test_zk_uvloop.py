@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,6 @@ from consumerd.net.zk import NotConnected, Session
 from consumerd.testing.fault_proxy import FaultProxy
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
     from tests.conftest import TlsFiles
 
 uvloop = pytest.importorskip("uvloop")

@@ -7,8 +7,9 @@ import importlib.util
 import itertools
 import random
 import shutil
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import pytest
 import pytest_asyncio
@@ -24,9 +25,6 @@ from tests.interop.kerberos import KeyDistributionCentre, missing_programs
 from tests.support.jafka import JafkaBroker, jafka_jars
 from tests.support.jafka_clients import JafkaMember, JafkaProducer, compile_java
 from tests.support.kafka import RELEASES, KafkaBroker, KafkaRelease, kafka_jars
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 
 
 @pytest.fixture(scope="session")

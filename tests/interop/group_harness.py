@@ -13,31 +13,27 @@ import heapq
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from consumerd.base.java import JavaRuntime
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.audit import AuditRecord, Caught, merge_records
 from consumerd.demo.children import Child
 from consumerd.demo.ledger import digest
 from consumerd.demo.processes import DaemonProcess
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import error_of
 from consumerd.wire.v08.apis import PRODUCE
+from consumerd.wire.v08.message_types import ProduceRequest
 from consumerd.wire.v08.records import encode_message_set, encode_record_batch
 from tests.support.jafka import java_command
 from tests.support.jafka_clients import compile_java
-from tests.support.kafka import kafka_jars
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from consumerd.base.java import JavaRuntime
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.wire.v08.message_types import ProduceRequest
-    from tests.support.kafka import KafkaBroker, KafkaRelease
+from tests.support.kafka import KafkaBroker, KafkaRelease, kafka_jars
 
 TOPIC, GROUP, PARTITIONS = "events", "group", 6
 SESSION_TIMEOUT = 6.0

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.partition import TopicPartition
+from consumerd.demo.audit import AuditRecord
+from consumerd.demo.children import Child
 from consumerd.demo.ledger import digest
+from consumerd.demo.processes import DaemonProcess
 from consumerd.group.assignment import assign
 from consumerd.net.connect import connect
 from consumerd.producer import Producer, ProducerSettings, StaticRouter
@@ -20,14 +25,8 @@ from tests.interop.zk_group import GROUP, Handed, ZooKeeperGroup
 from tests.interop.zk_group_account import COMMIT_INTERVAL, JafkaAccount
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-    from pathlib import Path
-
     from kazoo.client import KazooClient
 
-    from consumerd.demo.audit import AuditRecord
-    from consumerd.demo.children import Child
-    from consumerd.demo.processes import DaemonProcess
     from tests.interop.conftest import JafkaConsumerFactory
 
 TOPIC = "events"

@@ -10,13 +10,10 @@ import asyncio
 import os
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from consumerd.demo.children import Child
 from consumerd.demo.ports import LOOPBACK, free_port
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 REALM = "CONSUMERD.TEST"
 _NEEDED = ("krb5kdc", "kdb5_util", "kadmin.local", "kinit")

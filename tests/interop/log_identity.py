@@ -12,25 +12,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.audit import read_records
+from consumerd.demo.children import Child
 from consumerd.demo.ledger import digest
+from consumerd.demo.processes import DaemonProcess
 from consumerd.member.offsets.kafka_store import KafkaOffsetStore
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import BrokerRefusedError
 from consumerd.operate.admin.v08.topic_plan import TopicPlan
 from consumerd.operate.admin.v08.topic_requests import create_topic, delete_topic
 from consumerd.wire.v08.error_codes import ErrorCode
 from tests.interop.group_harness import LONG_SESSION, PATIENCE, TOPIC, Group, said_by_java
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from consumerd.demo.children import Child
-    from consumerd.demo.processes import DaemonProcess
-    from consumerd.net.client.cluster import ClusterClient
-    from tests.support.kafka import KafkaBroker
+from tests.support.kafka import KafkaBroker
 
 PLACE: Final = TopicPartition.numbered(TOPIC, 0)
 OURS, THEIRS = "ours", "theirs"

@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,34 +15,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from consumerd.base.errors import BrokerError
+from consumerd.base.java import JavaRuntime
 from consumerd.base.partition import TopicPartition
+from consumerd.demo.audit import AuditRecord
 from consumerd.demo.children import Child
 from consumerd.demo.ledger import digest
 from consumerd.demo.ports import free_port
+from consumerd.demo.processes import DaemonProcess
 from consumerd.group.assignors import Spelling, range_owners, roundrobin_owners
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import error_of
 from consumerd.wire.registry.v08.paths import partition_state_path
 from consumerd.wire.registry.v08.subscription import parse_subscription_v08
 from consumerd.wire.registry.v08.topic import format_topic_assignment, parse_partition_state, parse_topic_assignment
 from consumerd.wire.v08.apis import PRODUCE
+from consumerd.wire.v08.message_types import ProduceRequest, ProduceRequestPartitionData
 from consumerd.wire.v08.records import RecordCodec, encode_message_set
 from tests.interop.zk_group import GROUP, Handed, ZooKeeperGroup
 from tests.interop.zk_group_account import COMMIT_INTERVAL, LOOK_TO_CLAIM, OldAccount
 from tests.support.jafka import java_command
 from tests.support.jafka_clients import compile_java
-from tests.support.kafka import RELEASES, kafka_jars
+from tests.support.kafka import RELEASES, KafkaBroker, kafka_jars
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
-
     from kazoo.client import KazooClient
-
-    from consumerd.base.java import JavaRuntime
-    from consumerd.demo.audit import AuditRecord
-    from consumerd.demo.processes import DaemonProcess
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.wire.v08.message_types import ProduceRequest, ProduceRequestPartitionData
-    from tests.support.kafka import KafkaBroker
 
 #: Two topics, so that dealing them one by one and together differ; one with more than ten partitions.
 TOPICS = {"events": 11, "evenings": 3}

@@ -14,7 +14,8 @@ import random
 import ssl
 import subprocess
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import trustme
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, load_pem_private_key, pkcs12
@@ -22,6 +23,7 @@ from cryptography.x509 import load_pem_x509_certificate
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError
+from consumerd.demo.children import Child
 from consumerd.demo.ports import LOOPBACK
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.opening import ChannelOpener
@@ -30,11 +32,6 @@ from consumerd.net.client.settings import ClientSettings
 from consumerd.net.connect import connect
 from tests.support.jafka import java_command
 from tests.support.kafka import KafkaBroker
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from consumerd.demo.children import Child
 
 USER: Final = "alice"
 #: In no way like anything else, so that it can be looked for in whatever is said.

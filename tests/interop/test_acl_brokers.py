@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,16 +18,13 @@ from consumerd.base.errors import ExitCode
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import DaemonProcess, clean_environment, consumerd_command, format_toml
 from consumerd.member.offsets.kafka_store import KafkaOffsetStore
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import error_of
 from consumerd.wire.v08.apis import PRODUCE
+from consumerd.wire.v08.message_types import ProduceRequest, ProduceRequestPartitionData
 from consumerd.wire.v08.records import encode_record_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.wire.v08.message_types import ProduceRequest, ProduceRequestPartitionData
     from tests.support.kafka import KafkaBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(600)]

@@ -5,24 +5,21 @@ from __future__ import annotations
 import asyncio
 import struct
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from consumerd.base.errors import BrokerError, ExitCode
 from consumerd.demo.processes import DaemonProcess, clean_environment, consumerd_command
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import error_of
 from consumerd.wire.v08 import ResponseHeader, ResponseMessage, decode_request, encode_response
 from consumerd.wire.v08.apis import API_VERSIONS, APIS, LIST_OFFSETS, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode
+from consumerd.wire.v08.message_types import ListOffsetsRequest, ListOffsetsRequestPartition
 from consumerd.wire.v08.versions import BrokerRelease
 from tests.support.kafka import RELEASES
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.wire.v08.message_types import ListOffsetsRequest, ListOffsetsRequestPartition
 
 pytestmark = pytest.mark.interop
 EVERYDAY = ("0.8.2.2", "3.9.1")

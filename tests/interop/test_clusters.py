@@ -11,6 +11,8 @@ import asyncio
 import itertools
 import random
 from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
@@ -19,31 +21,25 @@ import pytest_asyncio
 from consumerd.base.budget import ByteBudget
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
-from consumerd.base.java import MissingRuntimeError
+from consumerd.base.java import JavaRuntime, MissingRuntimeError
 from consumerd.base.partition import TopicPartition
+from consumerd.demo.processes import DaemonProcess
 from consumerd.member.fetch.lane import Lane
 from consumerd.member.fetch.pool import FetchPool
 from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.fetch.v08.brokers import V08Brokers
 from consumerd.member.offsets.errors import OffsetsUnavailableError
 from consumerd.member.offsets.kafka_store import KafkaOffsetStore
+from consumerd.net.client.cluster import ClusterClient
+from consumerd.producer.v08.batches import Delivered, Delivery
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from tests.interop.group_harness import GROUP, PARTITIONS, PATIENCE, TOPIC, Group
-from tests.support.kafka import RELEASES, kafka_jars
+from tests.support.kafka import RELEASES, KafkaBroker, KafkaRelease, kafka_jars
 from tests.support.kafka_cluster import KafkaCluster
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-    from pathlib import Path
-
     from kazoo.client import KazooClient
-
-    from consumerd.base.java import JavaRuntime
-    from consumerd.demo.processes import DaemonProcess
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.producer.v08.batches import Delivered, Delivery
-    from tests.support.kafka import KafkaBroker, KafkaRelease
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 CLOCK = SystemClock()

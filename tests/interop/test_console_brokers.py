@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,6 @@ from consumerd.base.errors import ExitCode
 from consumerd.demo.processes import clean_environment, consumerd_command
 from consumerd.producer.v08.murmur2 import key_partition
 from tests.support.kafka import RELEASES
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 PARTITIONS = 3

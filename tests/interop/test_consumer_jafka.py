@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,8 +24,6 @@ from consumerd.net.connect import connect
 from consumerd.wire.v07 import Codec, OffsetsRequest, ProduceRequest, encode_message_set
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kazoo.client import KazooClient
 
     from tests.interop.conftest import JafkaBrokerFactory, JafkaConsumerFactory

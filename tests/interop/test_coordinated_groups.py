@@ -11,14 +11,17 @@ import importlib.util
 import signal
 import tomllib
 from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 import pytest_asyncio
 
 from consumerd.base.errors import ExitCode
+from consumerd.base.java import JavaRuntime
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.errors import ChildError
 from consumerd.demo.ports import free_port
@@ -26,12 +29,6 @@ from consumerd.demo.processes import DaemonProcess, format_toml
 from consumerd.member.offsets.kafka_store import KafkaOffsetStore
 from tests.interop.group_harness import GROUP, LONG_SESSION, PARTITIONS, TOPIC, Group
 from tests.support.kafka import RELEASES
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-    from pathlib import Path
-
-    from consumerd.base.java import JavaRuntime
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 COORDINATING = [version for version, release in RELEASES.items() if release.number >= (0, 9)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -18,9 +19,6 @@ from consumerd.service.config.build_handlers import build_dead_letters
 from consumerd.service.config.model import parse
 from tests.integration.conftest import consumerd
 from tests.interop.test_forward import held
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 

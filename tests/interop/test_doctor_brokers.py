@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from consumerd.base.errors import ExitCode
-from consumerd.base.java import MissingRuntimeError
+from consumerd.base.java import JavaRuntime, MissingRuntimeError
 from consumerd.demo.children import Child
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.wire.v08.apis import JOIN_GROUP, SYNC_GROUP
+from consumerd.wire.v08.message_types import JoinGroupRequest, JoinGroupResponse, SyncGroupRequest
 from consumerd.wire.v08.subscription import PROTOCOL_TYPE, MemberAssignment, MemberMetadata
 from tests.interop.test_tools_brokers import EACH, GROUP, TOPIC, Tool, fill, versions
 from tests.support.jafka import java_command
 from tests.support.jafka_clients import compile_java
-from tests.support.kafka import RELEASES, kafka_jars
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from consumerd.base.java import JavaRuntime
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.wire.v08.message_types import JoinGroupRequest, JoinGroupResponse, SyncGroupRequest
-    from tests.support.kafka import KafkaRelease
+from tests.support.kafka import RELEASES, KafkaRelease, kafka_jars
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 

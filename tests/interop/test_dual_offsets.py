@@ -6,6 +6,8 @@ import asyncio
 import json
 import random
 from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,26 +15,21 @@ import pytest
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
+from consumerd.base.java import JavaRuntime
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.children import Child
 from consumerd.demo.processes import DaemonProcess
 from consumerd.member.offsets.errors import OffsetsUnavailableError
 from consumerd.member.offsets.kafka_store import KafkaOffsetStore
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from tests.support.jafka import java_command
 from tests.support.jafka_clients import compile_java
-from tests.support.kafka import kafka_jars
+from tests.support.kafka import KafkaBroker, kafka_jars
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from contextlib import AbstractAsyncContextManager
-
     from kazoo.client import KazooClient
-
-    from consumerd.base.java import JavaRuntime
-    from consumerd.net.client.cluster import ClusterClient
-    from tests.support.kafka import KafkaBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 PLACES = [TopicPartition.numbered("events", number) for number in range(2)]

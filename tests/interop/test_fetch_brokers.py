@@ -6,14 +6,17 @@ import asyncio
 import contextlib
 import functools
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 import pytest
 
 from consumerd.base.budget import ByteBudget
 from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ConsumerdError
 from consumerd.base.partition import TopicPartition
 from consumerd.member.fetch.lane import Lane
+from consumerd.member.fetch.log_changes import LogChange
 from consumerd.member.fetch.pool import FetchPool
 from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.fetch.v08.brokers import V08Brokers
@@ -24,17 +27,10 @@ from consumerd.net.client.settings import ClientSettings
 from consumerd.net.connect import connect
 from consumerd.wire.v07 import EARLIEST, LATEST
 from consumerd.wire.v08.apis import DELETE_TOPICS, PRODUCE
-from consumerd.wire.v08.records import RecordCodec, encode_message_set, encode_record_batch
+from consumerd.wire.v08.message_types import ProduceRequest
+from consumerd.wire.v08.records import Record, RecordCodec, encode_message_set, encode_record_batch
 from consumerd.wire.v08.schema import NO_UUID
 from tests.support.kafka import RELEASES, SHORT_SESSION, KafkaBroker
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-
-    from consumerd.base.errors import ConsumerdError
-    from consumerd.member.fetch.log_changes import LogChange
-    from consumerd.wire.v08.message_types import ProduceRequest
-    from consumerd.wire.v08.records import Record
 
 pytestmark = pytest.mark.interop
 EVERYDAY = ("0.8.2.2", "0.10.1.1", "3.9.1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -13,20 +13,16 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError, ExitCode, HandlerFailedError
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import consumerd_command
-from consumerd.handlers import Batch, HandlerContext, load_handler
+from consumerd.handlers import Batch, Handler, HandlerContext, load_handler
 from consumerd.handlers.forward.identity import read_identity
 from consumerd.handlers.forward.target_log import TargetLog
 from consumerd.producer.v08.murmur2 import key_partition
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
+from consumerd.wire.v08.records import Record, decode_records, encode_record_batch
 from consumerd.wire.v08.records import RecordCodec as NewCodec
-from consumerd.wire.v08.records import decode_records, encode_record_batch
 from tests.support.kafka import SHORT_SESSION
-
-if TYPE_CHECKING:
-    from consumerd.handlers import Handler
-    from consumerd.wire.v08.records import Record
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
 CLOCK = SystemClock()

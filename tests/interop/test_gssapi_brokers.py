@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import random
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,17 +19,13 @@ from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import AuthenticationError
 from consumerd.net.client.opening import ChannelOpener
 from consumerd.net.client.sasl import SaslAuthenticator
+from consumerd.net.client.sasl_gssapi import GssapiIdentity
 from consumerd.net.client.settings import ClientSettings
 from consumerd.net.connect import connect
 from consumerd.net.errors import ConnectError
 from consumerd.wire.v08.versions import BrokerRelease
 from tests.interop.kerberos import REALM, KeyDistributionCentre
 from tests.support.kafka import RELEASES
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from consumerd.net.client.sasl_gssapi import GssapiIdentity
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
 CLOCK = SystemClock()

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import random
 import subprocess
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
 from consumerd.base.clock import SystemClock
+from consumerd.base.java import JavaRuntime
+from consumerd.demo.zookeeper import ZooKeeperServer
 from consumerd.demo.zookeeper_launch import zookeeper_jars
 from consumerd.net.zk import AuthFailed, NoAuth, Session
 from consumerd.service.config.build import build_session
 from consumerd.service.config.model import parse
 from tests.interop.kerberos import REALM, KeyDistributionCentre
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from consumerd.base.java import JavaRuntime
-    from consumerd.demo.zookeeper import ZooKeeperServer
 
 pytestmark = [pytest.mark.interop, pytest.mark.zookeeper, pytest.mark.asyncio]
 MODULE = "com.sun.security.auth.module.Krb5LoginModule required"

@@ -7,7 +7,9 @@ import importlib.util
 import json
 import re
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,10 +17,6 @@ from consumerd.base.errors import ExitCode
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import DaemonProcess, clean_environment, consumerd_command
 from consumerd.member.offsets.kafka_store import KafkaOffsetStore
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 PLACE = TopicPartition.numbered("events", 0)

@@ -6,14 +6,13 @@ import asyncio
 import contextlib
 import struct
 import zlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
 from kazoo.exceptions import NoNodeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kazoo.client import KazooClient
 
     from tests.interop.conftest import JafkaBrokerFactory, JafkaConsumerFactory

@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,15 +24,12 @@ from consumerd.net.connect import connect
 from consumerd.producer import Producer, ProducerSettings, StaticRouter
 from consumerd.storage.log.dump import LogEntry, read_segment
 from consumerd.wire.v07 import Codec
+from tests.support.jafka_clients import JafkaProducer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-    from pathlib import Path
-
     from kazoo.client import KazooClient
 
     from tests.interop.conftest import JafkaBrokerFactory, JafkaConsumerFactory, JafkaProducerFactory
-    from tests.support.jafka_clients import JafkaProducer
 
 pytestmark = [pytest.mark.interop, pytest.mark.zookeeper, pytest.mark.asyncio]
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,8 +17,6 @@ from tests.interop.jafka_group_harness import JVM_TIMES, PARTITIONS, TOPIC, Mixe
 from tests.interop.zk_group_scenes import come_and_go, give_up_slowly
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from kazoo.client import KazooClient
 
     from tests.interop.conftest import JafkaBrokerFactory, JafkaConsumerFactory

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import random
 import warnings
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -17,9 +18,6 @@ from consumerd.wire.v08.subscription import (
     decode_assignment,
     decode_metadata,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @pytest.fixture(scope="module")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import pytest
 
 from consumerd.wire.v08.records import BatchEnd, RecordCodec, decode_records, encode_message_set, encode_record_batch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FORMATS = [
     (magic, codec) for magic in (0, 1, 2) for codec in RecordCodec if magic == 2 or codec is not RecordCodec.ZSTD

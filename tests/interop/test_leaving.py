@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +20,11 @@ from consumerd.base.errors import ExitCode
 from consumerd.demo.children import Child
 from consumerd.demo.processes import BrokerProcess, DaemonProcess, clean_environment
 from consumerd.handlers.forward.target_log import TargetLog
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.connect import connect
 from consumerd.wire.v07 import LATEST, Codec, OffsetsRequest, ProduceRequest, encode_message_set
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from consumerd.net.client.cluster import ClusterClient
     from tests.support.kafka import KafkaBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]

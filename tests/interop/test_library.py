@@ -6,8 +6,9 @@ import asyncio
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -27,12 +28,7 @@ from consumerd.demo.ports import free_port
 from consumerd.member.offsets.kafka_store import CommittedOffset, KafkaOffsetStore
 from consumerd.producer import NotSentError
 from consumerd.producer.v08.murmur2 import key_partition
-from tests.support.kafka import RELEASES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tests.support.kafka import KafkaBroker
+from tests.support.kafka import RELEASES, KafkaBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.zookeeper]
 

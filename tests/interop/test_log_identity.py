@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 import pytest_asyncio
 
-from consumerd.base.java import MissingRuntimeError
+from consumerd.base.java import JavaRuntime, MissingRuntimeError
 from consumerd.demo.ledger import digest
 from consumerd.member.offsets.kafka_store import KafkaOffsetStore
 from consumerd.operate.admin.diagnosis import diagnose_once
@@ -40,17 +42,11 @@ from tests.interop.log_identity import (
     recreated_behind_a_slow_handler,
     recreated_while_frozen,
 )
-from tests.support.kafka import RELEASES, kafka_jars
+from tests.support.kafka import RELEASES, KafkaRelease, kafka_jars
 from tests.support.kafka_cluster import KafkaCluster
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
-
     from kazoo.client import KazooClient
-
-    from consumerd.base.java import JavaRuntime
-    from tests.support.kafka import KafkaRelease
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(600)]
 #: Seconds in which readers get what they will ever get.

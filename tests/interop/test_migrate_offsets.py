@@ -9,7 +9,7 @@ import random
 import re
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -21,15 +21,13 @@ from consumerd.handlers.forward.identity import read_identity
 from consumerd.handlers.forward.target_log import TargetLog
 from consumerd.member.offsets.kafka_store import KafkaOffsetStore
 from consumerd.member.offsets.store import UnclaimedZooKeeperOffsetStore
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.zk import Session
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.registry.paths import id_path
 from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.registry.v08.subscription import format_subscription_v08
-
-if TYPE_CHECKING:
-    from consumerd.net.client.cluster import ClusterClient
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 PLACES = [TopicPartition.numbered("events", number) for number in range(3)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,9 +19,6 @@ from consumerd.handlers.forward.identity import SourceMark
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.storage import segment_name
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
 CLOCK = SystemClock()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,9 +21,6 @@ from consumerd.net.zk import Session
 from consumerd.wire.registry.paths import owner_path
 from consumerd.wire.v08 import NO_UUID
 from tests.support.kafka import RELEASES
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.interop
 PLACE = TopicPartition.numbered("events", 0)

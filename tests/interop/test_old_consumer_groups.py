@@ -11,8 +11,10 @@ import json
 import logging
 from asyncio.subprocess import PIPE
 from collections import defaultdict
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +26,7 @@ from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_an
 from cryptography.x509 import load_pem_x509_certificates
 
 from consumerd.base.errors import ExitCode
+from consumerd.base.java import JavaRuntime
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.ports import free_port
 from consumerd.demo.processes import clean_environment, consumerd_command
@@ -32,12 +35,7 @@ from tests.interop.zk_group import GROUP
 from tests.interop.zk_group_scenes import come_and_go, give_up_slowly
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
     from kazoo.client import KazooClient
-
-    from consumerd.base.java import JavaRuntime
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import random
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
@@ -20,10 +22,6 @@ from consumerd.net.zk import DigestMd5, NotConnected, Session
 from consumerd.wire.registry.paths import offset_path, owners_path
 from consumerd.wire.v07 import LATEST, OffsetsRequest, ProduceRequest, encode_message_set
 from tests.support.maven import fetch_jars
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
 

@@ -18,17 +18,17 @@ from consumerd.producer import (
     Producer,
     ProducerSettings,
     QueueSettings,
+    Router,
     StaticRouter,
     UncertainError,
     ZooKeeperRouter,
     key_index,
 )
 from consumerd.wire.v07 import Codec, FetchRequest, decode_batch, decode_fetch_response
+from tests.support.jafka import JafkaBroker
 
 if TYPE_CHECKING:
-    from consumerd.producer import Router
     from tests.interop.conftest import JafkaBrokerFactory
-    from tests.support.jafka import JafkaBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
 

@@ -5,12 +5,22 @@ from __future__ import annotations
 import asyncio
 import importlib
 import warnings
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 import pytest
 
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import error_of
 from consumerd.wire.v08.apis import CREATE_TOPICS, FETCH, PRODUCE
+from consumerd.wire.v08.message_types import (
+    CreateTopicsRequest,
+    CreateTopicsRequestTopic,
+    FetchRequest,
+    FetchRequestPartition,
+    ProduceRequest,
+    ProduceRequestPartitionData,
+)
 from consumerd.wire.v08.records import (
     BatchEnd,
     RecordCodec,
@@ -22,19 +32,6 @@ from consumerd.wire.v08.records import (
 )
 from consumerd.wire.v08.records.message_set import read_message
 from tests.support.kafka import RELEASES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.wire.v08.message_types import (
-        CreateTopicsRequest,
-        CreateTopicsRequestTopic,
-        FetchRequest,
-        FetchRequestPartition,
-        ProduceRequest,
-        ProduceRequestPartitionData,
-    )
 
 pytestmark = pytest.mark.interop
 COUNT = 60

@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import random
 import ssl
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError
+from consumerd.base.ports import SaslMechanism
 from consumerd.demo.ports import free_port
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import AuthenticationError
@@ -19,12 +22,6 @@ from consumerd.net.client.sasl import Plain, SaslAuthenticator, Scram
 from consumerd.net.client.settings import ClientSettings
 from consumerd.net.connect import connect
 from tests.support.kafka import RELEASES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from consumerd.base.ports import SaslMechanism
 
 pytestmark = pytest.mark.interop
 CLOCK = SystemClock()

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import ssl
 import subprocess
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
@@ -18,7 +20,8 @@ import structlog
 
 from consumerd import ConsumerConfig, ConsumerConnector, Plain, ProducerConfig, Scram, open_producer
 from consumerd.base.errors import BrokerError, ExitCode
-from consumerd.base.java import MissingRuntimeError
+from consumerd.base.java import JavaRuntime, MissingRuntimeError
+from consumerd.base.ports import SaslMechanism
 from consumerd.cli.main import run
 from consumerd.demo.ports import free_port
 from consumerd.demo.processes import (
@@ -36,17 +39,10 @@ from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v08.reading import read_v08_split
 from tests.interop.secure_brokers import MECHANISMS, PASSWORD, USER, SecureBroker, make_certificates
 from tests.support.commands import Done
-from tests.support.kafka import RELEASES, kafka_jars
+from tests.support.kafka import RELEASES, KafkaRelease, kafka_jars
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
     from kazoo.client import KazooClient
-
-    from consumerd.base.java import JavaRuntime
-    from consumerd.base.ports import SaslMechanism
-    from tests.support.kafka import KafkaRelease
 
 pytestmark = [pytest.mark.interop, pytest.mark.zookeeper, pytest.mark.asyncio, pytest.mark.timeout(900)]
 EVERYDAY = "3.9.1"

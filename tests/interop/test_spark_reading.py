@@ -6,7 +6,8 @@ import asyncio
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
@@ -14,6 +15,7 @@ from confluent_kafka import Consumer
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.ports import free_port
 from consumerd.member.offsets.kafka_store import KafkaOffsetStore
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import error_of
 from consumerd.operate.admin.errors import RefusedError
 from consumerd.spark.source.columns import COLUMNS
@@ -28,15 +30,10 @@ from consumerd.spark.source.v08.commits import V08Committer
 from consumerd.spark.source.v08.reading import read_v08_split
 from consumerd.spark.source.v08.split import V08Split
 from consumerd.wire.v08.apis import PRODUCE
+from consumerd.wire.v08.message_types import ProduceRequest
 from consumerd.wire.v08.records import RecordCodec, encode_message_set, encode_record_batch
 from tests.support.kafka import RELEASES, SHORT_SESSION
 from tests.support.topics import create_topic, recreate_topic
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.wire.v08.message_types import ProduceRequest
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
 EVERYDAY = ("0.8.2.2", "3.9.1")

@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,8 +17,6 @@ from consumerd.demo.processes import DaemonProcess
 from consumerd.producer.v08.producer import V08Producer
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from kazoo.client import KazooClient
 
 pytestmark = [pytest.mark.interop, pytest.mark.zookeeper, pytest.mark.asyncio, pytest.mark.timeout(300)]

@@ -6,32 +6,30 @@ import asyncio
 import importlib.util
 import json
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 import structlog
 
 from consumerd.base.errors import ExitCode
+from consumerd.base.java import JavaRuntime
 from consumerd.cli.main import run
 from consumerd.demo.children import Child
 from consumerd.demo.ports import free_port
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import error_of
 from consumerd.service.config.properties import format_properties
 from consumerd.wire.v08.apis import PRODUCE
+from consumerd.wire.v08.message_types import ProduceRequest, ProduceRequestPartitionData
 from consumerd.wire.v08.records import encode_message_set, encode_record_batch
 from tests.support.commands import Done
 from tests.support.jafka import java_command
 from tests.support.kafka import RELEASES, kafka_jars
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from kazoo.client import KazooClient
-
-    from consumerd.base.java import JavaRuntime
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.wire.v08.message_types import ProduceRequest, ProduceRequestPartitionData
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 GROUP, TOPIC = "g", "events"

@@ -9,8 +9,9 @@ from __future__ import annotations
 import random
 import subprocess
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import pytest
 
@@ -18,9 +19,6 @@ from consumerd.base.java import JavaRuntime, MissingRuntimeError
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.regex import matches, parse
 from tests.support.jafka_clients import compile_java
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ALPHABET = r"""a b c 0 - _ . | | ( ) ) (?: (?= (?! (?<= (?<! (?> (?<n> (?i) (?s) (?i: (?-i) * + ? *? +? ?? *+ ++ ?+ {2}
 {1,2} {0,} {2}+ {1,2}? [ab] [^a] [a-c] [a- [ ] ^ $ \d \w \W \s \A \z \Z \Q \E \p{Alnum} \P{Upper} \p{Punct} \x61 \u0062

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Literal, NoReturn
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, NoReturn
 
 import pytest
 
-from consumerd.base.java import MissingRuntimeError
+from consumerd.base.java import JavaRuntime, MissingRuntimeError
 from tests.kill.test_torture import SECONDS, SEED, assert_kept
 from tests.torture.run import Options, torture
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from consumerd.base.java import JavaRuntime
 
 pytestmark = [
     pytest.mark.interop,

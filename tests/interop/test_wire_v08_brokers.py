@@ -9,12 +9,14 @@ import contextlib
 import socket
 import struct
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from consumerd.wire.v08 import (
     APIS,
+    Api,
     ErrorCode,
     answered_version,
     decode_response,
@@ -50,11 +52,6 @@ from consumerd.wire.v08.apis import (
 )
 from consumerd.wire.v08.records import decode_records, encode_message_set, encode_record_batch
 from tests.support.kafka import RELEASES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from consumerd.wire.v08 import Api
 
 pytestmark = pytest.mark.interop
 #: Releases that answer ApiVersions; recordings have what older ones say (tests/golden/test_guide_captures.py).

@@ -14,28 +14,24 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from kazoo.exceptions import NoNodeError
 
 from consumerd.base.errors import ExitCode
-from consumerd.demo.audit import parse_record
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.audit import AuditRecord, parse_record
+from consumerd.demo.children import Child
 from consumerd.demo.processes import DaemonProcess
 from consumerd.wire.registry.values import parse_owner
 from tests.interop.zk_group_account import COMMIT_INTERVAL
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-    from contextlib import AbstractAsyncContextManager, AsyncExitStack
-    from pathlib import Path
-
     from kazoo.client import KazooClient
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.demo.audit import AuditRecord
-    from consumerd.demo.children import Child
 
 #: The time of each delivery, with the position of the message in its partition; None for a claim.
 Handed = tuple[float, "TopicPartition", int | None]

@@ -10,12 +10,9 @@ These rules hold for every kind of group:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 COMMIT_INTERVAL = 0.5
 #: Seconds that a JVM takes, on a busy machine, from reading an offset to handing over what comes first there.

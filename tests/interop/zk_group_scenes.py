@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from consumerd.base.partition import TopicPartition
+
 if TYPE_CHECKING:
     import pytest
 
-    from consumerd.base.partition import TopicPartition
     from tests.interop.zk_group import ZooKeeperGroup
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -20,16 +22,11 @@ from consumerd.base.partition import TopicPartition
 from consumerd.demo.audit import AuditResult, audit, merge_records
 from consumerd.demo.ledger import Ledger
 from consumerd.demo.processes import BrokerProcess, DaemonProcess
+from consumerd.demo.zookeeper import ZooKeeperServer
 from consumerd.net.zk import NoNode, Session
 from consumerd.wire.registry.paths import owner_path
 from tests.kill.mirrors import TOPIC, producers
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
-
-    from consumerd.demo.zookeeper import ZooKeeperServer
-    from tests.support.zookeeper_ensemble import ZooKeeperEnsemble
+from tests.support.zookeeper_ensemble import ZooKeeperEnsemble
 
 GROUP = "group"
 PARTITIONS = 6

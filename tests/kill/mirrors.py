@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from consumerd.base.clock import SystemClock
-from consumerd.demo.processes import Process, consumerd_command, format_toml
+from consumerd.demo.processes import BrokerProcess, Process, consumerd_command, format_toml
 from consumerd.net.connect import connect
 from consumerd.net.zk import NoNode, Session
 from consumerd.producer import Producer, ProducerSettings, StaticRouter
 from consumerd.wire.compression import Codec
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from consumerd.demo.processes import BrokerProcess
 
 TOPIC = "events"
 #: Settings of brokers whose logs roll within a test, and whose sessions end soon.

@@ -9,16 +9,13 @@ import subprocess
 import sys
 import tarfile
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import psutil
 import pytest
 
 from consumerd.base.errors import ExitCode
 from consumerd.wire.v07 import encode_message_set
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.kill
 

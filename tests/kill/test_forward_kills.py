@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
@@ -17,10 +19,6 @@ from consumerd.base.java import MissingRuntimeError
 from consumerd.demo.processes import BrokerProcess, consumerd_command
 from tests.kill.mirrors import BROKER_SETTINGS, TOPIC, MirrorProcess, all_committed, producers
 from tests.support.kafka import RELEASES, SHORT_SESSION, KafkaBroker, kafka_jars
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = [pytest.mark.kill, pytest.mark.zookeeper, pytest.mark.interop, pytest.mark.asyncio]
 

@@ -6,12 +6,11 @@ Kills and stops of members, brokers and servers of ZooKeeper at random moments a
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from consumerd.demo.audit import AuditResult
+from consumerd.demo.audit import AuditResult
 
 pytestmark = [pytest.mark.kill, pytest.mark.zookeeper, pytest.mark.asyncio]
 

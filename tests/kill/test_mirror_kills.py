@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from consumerd.demo.processes import BrokerProcess
 from consumerd.storage.log.dump import find_segments, read_segment
 from tests.kill.mirrors import BROKER_SETTINGS, TOPIC, MirrorProcess, all_committed, producers
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.kill, pytest.mark.zookeeper, pytest.mark.asyncio]
 

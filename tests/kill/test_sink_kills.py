@@ -13,8 +13,9 @@ import random
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import asyncpg
 import pytest
@@ -24,9 +25,6 @@ from consumerd.storage.log.dump import find_segments, read_segment
 from tests.support.postgres import PostgresServer
 from tests.support.receiver import OncePerKey, Receiver
 from tests.support.small_disk import fill, small_disk
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 pytestmark = [pytest.mark.kill, pytest.mark.zookeeper, pytest.mark.asyncio]
 

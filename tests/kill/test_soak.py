@@ -5,18 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from consumerd.base.java import JavaRuntime
 from tests.soak.full_speed import full_speed
 from tests.soak.run import Options, soak
 from tests.support.postgres import PostgresServer
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from consumerd.base.java import JavaRuntime
 
 pytestmark = [
     pytest.mark.kill,

@@ -15,8 +15,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pyarrow.compute as pc
@@ -27,9 +27,6 @@ from consumerd.spark.tables.layout import parse_folders, resolve
 from consumerd.wire.compression import Codec
 from consumerd.wire.v07 import encode_message_set
 from tests.support.spark_jvm import QUICK_JVM
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 pytestmark = [pytest.mark.kill, pytest.mark.spark]
 

@@ -5,18 +5,14 @@ from __future__ import annotations
 import os
 import random
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from consumerd.base.java import JavaRuntime
+from tests.torture.report import Report
 from tests.torture.run import Options, torture
 from tests.torture.sinks import FILES
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from consumerd.base.java import JavaRuntime
-    from tests.torture.report import Report
 
 pytestmark = [
     pytest.mark.kill,

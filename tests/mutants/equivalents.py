@@ -12,10 +12,9 @@ the reason. `test_equivalents.py` fails when an entry no longer is a mutant of t
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-if TYPE_CHECKING:
-    from tests.mutants.operators import Mutant
+from tests.mutants.operators import Mutant
 
 FILE: Final = Path(__file__).with_name("equivalents.txt")
 

@@ -12,11 +12,9 @@ loggers, and blocks for type checkers. `return False` becomes `return True` but 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Any, Final, TypeAlias, cast
 
 #: A boundary that moves, or a comparison that becomes its opposite.
 _COMPARISONS: Final[dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]]] = {

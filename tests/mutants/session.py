@@ -26,20 +26,17 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias
+from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any, Final, Literal, NoReturn, TypeAlias
 
 import pytest
 from _pytest.runner import runtestprotocol
 
 from tests.mutants.operators import Function, Module, Mutant
 from tests.mutants.rooms import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from types import FrameType, ModuleType
 
 Verdict: TypeAlias = Literal["killed", "timed out", "survived", "reimport"]
 

@@ -7,17 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.mutants import session
 from tests.mutants.operators import Module
 from tests.mutants.rooms import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(("byte", "verdict"), [(b"K", "killed"), (b"S", "survived"), (b"R", "reimport")])

@@ -9,7 +9,8 @@ import io
 import json
 import random
 import uuid
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import fastavro
@@ -18,18 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumerd.base.partition import TopicPartition
-from consumerd.handlers import Batch, DecodeError, Handler, Message, RetryPolicy
+from consumerd.handlers import Batch, DecodeError, Handler, Letter, Message, RetryPolicy
 from consumerd.handlers.decoding import stage
 from consumerd.handlers.decoding.api import load_decoder, make_decoder
 from consumerd.handlers.handler_stages import Stages
 from consumerd.testing import FakeClock
 from consumerd.testing.records import MemoryDeadLetters
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from consumerd.handlers import Letter
 
 DECODERS = [load_decoder("json"), load_decoder("text"), load_decoder("text", {"encoding": "utf-16"})]
 #: Whether each message can be decoded; a list is one compressed message.

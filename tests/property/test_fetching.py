@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumerd.base.budget import ByteBudget, Reservation
+from consumerd.base.errors import ConsumerdError
 from consumerd.base.partition import TopicPartition
 from consumerd.member.fetch.lane import Lane
+from consumerd.member.fetch.log_changes import LogChange
 from consumerd.member.fetch.pool import FetchPool
 from consumerd.member.fetch.settings import BadMessagePolicy, FetchSettings
 from consumerd.member.fetch.v07.brokers import V07Brokers
@@ -35,12 +38,6 @@ from consumerd.wire.v07 import (
     encode_message,
     encode_message_set,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from consumerd.base.errors import ConsumerdError
-    from consumerd.member.fetch.log_changes import LogChange
 
 pytestmark = pytest.mark.usefixtures("either_codec")
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -20,10 +21,6 @@ from consumerd.group import membership, membership_holdings, membership_tables
 from consumerd.group.membership import ZooKeeperMember
 from consumerd.group.membership_tables import HOLD, LINK, PHASE, Link, MembershipSettings, Phase
 from consumerd.wire.registry.subscription import StaticSubscription
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
 
 SEEDS = 400
 EVENTS = 400

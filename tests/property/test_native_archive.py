@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,10 +21,6 @@ from consumerd.wire.v07 import Codec, MessageBatch, MessageLeaf, encode_message,
 from consumerd.wire.v07.batch import MessageRun
 from tests.fuzz.mangling import mangled
 from tests.property.test_spark_splits import LIMITS, NAMES, PLAIN, WRAPPED, listed, read
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 pytestmark = pytest.mark.usefixtures("native_codec")
 

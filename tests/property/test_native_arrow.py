@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from consumerd.base import native
 from consumerd.base.partition import TopicPartition
-from consumerd.handlers import Batch
+from consumerd.handlers import Batch, Content
 from consumerd.handlers.arrow_columns import count_within
 from consumerd.handlers.batching import join, joinable
 from consumerd.wire.v07 import decode_batch
@@ -22,11 +22,6 @@ from tests.property.test_records import Made as MadeRecords
 from tests.property.test_records import fetches
 from tests.property.test_wire_messages import ROWS, Made, joined
 from tests.support.arrow import columns_of, expected_columns
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from consumerd.handlers import Content
 
 pytestmark = pytest.mark.usefixtures("native_codec")
 

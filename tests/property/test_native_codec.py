@@ -7,7 +7,7 @@ import json
 import random
 import struct
 import zlib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -29,9 +29,6 @@ from consumerd.wire.v07 import (
 from tests.fuzz.mangling import mangled
 from tests.property.test_wire_messages import OFFSETS, ROWS, Made, frame, joined
 from tests.support.codecs import decode_by_both, judge_by_both
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("native_codec")
 

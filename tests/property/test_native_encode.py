@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import array
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,9 +18,6 @@ from consumerd.wire.v07 import encode_message_set as encode_v07
 from consumerd.wire.v08.records import RecordCodec, encode_message_set, encode_record_batch
 from consumerd.wire.v08.records.encode import Surroundings
 from tests.support.codecs import written_by_both
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.usefixtures("native_codec")
 

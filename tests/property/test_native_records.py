@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import random
 import struct
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import cramjam
 import pytest
@@ -22,9 +22,6 @@ from tests.fuzz.mending import signed_records
 from tests.golden import test_record_sets as recorded
 from tests.property.test_records import Leaf, Made, fetches, new_batch, old_message, varint
 from tests.support.codecs import decode_records_by_both
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("native_codec")
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumerd.base.partition import TopicPartition
 from consumerd.net.cluster import ClusterView
+from consumerd.net.connect import Connection
 from consumerd.operate.admin.changes import V07ChangePlanner
 from consumerd.operate.admin.editing import backup_of, write_changes
 from consumerd.operate.admin.logs import BrokerLogs
@@ -17,9 +17,6 @@ from consumerd.operate.admin.offset_file import format_json, parse_offsets
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.registry.paths import offset_path
 from consumerd.wire.registry.values import MAX_OFFSET
-
-if TYPE_CHECKING:
-    from consumerd.net.connect import Connection
 
 partitions = st.builds(TopicPartition, st.sampled_from(["t", "u:v"]), st.integers(0, 2), st.integers(0, 11))
 offsets = st.integers(0, MAX_OFFSET)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 from hypothesis import example as example_of
@@ -35,9 +36,6 @@ from consumerd.producer import (
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_broker import MemoryBroker
 from consumerd.wire.v07 import Codec, FetchRequest, MultiProduceRequest, Request, decode_batch
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
 
 PARTITIONS = 3
 #: The faults of connections and requests, drawn one after the other; none when the list is used up.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import cramjam
 import pytest
@@ -28,8 +29,6 @@ from consumerd.wire.v08.records import (
     encode_record_batch,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
 pytestmark = pytest.mark.usefixtures("either_codec")
 
 LIMITS = DecodeLimits(max_message_bytes=1 << 20, max_decompressed_bytes=1 << 20)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -13,7 +13,12 @@ from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.regex import matches, parse
 from consumerd.wire.registry.spoken import broker_dialect, member_dialect, offset_dialect
-from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription, parse_subscription
+from consumerd.wire.registry.subscription import (
+    FilterSubscription,
+    StaticSubscription,
+    Subscription,
+    parse_subscription,
+)
 from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter, normalise
 from consumerd.wire.registry.v08.broker import parse_broker_node
 from consumerd.wire.registry.v08.subscription import format_subscription_v08, parse_subscription_v08
@@ -34,11 +39,6 @@ from consumerd.wire.registry.values import (
     parse_owner,
     parse_partition_count,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from consumerd.wire.registry.subscription import Subscription
 
 HOSTILE = st.binary(max_size=60) | st.text(max_size=60) | st.none()
 NEARLY = st.lists(

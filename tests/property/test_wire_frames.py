@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,9 +25,6 @@ from consumerd.wire.v07 import (
     decode_offsets_response,
     decode_request,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Value = TypeVar("Value")
 

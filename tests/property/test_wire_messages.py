@@ -6,9 +6,9 @@ import gzip
 import io
 import struct
 import zlib
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pytest
 import snappy
@@ -28,9 +28,6 @@ from consumerd.wire.v07 import (
     encode_message_set,
     iter_outer,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 pytestmark = pytest.mark.usefixtures("either_codec")
 

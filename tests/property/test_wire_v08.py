@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from consumerd.wire.v08 import (
     APIS,
     Api,
     Direction,
+    Field,
     FieldType,
     MessageLimits,
     RequestHeader,
@@ -30,11 +32,6 @@ from consumerd.wire.v08 import (
     response_header_version,
 )
 from consumerd.wire.v08.structures import UNKNOWN_TAGS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from consumerd.wire.v08 import Field
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 SIMPLE: dict[FieldType, st.SearchStrategy[Any]] = {

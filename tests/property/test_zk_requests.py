@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiozk import protocol
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.base.ports import Check, Create, Delete, NodeStat, SetData
+from consumerd.base.ports import Check, Create, Delete, NodeStat, Operation, SetData
 from consumerd.net.zk.acl import parse_acl
 from consumerd.net.zk.multi import MultiRequest, encode_operations
 from consumerd.net.zk.requests import ExistsRequest, GetChildrenRequest, GetDataRequest, SetDataRequest
-
-if TYPE_CHECKING:
-    from consumerd.base.ports import Operation
 
 paths = st.text(st.characters(codec="utf-8"), max_size=30).map(lambda text: f"/{text}")
 payloads = st.binary(max_size=50)

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from consumerd.base.partition import TopicPartition
-    from tests.simulation.kernel import Kernel
+from consumerd.base.partition import TopicPartition
+from tests.simulation.kernel import Kernel
 
 
 class Message(NamedTuple):

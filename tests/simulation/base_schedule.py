@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from tests.simulation.account import HandOver, Message
 from tests.simulation.kernel import SimulationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from tests.simulation.account import HandOver, Message
     from tests.simulation.base_world import BaseWorld, Ending
     from tests.simulation.daemon import Daemon
 

@@ -10,22 +10,19 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from collections.abc import Mapping, MutableMapping
+from types import TracebackType
+from typing import Any, Protocol, Self
 from unittest import mock
 
 import structlog
 
+from consumerd.base.partition import TopicPartition
 from tests.simulation.account import Account
 from tests.simulation.daemon import Daemon
 from tests.simulation.kernel import Kernel, SimulationError
 from tests.simulation.network import Network
 from tests.simulation.process import ProcessLoop
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping
-    from types import TracebackType
-
-    from consumerd.base.partition import TopicPartition
 
 
 class Ending(Protocol):

@@ -7,19 +7,14 @@ frames, connections and time. One request of a connection is worked on at a time
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from consumerd.testing.memory_broker import MemoryBroker
 from consumerd.wire.errors import WireError
-from consumerd.wire.v07 import decode_request
+from consumerd.wire.v07 import Request, decode_request
+from tests.simulation.kernel import Kernel
+from tests.simulation.network import Line, Link, Network
 from tests.simulation.serving import ServedConnection
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from consumerd.wire.v07 import Request
-    from tests.simulation.kernel import Kernel
-    from tests.simulation.network import Line, Link, Network
 
 #: The cost of a request, in seconds, and of a byte of its answer.
 REQUEST_TIME = 0.0001

@@ -7,13 +7,10 @@ moments before a fault count as unknown.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tests.simulation.kernel import Kernel
-    from tests.simulation.network import Link
+from tests.simulation.kernel import Kernel
+from tests.simulation.network import Link
 
 
 class Confirmations:

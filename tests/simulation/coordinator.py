@@ -8,14 +8,12 @@ coordinator is what brokers write to their log: the generation as its leader ass
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from consumerd.wire.v08.error_codes import ErrorCode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Surroundings(Protocol):

@@ -8,16 +8,15 @@ something happens to the target (`CopyWorld.strike`), the member is killed or st
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from tests.simulation.kernel import SimulationError
+from tests.simulation.network import Link
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.simulation.copy_world import CopyWorld
     from tests.simulation.daemon import Daemon
-    from tests.simulation.network import Link
 
 #: What happens to a member: it is killed or stopped, or another one joins. All else happens to the target.
 MemberFault = Literal["kill", "stop", "join"]

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from consumerd.base.partition import TopicPartition
 from consumerd.wire.registry.paths import offset_path
@@ -19,14 +20,10 @@ from consumerd.wire.registry.values import parse_offset
 from consumerd.wire.v07 import Codec
 from tests.simulation.daemon import Daemon
 from tests.simulation.kernel import SimulationError
+from tests.simulation.network import Link
 from tests.simulation.process import ProcessLoop
 from tests.simulation.threads import ThreadedLoop
 from tests.simulation.world import World
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from tests.simulation.network import Link
 
 TOPIC = "t"
 #: Partitions of the topic on the source's broker.

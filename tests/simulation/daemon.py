@@ -6,26 +6,23 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from consumerd.handlers import Handler, RetryPolicy, retrying
+from consumerd.base.errors import ConsumerdError
+from consumerd.base.partition import TopicPartition
+from consumerd.handlers import Batch, Handler, HandlerContext, RetryPolicy, retrying
 from consumerd.net.cluster.entry import start_session
 from consumerd.service.config.build import build_session, build_settings
 from consumerd.service.config.model import Config, parse
 from consumerd.service.daemon import service
 from consumerd.service.daemon.service import run_member, run_on_brokers
-from consumerd.service.daemon.signals import StopRequest, process_signals
+from consumerd.service.daemon.signals import Stoppable, StopRequest, process_signals
 from tests.simulation.process import ProcessLoop, SimulatedProcess
 from tests.simulation.zookeeper import WALL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from consumerd.base.errors import ConsumerdError
-    from consumerd.base.partition import TopicPartition
-    from consumerd.handlers import Batch, HandlerContext
-    from consumerd.service.daemon.signals import Stoppable
     from tests.simulation.base_world import BaseWorld
 
 _SHORTEST = 1e-6

@@ -15,16 +15,14 @@ from __future__ import annotations
 import argparse
 import functools
 import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from unittest import mock
 
 from tests.simulation.base_schedule import BaseSchedule, ScheduleError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    _Function = TypeVar("_Function", bound=Callable[..., Any])
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Defects(dict[str, "Callable[[], AbstractContextManager[Any]]"]):

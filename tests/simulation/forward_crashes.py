@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, HandlerContext, RetryPolicy, retrying
@@ -29,12 +30,8 @@ from tests.simulation.daemon import ProcessClock
 from tests.simulation.kafka_broker import PRODUCER_ERAS
 from tests.simulation.kafka_world import KafkaWorld
 from tests.simulation.kernel import SimulationError
+from tests.simulation.network import Link
 from tests.simulation.threads import ThreadedLoop
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.simulation.network import Link
 
 #: What happens at a step.
 ForwardFault = Literal["cut", "broker stops", "leader moves", "refused", "kill"]

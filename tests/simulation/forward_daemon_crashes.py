@@ -8,13 +8,11 @@ know the producer's batches. `tests.simulation.forward_crashes` has the handler 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from consumerd.handlers.forward.settings import ForwardResume
 from tests.simulation.copy_crashes import CopySteps, MemberFault, disturb_copy
 from tests.simulation.forward_world import ForwardWorld
-
-if TYPE_CHECKING:
-    from consumerd.handlers.forward.settings import ForwardResume
 
 #: What happens at a PRODUCE request.
 ClusterFault = Literal["cut", "broker stops", "leader moves"]

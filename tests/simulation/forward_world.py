@@ -7,7 +7,8 @@ For the source and the comparison see `tests.simulation.copy_world`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from consumerd.base.partition import TopicPartition
@@ -15,16 +16,12 @@ from consumerd.handlers import Handler, RetryPolicy, retrying
 from consumerd.handlers.forward.settings import ForwardResume
 from consumerd.service.daemon import forwarding
 from tests.simulation.copy_world import PARTITIONS, TOPIC, CopyMember, CopyWorld
+from tests.simulation.daemon import ProcessClock
 from tests.simulation.kafka_broker import PRODUCER_ERAS, SimulatedKafka
-from tests.simulation.network import Line
+from tests.simulation.network import Line, Link
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Sequence
-    from typing import Any
-
-    from tests.simulation.daemon import ProcessClock
-    from tests.simulation.network import Link
 
 #: Partitions of the topic on the target.
 TARGET_PARTITIONS = 2

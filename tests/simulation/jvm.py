@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from consumerd.base.errors import ZooKeeperError
+from consumerd.base.partition import TopicPartition
 from consumerd.group.rules import V07Rules
 from consumerd.net.cluster.reading import data, read_all
 from consumerd.net.zk import ConnectionLost, NodeExists, NoNode, Session
@@ -35,7 +36,6 @@ from tests.simulation.daemon import ProcessClock
 from tests.simulation.process import ProcessLoop, SimulatedProcess
 
 if TYPE_CHECKING:
-    from consumerd.base.partition import TopicPartition
     from tests.simulation.world import World
 
 TRIES = 4

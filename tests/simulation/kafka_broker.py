@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from consumerd.base.partition import TopicPartition
@@ -23,23 +24,21 @@ from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.headers import ResponseHeader, read_api
 from consumerd.wire.v08.messages import ResponseMessage, decode_request, encode_response
 from consumerd.wire.v08.records import decode_records
-from consumerd.wire.v08.schema import NO_UUID
+from consumerd.wire.v08.schema import NO_UUID, Api
 from consumerd.wire.v08.subscription import PROTOCOL_TYPE, decode_assignment
 from tests.simulation.coordinator import Coordinator, GroupState, Rules
 from tests.simulation.kafka_log import UNKNOWN, EpochEnd, PartitionLog
+from tests.simulation.kernel import Kernel
+from tests.simulation.network import Line, Link, Network
 from tests.simulation.serving import ServedConnection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from random import Random
 
-    from consumerd.wire.v08.schema import Api
-    from tests.simulation.kernel import Kernel
-    from tests.simulation.network import Line, Link, Network
 
-    #: Topic (its name, or its id) and number of a partition; what is asked or answered of each.
-    Key = tuple[str | bytes, int]
-    Parts = dict[Key, Any]
+#: Topic (its name, or its id) and number of a partition; what is asked or answered of each.
+Key = tuple[str | bytes, int]
+Parts = dict[Key, Any]
 
 #: The cost of a request, in seconds.
 REQUEST_TIME = 0.0001

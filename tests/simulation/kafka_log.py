@@ -9,7 +9,7 @@ later epoch, at the same offsets.
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from consumerd.wire.v08.records import encode_message_set, encode_record_batch
 
@@ -31,9 +31,8 @@ class EpochEnd(NamedTuple):
     end: int
 
 
-if TYPE_CHECKING:
-    #: The epochs of a log in order: each with the offset at which it begins.
-    Epochs = list[tuple[int, int]]
+#: The epochs of a log in order: each with the offset at which it begins.
+Epochs = list[tuple[int, int]]
 
 
 class PartitionLog:

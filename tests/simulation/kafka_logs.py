@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from consumerd.base.partition import TopicPartition
 from tests.simulation.base_world import BaseWorld
 
 if TYPE_CHECKING:
-    from consumerd.base.partition import TopicPartition
     from tests.simulation.kafka_broker import SimulatedKafka
 
 

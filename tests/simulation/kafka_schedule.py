@@ -17,19 +17,16 @@ connections with all bytes in flight.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from tests.simulation.base_schedule import SETTLED_WITHIN
+from tests.simulation.daemon import Daemon
 from tests.simulation.kafka_broker import ERAS
 from tests.simulation.kafka_logs import KafkaLogs
 from tests.simulation.kafka_world import KafkaWorld
 from tests.simulation.log_faults import GONE, LogFaults
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.simulation.daemon import Daemon
 
 KINDS = ("calm", "calm", "faulty", "faulty", "faulty")
 _MOST_PARTITIONS = 24

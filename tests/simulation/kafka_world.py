@@ -12,16 +12,14 @@ to another member, and no commit may be accepted for a partition that was not as
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from consumerd.base.partition import TopicPartition
 from tests.simulation.account import Account
+from tests.simulation.daemon import Daemon
 from tests.simulation.kafka_broker import ERAS, Era, SimulatedKafka
 from tests.simulation.kafka_logs import KafkaLogs
 from tests.simulation.network import Line
-
-if TYPE_CHECKING:
-    from consumerd.base.partition import TopicPartition
-    from tests.simulation.daemon import Daemon
 
 
 class KafkaAccount(Account):

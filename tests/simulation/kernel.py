@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.simulation.process import ProcessLoop
 
 #: Turns of loops without any time passing: more of them are a loop that never ends.

@@ -12,29 +12,24 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from consumerd.base.files import SystemFiles
-from consumerd.handlers import Handler, RejectedError, RetryPolicy, retrying
+from consumerd.base.partition import TopicPartition
+from consumerd.handlers import Batch, Handler, Letter, RejectedError, RetryPolicy, retrying
 from consumerd.handlers.dead_letter_files import FileDeadLetters
 from consumerd.handlers.dead_letters import decode_letter
 from consumerd.handlers.tracebacks import TRACEBACK
 from consumerd.wire.registry.paths import offset_path
 from consumerd.wire.registry.values import parse_offset
-from tests.simulation.daemon import Daemon
+from tests.simulation.daemon import Daemon, ProcessClock
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.kernel import SimulationError
+from tests.simulation.sink_crashes import Fault, Steps
 from tests.simulation.threads import ThreadedLoop
 from tests.simulation.world import World
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.handlers import Batch, Letter
-    from tests.simulation.daemon import ProcessClock
-    from tests.simulation.sink_crashes import Fault, Steps
 
 #: Of each partition; the handler rejects every second one.
 MESSAGES = 6

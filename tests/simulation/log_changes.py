@@ -12,19 +12,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Container, Mapping
+from typing import Any, NamedTuple
 
+from tests.simulation.base_world import BaseWorld
+from tests.simulation.daemon import Daemon
 from tests.simulation.kafka_broker import ERAS, Era
 from tests.simulation.kafka_world import KafkaWorld
 from tests.simulation.old_kafka_world import OldKafkaWorld
 from tests.simulation.world import World
 from tests.simulation.zookeeper_world import ZooKeeperWorld
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping
-
-    from tests.simulation.base_world import BaseWorld
-    from tests.simulation.daemon import Daemon
 
 TOPIC = "events"
 #: Messages of each partition before the change.

@@ -8,17 +8,14 @@ none is there. Nothing that these faults do explains that a message is delivered
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
+from consumerd.base.partition import TopicPartition
 from tests.simulation.base_schedule import SETTLED_WITHIN, BaseSchedule
 from tests.simulation.base_world import BaseWorld
 from tests.simulation.log_changes import NOTICED
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from consumerd.base.partition import TopicPartition
 
 _World = TypeVar("_World", bound=BaseWorld)
 _Outcome = TypeVar("_Outcome")

@@ -6,15 +6,13 @@ log that was cut looks like one that was created again, so its messages may be d
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 from tests.simulation.base_schedule import SETTLED_WITHIN
 from tests.simulation.log_changes import NOTICED
 from tests.simulation.log_faults import GONE, LogFaults
 from tests.simulation.world import World
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _Outcome = TypeVar("_Outcome")
 

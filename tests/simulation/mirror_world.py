@@ -8,31 +8,27 @@ what is before it. For the source and the comparison see `tests.simulation.copy_
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers.mirror import handler as mirror_handler
+from consumerd.producer import ProducerSettings
+from consumerd.service.config.model import Config
 from consumerd.service.daemon import mirroring
 from consumerd.service.daemon.mirroring import MirrorTarget, mirror
 from consumerd.wire.registry.paths import broker_path, topic_broker_path
-from consumerd.wire.v07 import FetchRequest, MultiProduceRequest, ProduceRequest, decode_batch
+from consumerd.wire.v07 import FetchRequest, MultiProduceRequest, ProduceRequest, Request, decode_batch
 from tests.simulation.broker import REQUEST_TIME, SimulatedBroker
 from tests.simulation.confirmations import Confirmations
 from tests.simulation.copy_world import PARTITIONS, TOPIC, CopyMember, CopyWorld, process_loop
 from tests.simulation.daemon import ProcessClock
-from tests.simulation.network import Line
+from tests.simulation.network import Line, Link
 from tests.simulation.zookeeper import SimulatedZooKeeper
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.producer import ProducerSettings
-    from consumerd.service.config.model import Config
-    from consumerd.wire.v07 import Request
-    from tests.simulation.network import Link
 
 #: Partitions of the topic on each of the target's brokers.
 TARGET_PARTITIONS = 2

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from random import Random
+from tests.simulation.kernel import Event, Kernel
+from tests.simulation.process import ProcessLoop
 
-    from tests.simulation.kernel import Event, Kernel
-    from tests.simulation.process import ProcessLoop
+if TYPE_CHECKING:
+    from random import Random
 
 #: The undelivered bytes that a socket's buffers take before a transport buffers data.
 SOCKET_BUFFER = 256 * 1024

@@ -6,16 +6,13 @@ ZooKeeper itself are played by `tests.simulation.schedule`, whose members differ
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
+from tests.simulation.account import HandOver
 from tests.simulation.kafka_schedule import CoordinatedSchedule
 from tests.simulation.old_kafka_world import OldKafkaWorld
 from tests.simulation.schedule import TIMES_OUT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.simulation.account import HandOver
 
 
 class OldKafkaSchedule(CoordinatedSchedule):

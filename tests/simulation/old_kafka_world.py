@@ -11,18 +11,14 @@ Offsets are in ZooKeeper, where they stay when a topic is deleted. The node of a
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 from consumerd.wire.registry.paths import broker_path, ids_path, topic_path
 from consumerd.wire.registry.v08.paths import partition_path
 from consumerd.wire.registry.v08.topic import format_topic_assignment
-from tests.simulation.kafka_broker import ERAS, Era, SimulatedKafka
+from tests.simulation.kafka_broker import ERAS, Era, KafkaBroker, SimulatedKafka
 from tests.simulation.kafka_logs import KafkaLogs
 from tests.simulation.network import Line
 from tests.simulation.zookeeper_world import ZooKeeperWorld
-
-if TYPE_CHECKING:
-    from tests.simulation.kafka_broker import KafkaBroker
 
 
 class OldKafkaWorld(KafkaLogs, ZooKeeperWorld):

@@ -7,16 +7,12 @@ take; messages that were committed when it claimed are not delivered again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from consumerd.base.partition import TopicPartition
 from tests.simulation.account import Account, HandOver
+from tests.simulation.kernel import Kernel
 from tests.simulation.ownership import Cause, Claim, End, Ownership
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from consumerd.base.partition import TopicPartition
-    from tests.simulation.kernel import Kernel
 
 #: Seconds after which a running member has ended the batches that it had when its session timed out.
 _CLEARED = 0.5

@@ -8,10 +8,9 @@ It learns of a deletion by another client when the event has arrived.
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from consumerd.base.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
 
 
 class Cause(Enum):

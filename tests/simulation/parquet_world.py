@@ -8,24 +8,21 @@ schedules.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pyarrow
 import pyarrow.parquet
 
 from consumerd.base.files import SystemFiles
+from consumerd.handlers import Handler
 from consumerd.handlers.builtin import parquet_rows
 from consumerd.handlers.builtin.parquet import ParquetHandler
 from tests.simulation.kernel import SimulationError
 from tests.simulation.sink_schedule import SinkSchedule
 from tests.simulation.sink_world import SinkWorld
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from consumerd.handlers import Handler
 
 #: Rows of a row group.
 _ROWS = 2

@@ -10,9 +10,10 @@ Strategy: see `tests.simulation.defects`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 from consumerd.base.ports import SetData
@@ -34,9 +35,6 @@ from consumerd.wire.registry.paths import owner_path
 from tests.simulation.daemon import ProcessClock
 from tests.simulation.defects import Defects, main
 from tests.simulation.schedule import KINDS, NODES, Schedule
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 _PATCH = mock.patch.object
 MUTATIONS = Defects()

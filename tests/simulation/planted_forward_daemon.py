@@ -6,9 +6,12 @@ others are where the daemon's runtime and the handler meet.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from consumerd.base.partition import TopicPartition
+from consumerd.handlers import Batch
 from consumerd.handlers.forward.feed import PartitionFeed
 from consumerd.handlers.forward.handler import ForwardHandler
 from consumerd.member.consumer.partition_work import PartitionWork
@@ -17,10 +20,6 @@ from tests.simulation.planted_forward import MUTATIONS as OF_HANDLER
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterator
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.handlers import Batch
 
 _PATCH = mock.patch.object
 #: Defects that only faults of the handler's own simulation show: a partition that refuses, another cluster's messages.

@@ -6,16 +6,14 @@ Strategy: as in `tests.simulation.planted`.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from consumerd.base.files import SystemFiles
 from consumerd.handlers import dead_letter_files
 from consumerd.handlers.dead_letter_files import FileDeadLetters
 from tests.simulation.defects import Defects
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _PATCH = mock.patch.object
 MUTATIONS = Defects()

@@ -5,8 +5,9 @@ Strategy: as in `tests.simulation.planted`. Some of them are defects of the prod
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 from consumerd.handlers import Batch
@@ -18,9 +19,6 @@ from consumerd.producer import UncertainError
 from consumerd.producer.v07.links import BrokerLinks
 from consumerd.producer.v07.sending import Sender
 from tests.simulation.defects import Defects
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _PATCH = mock.patch.object
 MUTATIONS = Defects()

@@ -6,20 +6,19 @@ a file that is written in pieces.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from unittest import mock
 
+from consumerd.handlers import Batch
 from consumerd.handlers.builtin import parquet, ranges
 from consumerd.handlers.builtin.parquet_rows import parquet_pieces
+from consumerd.storage.archives.options import ExportCompression
 from tests.simulation import planted_sinks
 from tests.simulation.defects import Defects
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterator
-
-    from consumerd.handlers import Batch
-    from consumerd.storage.archives.options import ExportCompression
 
 _PATCH = mock.patch.object
 #: Those of the disk and of takeovers, but for the one that only schedules of `files` find.

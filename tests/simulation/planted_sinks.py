@@ -12,23 +12,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
-from consumerd.base.files import SystemFiles, write_all
+from consumerd.base.files import StrPath, SystemFiles, write_all
+from consumerd.handlers import Batch
 from consumerd.handlers.builtin import ranges
 from consumerd.handlers.builtin.range_folders import RangeFolders, WriterFolder
 from consumerd.handlers.builtin.range_logs import last_log
 from tests.simulation.defects import Defects, main
 from tests.simulation.sink_schedule import KINDS, SinkSchedule
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
-
-    from consumerd.base.files import StrPath
-    from consumerd.handlers import Batch
 
 _PATCH = mock.patch.object
 MUTATIONS = Defects()

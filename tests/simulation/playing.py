@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 from tests.simulation.base_schedule import BaseSchedule, ScheduleError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _Outcome = TypeVar("_Outcome")
 

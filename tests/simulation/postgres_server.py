@@ -18,15 +18,11 @@ from __future__ import annotations
 import re
 import struct
 from collections import deque
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from collections.abc import Callable, Hashable
+from typing import Any, ClassVar, Final, NamedTuple
 
-from tests.simulation.kernel import SimulationError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-
-    from tests.simulation.kernel import Event, Kernel
-    from tests.simulation.network import Line, Link, Network
+from tests.simulation.kernel import Event, Kernel, SimulationError
+from tests.simulation.network import Line, Link, Network
 
 #: Seconds that a statement takes, and a commit, which is synced.
 _STATEMENT, _COMMIT = 0.0003, 0.002

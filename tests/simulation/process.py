@@ -12,15 +12,13 @@ import asyncio
 import signal
 import threading
 from asyncio import events as asyncio_events
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tests.simulation.kernel import SimulationError
+from tests.simulation.kernel import Event, Kernel, SimulationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
     from tests.simulation.base_world import BaseWorld
-    from tests.simulation.kernel import Event, Kernel
     from tests.simulation.network import Network, Transport
 
 _Result = TypeVar("_Result")

@@ -11,22 +11,19 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from consumerd.net.client.factory import make_client
 from consumerd.net.connection import ConnectionSettings
+from consumerd.producer.v08.batches import Delivery
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from tests.simulation.daemon import ProcessClock
-from tests.simulation.kafka_broker import PRODUCER_ERAS
+from tests.simulation.kafka_broker import PRODUCER_ERAS, Era
 from tests.simulation.kafka_world import KafkaWorld
 from tests.simulation.kernel import SimulationError
+from tests.simulation.network import Link
 from tests.simulation.process import ProcessLoop
-
-if TYPE_CHECKING:
-    from consumerd.producer.v08.batches import Delivery
-    from tests.simulation.kafka_broker import Era
-    from tests.simulation.network import Link
 
 #: What happens at a request.
 ProducerFault = Literal["cut", "broker stops", "leader moves", "kill"]

@@ -11,20 +11,16 @@ or has told a position behind it.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
-from consumerd.handlers import Handler
+from consumerd.base.partition import TopicPartition
+from consumerd.handlers import Batch, Handler, HandlerContext
 from consumerd.wire.v07 import Codec
 from tests.simulation.daemon import Daemon
 from tests.simulation.kernel import SimulationError
 from tests.simulation.threads import ThreadedLoop
 from tests.simulation.world import World
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.handlers import Batch, HandlerContext
 
 
 class Row(NamedTuple):

@@ -24,7 +24,8 @@ A failure is reported with its timeline. `CONSUMERD_SEED=<seed>` runs that sched
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from consumerd.base.partition import TopicPartition
 from consumerd.group.rules import V08Rules
@@ -40,20 +41,15 @@ from consumerd.wire.registry.paths import (
 )
 from consumerd.wire.registry.subscription import StaticSubscription
 from tests.simulation import requests
+from tests.simulation.account import HandOver
 from tests.simulation.base_schedule import AFTERMATH, SETTLED_WITHIN, Fault
+from tests.simulation.broker import SimulatedBroker
+from tests.simulation.daemon import Daemon
+from tests.simulation.jvm import JvmConsumer
 from tests.simulation.log_faults_v07 import CUT_LOGS, BrokerFaults
 from tests.simulation.network import Line
-from tests.simulation.ownership import Cause
+from tests.simulation.ownership import Cause, End
 from tests.simulation.world import World
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from tests.simulation.account import HandOver
-    from tests.simulation.broker import SimulatedBroker
-    from tests.simulation.daemon import Daemon
-    from tests.simulation.jvm import JvmConsumer
-    from tests.simulation.ownership import End
 
 KINDS = ("calm", "calm", "priced", "large", "churn", *4 * ("faulty",), "mixed", "rough")
 #: Played where a test names it only: the seeds of the others keep their schedules.

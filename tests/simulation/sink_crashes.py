@@ -9,18 +9,15 @@ instead, and continues before a chosen step of the second one's takeover. `make`
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, Final, Literal
+from collections.abc import Callable
+from typing import Any, Final, Literal
 
 from consumerd.wire.registry.paths import offset_path
 from consumerd.wire.registry.values import parse_offset
+from tests.simulation.daemon import Daemon
 from tests.simulation.kernel import SimulationError
+from tests.simulation.rows_world import RowsWorld
 from tests.simulation.sink_world import SinkWorld
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.simulation.daemon import Daemon
-    from tests.simulation.rows_world import RowsWorld
 
 Fault = Literal["kill", "power"]
 #: A member's steps that are counted: calls of its place from its start, or turns of its loop from its first message.

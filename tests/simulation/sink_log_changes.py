@@ -10,32 +10,26 @@ from __future__ import annotations
 import functools
 import json
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from asyncpg.protocol import protocol as asyncpg_protocol
 
-from consumerd.handlers import Handler
+from consumerd.base.partition import TopicPartition
+from consumerd.handlers import Batch, Handler, HandlerContext
 from consumerd.handlers.builtin.postgres import PostgresHandler
 from consumerd.handlers.forward.identity import read_identity
 from consumerd.service.daemon import forwarding
 from tests.simulation.daemon import Daemon
-from tests.simulation.kafka_broker import PRODUCER_ERAS, SimulatedKafka
+from tests.simulation.kafka_broker import PRODUCER_ERAS, Era, SimulatedKafka
 from tests.simulation.kafka_world import KafkaWorld
-from tests.simulation.log_changes import TOPIC
+from tests.simulation.log_changes import TOPIC, Telling
 from tests.simulation.network import Line
 from tests.simulation.postgres_server import SimulatedPostgres
 from tests.simulation.table_world import TIMEOUT, DatabaseTime
 from tests.simulation.threads import ThreadedLoop
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.handlers import Batch, HandlerContext
-    from tests.simulation.kafka_broker import Era
-    from tests.simulation.log_changes import Telling
 
 #: A row that is stored: the number of the partition, the offset, the payload.
 Row = tuple[int, int, bytes]

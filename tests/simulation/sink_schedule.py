@@ -18,18 +18,15 @@ ownerships, the offsets and their order meanwhile.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from consumerd.wire.registry.paths import owners_root
 from tests.simulation.base_schedule import BaseSchedule
+from tests.simulation.daemon import Daemon
 from tests.simulation.rows_world import RowsWorld
 from tests.simulation.sink_world import SinkWorld
 from tests.simulation.threads import ThreadedLoop
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.simulation.daemon import Daemon
 
 KINDS = ("calm", "kills", "zombies", "power", "all", "all")
 #: Seconds after which a session that a fault keeps from its server has timed out, and the server has seen it.

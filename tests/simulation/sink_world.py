@@ -10,22 +10,19 @@ import base64
 import json
 import random
 import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 from consumerd.base.files import SystemFiles
 from consumerd.base.partition import TopicPartition
+from consumerd.handlers import Handler
 from consumerd.handlers.builtin import files
 from consumerd.handlers.builtin.files import FilesHandler
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.kernel import SimulationError
 from tests.simulation.rows_world import Row, RowsWorld
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from consumerd.handlers import Handler
 
 #: Lines that the sink writes at once: few, so that a batch takes several writes.
 _LINES = 2

@@ -8,24 +8,23 @@ tried again, and is stored once all the same.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Literal
 
 from consumerd.base.clock import SystemClock
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, HandlerContext, PartitionTakenError
 from consumerd.handlers.builtin.postgres import PostgresHandler
 from consumerd.wire.v07 import decode_batch
+from tests.simulation.daemon import Daemon
 from tests.simulation.kernel import SimulationError
+from tests.simulation.postgres_server import Session
 from tests.simulation.process import ProcessLoop
 from tests.simulation.sink_crashes import Story
 from tests.simulation.table_world import TIMEOUT, TableWorld
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Coroutine
-
-    from consumerd.base.partition import TopicPartition
-    from tests.simulation.daemon import Daemon
-    from tests.simulation.postgres_server import Session
 
 #: What happens at a statement: the server refuses it, the connection is reset, the server crashes.
 DatabaseFault = Literal["fails", "cut", "crash"]

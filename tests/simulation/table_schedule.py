@@ -8,16 +8,12 @@ and statements fail, at any time or at one of a member's next statements. Kinds,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from tests.simulation.daemon import Daemon
 from tests.simulation.sink_schedule import KINDS as SINK_KINDS
 from tests.simulation.sink_schedule import SinkSchedule
 from tests.simulation.table_world import TableWorld
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.simulation.daemon import Daemon
 
 KINDS = (*SINK_KINDS, "database", "database")
 #: Errors of statements: serialization failure, out of memory, cancelled by an administrator.

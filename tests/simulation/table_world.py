@@ -7,15 +7,18 @@ of the member that sent it, before it and after it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from asyncpg.protocol import protocol as asyncpg_protocol
 
 from consumerd.base.partition import TopicPartition
-from consumerd.handlers import RetryPolicy, retrying
+from consumerd.handlers import Handler, RetryPolicy, retrying
 from consumerd.handlers.builtin import postgres
 from consumerd.handlers.builtin.postgres import PostgresHandler
+from tests.simulation.base_world import BaseWorld
+from tests.simulation.daemon import Daemon, ProcessClock
 from tests.simulation.kernel import SimulationError
 from tests.simulation.network import Line
 from tests.simulation.postgres_server import Session, SimulatedPostgres
@@ -23,11 +26,6 @@ from tests.simulation.rows_world import Row, RowsWorld, SinkDaemon
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Mapping
-
-    from consumerd.handlers import Handler
-    from tests.simulation.base_world import BaseWorld
-    from tests.simulation.daemon import Daemon, ProcessClock
 
 #: Rows that the sink copies at once: few, so that a batch takes several statements.
 _ROWS = 3

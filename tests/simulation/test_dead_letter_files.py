@@ -7,16 +7,12 @@ takes some of the steps; `make test-long` takes all.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from tests.simulation.letter_crashes import crash_of_letters, stop_of_letters
 from tests.simulation.planted_letters import MUTATIONS
+from tests.simulation.sink_crashes import Fault
 from tests.simulation.stepping import MOST, steps_of
-
-if TYPE_CHECKING:
-    from tests.simulation.sink_crashes import Fault
 
 pytestmark = pytest.mark.timeout(900)
 

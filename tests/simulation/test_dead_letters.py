@@ -10,25 +10,22 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
 
-from consumerd.handlers import DeadLetters, Handler, RejectedError, RetryPolicy, retrying
+from consumerd.handlers import Batch, DeadLetters, Handler, Letter, RejectedError, RetryPolicy, retrying
 from consumerd.handlers.giving_up import GivingUp
 from consumerd.wire.registry.paths import offset_path
 from consumerd.wire.registry.values import parse_offset
-from tests.simulation.daemon import Daemon
+from tests.simulation.daemon import Daemon, ProcessClock
 from tests.simulation.threads import ThreadedLoop
 from tests.simulation.world import World
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterable, Sequence
-
-    from consumerd.handlers import Batch, Letter
-    from tests.simulation.daemon import ProcessClock
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -13,10 +13,11 @@ import itertools
 import json
 import os
 import random
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from unittest import mock
 
 import pytest
@@ -41,9 +42,6 @@ from consumerd.storage.archives.sources import find_sources
 from consumerd.testing import FakeClock
 from consumerd.wire.v07 import decode_batch, encode_message_set
 from tests.simulation.disk import SimulatedDisk
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 HERE = TopicPartition("t", 0, 0)
 ERRORS = (errno.EIO, errno.ENOSPC)

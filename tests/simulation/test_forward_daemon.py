@@ -6,18 +6,15 @@ Faults at PRODUCE requests and at awaits (`tests.simulation.forward_daemon_crash
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import pytest
 
 from consumerd.handlers.forward.settings import ForwardResume
-from tests.simulation.copy_crashes import MemberFault
+from tests.simulation.copy_crashes import CopySteps, MemberFault
 from tests.simulation.forward_daemon_crashes import ClusterFault, disturb_forwarding
 from tests.simulation.planted_forward_daemon import MUTATIONS
 from tests.simulation.stepping import MOST, steps_of
-
-if TYPE_CHECKING:
-    from tests.simulation.copy_crashes import CopySteps
 
 pytestmark = pytest.mark.timeout(1800)
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from consumerd.base.errors import IdTakenError
 from consumerd.base.partition import TopicPartition
 from consumerd.wire.registry.paths import offset_path, owner_path
+from tests.simulation.daemon import Daemon
 from tests.simulation.world import World
-
-if TYPE_CHECKING:
-    from tests.simulation.daemon import Daemon
 
 #: Real seconds; virtual ones are what counts here.
 pytestmark = pytest.mark.timeout(900)

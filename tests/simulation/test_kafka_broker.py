@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from consumerd.base.partition import TopicPartition
-from consumerd.wire.v08 import ErrorCode, decode_response, encode_request
+from consumerd.wire.v08 import Api, ErrorCode, decode_response, encode_request
 from consumerd.wire.v08.apis import (
     FETCH,
     LIST_OFFSETS,
@@ -23,9 +23,6 @@ from tests.simulation.kafka_broker import ERAS, Era, SimulatedKafka
 from tests.simulation.kafka_log import EpochEnd, PartitionLog
 from tests.simulation.kernel import Kernel
 from tests.simulation.network import Line, Network
-
-if TYPE_CHECKING:
-    from consumerd.wire.v08 import Api
 
 EVENTS = TopicPartition.numbered("events", 0)
 EARLIEST, LATEST = -2, -1

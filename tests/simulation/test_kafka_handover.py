@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from tests.simulation.base_world import BaseWorld
+from tests.simulation.daemon import Daemon
 from tests.simulation.kafka_broker import ERAS, Era
 from tests.simulation.kafka_world import KafkaWorld
-
-if TYPE_CHECKING:
-    from tests.simulation.base_world import BaseWorld
-    from tests.simulation.daemon import Daemon
 
 #: Real seconds; virtual ones are what counts here.
 pytestmark = pytest.mark.timeout(300)

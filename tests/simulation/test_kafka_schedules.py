@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -27,9 +28,6 @@ from tests.simulation.base_schedule import ScheduleError
 from tests.simulation.kafka_broker import ERAS
 from tests.simulation.kafka_schedule import CoordinatedSchedule, FixedSchedule, Outcome
 from tests.simulation.playing import LONG_SEEDS, blocks, everyday, one_alone, play_all, printed_in_two_processes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.timeout(900)
 

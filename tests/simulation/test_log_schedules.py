@@ -6,7 +6,8 @@ seeds of the other tests keep their schedules.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,6 @@ from tests.simulation.log_faults import LogFaults
 from tests.simulation.old_kafka_schedule import OldKafkaSchedule
 from tests.simulation.playing import blocks, everyday, play_all
 from tests.simulation.schedule import Schedule
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.timeout(900)
 

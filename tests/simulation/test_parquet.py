@@ -7,22 +7,17 @@ takes some of the steps; `make test-long` takes all.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 pytest.importorskip("pyarrow.parquet")
 
+from collections.abc import Callable
+
 from tests.simulation.parquet_world import ParquetSchedule, ParquetWorld
 from tests.simulation.planted_parquet import MUTATIONS, OF_FILES
 from tests.simulation.playing import play_all
-from tests.simulation.sink_crashes import FOLDER_LOST, crash, zombie
+from tests.simulation.sink_crashes import FOLDER_LOST, Fault, Steps, crash, zombie
 from tests.simulation.stepping import MOST, steps_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.simulation.sink_crashes import Fault, Steps
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -6,7 +6,7 @@ What another order of random choices makes of a seed is another schedule. When t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
@@ -15,9 +15,6 @@ from tests.simulation import test_handover as handover
 from tests.simulation.defects import finding
 from tests.simulation.planted import MUTATIONS
 from tests.simulation.schedule import Schedule
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.timeout(900)
 

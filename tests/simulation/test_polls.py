@@ -13,11 +13,13 @@ import contextlib
 import functools
 import random
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 
 from consumerd.base.budget import ByteBudget
+from consumerd.base.partition import TopicPartition
 from consumerd.member.fetch.lane import Lane
 from consumerd.member.fetch.pool import FetchPool
 from consumerd.member.fetch.response import FetchOutcome
@@ -29,18 +31,13 @@ from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.opening import ChannelOpener
 from consumerd.net.client.settings import ClientSettings
 from consumerd.net.connect import connect
+from consumerd.wire.v08.fetch_session import PartitionFetch
 from tests.simulation.daemon import ProcessClock
 from tests.simulation.kafka_broker import ERAS, Era, FetchSession, SimulatedKafka, _Connection
 from tests.simulation.kernel import Kernel
 from tests.simulation.network import Line, Network
 from tests.simulation.process import ProcessLoop
 from tests.support.fetching import Recorder
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.wire.v08.fetch_session import PartitionFetch
 
 #: Without sessions, and with them.
 OLDEST_AND_NEWEST = ERAS[0], ERAS[-1]

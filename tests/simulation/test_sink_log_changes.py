@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from consumerd.handlers import Handler
 from consumerd.handlers.builtin import postgres
 from consumerd.handlers.builtin.files import FilesHandler
 from consumerd.handlers.builtin.ranges import RangeOverlapError
 from consumerd.handlers.forward.errors import OtherLogError
 from tests.simulation import sink_log_changes
-from tests.simulation.kafka_broker import ERAS
+from tests.simulation.kafka_broker import ERAS, Era
 from tests.simulation.log_changes import BEFORE, Telling, Way, recreated_while_frozen, recreated_while_stopped
 from tests.simulation.sink_log_changes import (
     ForwardLogWorld,
@@ -20,13 +22,6 @@ from tests.simulation.sink_log_changes import (
     failures,
     missing_or_repeated,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from consumerd.handlers import Handler
-    from tests.simulation.kafka_broker import Era
 
 pytestmark = pytest.mark.timeout(300)
 

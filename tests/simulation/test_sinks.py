@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -24,9 +24,6 @@ from tests.simulation.sink_crashes import FOLDER_LOST, Fault, Story, crash, zomb
 from tests.simulation.sink_schedule import KINDS, Outcome, SinkSchedule
 from tests.simulation.sink_world import SinkWorld
 from tests.simulation.stepping import MOST, steps_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from consumerd.wire.registry.paths import ids_path
 from tests.simulation import requests
+from tests.simulation.daemon import Daemon
+from tests.simulation.jvm import JvmConsumer
 from tests.simulation.world import World
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.simulation.daemon import Daemon
-    from tests.simulation.jvm import JvmConsumer
 
 #: Real seconds; virtual ones are what counts here.
 pytestmark = pytest.mark.timeout(1800)

@@ -9,22 +9,19 @@ takes all, and as many more schedules as a tenth of `CONSUMERD_LONG_SEEDS`. `CON
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, get_args
+from collections.abc import Callable
+from typing import get_args
 
 import pytest
 
 from tests.simulation.planted_tables import MUTATIONS
 from tests.simulation.playing import LONG_SEEDS, ONE, blocks, one_alone, play_all
 from tests.simulation.sink_crashes import Fault, crash, zombie
+from tests.simulation.sink_schedule import Outcome
 from tests.simulation.stepping import MOST, steps_of
 from tests.simulation.table_crashes import DatabaseFault, disturb, race, stop_for_good
 from tests.simulation.table_schedule import KINDS, TableSchedule
 from tests.simulation.table_world import TableWorld
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.simulation.sink_schedule import Outcome
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,6 @@ from tests.simulation.kernel import Kernel
 from tests.simulation.network import Line, Network
 from tests.simulation.process import ProcessLoop
 from tests.simulation.zookeeper import SimulatedZooKeeper
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
 
 ROUND_TRIP = 0.01
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from aiozk import protocol
@@ -12,17 +13,13 @@ from aiozk import protocol
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ZooKeeperError
 from consumerd.base.ports import Check, Create, Delete, SetData
+from consumerd.demo.zookeeper import ZooKeeperServer
 from consumerd.net.zk import MultiFailed, Session
 from tests.simulation.daemon import ProcessClock
 from tests.simulation.kernel import Kernel
 from tests.simulation.network import Line, Network
 from tests.simulation.process import ProcessLoop
 from tests.simulation.zookeeper import SimulatedZooKeeper
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from consumerd.demo.zookeeper import ZooKeeperServer
 
 SEEDS = range(8)
 

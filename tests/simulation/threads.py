@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.kernel import Kernel
+from tests.simulation.network import Network
 from tests.simulation.process import THREAD_TIME, ProcessLoop
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
-
-    from tests.simulation.kernel import Kernel
-    from tests.simulation.network import Network
 
 _current = threading.local()
 

@@ -18,9 +18,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from consumerd.base.errors import BrokerError
 from consumerd.base.settings.servers import ZooKeeperSection
@@ -28,6 +29,7 @@ from consumerd.net.connect import connect
 from consumerd.producer import (
     AsyncProducer,
     CallbackHandler,
+    Event,
     NotSentError,
     Partitioner,
     Producer,
@@ -37,22 +39,15 @@ from consumerd.producer import (
     ZooKeeperRouter,
 )
 from consumerd.service.config.build import build_session
-from consumerd.wire.v07 import FetchRequest, decode_batch
-from tests.simulation.broker import REQUEST_TIME
+from consumerd.wire.v07 import FetchRequest, Request, decode_batch
+from tests.simulation.broker import REQUEST_TIME, SimulatedBroker
 from tests.simulation.confirmations import Confirmations
 from tests.simulation.daemon import ProcessClock
 from tests.simulation.kernel import SimulationError
 from tests.simulation.mirror_world import produced_payloads
+from tests.simulation.network import Link
 from tests.simulation.process import ProcessLoop
 from tests.simulation.world import World
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from consumerd.producer import Event
-    from consumerd.wire.v07 import Request
-    from tests.simulation.broker import SimulatedBroker
-    from tests.simulation.network import Link
 
 #: What happens at a request.
 V07Fault = Literal["cut", "broker restarts", "broker away", "kill"]

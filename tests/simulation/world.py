@@ -13,7 +13,7 @@ offsets then lie inside of messages that are written later, because those have o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from consumerd.base.partition import TopicPartition
 from consumerd.wire.registry.paths import broker_path, topic_broker_path
@@ -22,9 +22,6 @@ from tests.simulation.broker import SimulatedBroker
 from tests.simulation.jvm import JvmConsumer
 from tests.simulation.network import Line
 from tests.simulation.zookeeper_world import ZooKeeperWorld
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class World(ZooKeeperWorld):

@@ -13,18 +13,14 @@ that is `down` has no connections and lets none in; its sessions have their whol
 from __future__ import annotations
 
 from collections import Counter, deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from consumerd.base.ports import Create, Delete, Operation, SetData
 from consumerd.net.zk.errors import ServerError
 from consumerd.testing.memory_tree import Change, Transaction, Tree, TreeNode
 from tests.simulation import zookeeper_wire as wire
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tests.simulation.kernel import Event, Kernel
-    from tests.simulation.network import Line, Link, Network
+from tests.simulation.kernel import Event, Kernel
+from tests.simulation.network import Line, Link, Network
 
 SLICE = 0.001
 WALL = 1_700_000_000.0

@@ -7,12 +7,9 @@ since packing through it costs more than all the rest of the simulated server.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from consumerd.base.ports import Check, Create, Delete, Operation, SetData
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, GET_CHILDREN, SYNC, PING = 1, 2, 3, 4, 5, 8, 9, 11
 GET_CHILDREN2, CHECK, MULTI, CREATE2, AUTH, SET_WATCHES, CLOSE = 12, 13, 14, 15, 100, 101, -11

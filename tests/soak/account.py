@@ -9,23 +9,19 @@ from __future__ import annotations
 import heapq
 import json
 from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.audit import AuditRecord, AuditResult, Caught
 from consumerd.storage.log.dump import find_segments, read_segment
-from tests.soak.stage import LINES, lines_of, number_of
+from tests.soak.stage import LINES, SoakStage, lines_of, number_of
 from tests.torture.account import Account, expiries, explains
+from tests.torture.play import Cause
 from tests.torture.sinks import PartitionLog
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from tests.soak.stage import SoakStage
-    from tests.torture.play import Cause
 
 _EXAMPLES: Final = 5
 

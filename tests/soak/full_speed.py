@@ -15,8 +15,10 @@ import os
 import random
 import time
 from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import psutil
 
@@ -32,10 +34,6 @@ from tests.soak.sampling import Sampler
 from tests.soak.verdict import measure, memory_limit, not_flat, too_large
 from tests.support.zookeeper_ensemble import ZooKeeperEnsemble
 from tests.torture.stage import GROUP, PATIENCE, ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 TOPIC: Final = "events"
 PARTITIONS: Final = 4

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zlib import crc32
 
-from consumerd.handlers import Handler
+from consumerd.handlers import Batch, Handler
 from tests.torture.handler import StoringRecordHandler
-
-if TYPE_CHECKING:
-    from consumerd.handlers import Batch
 
 
 class RangeRecordHandler(StoringRecordHandler):

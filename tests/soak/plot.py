@@ -7,13 +7,11 @@ that were restarted have a piece of line for each life, all of one colour.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
 from xml.sax.saxutils import escape
 
 from benchmarks.plot import COLOURS, NAMESPACE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 _WIDTH: Final = 860
 _LEFT, _RIGHT, _TOP, _GAP, _PANEL = 60, 210, 40, 34, 110

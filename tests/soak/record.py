@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from tests.soak.plot import Panel, draw
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 #: Seconds between samples, and parts of the run for which messages are counted, about.
 _SAMPLE: Final = 5.0

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
+from consumerd.demo.processes import Process
 from tests.soak.account import count, read_logs
 from tests.soak.sampling import Sampler
 from tests.soak.stage import BUDGET, SoakStage
@@ -14,16 +17,9 @@ from tests.soak.verdict import measure, memory_limit, not_flat, too_large
 from tests.torture.play import Player
 from tests.torture.report import Report
 from tests.torture.schedule import Size, episodes
-from tests.torture.sinks import check_database, check_files
+from tests.torture.sinks import SinkCount, check_database, check_files
 from tests.torture.stage import GROUP, PATIENCE, SESSION_TIMEOUT
 from tests.torture.watch import Watch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from consumerd.demo.processes import Process
-    from tests.torture.sinks import SinkCount
 
 #: Limit for all groups to commit all of the log after the last fault, in seconds.
 _CALM_SECONDS: Final = 600.0

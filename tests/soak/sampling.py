@@ -10,16 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import psutil
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from consumerd.demo.processes import Process
+from consumerd.demo.processes import Process
 
 _ANSWER_SECONDS: Final = 2.0
 _MIB: Final = 1 << 20

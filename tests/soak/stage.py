@@ -11,24 +11,20 @@ import asyncio
 import contextlib
 import random
 import time
+from collections.abc import Iterator
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import psutil
 
 from consumerd.base.errors import ConsumerdError
+from consumerd.base.partition import TopicPartition
 from consumerd.demo.ports import free_port
 from consumerd.net.zk import NoNode
 from tests.kill.mirrors import TOPIC, producers
-from tests.torture.stage import GROUP, PATIENCE
+from tests.torture.stage import GROUP, PATIENCE, Member
 from tests.torture.stage_v07 import OwnBrokerStage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from consumerd.base.partition import TopicPartition
-    from tests.torture.stage import Member
 
 #: The groups of the exactly-once sinks.
 FILES_GROUP: Final = "files"

@@ -13,14 +13,13 @@ single samples would show the phase in which they were taken. What is never clos
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tests.soak.sampling import Life
 
 #: What a process may grow in the second half of its life: MiB of memory, descriptors, tasks.

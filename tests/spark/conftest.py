@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
+from consumerd.base.java import JavaRuntime
 from tests.support.spark_jvm import QUICK_JVM
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import SparkSession
-
-    from consumerd.base.java import JavaRuntime
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -11,13 +11,11 @@ import pytest
 
 from consumerd.base.errors import ConfigError
 from consumerd.spark.aggregate import aggregate, current_windows
-from consumerd.spark.spec import parse_spark
+from consumerd.spark.spec import PipelineSpec, parse_spark
 from consumerd.spark.tables import open_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from consumerd.spark.spec import PipelineSpec
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SILVER = "at timestamp, user string, amount int, big bigint, exact decimal(38,2)"

@@ -13,23 +13,20 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import pyspark
 import pytest
 
+from consumerd.base.java import JavaRuntime
 from consumerd.demo.children import Child
 from consumerd.demo.ports import free_port
 from consumerd.demo.processes import clean_environment, format_toml
 from consumerd.spark.session import LAUNCHER_VARIABLE, prepare_java
 from consumerd.wire.v07 import Codec, encode_message_set
 from tests.support.spark_jvm import QUICK_JVM
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from consumerd.base.java import JavaRuntime
 
 ROOT = Path(__file__).resolve().parents[2]
 PIPELINE = ROOT / "deploy" / "spark" / "pipeline.py"

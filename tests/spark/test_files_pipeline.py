@@ -15,16 +15,14 @@ from consumerd.handlers import Batch
 from consumerd.handlers.builtin.files import FilesHandler
 from consumerd.spark.land import land
 from consumerd.spark.reconcile import reconcile
+from consumerd.spark.reconcile_result import PartitionCheck, ReconcileResult
 from consumerd.spark.refine import refine
-from consumerd.spark.spec import parse_spark
+from consumerd.spark.spec import PipelineSpec, parse_spark
 from consumerd.spark.tables import open_table
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from consumerd.spark.reconcile_result import PartitionCheck, ReconcileResult
-    from consumerd.spark.spec import PipelineSpec
 
 BAD = {7, 30, 31, 80}
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import DataFrame, SparkSession
 
 CODECS = {"NoCompressionCodec": "none", "GZIPCompressionCodec": "gzip", "SnappyCompressionCodec": "snappy"}
 

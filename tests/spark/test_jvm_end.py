@@ -8,17 +8,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from consumerd.base.errors import ExitCode
+from consumerd.base.java import JavaRuntime
 from consumerd.demo.processes import format_toml
 from consumerd.wire.v07 import encode_message_set
 from tests.support.spark_jvm import quick_options
-
-if TYPE_CHECKING:
-    from consumerd.base.java import JavaRuntime
 
 _TWICE = """
 import os, signal, sys

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
@@ -11,24 +13,18 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from consumerd.base.java import MissingRuntimeError
+from consumerd.base.java import JavaRuntime, MissingRuntimeError
 from consumerd.spark.land import land
 from consumerd.spark.reconcile import reconcile
+from consumerd.spark.reconcile_result import PartitionCheck, ReconcileResult
 from consumerd.spark.refine import refine
-from consumerd.spark.spec import parse_spark
+from consumerd.spark.spec import PipelineSpec, parse_spark
 from consumerd.spark.tables import open_table
 from tests.spark.test_spark_docs import run
 from tests.support.kafka import RELEASES, KafkaBroker, kafka_jars
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
-
-    from consumerd.base.java import JavaRuntime
-    from consumerd.spark.reconcile_result import PartitionCheck, ReconcileResult
-    from consumerd.spark.spec import PipelineSpec
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 Sent = dict[tuple[str, int, int], tuple[bytes | None, bytes | None]]

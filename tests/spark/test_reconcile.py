@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from consumerd.base.errors import NotFoundError
 from consumerd.spark.land import land
 from consumerd.spark.reconcile import reconcile
+from consumerd.spark.reconcile_result import PartitionCheck, ReconcileResult
 from consumerd.spark.spec import PipelineSpec
 from consumerd.spark.tables import open_table
 from consumerd.wire.compression import compress
 from consumerd.wire.v07 import Codec, decode_batch, encode_message, encode_message_set
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspark.sql import DataFrame, SparkSession
-
-    from consumerd.spark.reconcile_result import PartitionCheck, ReconcileResult
 
 #: An empty compressed message: a place in the log without a message.
 EMPTY = encode_message(compress(Codec.GZIP, b""), codec=Codec.GZIP)

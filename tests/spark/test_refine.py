@@ -7,7 +7,9 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
@@ -16,17 +18,12 @@ import pytest
 from consumerd.base.errors import ConfigError, NotFoundError
 from consumerd.spark.land import land_stream
 from consumerd.spark.refine import refine
-from consumerd.spark.spec import parse_spark
+from consumerd.spark.spec import PipelineSpec, parse_spark
 from consumerd.spark.tables import open_table
 from consumerd.spark.tables.errors import TableBehindError, TableOwnedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
-
-    from consumerd.spark.spec import PipelineSpec
 
 COLUMNS = (
     "value binary, topic string, partition int, offset bigint, broker int, broker_partition string, index int, "

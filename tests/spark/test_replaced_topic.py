@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from confluent_kafka import Producer
 
-from consumerd.base.java import MissingRuntimeError
+from consumerd.base.java import JavaRuntime, MissingRuntimeError
 from consumerd.spark.aggregate import aggregate, current_windows
 from consumerd.spark.beginning import begin
 from consumerd.spark.former_logs import FormerLog, with_log_names
@@ -19,7 +20,7 @@ from consumerd.spark.land import land
 from consumerd.spark.reconcile import reconcile
 from consumerd.spark.refine import refine
 from consumerd.spark.source.errors import DataLossError
-from consumerd.spark.spec import parse_spark
+from consumerd.spark.spec import PipelineSpec, parse_spark
 from consumerd.spark.tables import open_table
 from consumerd.wire.v08.records import encode_record_batch
 from tests.support.kafka import RELEASES, KafkaBroker, kafka_jars
@@ -27,12 +28,7 @@ from tests.support.topics import create_topic, recreate_topic, topic_id
 from tests.unit.spark.source.v08.fake_broker import V08Broker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from pyspark.sql import SparkSession
-
-    from consumerd.base.java import JavaRuntime
-    from consumerd.spark.spec import PipelineSpec
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from consumerd.spark.land import land
 from consumerd.spark.progress import open_log
 from consumerd.spark.reconcile import reconcile
 from consumerd.spark.refine import refine
-from consumerd.spark.report.facts import LandedFacts, QuarantineFacts, QuarantineSample
+from consumerd.spark.report.facts import LandedFacts, QuarantineFacts, QuarantineSample, StepResult
 from consumerd.spark.report.measure import MAX_VALUE, measure_landed, measure_quarantine, preview
 from consumerd.spark.report.writing import write_report
 from consumerd.spark.source.columns import schema_ddl
 from consumerd.spark.spec import parse_spark
 from consumerd.wire.v07 import Codec, encode_message_set
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from consumerd.spark.report.facts import StepResult
 
 START = datetime(2026, 11, 21, 17, tzinfo=UTC)
 BRONZE = f"{schema_ddl()}, landed_at timestamp, batch bigint"

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -18,8 +19,6 @@ from consumerd.spark.session import LAUNCHER_HOME, build_session
 from consumerd.spark.source.errors import DataLossError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import SparkSession
 
 LOOK = """

@@ -10,17 +10,13 @@ import random
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from consumerd.testing.fault_proxy import Direction
+from consumerd.testing.plugin import BrokerFactory, ProxyFactory
 from tests.support.spark_jvm import quick_options
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from consumerd.testing.plugin import BrokerFactory, ProxyFactory
 
 PROGRAM = """
 import sys

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,8 +12,6 @@ from pyspark.errors import PythonException
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import DataFrame, SparkSession
 
 GOOD = encode_message_set([b"one", b"two", b"three"])

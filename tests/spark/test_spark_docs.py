@@ -21,12 +21,11 @@ from consumerd.spark.source.options import OPTIONS
 from consumerd.spark.spec import parse_spark
 from consumerd.spark.tables import open_table
 from consumerd.spark.tables.delta import DELTA_PACKAGE
+from consumerd.testing.plugin import BrokerFactory
 from consumerd.wire.v07 import Codec, encode_message_set
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from consumerd.testing.plugin import BrokerFactory
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "spark.md").read_text("utf-8")

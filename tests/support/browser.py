@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 from consumerd.base import native
 from consumerd.base.partition import TopicPartition
-from consumerd.handlers import Batch
+from consumerd.handlers import Batch, Content
 from consumerd.wire import CorruptMessageError, EncodeError, OversizeMessageError
-from consumerd.wire.v07 import DEFAULT_LIMITS, DecodeLimits, check_plain_set, check_produced_set, decode_batch
+from consumerd.wire.v07 import (
+    DEFAULT_LIMITS,
+    DecodeLimits,
+    MessageBatch,
+    check_plain_set,
+    check_produced_set,
+    decode_batch,
+)
 from consumerd.wire.v07.walk import LAYOUTS, verify
-from consumerd.wire.v08.records import decode_records
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from consumerd.handlers import Content
-    from consumerd.wire.v07 import MessageBatch
-    from consumerd.wire.v08.records import RecordSet
+from consumerd.wire.v08.records import RecordSet, decode_records
 
 
 def installed_native_codec() -> native.NativeCodec | None:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from consumerd.base.budget import ByteBudget
+from consumerd.base.errors import ConsumerdError
+from consumerd.base.partition import LogId, TopicPartition
 from consumerd.member.fetch.lane import Lane
+from consumerd.member.fetch.log_changes import LogChange
 from consumerd.member.fetch.policies import FetchServices
+from consumerd.member.fetch.settings import FetchSettings
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v07 import EARLIEST
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from consumerd.base.errors import ConsumerdError
-    from consumerd.base.partition import LogId, TopicPartition
-    from consumerd.member.fetch.log_changes import LogChange
-    from consumerd.member.fetch.settings import FetchSettings
 
 
 class Recorder:

@@ -17,17 +17,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from consumerd.base.files import FileEntry
+from consumerd.base.files import FileEntry, StrPath
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
-
-    from consumerd.base.files import StrPath
 
 
 class PowerLostError(BaseException):

@@ -8,20 +8,17 @@ initialize each other, so a first FETCH on one thread beside a first PRODUCE on 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, ClassVar, Final
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, Final
 
+from consumerd.base.java import JavaRuntime
 from consumerd.demo.children import Child
 from consumerd.demo.ports import LOOPBACK
 from consumerd.service.config.properties import format_properties
 from tests.support.errors import JafkaStartError
 from tests.support.loopback_server import LoopbackServer, ask
 from tests.support.maven import fetch_jars
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from consumerd.base.java import JavaRuntime
 
 JAFKA: Final = "com.sohu.jafka:jafka:1.2.3"
 _JVM: Final = (

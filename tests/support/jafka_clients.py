@@ -7,18 +7,14 @@ its standard input. Its output need not be read, and it ends with the test proce
 from __future__ import annotations
 
 import subprocess
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
-from consumerd.base.java import MissingRuntimeError
+from consumerd.base.java import JavaRuntime, MissingRuntimeError
 from consumerd.demo.children import Child
 from consumerd.demo.errors import ChildError
 from tests.support.jafka import java_command
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from consumerd.base.java import JavaRuntime
 
 
 class _Client:

@@ -13,11 +13,13 @@ import random
 import struct
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 from consumerd.base.clock import SystemClock
+from consumerd.base.java import JavaRuntime
 from consumerd.demo.children import Child
 from consumerd.demo.ports import LOOPBACK, free_port
 from consumerd.net.zk import Session
@@ -27,11 +29,6 @@ from tests.support.errors import KafkaStartError
 from tests.support.kafka_storage import NAMES, PreparedFolders, new_kraft_id
 from tests.support.loopback_server import LoopbackServer, ask
 from tests.support.maven import fetch_jars
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from consumerd.base.java import JavaRuntime
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,27 +11,22 @@ from __future__ import annotations
 import asyncio
 import functools
 import random
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError
+from consumerd.base.java import JavaRuntime
 from consumerd.demo.ports import LOOPBACK, free_ports
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.opening import ChannelOpener
 from consumerd.net.client.settings import ClientSettings
 from consumerd.net.connect import connect
 from tests.support.errors import KafkaStartError
-from tests.support.kafka import KafkaBroker, kafka_jars
+from tests.support.kafka import KafkaBroker, KafkaRelease, kafka_jars
 from tests.support.kafka_storage import new_kraft_id
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-    from types import TracebackType
-    from typing import Self
-
-    from consumerd.base.java import JavaRuntime
-    from tests.support.kafka import KafkaRelease
 
 #: Of all releases; a broker ignores keys that it does not know.
 _REPLICATION: Final[Mapping[str, str | int]] = {

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import base64
 import uuid
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
-    from pathlib import Path
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Final
 
 #: The file whose presence says that a folder is prepared.
 NAMES: Final = "meta.properties"

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Final
+from pathlib import Path
+from typing import ClassVar, Final
 
+from consumerd.base.errors import ConsumerdError
+from consumerd.demo.children import Child
 from consumerd.demo.ports import LOOPBACK, free_port
 from consumerd.demo.server import StartedChild
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from consumerd.base.errors import ConsumerdError
-    from consumerd.demo.children import Child
 
 _ATTEMPTS: Final = 3
 _POLL_SECONDS: Final = 0.02

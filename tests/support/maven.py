@@ -11,14 +11,12 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from xml.sax.saxutils import escape
 
 from consumerd.base.java import MissingRuntimeError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _PLUGIN: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 _COORDINATES = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+")

@@ -9,16 +9,12 @@ union. Arrays of requests are sequences, so that any list of rows fits; those of
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from consumerd.wire.v08.apis import APIS
-from consumerd.wire.v08.schema import REQUIRED, Field, FieldType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from consumerd.wire.v08.schema import Direction
+from consumerd.wire.v08.schema import REQUIRED, Direction, Field, FieldType
 
 MODULE: Final = Path(__file__).parents[2] / "consumerd" / "wire" / "v08" / "message_types.py"
 _HEAD: Final = '''\

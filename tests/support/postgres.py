@@ -9,13 +9,11 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import Any
 
 from consumerd.base.java import MissingRuntimeError
 from consumerd.demo.ports import free_port
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 #: Seconds for whatever has to come on a slow machine.
 PATIENCE = 60.0

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable
+from typing import Any, Self
 
+from consumerd.net.client.channel import PreparedRequest
 from consumerd.wire.v08 import decode_request
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from consumerd.net.client.channel import PreparedRequest
-    from consumerd.wire.v08.schema import Api
+from consumerd.wire.v08.schema import Api
 
 
 def request_body(api: Api[Any, Any], body: dict[str, Any] | PreparedRequest[Any]) -> dict[str, Any]:

@@ -6,17 +6,18 @@ import asyncio
 import gzip
 import json
 from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from aiohttp import web
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Awaitable, Callable, Mapping
-    from types import TracebackType
 
-    Answering = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+Answering = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True)

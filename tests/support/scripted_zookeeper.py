@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import Any, Self
 
 from consumerd.base.clock import SystemClock
+from consumerd.base.ports import SessionEvent
 from consumerd.net.zk import Session
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from typing import Any, Self
-
-    from consumerd.base.ports import SessionEvent
 
 CLOSE, CREATE, EXISTS, SYNC, MULTI, AUTH = -11, 1, 3, 9, 14, 100
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import datetime
 import ssl
-from typing import TYPE_CHECKING, Any, Final, Self
+from pathlib import Path
+from typing import Any, Final, Self
 
 import trustme
 
@@ -18,9 +19,6 @@ from consumerd.demo.ports import LOOPBACK
 from consumerd.wire.v08.apis import API_VERSIONS, APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from consumerd.wire.v08.headers import ResponseHeader, read_api
 from consumerd.wire.v08.messages import ResponseMessage, decode_request, encode_response
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 USER: Final = "member"
 _CHUNK: Final = 65_536

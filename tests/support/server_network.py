@@ -18,12 +18,10 @@ import shlex
 import shutil
 import subprocess
 import threading
-from typing import TYPE_CHECKING, Final, Self
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-    from types import TracebackType
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
 
 #: For tests of networks (RFC 2544): no real host has an address of it.
 _RANGE: Final = ipaddress.IPv4Network("198.18.0.0/15")

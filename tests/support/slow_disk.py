@@ -15,14 +15,12 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from types import TracebackType
+from typing import Final, Self
 
 import pytest
 
 from consumerd.base.java import MissingRuntimeError
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 _SOURCE: Final = Path(__file__).with_suffix(".c")
 #: `struct control`.

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 import structlog
@@ -14,10 +17,6 @@ from consumerd.demo.ports import LOOPBACK, free_ports
 from consumerd.demo.zookeeper import PROBE_SECONDS, ZooKeeperServer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-    from types import TracebackType
-
     from tests.support.slow_disk import SlowDisk
 
 _ATTEMPTS: Final = 4

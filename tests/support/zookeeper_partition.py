@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from consumerd.base.java import JavaRuntime
 from consumerd.demo.zookeeper import PROBE_SECONDS, ZooKeeperServer, four_letter_word
+from tests.support.server_network import ServerNetwork
 from tests.support.zookeeper_ensemble import ZooKeeperEnsemble
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from consumerd.base.java import JavaRuntime
-    from tests.support.server_network import ServerNetwork
     from tests.support.slow_disk import SlowDisk
 
 _CLIENT_PORT, _QUORUM_PORT, _ELECTION_PORT = 2181, 2888, 3888

@@ -10,21 +10,16 @@ until its session could end.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from consumerd.demo.audit import Caught, audit, merge_records
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.audit import AuditRecord, AuditResult, Caught, audit, merge_records
 from consumerd.demo.ledger import Ledger
 from tests.torture.play import Cause
-from tests.torture.stage import COMMIT_INTERVAL, SESSION_TIMEOUT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.demo.audit import AuditRecord, AuditResult
-    from tests.torture.stage import Log, Member, Stage
+from tests.torture.stage import COMMIT_INTERVAL, SESSION_TIMEOUT, Log, Member, Stage
 
 #: What a commit takes at most on a busy machine, in seconds.
 COMMIT_SECONDS: Final = 2.0

@@ -9,26 +9,21 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from collections.abc import Sequence
+from typing import ClassVar, Final, NamedTuple
 
 from consumerd.base.errors import BrokerError
+from consumerd.base.partition import TopicPartition
 from consumerd.member.offsets.kafka_store import KafkaOffsetStore
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import error_of
-from consumerd.net.zk import NoNode
+from consumerd.net.zk import NoNode, Session
 from consumerd.wire.registry.paths import owner_path
 from consumerd.wire.v08.apis import DESCRIBE_GROUPS
+from consumerd.wire.v08.message_types import DescribeGroupsRequest, DescribeGroupsResponseMember
 from consumerd.wire.v08.subscription import decode_assignment
 from tests.kill.mirrors import TOPIC
-from tests.torture.stage import GROUP
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.net.zk import Session
-    from consumerd.wire.v08.message_types import DescribeGroupsRequest, DescribeGroupsResponseMember
-    from tests.torture.stage import Member
+from tests.torture.stage import GROUP, Member
 
 #: Nodes that are read at once.
 _AT_ONCE: Final = 50

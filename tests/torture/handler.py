@@ -8,14 +8,11 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from consumerd.base.partition import TopicPartition
 from consumerd.demo.recorder import RecordHandler
+from consumerd.handlers import Batch
 from consumerd.handlers.builtin.files import FilesHandler
-
-if TYPE_CHECKING:
-    from consumerd.base.partition import TopicPartition
-    from consumerd.handlers import Batch
 
 _LOOK_SECONDS = 0.05
 

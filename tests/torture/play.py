@@ -12,28 +12,23 @@ import os
 import resource
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from consumerd.base.errors import ExitCode
 from consumerd.demo.errors import ChildError, ZooKeeperStartError
-from consumerd.demo.processes import DaemonProcess
+from consumerd.demo.processes import DaemonProcess, Process
+from consumerd.demo.zookeeper import ZooKeeperServer
 from consumerd.testing.fault_proxy import Direction
 from tests.support.server_network import ServerNetwork
+from tests.support.slow_disk import SlowDisk
 from tests.support.small_disk import fill
 from tests.torture.schedule import Episode, Fault
-from tests.torture.stage import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from consumerd.demo.processes import Process
-    from consumerd.demo.zookeeper import ZooKeeperServer
-    from tests.support.slow_disk import SlowDisk
-    from tests.torture.stage import BrokerServer, Link, Member, Stage
-    from tests.torture.watch import Watch
+from tests.torture.stage import PATIENCE, BrokerServer, Link, Member, Stage
+from tests.torture.watch import Watch
 
 #: Members spend that many seconds on a batch, by the fault's target.
 _PAUSES: Final = (0.0, 0.02, 0.2)

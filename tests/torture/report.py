@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.torture.account import Account
+from tests.torture.play import Player
 from tests.torture.stage import SESSION_TIMEOUT
 
 if TYPE_CHECKING:
-    from tests.torture.account import Account
-    from tests.torture.play import Player
     from tests.torture.sinks import SinkCount
 
 #: Seconds for which a partition may have no owner after a clean stop, and after a kill.

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from pathlib import Path
+from typing import Final, Literal
 
 from consumerd.base.java import MissingRuntimeError, find_java
 from tests.support.kafka import RELEASES
@@ -14,22 +16,15 @@ from tests.support.postgres import PostgresServer, find_postgres
 from tests.support.server_network import NoNetworkError, ServerNetwork
 from tests.support.slow_disk import build_library
 from tests.support.small_disk import small_disk
-from tests.torture.account import count
+from tests.torture.account import Account, count
 from tests.torture.play import Player
 from tests.torture.report import Report
 from tests.torture.schedule import Size, episodes
 from tests.torture.sinks import DATABASE, FILES, Sinks
-from tests.torture.stage import PATIENCE, SESSION_TIMEOUT
+from tests.torture.stage import PATIENCE, SESSION_TIMEOUT, Log, Stage
 from tests.torture.stage_v07 import OwnBrokerStage
 from tests.torture.stage_v08 import CoordinatedStage, ZooKeeperKafkaStage
 from tests.torture.watch import Watch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.torture.account import Account
-    from tests.torture.stage import Log, Stage
 
 _DISK_BYTES: Final = 4 << 20
 _CALM_SECONDS: Final = 120.0

@@ -8,11 +8,9 @@ schedule counts members itself, so that one at least is always left and the grou
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from typing import Final
 
 #: Seconds that short faults of a link, a member or a server last, well below the session timeout.
 _SHORT: Final = (0.2, 0.5, 1.0, 1.5)

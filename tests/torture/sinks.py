@@ -15,20 +15,17 @@ import json
 import time
 from array import array
 from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 from zlib import crc32
 
 import asyncpg
 
 from consumerd.base.partition import NO_BROKER, TopicPartition
 from tests.kill.mirrors import TOPIC
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from tests.torture.stage import Log
+from tests.torture.stage import Log
 
 #: The sinks, which are also the names of their groups.
 FILES: Final = "files"

@@ -26,28 +26,26 @@ import os
 import random
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self
 
 from consumerd.base.clock import SystemClock
+from consumerd.base.java import JavaRuntime
+from consumerd.base.partition import TopicPartition
+from consumerd.demo.children import Child
 from consumerd.demo.processes import DaemonProcess
+from consumerd.demo.zookeeper import ZooKeeperServer
 from consumerd.net.zk import Session, parse_connect_string
-from consumerd.testing.fault_proxy import FaultProxy
+from consumerd.testing.fault_proxy import Direction, FaultProxy
+from tests.support.server_network import ServerNetwork
 from tests.support.slow_disk import SlowDisk
 from tests.support.zookeeper_ensemble import ZooKeeperEnsemble
 from tests.support.zookeeper_partition import PartitionedEnsemble
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from consumerd.base.java import JavaRuntime
-    from consumerd.base.partition import TopicPartition
-    from consumerd.demo.children import Child
-    from consumerd.demo.zookeeper import ZooKeeperServer
-    from consumerd.testing.fault_proxy import Direction
     from tests.support.secure_gate import Lock, SecureGate
-    from tests.support.server_network import ServerNetwork
     from tests.torture.groups import Group
     from tests.torture.sinks import Sinks
 

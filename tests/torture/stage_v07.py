@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
 
 from consumerd.base.errors import ConsumerdError
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.ports import free_port
 from consumerd.demo.processes import BrokerProcess
+from consumerd.net.zk import Session
 from consumerd.storage.log.dump import find_segments, read_segment
 from consumerd.testing.fault_proxy import FaultProxy
 from tests.kill.mirrors import BROKER_SETTINGS, TOPIC, producers
+from tests.support.slow_disk import SlowDisk
 from tests.torture.groups import ZooKeeperGroup
 from tests.torture.stage import (
     BROKER_HOST,
@@ -27,18 +32,10 @@ from tests.torture.stage import (
     PRODUCER_PAUSE,
     SESSION_TIMEOUT,
     Log,
+    Member,
     Stage,
     lines_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from contextlib import AsyncExitStack
-    from pathlib import Path
-
-    from consumerd.net.zk import Session
-    from tests.support.slow_disk import SlowDisk
-    from tests.torture.stage import Member
 
 
 class ProxiedBroker(BrokerProcess):

@@ -22,19 +22,22 @@ import asyncio
 import contextlib
 import random
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from pathlib import Path
+from typing import Any, ClassVar, Final
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConsumerdError
 from consumerd.base.java import find_java
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.ports import LOOPBACK, free_ports
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import error_of
 from consumerd.net.client.factory import make_client
 from consumerd.net.client.fetching import fetch_partitions
-from consumerd.net.connect import connect
+from consumerd.net.connect import Connection, connect
 from consumerd.net.connection import ConnectionSettings
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
@@ -43,7 +46,7 @@ from consumerd.wire.v08.fetch_session import PartitionFetch
 from consumerd.wire.v08.records import BatchEnd, RecordCodec, decode_records
 from tests.kill.mirrors import TOPIC
 from tests.support.errors import KafkaStartError
-from tests.support.kafka import SHORT_SESSION, KafkaBroker, kafka_jars
+from tests.support.kafka import SHORT_SESSION, KafkaBroker, KafkaRelease, kafka_jars
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.secure_gate import Lock, SecureGate
 from tests.torture.groups import BrokerGroup, ZooKeeperGroup
@@ -55,22 +58,15 @@ from tests.torture.stage import (
     PRODUCER_BACKOFF,
     PRODUCER_PAUSE,
     SESSION_TIMEOUT,
+    BrokerServer,
     Companion,
+    Link,
     LinkBundle,
     Log,
     Member,
     Stage,
     lines_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.net.connect import Connection
-    from tests.support.kafka import KafkaRelease
-    from tests.torture.stage import BrokerServer, Link
 
 #: The exit status of a JVM that has ended in order after SIGTERM.
 _JVM_TERMINATED: Final = 128 + 15

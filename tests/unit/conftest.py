@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest_asyncio
 
 from consumerd.base.clock import SystemClock
-from consumerd.net.connect import connect
+from consumerd.base.partition import TopicPartition
+from consumerd.net.connect import Connection, connect
 from consumerd.net.connection import ConnectionSettings
 from consumerd.operate.admin.logs import BrokerLogs
 from consumerd.wire.registry.values import RegisteredBroker as Registered
@@ -24,11 +27,6 @@ from consumerd.wire.v07 import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.net.connect import Connection
     from consumerd.storage.broker.server import Broker
 
 

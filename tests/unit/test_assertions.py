@@ -10,13 +10,11 @@ it runs over (`assert paths`).
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 ROOT: Final = Path(__file__).parents[2]
 #: Functions whose result has items if their arguments do.

@@ -3,7 +3,7 @@ from __future__ import annotations
 import io
 import json
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -21,9 +21,6 @@ from consumerd.demo.view import MemberStanding, PlainView, Standing, TerminalVie
 from consumerd.demo.watch import DemoSnapshot, RecordCounter
 from consumerd.storage.log.dump import find_segments, read_segment
 from consumerd.wire.v07 import Codec
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 async def feed(tmp_path: Path, content: bytes, seconds: float = 0.0) -> tuple[Feed, Ledger, Path]:

@@ -7,7 +7,8 @@ import importlib
 import re
 import shlex
 import warnings
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 import click
 import pytest
@@ -15,9 +16,6 @@ import pytest
 from consumerd.base.errors import NotFoundError
 from consumerd.cli.main import cli
 from tests.unit.test_site import module_of_docs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 defaults = module_of_docs("defaults")
 ROOT: Final = defaults.ROOT

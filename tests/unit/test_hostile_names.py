@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import os
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -29,10 +31,6 @@ from consumerd.wire.registry.errors import NameRefusedError
 from consumerd.wire.registry.paths import id_path, offset_path, topic_path
 from consumerd.wire.v07 import LATEST, OffsetsRequest, ProduceRequest, encode_message_set
 from tests.support.object_store import PROTOCOL
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 CLOCK = SystemClock()
 #: Names that no path may be made of.

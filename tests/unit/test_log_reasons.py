@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import consumerd
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PACKAGE = Path(consumerd.__file__).parent
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical", "log"}

@@ -11,8 +11,9 @@ import base64
 import logging
 import random
 import traceback
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import AsyncMock, MagicMock, patch
 
 import aiohttp
@@ -35,9 +36,6 @@ from consumerd.wire.v08.apis import APIS, SASL_HANDSHAKE
 from consumerd.wire.v08.versions import BrokerRelease
 from tests.support.receiver import Receiver
 from tests.unit.net.client.test_sasl import Line, authenticated
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
 
 pytestmark = pytest.mark.asyncio
 

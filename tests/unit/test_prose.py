@@ -9,13 +9,11 @@ import ast
 import io
 import re
 import tokenize
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 ROOT: Final = Path(__file__).parents[2]
 STYLE: Final = ROOT / "docs" / "style.md"

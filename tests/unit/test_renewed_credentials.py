@@ -7,7 +7,9 @@ import contextlib
 import os
 import random
 import ssl
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -34,10 +36,6 @@ from consumerd.net.zk import DigestMd5
 from consumerd.service.config.build import build_session
 from consumerd.service.config.build_v08 import build_client_of, build_mechanism
 from tests.support.receiver import Receiver
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 HOST = "127.0.0.1"
 CLOCK, RNG = SystemClock(), random.Random(1)

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from consumerd import ConsumerConfig, DigestMd5
 from consumerd.net.client.sasl import Plain, Scram
 from consumerd.spark.source.option_values import Login
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 SECRET = re.compile(r"(?:^|_)(?:password|passwd|passphrase|secret|token|credentials?|auth|dsn)$")

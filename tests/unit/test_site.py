@@ -11,8 +11,10 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from types import ModuleType
+from typing import Any, NoReturn
 
 import pytest
 
@@ -20,10 +22,6 @@ from consumerd.base.errors import ExitCode
 from consumerd.base.metrics.catalogue import ALL_METRICS
 from consumerd.service.config.model import Config
 from consumerd.service.config.validation import model_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 import random
 import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import trustme
@@ -35,10 +36,8 @@ from consumerd.service.config.build_v08 import build_client_of
 from consumerd.spark.source.option_values import Tls
 from consumerd.spark.source.v08.client import _context
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+Client = Callable[[int, Path], Awaitable[object]]
 
-    Client = Callable[[int, Path], Awaitable[object]]
 
 HOST = "127.0.0.1"
 CLOCK, RNG = SystemClock(), random.Random(1)

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-if TYPE_CHECKING:
-    from consumerd.base.metrics.histogram import Histogram
+from consumerd.base.metrics.histogram import Histogram
 
 
 class Kind(Enum):

@@ -6,21 +6,16 @@ prometheus-client tells of the process and the interpreter. Whether it is Promet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from consumerd.base.metrics.catalogue import Kind, Metric, Reading
 from consumerd.base.metrics.histogram import Histogram
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from prometheus_client.core import Metric as Family
 
 #: The function that a reader of metrics calls.
 Source = Callable[[], Iterable[Reading]]

@@ -8,6 +8,7 @@ Source: the metrics data model of OpenTelemetry, https://opentelemetry.io/docs/s
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.sdk.metrics import export as otel
@@ -16,8 +17,6 @@ from consumerd.base.metrics.catalogue import Kind, Metric, Reading
 from consumerd.base.metrics.histogram import Histogram
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Iterator, Sequence, Sized
+from typing import Final, TypeVar
 
 from consumerd.base.metrics.catalogue import ALL_METRICS, Kind, Metric, Reading
 from consumerd.base.metrics.histogram import DURATIONS, Histogram
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence, Sized
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,60}")
 _LABEL: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,60}")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
 from consumerd.base.settings.kind import Ge
 from consumerd.base.settings.setting import Field, Names, Reload, Seconds, SecondsOrZero, Section, WireSeconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class GroupSection(Section):

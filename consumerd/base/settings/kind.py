@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import re
 import types
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
 from operator import ge, gt, le, lt
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Union, get_args, get_origin
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any, Final, Literal, NamedTuple, Union, get_args, get_origin
 
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}")
 #: From here on, an upper bound is one of the machine and not worth a word.

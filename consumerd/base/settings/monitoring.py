@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from consumerd.base.address import parse_address
 from consumerd.base.errors import ConfigError
 from consumerd.base.settings.setting import Field, Reload, Seconds, SecondsOrZero, SecretStr, Section
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class HealthTlsSection(Section):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from consumerd.base.settings.kind import Finite, Ge, Le, Unit
 from consumerd.base.settings.setting import Bytes, Field, Names, Positive, Reload, Seconds, Section, WireBytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 #: Bytes of one response about many partitions (fetch.max.bytes).
 MAX_ANSWER_BYTES: Final = 50 << 20

@@ -6,17 +6,14 @@ Times are seconds here and milliseconds there. What no type can say, such as a l
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, field, fields
 from functools import cache
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin, get_type_hints
 
 from consumerd.base.errors import ConfigError, did_you_mean
 from consumerd.base.settings.kind import Ge, Kind, Le, Unit, kind_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 _INT32: Final = (1 << 31) - 1
 #: Numbers as Java has them.

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from consumerd.base.settings.setting import Field, Names, Seconds, SecretStr, Section
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: Seconds that a service waits for its servers when it starts: longer than a library's caller would.
 _FIRST_CONNECTION = 30.0

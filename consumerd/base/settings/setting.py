@@ -10,17 +10,14 @@ only. `Table.key` is the default of a key, which the rooms that use it refer to.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from enum import Enum
 from functools import cache
 from inspect import get_annotations
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self, get_args, get_type_hints
 
 from consumerd.base.settings.kind import Finite, Ge, Gt, Kind, Le, Lt, Unit, kind_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from typing import Self
 
 
 class Reload(Enum):

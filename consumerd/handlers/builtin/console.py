@@ -8,19 +8,18 @@ marked, and the error that says "enough" leaves exactly those handled, and so co
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, cast, get_args
 
 from consumerd.base.errors import ExitCode, HandlerFailedError
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers.builtin.print import PrintHandler
 from consumerd.handlers.builtin.records import encode_records
+from consumerd.handlers.messages import Batch, KeyedMessage, Message
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.handlers.messages import Batch, KeyedMessage, Message
 
 
 #: What a format shows of a message, by the letter that kcat has for it.

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from consumerd.base.errors import HandlerFailedError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def look_at_directory(directory: Path) -> str:

@@ -16,8 +16,9 @@ import contextlib
 import os
 import shutil
 import signal
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
@@ -28,13 +29,9 @@ from consumerd.base.threads import until_done
 from consumerd.handlers.api import Handler
 from consumerd.handlers.builtin.records import encode_records
 from consumerd.handlers.chunks import in_chunks
+from consumerd.handlers.context import HandlerContext
+from consumerd.handlers.messages import Batch
 from consumerd.handlers.threads import in_thread
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from consumerd.handlers.context import HandlerContext
-    from consumerd.handlers.messages import Batch
 
 log = structlog.get_logger(__name__)
 

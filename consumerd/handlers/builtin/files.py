@@ -8,23 +8,20 @@ they are kept on a file system.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from consumerd.base.files import SystemFiles
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers.api import Handler
 from consumerd.handlers.builtin.disk import look_at_directory
 from consumerd.handlers.builtin.range_folders import RangeFolders, WriterFolder
 from consumerd.handlers.builtin.ranges import IfEmpty, RangeSink
 from consumerd.handlers.builtin.records import encode_pieces
+from consumerd.handlers.context import HandlerContext
+from consumerd.handlers.messages import Batch
 from consumerd.handlers.threads import in_thread
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.handlers.context import HandlerContext
-    from consumerd.handlers.messages import Batch
 
 #: Lines, and their bytes, that are written at once.
 _LINES, _BYTES = 10_000, 1 << 20

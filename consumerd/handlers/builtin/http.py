@@ -33,8 +33,10 @@ from consumerd.base.errors import ConfigError, HandlerFailedError, HandlerLoadEr
 from consumerd.base.settings.kind import require
 from consumerd.base.settings.setting import Count, Seconds
 from consumerd.handlers.api import Handler, RejectedError, RetryLaterError
-from consumerd.handlers.builtin.http_body import CONTENT_TYPES, make_body
-from consumerd.handlers.secret_options import Secret  # noqa: TC001 - `config show` reads the type
+from consumerd.handlers.builtin.http_body import CONTENT_TYPES, BodyFormat, make_body
+from consumerd.handlers.context import HandlerContext
+from consumerd.handlers.messages import Batch
+from consumerd.handlers.secret_options import Secret
 from consumerd.handlers.threads import in_thread
 from consumerd.net.addresses import connect_reason
 from consumerd.net.tls import make_tls_context
@@ -43,10 +45,6 @@ if TYPE_CHECKING:
     import ssl
 
     from aiohttp import ClientResponse, ClientSession
-
-    from consumerd.handlers.builtin.http_body import BodyFormat
-    from consumerd.handlers.context import HandlerContext
-    from consumerd.handlers.messages import Batch
 
 #: Bytes of an answer that are read; a connection with more of it is closed.
 _MAX_ANSWER: Final = 64 << 10

@@ -8,18 +8,15 @@ memory at a time.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterable, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from isal import isal_zlib
 
 from consumerd.handlers.builtin.records import encode_pieces
+from consumerd.handlers.messages import Batch
 from consumerd.handlers.threads import in_thread
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator
-
-    from consumerd.handlers.messages import Batch
 
 BodyFormat = Literal["ndjson", "json"]
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from consumerd.handlers.api import Handler
-
-if TYPE_CHECKING:
-    from consumerd.handlers.messages import Batch
+from consumerd.handlers.messages import Batch
 
 
 class NullHandler(Handler):

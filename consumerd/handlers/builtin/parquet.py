@@ -16,27 +16,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 from urllib.parse import unquote, urlsplit
 
 from consumerd.base.errors import HandlerLoadError
 from consumerd.base.files import SystemFiles
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers.api import Handler
 from consumerd.handlers.builtin.disk import look_at_directory
 from consumerd.handlers.builtin.parquet_rows import parquet_pieces
 from consumerd.handlers.builtin.range_folders import RangeFolders
 from consumerd.handlers.builtin.range_objects import RangeObjects
 from consumerd.handlers.builtin.ranges import IfEmpty, RangeSink
-from consumerd.handlers.secret_options import Secret  # noqa: TC001 - `config show` reads the type
+from consumerd.handlers.context import HandlerContext
+from consumerd.handlers.messages import Batch
+from consumerd.handlers.secret_options import Secret
 from consumerd.handlers.threads import in_thread
 from consumerd.storage.archives.errors import MissingExtraError
 from consumerd.storage.archives.extras import extra
 from consumerd.storage.archives.options import ExportCompression
-
-if TYPE_CHECKING:
-    from consumerd.base.partition import TopicPartition
-    from consumerd.handlers.context import HandlerContext
-    from consumerd.handlers.messages import Batch
 
 _SUFFIX = ".parquet"
 #: File systems that fsspec writes to in place: a crash would leave half a file under its final name.

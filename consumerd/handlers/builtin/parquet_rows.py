@@ -9,16 +9,13 @@ from another one with the same range.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 from consumerd.handlers.arrow_columns import arrow_schema, count_within
+from consumerd.handlers.messages import Batch
 from consumerd.storage.archives.extras import extra
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from consumerd.handlers.messages import Batch
-    from consumerd.storage.archives.options import ExportCompression
+from consumerd.storage.archives.options import ExportCompression
 
 #: A row group ends at the first of these.
 GROUP_ROWS: Final = 1 << 17

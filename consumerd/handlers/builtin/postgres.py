@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -32,23 +33,19 @@ from urllib.parse import parse_qs, urlsplit
 import structlog
 
 from consumerd.base.errors import HandlerFailedError, HandlerLoadError
-from consumerd.base.partition import UNKNOWN_LOG, LogId
+from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.base.settings.kind import require
 from consumerd.base.settings.setting import Count, Seconds
 from consumerd.handlers.api import Handler, PartitionTakenError, SinkPosition
 from consumerd.handlers.chunks import in_chunks
 from consumerd.handlers.contents import known_timestamp
-from consumerd.handlers.secret_options import Secret  # noqa: TC001 - `config show` reads the type
+from consumerd.handlers.context import HandlerContext
+from consumerd.handlers.messages import Batch, Message
+from consumerd.handlers.secret_options import Secret
 from consumerd.net.addresses import connect_reason
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from asyncpg import Connection, Pool
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.handlers.context import HandlerContext
-    from consumerd.handlers.messages import Batch, Message
 
 log = structlog.get_logger(__name__)
 

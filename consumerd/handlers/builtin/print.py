@@ -13,19 +13,16 @@ import select
 import stat
 import threading
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from consumerd.base.errors import ExitCode, HandlerFailedError
 from consumerd.handlers.api import Handler
 from consumerd.handlers.builtin.records import encode_records
 from consumerd.handlers.chunks import in_chunks
+from consumerd.handlers.messages import Batch
 from consumerd.handlers.threads import in_thread
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from consumerd.handlers.messages import Batch
 
 #: Seconds after which a writing thread looks whether it was asked to stop.
 PATIENCE = 0.1

@@ -24,23 +24,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import structlog
 
 from consumerd.base.errors import HandlerFailedError
+from consumerd.base.files import SystemFiles
 from consumerd.handlers.api import PartitionTakenError
 from consumerd.handlers.builtin.range_logs import StoredLog, last_log
 from consumerd.handlers.builtin.ranges import InterruptedRangeError, overlap
 from consumerd.handlers.disk_full import is_disk_full
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
-
-    from consumerd.base.files import SystemFiles
-    from consumerd.handlers.messages import Batch
+from consumerd.handlers.messages import Batch
 
 log = structlog.get_logger(__name__)
 

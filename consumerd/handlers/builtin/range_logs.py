@@ -19,18 +19,15 @@ overwritten.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
 from consumerd.base.partition import UNKNOWN_LOG, LogId
 from consumerd.handlers.api import SinkPosition
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from consumerd.handlers.messages import Batch
+from consumerd.handlers.messages import Batch
 
 log = structlog.get_logger(__name__)
 

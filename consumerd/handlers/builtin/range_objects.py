@@ -12,19 +12,16 @@ range can overlap those of the next owner. The next takeover reports that (`over
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from consumerd.base.errors import HandlerFailedError, reason_of
 from consumerd.handlers.api import PartitionTakenError
 from consumerd.handlers.builtin.range_logs import StoredLog, StoredRange, last_log, ranges_among
 from consumerd.handlers.builtin.ranges import overlap
+from consumerd.handlers.messages import Batch
 from consumerd.storage.archives.extras import extra
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from consumerd.handlers.messages import Batch
 
 
 @dataclass(slots=True)

@@ -17,23 +17,20 @@ again, where brokers tell the logs apart (`consumerd.handlers.builtin.range_logs
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Generic, Literal, Protocol, TypeVar
 
 import structlog
 
 from consumerd.base.errors import HandlerFailedError
+from consumerd.base.partition import TopicPartition
 from consumerd.base.settings.kind import require
+from consumerd.handlers.api import SinkPosition
+from consumerd.handlers.builtin.range_logs import StoredLog
+from consumerd.handlers.context import HandlerContext
+from consumerd.handlers.messages import Batch
 from consumerd.handlers.threads import in_thread
 from consumerd.wire.v07 import validate_topic
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.handlers.api import SinkPosition
-    from consumerd.handlers.builtin.range_logs import StoredLog
-    from consumerd.handlers.context import HandlerContext
-    from consumerd.handlers.messages import Batch
 
 log = structlog.get_logger(__name__)
 

@@ -11,17 +11,13 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterator
 from json.encoder import encode_basestring
-from typing import TYPE_CHECKING
 
 from consumerd.base.partition import NO_BROKER
 from consumerd.handlers.chunks import in_chunks
 from consumerd.handlers.contents import known_timestamp
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from consumerd.handlers.messages import Batch, Message
+from consumerd.handlers.messages import Batch, Message
 
 
 def payload_field(payload: bytes | None, name: str = "payload") -> str:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
 
 from consumerd.base.errors import HandlerLoadError
 from consumerd.base.plugins import DECODER, call, find
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from consumerd.handlers.messages import Message
+from consumerd.handlers.messages import Message
 
 #: The decoder that leaves messages as they are.
 BYTES: Final = "bytes"

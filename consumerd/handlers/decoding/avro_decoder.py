@@ -12,16 +12,13 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from consumerd.base.errors import reason_of
 from consumerd.handlers.decoding.api import DecodeError, missing_extra
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from consumerd.handlers.messages import Message
+from consumerd.handlers.messages import Message
 
 #: Single-object encoding: how a message begins, and bytes of the schema's fingerprint behind it.
 _MARKER: Final = b"\xc3\x01"

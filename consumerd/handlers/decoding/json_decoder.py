@@ -6,13 +6,11 @@ of its errors. With a type it also checks the shape, in the same pass.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from consumerd.base.plugins import DECODER, find
 from consumerd.handlers.decoding.api import DecodeError, missing_extra
-
-if TYPE_CHECKING:
-    from consumerd.handlers.messages import Message
+from consumerd.handlers.messages import Message
 
 
 class JsonDecoder:

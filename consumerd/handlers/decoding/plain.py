@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import codecs
-from typing import TYPE_CHECKING
 
 from consumerd.handlers.decoding.api import DecodeError
-
-if TYPE_CHECKING:
-    from consumerd.handlers.messages import Message
+from consumerd.handlers.messages import Message
 
 
 def decode_bytes(message: Message) -> bytes:

@@ -14,23 +14,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeVar, cast, overload
 
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers.api import Handler
-from consumerd.handlers.decoding.api import DecodeError
-from consumerd.handlers.messages import Batch
+from consumerd.handlers.contents import Source
+from consumerd.handlers.context import HandlerContext
+from consumerd.handlers.counts import HandlerCounts
+from consumerd.handlers.decoding.api import DecodeError, Decoder
+from consumerd.handlers.giving_up import GivingUp
+from consumerd.handlers.messages import Batch, Message
 from consumerd.handlers.tracebacks import brief
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.handlers.contents import Source
-    from consumerd.handlers.context import HandlerContext
-    from consumerd.handlers.counts import HandlerCounts
-    from consumerd.handlers.decoding.api import Decoder
-    from consumerd.handlers.giving_up import GivingUp
-    from consumerd.handlers.messages import Message
 
 _Made = TypeVar("_Made")
 

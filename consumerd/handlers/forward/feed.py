@@ -9,34 +9,30 @@ perhaps with a part repeated. A chunk that the target finds too large is halved,
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
 from consumerd.base.errors import HandlerFailedError, reason_of
 from consumerd.base.metrics.counts import TargetCounts
-from consumerd.base.partition import NO_BROKER
+from consumerd.base.partition import NO_BROKER, LogId, TopicPartition
+from consumerd.base.ports import Clock
+from consumerd.handlers import Batch
 from consumerd.handlers.contents import known_timestamp
 from consumerd.handlers.forward.errors import OtherLogError, is_too_large
-from consumerd.handlers.forward.identity import SourceMark
-from consumerd.handlers.forward.settings import ForwardPlacing
+from consumerd.handlers.forward.identity import SourceIdentity, SourceMark
+from consumerd.handlers.forward.settings import ForwardPlacing, ForwardSettings
+from consumerd.handlers.messages import Message
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.producer.v08.batches import message_size
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.crc import crc32
+from consumerd.wire.v08.records import Headers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from random import Random
-
-    from consumerd.base.partition import LogId, TopicPartition
-    from consumerd.base.ports import Clock
-    from consumerd.handlers import Batch
-    from consumerd.handlers.forward.identity import SourceIdentity
-    from consumerd.handlers.forward.settings import ForwardSettings
-    from consumerd.handlers.messages import Message
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.wire.v08.records import Headers
 
 log = structlog.get_logger(__name__)
 

@@ -13,31 +13,27 @@ may not be written to, a cluster that is too old for the options.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
 from consumerd.base.errors import BrokerError, HandlerFailedError
 from consumerd.base.metrics.counts import TargetCounts
-from consumerd.handlers import Handler, SinkPosition
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import Clock
+from consumerd.handlers import Batch, Handler, HandlerContext, SinkPosition
 from consumerd.handlers.forward.errors import is_hopeless
 from consumerd.handlers.forward.feed import PartitionFeed
-from consumerd.handlers.forward.identity import read_identity
-from consumerd.handlers.forward.settings import ForwardResume
+from consumerd.handlers.forward.identity import SourceIdentity, read_identity
+from consumerd.handlers.forward.mapping import SourceNumbering, TopicNaming
+from consumerd.handlers.forward.settings import ForwardResume, ForwardSettings
 from consumerd.handlers.forward.target_log import TargetLog
 from consumerd.handlers.forward.topics import ForwardTopics
+from consumerd.net.client.cluster import ClusterClient
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from random import Random
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import Clock
-    from consumerd.handlers import Batch, HandlerContext
-    from consumerd.handlers.forward.identity import SourceIdentity
-    from consumerd.handlers.forward.mapping import SourceNumbering, TopicNaming
-    from consumerd.handlers.forward.settings import ForwardSettings
-    from consumerd.net.client.cluster import ClusterClient
 
 log = structlog.get_logger(__name__)
 

@@ -14,13 +14,11 @@ one behind the other, and the last one counts as a whole: a field of an earlier 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from consumerd.base.partition import NO_BROKER, UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.wire.crc import crc32
-
-if TYPE_CHECKING:
-    from consumerd.wire.v08.records import Headers
+from consumerd.wire.v08.records import Headers
 
 #: The prefix of the names of the headers.
 PREFIX: Final = "consumerd.source."

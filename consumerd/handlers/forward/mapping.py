@@ -10,14 +10,10 @@ the messages before, and among those after.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Mapping
+from typing import Final, Protocol
 
-from consumerd.base.partition import NO_BROKER
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from consumerd.base.partition import TopicPartition
+from consumerd.base.partition import NO_BROKER, TopicPartition
 
 #: The names of topics that brokers of 0.8 and later allow.
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
+from consumerd.handlers.forward.keys import KeyExtractor
 from consumerd.wire.v08.records import RecordCodec
-
-if TYPE_CHECKING:
-    from consumerd.handlers.forward.keys import KeyExtractor
 
 KIB = 1024
 

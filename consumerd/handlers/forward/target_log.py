@@ -7,24 +7,20 @@ size. The range is fixed before: a log that grows meanwhile is read no further.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from consumerd.base.errors import BrokerError, CorruptDataError
+from consumerd.net.client.channel import Channel
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import error_of
 from consumerd.net.client.fetching import fetch_partitions
 from consumerd.net.client.offsets import list_offsets
 from consumerd.net.errors import BadFrameError
 from consumerd.wire.v07 import EARLIEST, LATEST
 from consumerd.wire.v08.fetch_session import PartitionFetch
-from consumerd.wire.v08.records import BatchEnd, decode_records
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from consumerd.net.client.channel import Channel
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.wire.v08.records import Record, RecordSet
+from consumerd.wire.v08.records import BatchEnd, Record, RecordSet, decode_records
 
 _FETCH_BYTES: Final = 1 << 20
 _MOST_BYTES: Final = 256 << 20

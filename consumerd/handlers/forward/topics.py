@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
 from consumerd.handlers.forward.errors import NoHeadersError, NoTopicError
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import error_of
 from consumerd.net.client.metadata import MISSING_TOPIC
 from consumerd.wire.v08.apis import CREATE_TOPICS, PRODUCE
 from consumerd.wire.v08.error_codes import ErrorCode
-
-if TYPE_CHECKING:
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.wire.v08.message_types import CreateTopicsRequest
+from consumerd.wire.v08.message_types import CreateTopicsRequest
 
 log = structlog.get_logger(__name__)
 

@@ -11,21 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Iterable
+from typing import ClassVar
 
 from consumerd.base.errors import ConsumerdError, ExitCode
+from consumerd.base.ports import ZooKeeper
 from consumerd.net.cluster import ClusterView
 from consumerd.net.cluster.reading import children, data, read_all
 from consumerd.net.zk import parse_connect_string
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.paths import id_path, ids_path
-from consumerd.wire.registry.subscription import parse_subscription
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from consumerd.base.ports import ZooKeeper
-    from consumerd.wire.registry.subscription import Subscription
+from consumerd.wire.registry.subscription import Subscription, parse_subscription
 
 #: The prefix of the host's name in the id of a member that mirrors.
 _MARK = "mirror-"

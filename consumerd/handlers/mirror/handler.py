@@ -8,30 +8,25 @@ at once: a message that is too large, or, where it is verified, one that the tar
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import structlog
 
 from consumerd.base.errors import HandlerFailedError
 from consumerd.base.metrics.counts import TargetCounts
-from consumerd.handlers import Handler
+from consumerd.base.partition import TopicPartition
+from consumerd.handlers import Batch, Handler
 from consumerd.handlers.chunks import in_chunks
+from consumerd.handlers.mirror.placing import SourceCounts
+from consumerd.handlers.mirror.topics import MirrorTopics
 from consumerd.producer import (
     EncodingError,
     MessageSizeTooLargeError,
     NoPartitionError,
     NotArrivedError,
     PartitionerError,
+    Producer,
 )
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.registry.errors import DialectError
-
-if TYPE_CHECKING:
-    from consumerd.base.partition import TopicPartition
-    from consumerd.handlers import Batch
-    from consumerd.handlers.mirror.placing import SourceCounts
-    from consumerd.handlers.mirror.topics import MirrorTopics
-    from consumerd.producer import Producer
 
 log = structlog.get_logger(__name__)
 

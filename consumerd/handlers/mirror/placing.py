@@ -11,23 +11,20 @@ before, and among messages sent after.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
 
 from consumerd.base.errors import BrokerError, ConfigError
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import ZooKeeper
 from consumerd.net.cluster.reading import data
+from consumerd.net.connect import Connector
 from consumerd.net.errors import ConnectError, ConnectionClosedError
 from consumerd.producer import Partitioner, Route, Router
 from consumerd.producer.v07.verify import count_partitions
 from consumerd.wire.errors import WireError
 from consumerd.wire.registry.paths import topic_broker_path
 from consumerd.wire.registry.values import parse_partition_count
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import ZooKeeper
-    from consumerd.net.connect import Connector
 
 
 class SourcePartition(NamedTuple):

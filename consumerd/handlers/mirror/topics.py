@@ -9,17 +9,14 @@ accepts like any other (golden notes, 1), and the mirror waits for its registrat
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import structlog
 
 from consumerd.base.errors import BrokerError, reason_of
+from consumerd.base.ports import Clock, ZooKeeper
 from consumerd.net.cluster import ClusterView
+from consumerd.net.connect import Connector
 from consumerd.wire.v07 import FetchRequest, ProduceRequest
-
-if TYPE_CHECKING:
-    from consumerd.base.ports import Clock, ZooKeeper
-    from consumerd.net.connect import Connector
 
 log = structlog.get_logger(__name__)
 

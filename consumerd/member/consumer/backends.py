@@ -7,26 +7,21 @@ cluster follows their leaders by METADATA; ZooKeeper only names the first broker
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Protocol
 
-from consumerd.group.rules import V07Rules
+from consumerd.base.ports import ZooKeeper
+from consumerd.group.rules import GroupRules, V07Rules
 from consumerd.member.consumer.protocols import Fetching, FetchOwner
-from consumerd.member.consumer.snapshot import V07SnapshotReader
+from consumerd.member.consumer.snapshot import SnapshotReader, V07SnapshotReader
 from consumerd.member.fetch.pool import FetchPool
 from consumerd.member.fetch.v07.brokers import V07Brokers
 from consumerd.member.offsets.choice import OffsetSettings, make_store
+from consumerd.member.offsets.guards import Ownership
+from consumerd.member.offsets.store import OffsetStore
 from consumerd.net.cluster import BrokerDirectory, TreeName
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from random import Random
-
-    from consumerd.base.ports import ZooKeeper
-    from consumerd.group.rules import GroupRules
-    from consumerd.member.consumer.snapshot import SnapshotReader
-    from consumerd.member.offsets.guards import Ownership
-    from consumerd.member.offsets.store import OffsetStore
-    from consumerd.net.connect import Connector
+from consumerd.net.connect import Connector
 
 
 class GroupBackend(Protocol):

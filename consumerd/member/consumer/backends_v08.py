@@ -6,25 +6,24 @@ ZooKeeper with it.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from random import Random
 from typing import TYPE_CHECKING
 
+from consumerd.base.ports import ZooKeeper
 from consumerd.group.rules import V08Rules
 from consumerd.member.consumer.protocols import Fetching, FetchOwner
 from consumerd.member.fetch.pool import FetchPool
 from consumerd.member.fetch.v08.brokers import V08Brokers
 from consumerd.member.offsets.choice import OffsetSettings, make_store
+from consumerd.member.offsets.guards import Ownership
+from consumerd.member.offsets.store import OffsetStore
 from consumerd.net import cluster
+from consumerd.net.client.cluster import ClusterClient
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from random import Random
-
-    from consumerd.base.ports import ZooKeeper
     from consumerd.member.consumer.snapshot import SnapshotReader
-    from consumerd.member.offsets.guards import Ownership
     from consumerd.member.offsets.kafka_store import Membership
-    from consumerd.member.offsets.store import OffsetStore
-    from consumerd.net.client.cluster import ClusterClient
 
 
 class V08Backend:

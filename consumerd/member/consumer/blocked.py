@@ -9,19 +9,16 @@ else keeps a partition from being claimed, the machine says (`ZooKeeperMember.wh
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
+from consumerd.base.partition import TopicPartition
+from consumerd.net.cluster.watched import ZNode
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.values import parse_owner
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.net.cluster.watched import ZNode
 
 log = structlog.get_logger(__name__)
 

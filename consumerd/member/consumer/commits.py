@@ -11,22 +11,21 @@ which has no time for a fetch.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import structlog
 
 from consumerd.base.errors import BrokerError, ZooKeeperError, reason_of
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import Clock
+from consumerd.member.consumer.fence import Fence
+from consumerd.member.consumer.owned_partition import OwnedPartition
 from consumerd.member.consumer.rounds import Rounds
+from consumerd.member.consumer.stats import ConsumerStats
 from consumerd.member.offsets.metadata import OffsetNotes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import Clock
-    from consumerd.member.consumer.fence import Fence
-    from consumerd.member.consumer.owned_partition import OwnedPartition
-    from consumerd.member.consumer.stats import ConsumerStats
     from consumerd.member.fetch.listener import FetchCounters
     from consumerd.member.offsets.store import OffsetStore
 

@@ -8,43 +8,39 @@ streams here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING
 
 import structlog
 
 from consumerd.base.address import parse_addresses
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import Clock, ZooKeeper
 from consumerd.group.rules import V08Rules
-from consumerd.member.consumer.backends import V07Backend
+from consumerd.member.consumer.backends import GroupBackend, V07Backend
 from consumerd.member.consumer.backends_v08 import ClusterBackend, V08Backend
+from consumerd.member.consumer.config import ConsumerConfig
 from consumerd.member.consumer.consumer import GroupConsumer
 from consumerd.member.consumer.coordinated import CoordinatedConsumer
 from consumerd.member.consumer.errors import GroupRefusedError
-from consumerd.member.consumer.streams import StreamHandler
+from consumerd.member.consumer.listeners import RebalanceListener
+from consumerd.member.consumer.sinks import Sink
+from consumerd.member.consumer.streams import MessageStream, StreamHandler
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.factory import find_broker, make_client, security_protocol
 from consumerd.net.cluster import read_dialect, wait_for_dialect
 from consumerd.net.cluster.entry import start_session
+from consumerd.net.connect import Connector
 from consumerd.net.connect import connect as connect_to_broker
 from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.errors import DialectError
-from consumerd.wire.registry.subscription import FilterSubscription
+from consumerd.wire.registry.subscription import FilterSubscription, Subscription
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from random import Random
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import Clock, ZooKeeper
-    from consumerd.member.consumer.backends import GroupBackend
-    from consumerd.member.consumer.config import ConsumerConfig
-    from consumerd.member.consumer.listeners import RebalanceListener
-    from consumerd.member.consumer.sinks import Sink
-    from consumerd.member.consumer.streams import MessageStream
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.net.connect import Connector
     from consumerd.net.zk import Session
-    from consumerd.wire.registry.subscription import Subscription
 
 log = structlog.get_logger(__name__)
 

@@ -7,11 +7,15 @@ or brokers to begin with; what a dialect does not have is refused, as soon as th
 from __future__ import annotations
 
 import socket
+import ssl
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import TYPE_CHECKING, Final, Literal
 
 from consumerd.base.address import parse_addresses
 from consumerd.base.errors import ConfigError
+from consumerd.base.ports import Clock, SaslMechanism
 from consumerd.base.settings.group import CommitSection, GroupSection, RebalanceSection
 from consumerd.base.settings.kind import Kind, kind_of
 from consumerd.base.settings.processing import DaemonSection, FetchSection
@@ -27,19 +31,14 @@ from consumerd.member.consumer.settings import (
 )
 from consumerd.member.offsets.choice import OffsetSettings
 from consumerd.net import zk
+from consumerd.net.connection import ConnectionSettings
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.paths import check_name
+from consumerd.wire.registry.subscription import Subscription
 from consumerd.wire.registry.values import configured_consumer_id, make_consumer_id
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable, Sequence
-    from random import Random
-
-    from consumerd.base.ports import Clock, SaslMechanism
-    from consumerd.net.connection import ConnectionSettings
     from consumerd.net.zk import Session
-    from consumerd.wire.registry.subscription import Subscription
 
 
 #: The values that each keyword may have: those of its key in the configuration, or its own.

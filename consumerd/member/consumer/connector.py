@@ -12,40 +12,34 @@ if no task iterates any more, out of `shutdown`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from itertools import chain
-from random import SystemRandom
-from typing import TYPE_CHECKING, Self
+from random import Random, SystemRandom
+from types import TracebackType
+from typing import Self
 
 import structlog
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConfigError, reason_of
-from consumerd.member.consumer.composition import Composition
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import Clock, ZooKeeper
+from consumerd.member.consumer.composition import AssignedStreams, Composition
+from consumerd.member.consumer.config import ConsumerConfig
+from consumerd.member.consumer.consumer import GroupConsumer
+from consumerd.member.consumer.controls import PartitionControls
+from consumerd.member.consumer.coordinated import CoordinatedConsumer
 from consumerd.member.consumer.errors import ConnectorStateError
+from consumerd.member.consumer.listeners import RebalanceListener
 from consumerd.member.consumer.member_run import MemberRun
+from consumerd.member.consumer.stats import ConsumerStats
 from consumerd.member.consumer.streams import MessageStream
+from consumerd.net.connect import Connector
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.registry.errors import RegistryError
-from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
+from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription, Subscription
+from consumerd.wire.registry.topic_filter import TopicFilter
 from consumerd.wire.v07 import validate_topic
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from random import Random
-    from types import TracebackType
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import Clock, ZooKeeper
-    from consumerd.member.consumer.composition import AssignedStreams
-    from consumerd.member.consumer.config import ConsumerConfig
-    from consumerd.member.consumer.consumer import GroupConsumer
-    from consumerd.member.consumer.controls import PartitionControls
-    from consumerd.member.consumer.coordinated import CoordinatedConsumer
-    from consumerd.member.consumer.listeners import RebalanceListener
-    from consumerd.member.consumer.stats import ConsumerStats
-    from consumerd.net.connect import Connector
-    from consumerd.wire.registry.subscription import Subscription
-    from consumerd.wire.registry.topic_filter import TopicFilter
 
 log = structlog.get_logger(__name__)
 

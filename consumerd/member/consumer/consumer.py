@@ -13,40 +13,37 @@ around decisions. Three functions tell the story: `run` (start, main loop, end:
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
+from consumerd.base.budget import ByteBudget
 from consumerd.base.partition import NO_BROKER, TopicPartition
-from consumerd.base.ports import SessionEvent
+from consumerd.base.ports import Clock, SessionEvent, ZooKeeper
 from consumerd.base.turns import in_turns
 from consumerd.group import events
 from consumerd.group.membership import ZooKeeperMember
 from consumerd.group.membership_tables import Phase
-from consumerd.member.consumer.blocked import BlockedClaims
+from consumerd.handlers import Handler
+from consumerd.member.consumer.blocked import BlockedClaim, BlockedClaims
 from consumerd.member.consumer.controls import PartitionControls
 from consumerd.member.consumer.coordination import GroupCoordination
 from consumerd.member.consumer.errors import GroupRefusedError
 from consumerd.member.consumer.fence import Fence
+from consumerd.member.consumer.listeners import RebalanceListener
 from consumerd.member.consumer.missing_topics import MissingTopics
 from consumerd.member.consumer.running_member import RunningMember
+from consumerd.member.consumer.settings import ConsumerSettings
+from consumerd.member.consumer.sinks import PartitionedHandler
 from consumerd.member.consumer.taken_id import TakenId
+from consumerd.wire.registry.subscription import Subscription
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Coroutine, Mapping
-    from random import Random
-
-    from consumerd.base.budget import ByteBudget
-    from consumerd.base.ports import Clock, ZooKeeper
-    from consumerd.handlers import Handler
     from consumerd.member.consumer.backends import GroupBackend
-    from consumerd.member.consumer.blocked import BlockedClaim
-    from consumerd.member.consumer.listeners import RebalanceListener
-    from consumerd.member.consumer.settings import ConsumerSettings
-    from consumerd.member.consumer.sinks import PartitionedHandler
-    from consumerd.wire.registry.subscription import Subscription
 
 log = structlog.get_logger(__name__)
 

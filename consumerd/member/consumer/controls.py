@@ -7,16 +7,15 @@ ZooKeeper. What changes the flow takes effect at once: no message from before co
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from consumerd.base.errors import BrokerError
+from consumerd.base.partition import TopicPartition
 from consumerd.member.consumer.errors import NotAssignedError
 from consumerd.wire.v07 import LATEST
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from consumerd.base.partition import TopicPartition
     from consumerd.member.consumer.partitions import OwnedPartitions
     from consumerd.member.consumer.protocols import PartitionPool
     from consumerd.member.offsets.store import OffsetStore

@@ -12,36 +12,32 @@ however long a handler takes, the member stays one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import asyncio
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any
 
 import structlog
 
-from consumerd.base.errors import BrokerError, IdTakenError
+from consumerd.base.errors import BrokerError, ConsumerdError, IdTakenError
 from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import Clock
 from consumerd.group import coordinated_events as events
 from consumerd.group.coordinated import CoordinatedMember
+from consumerd.group.coordinated_tables import CoordinationSettings
+from consumerd.handlers import Handler
+from consumerd.member.consumer.backends_v08 import ClusterBackend
 from consumerd.member.consumer.controls import PartitionControls
 from consumerd.member.consumer.fence import Fence, GroupLease
 from consumerd.member.consumer.group_requests import GroupRequests
+from consumerd.member.consumer.listeners import RebalanceListener
 from consumerd.member.consumer.missing_topics import MissingTopics
 from consumerd.member.consumer.running_member import RunningMember
+from consumerd.member.consumer.settings import ConsumerSettings
+from consumerd.member.consumer.sinks import PartitionedHandler
+from consumerd.member.fetch.pool import FetchPool
+from consumerd.wire.registry.subscription import Subscription
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Coroutine
-    from random import Random
-
-    from consumerd.base.errors import ConsumerdError
-    from consumerd.base.ports import Clock
-    from consumerd.group.coordinated_tables import CoordinationSettings
-    from consumerd.handlers import Handler
-    from consumerd.member.consumer.backends_v08 import ClusterBackend
-    from consumerd.member.consumer.listeners import RebalanceListener
-    from consumerd.member.consumer.settings import ConsumerSettings
-    from consumerd.member.consumer.sinks import PartitionedHandler
-    from consumerd.member.fetch.pool import FetchPool
-    from consumerd.wire.registry.subscription import Subscription
 
 log = structlog.get_logger(__name__)
 

@@ -13,13 +13,15 @@ together.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
 from consumerd.base.errors import ZooKeeperError, reason_of
-from consumerd.base.ports import Create, Delete
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import Clock, Create, Delete, ZooKeeper
 from consumerd.group.events import (
     Claim,
     Claimed,
@@ -35,26 +37,20 @@ from consumerd.group.events import (
     Unregister,
     Unregistered,
 )
-from consumerd.member.consumer.blocked import holder_of
+from consumerd.member.consumer.blocked import Holder, holder_of
+from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.member.offsets.concurrent_calls import all_of
 from consumerd.net.cluster.reading import read_all
-from consumerd.net.cluster.watched import WatchedNodes
+from consumerd.net.cluster.watched import WatchedNodes, ZNode
 from consumerd.net.zk.errors import BadVersion, MultiFailed, NodeExists, NoNode, NotConnected, SessionChanged
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.nudge import nudge_operations
 from consumerd.wire.registry.paths import id_path, owner_path, owners_path
+from consumerd.wire.registry.subscription import Subscription
 from consumerd.wire.registry.values import format_owner, parse_owner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import Clock, ZooKeeper
     from consumerd.member.consumer.backends import GroupBackend
-    from consumerd.member.consumer.blocked import Holder
-    from consumerd.member.consumer.settings import ConsumerSettings
-    from consumerd.net.cluster.watched import ZNode
-    from consumerd.wire.registry.subscription import Subscription
 
 log = structlog.get_logger(__name__)
 

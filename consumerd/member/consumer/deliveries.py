@@ -12,13 +12,12 @@ delivered to its end while the drain's deadline allows it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from consumerd.member.consumer.sinks import HandedBackError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from consumerd.handlers import Batch, Message
 
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from consumerd.base.errors import ConsumerdError, ExitCode, HandlerFailedError, NotFoundError, ZooKeeperError, reason_of
-
-if TYPE_CHECKING:
-    from consumerd.base.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
 
 
 class GroupRefusedError(ZooKeeperError):

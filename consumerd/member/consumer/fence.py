@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from consumerd.base.ports import Clock
 
-    from consumerd.base.ports import Clock
+if TYPE_CHECKING:
     from consumerd.group.coordinated import CoordinatedMember
     from consumerd.member.consumer.protocols import Lease
 

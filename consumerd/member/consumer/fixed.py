@@ -8,29 +8,26 @@ them apart. Either store refuses commits while the group has members that coordi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from random import Random
+from typing import Literal
 
 import structlog
 
 from consumerd.base.errors import NotFoundError
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import Clock
+from consumerd.handlers import Handler
+from consumerd.member.consumer.backends_v08 import ClusterBackend
 from consumerd.member.consumer.controls import PartitionControls
 from consumerd.member.consumer.errors import FixedGroupError
 from consumerd.member.consumer.fence import FIXED_SESSION, Fence, FixedLease
+from consumerd.member.consumer.listeners import RebalanceListener
 from consumerd.member.consumer.running_member import RunningMember
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
-    from random import Random
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import Clock
-    from consumerd.handlers import Handler
-    from consumerd.member.consumer.backends_v08 import ClusterBackend
-    from consumerd.member.consumer.listeners import RebalanceListener
-    from consumerd.member.consumer.settings import ConsumerSettings
-    from consumerd.member.consumer.sinks import PartitionedHandler
-    from consumerd.member.fetch.pool import FetchPool
-    from consumerd.net.client.cluster import ClusterClient
+from consumerd.member.consumer.settings import ConsumerSettings
+from consumerd.member.consumer.sinks import PartitionedHandler
+from consumerd.member.fetch.pool import FetchPool
+from consumerd.net.client.cluster import ClusterClient
 
 log = structlog.get_logger(__name__)
 

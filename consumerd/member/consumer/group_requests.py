@@ -9,27 +9,26 @@ is `Refused`, with the whole sentence kept in `refusal`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from consumerd.base.errors import BrokerError, reason_of
 from consumerd.group import coordinated_events as e
+from consumerd.group.coordinated_tables import CoordinationSettings
+from consumerd.net.client.channel import Channel
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import AuthenticationError, BrokerRefusedError, topic_error
 from consumerd.wire import WireError
 from consumerd.wire.v08.apis import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
 from consumerd.wire.v08.errors import UnsupportedApiError
+from consumerd.wire.v08.schema import Api, RequestT, ResponseT
 from consumerd.wire.v08.subscription import PROTOCOL_TYPE
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-
-    from consumerd.group.coordinated_tables import CoordinationSettings
-    from consumerd.net.client.channel import Channel
-    from consumerd.net.client.cluster import ClusterClient
     from consumerd.wire.v08.message_types import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
-    from consumerd.wire.v08.schema import Api, RequestT, ResponseT
 
 log = structlog.get_logger(__name__)
 

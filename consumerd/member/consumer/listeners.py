@@ -13,19 +13,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Awaitable, Callable
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import structlog
 
+from consumerd.base.errors import ConsumerdError
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import Clock
 from consumerd.member.consumer.errors import ListenerFailedError
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from consumerd.base.errors import ConsumerdError
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import Clock
 
 log = structlog.get_logger(__name__)
 

@@ -8,6 +8,7 @@ ZooKeeper may be unavailable for hours, and nothing could be released until then
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import structlog
@@ -15,8 +16,6 @@ import structlog
 from consumerd.base.errors import ConsumerdError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from consumerd.member.consumer.consumer import GroupConsumer
     from consumerd.member.consumer.coordinated import CoordinatedConsumer
     from consumerd.net.zk import Session

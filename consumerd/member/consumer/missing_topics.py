@@ -6,19 +6,15 @@ nothing at all would show a misspelt topic.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
+from consumerd.group.rules import Topics
 from consumerd.wire.registry.errors import RegistryError
-from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from consumerd.group.rules import Topics
-    from consumerd.wire.registry.subscription import Subscription
+from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription, Subscription
 
 log = structlog.get_logger(__name__)
 

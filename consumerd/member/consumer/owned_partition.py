@@ -6,14 +6,14 @@ last commit and its time.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-if TYPE_CHECKING:
-    import asyncio
+from consumerd.base.errors import BrokerError
+from consumerd.base.partition import TopicPartition
 
-    from consumerd.base.errors import BrokerError
-    from consumerd.base.partition import TopicPartition
+if TYPE_CHECKING:
     from consumerd.member.consumer.partition_work import BatchInHand, PartitionWork
     from consumerd.member.fetch.lane import Lane
 

@@ -12,28 +12,24 @@ slow batch does not hold back its partition's position.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import structlog
 
-from consumerd.base.partition import UNKNOWN_LOG
+from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
+from consumerd.base.ports import Clock
 from consumerd.handlers import Batch
 from consumerd.handlers.batching import join, joinable
-from consumerd.member.consumer.sinks import HandedBackError
+from consumerd.handlers.rate import RateLimiter
+from consumerd.member.consumer.fence import Fence
+from consumerd.member.consumer.settings import ConsumerSettings
+from consumerd.member.consumer.sinks import HandedBackError, Sink
+from consumerd.member.consumer.stats import ConsumerStats
 from consumerd.member.fetch.errors import LaneClosedError
 from consumerd.member.fetch.event import Flag
+from consumerd.member.fetch.lane import Fetched, Lane
 from consumerd.member.offsets.tracker import HandledPrefix
 from consumerd.wire.v08.records import RecordSet
-
-if TYPE_CHECKING:
-    from consumerd.base.partition import LogId, TopicPartition
-    from consumerd.base.ports import Clock
-    from consumerd.handlers.rate import RateLimiter
-    from consumerd.member.consumer.fence import Fence
-    from consumerd.member.consumer.settings import ConsumerSettings
-    from consumerd.member.consumer.sinks import Sink
-    from consumerd.member.consumer.stats import ConsumerStats
-    from consumerd.member.fetch.lane import Fetched, Lane
 
 log = structlog.get_logger(__name__)
 

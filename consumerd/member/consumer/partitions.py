@@ -13,33 +13,33 @@ would not find again (the end of a log, a reset) is committed before the first f
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import structlog
 
+from consumerd.base.budget import ByteBudget
 from consumerd.base.errors import BrokerError, ConsumerdError, ZooKeeperError, reason_of
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers import PartitionTakenError
 from consumerd.member.consumer.commits import Commits
+from consumerd.member.consumer.listeners import OwnershipHooks
 from consumerd.member.consumer.owned_partition import OwnedPartition, OwnedView
 from consumerd.member.consumer.partition_work import BatchInHand, PartitionWork, WorkOwner
+from consumerd.member.consumer.sinks import PartitionedHandler
 from consumerd.member.consumer.start_offsets import REFUSED_PAUSE, RETRY_PAUSE, StartFinder
 from consumerd.member.consumer.turnstile import Turnstile
 from consumerd.member.fetch.lane import Lane
 from consumerd.member.offsets.errors import OffsetsUnavailableError
+from consumerd.member.offsets.store import OffsetStore
 from consumerd.net.zk.errors import ConnectionLost, NotConnected, SessionChanged
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-
-    from consumerd.base.budget import ByteBudget
-    from consumerd.base.partition import TopicPartition
-    from consumerd.member.consumer.listeners import OwnershipHooks
     from consumerd.member.consumer.protocols import PartitionPool
-    from consumerd.member.consumer.sinks import PartitionedHandler
-    from consumerd.member.offsets.store import OffsetStore
 
-    #: Called with partitions that have ended.
-    Ended = Callable[[frozenset[TopicPartition]], None]
+
+#: Called with partitions that have ended.
+Ended = Callable[[frozenset[TopicPartition]], None]
 
 log = structlog.get_logger(__name__)
 

@@ -8,10 +8,8 @@ a performing caller is cancelled, the next waiting one performs its round.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Generic, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Generic, TypeVar
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")

@@ -9,6 +9,7 @@ order, and is raised by `run`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -17,33 +18,28 @@ import structlog
 from consumerd.base.budget import ByteBudget
 from consumerd.base.clock import Interval
 from consumerd.base.errors import ConsumerdError, ExitCode, reason_of
-from consumerd.handlers import HandlerContext
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import Clock
+from consumerd.handlers import Handler, HandlerContext
+from consumerd.handlers.batching import BatchSettings
 from consumerd.handlers.rate import RateLimiter
-from consumerd.member.consumer.listeners import Announcer, NoHooks
+from consumerd.member.consumer.controls import PartitionControls
+from consumerd.member.consumer.fence import Fence
+from consumerd.member.consumer.listeners import Announcer, NoHooks, OwnershipHooks, RebalanceListener
+from consumerd.member.consumer.owned_partition import OwnedView
+from consumerd.member.consumer.partition_work import BatchInHand
 from consumerd.member.consumer.partitions import OwnedPartitions
+from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.member.consumer.sinks import PartitionedHandler, PlainHandler
 from consumerd.member.consumer.stats import ConsumerStats, Rebalance, SeenLogChange
-from consumerd.member.fetch.log_changes import LogChangeKind
+from consumerd.member.fetch.log_changes import LogChange, LogChangeKind
+from consumerd.member.offsets.store import OffsetStore
+from consumerd.wire.registry.subscription import Subscription
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import Clock
-    from consumerd.handlers import Handler
-    from consumerd.handlers.batching import BatchSettings
     from consumerd.member.consumer.blocked import BlockedClaim
-    from consumerd.member.consumer.controls import PartitionControls
-    from consumerd.member.consumer.fence import Fence
-    from consumerd.member.consumer.listeners import OwnershipHooks, RebalanceListener
-    from consumerd.member.consumer.owned_partition import OwnedView
-    from consumerd.member.consumer.partition_work import BatchInHand
     from consumerd.member.consumer.protocols import PartitionPool
-    from consumerd.member.consumer.settings import ConsumerSettings
     from consumerd.member.fetch.listener import FetchCounters
-    from consumerd.member.fetch.log_changes import LogChange
-    from consumerd.member.offsets.store import OffsetStore
-    from consumerd.wire.registry.subscription import Subscription
 
 log = structlog.get_logger(__name__)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from consumerd.base.settings.group import CommitSection
 from consumerd.base.settings.processing import FetchSection
@@ -11,9 +11,7 @@ from consumerd.group.membership_tables import MembershipSettings
 from consumerd.handlers.batching import BatchSettings
 from consumerd.member.fetch.settings import BadMessagePolicy, FetchSettings, LogChangePolicy, ResetPolicy
 from consumerd.net.connection import ConnectionSettings
-
-if TYPE_CHECKING:
-    from consumerd.wire.registry.subscription import Subscription
+from consumerd.wire.registry.subscription import Subscription
 
 #: Seconds for one call of a rebalance listener.
 LISTENER_TIMEOUT: Final = 1.0

@@ -9,15 +9,18 @@ answers a fetch with is an error class of its own.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from types import TracebackType
+from typing import Self, TypeVar
 
 import structlog
 
 from consumerd.base.errors import BrokerError, reason_of
 from consumerd.base.settings.processing import FetchSection
 from consumerd.member.consumer.errors import ConnectorStateError
+from consumerd.net.connect import Connection, Connector
 from consumerd.net.connect import connect as connect_to_broker
 from consumerd.net.connection import ConnectionSettings
 from consumerd.net.errors import ConnectionClosedError
@@ -37,14 +40,8 @@ from consumerd.wire.v07 import (
     decode_offsets_response,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from types import TracebackType
-    from typing import TypeVar
+_T = TypeVar("_T")
 
-    from consumerd.net.connect import Connection, Connector
-
-    _T = TypeVar("_T")
 
 log = structlog.get_logger(__name__)
 

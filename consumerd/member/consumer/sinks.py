@@ -8,12 +8,12 @@ paused. A sink that gives a batch back unfinished marks what was handled and rai
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from consumerd.base.partition import TopicPartition
 
-    from consumerd.base.partition import TopicPartition
+if TYPE_CHECKING:
     from consumerd.handlers import Batch, Handler, HandlerContext
 
 

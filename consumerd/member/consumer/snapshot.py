@@ -13,15 +13,18 @@ that servers before 3.5 take from any client, though no path can have them (`..`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final, TypeVar
 
 import structlog
 
 from consumerd.base.errors import ZooKeeperError, reason_of
 from consumerd.base.partition import NO_BROKER, TopicPartition
-from consumerd.group.events import MembershipSnapshot
-from consumerd.group.rules import topics_to_read
+from consumerd.base.ports import ZooKeeper
+from consumerd.group.events import MembershipSnapshot, TakeSnapshot
+from consumerd.group.rules import GroupRules, Topics, topics_to_read
 from consumerd.net.cluster.reading import children, read_all
+from consumerd.net.cluster.watched import WatchedNodes, ZNode
 from consumerd.net.zk.errors import ConnectionLost, NotConnected, SessionChanged
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.other_clients import claimant, other_client
@@ -40,13 +43,6 @@ from consumerd.wire.registry.values import MAX_PARTITIONS, parse_broker_id, pars
 
 Key = TypeVar("Key", int, str)
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
-
-    from consumerd.base.ports import ZooKeeper
-    from consumerd.group.events import TakeSnapshot
-    from consumerd.group.rules import GroupRules, Topics
-    from consumerd.net.cluster.watched import WatchedNodes, ZNode
 
 log = structlog.get_logger(__name__)
 

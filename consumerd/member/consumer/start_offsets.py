@@ -18,14 +18,20 @@ process that was suspended since its claim would take over partitions that other
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import structlog
 
 from consumerd.base.errors import BrokerError, reason_of
-from consumerd.base.partition import UNKNOWN_LOG, LogId
+from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
+from consumerd.base.ports import Clock
 from consumerd.handlers import SinkPosition
+from consumerd.member.consumer.fence import Fence
 from consumerd.member.consumer.rounds import Rounds
+from consumerd.member.consumer.settings import ConsumerSettings
+from consumerd.member.consumer.sinks import PartitionedHandler
+from consumerd.member.offsets.store import OffsetStore, Trace
 from consumerd.net.client.errors import BrokerRefusedError
 from consumerd.net.zk.errors import ConnectionLost, NotConnected
 from consumerd.wire import WireError
@@ -34,15 +40,7 @@ from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.errors import UnsupportedApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import Clock
-    from consumerd.member.consumer.fence import Fence
     from consumerd.member.consumer.protocols import PartitionPool
-    from consumerd.member.consumer.settings import ConsumerSettings
-    from consumerd.member.consumer.sinks import PartitionedHandler
-    from consumerd.member.offsets.store import OffsetStore, Trace
 
 log = structlog.get_logger(__name__)
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from consumerd.base.metrics.histogram import AGES, DURATIONS, SIZES, Histogram
-
-if TYPE_CHECKING:
-    from consumerd.base.partition import TopicPartition
-    from consumerd.member.fetch.log_changes import LogChange
+from consumerd.base.partition import TopicPartition
+from consumerd.member.fetch.log_changes import LogChange
 
 #: Number of rebalances that are kept as records.
 REMEMBERED: Final = 50

@@ -14,19 +14,17 @@ that failed, was cancelled, or broke out is delivered again, to the partition's 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Self
 
-from consumerd.member.consumer.deliveries import StreamSink
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import Clock
+from consumerd.member.consumer.deliveries import StreamedBatch, StreamSink
 from consumerd.member.consumer.errors import ConnectorStateError, ConsumerTimeoutError
+from consumerd.member.consumer.sinks import Sink
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import Clock
     from consumerd.handlers import Batch, HandlerContext, Message
-    from consumerd.member.consumer.deliveries import StreamedBatch
-    from consumerd.member.consumer.sinks import Sink
 
 #: Seconds for which a check of the fence is valid, and the loop may be kept waiting.
 FRESH = 0.01

@@ -7,15 +7,13 @@ ZooKeeper restarts. So only time counts in which we are connected without interr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
 from consumerd.base.errors import IdTakenError
+from consumerd.base.ports import Clock
 from consumerd.wire.registry.paths import id_path
-
-if TYPE_CHECKING:
-    from consumerd.base.ports import Clock
 
 log = structlog.get_logger(__name__)
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from consumerd.base.errors import BrokerError, CorruptDataError
+from consumerd.base.partition import TopicPartition
+from consumerd.member.fetch.log_changes import LogChange
 from consumerd.wire.registry.values import MAX_OFFSET
-
-if TYPE_CHECKING:
-    from consumerd.base.partition import TopicPartition
-    from consumerd.member.fetch.log_changes import LogChange
 
 
 class LaneClosedError(Exception):

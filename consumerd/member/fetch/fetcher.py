@@ -18,26 +18,21 @@ they end.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
 from consumerd.base.backoff import Backoff
+from consumerd.base.budget import Reservation
 from consumerd.base.errors import BrokerError, reason_of
-from consumerd.base.partition import UNKNOWN_LOG, LogId
+from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.member.fetch.errors import LaneClosedError
 from consumerd.member.fetch.event import Flag
-from consumerd.member.fetch.log_changes import LogChangeKind
-from consumerd.member.fetch.policies import FetchingOverError, FetchPolicies
+from consumerd.member.fetch.lane import Fetched, Lane
+from consumerd.member.fetch.log_changes import LogChange, LogChangeKind
+from consumerd.member.fetch.policies import FetchingOverError, FetchPolicies, FetchServices
 from consumerd.member.fetch.response import FetchDecision, FetchOutcome, classify
 from consumerd.wire import WireError
-
-if TYPE_CHECKING:
-    from consumerd.base.budget import Reservation
-    from consumerd.base.partition import TopicPartition
-    from consumerd.member.fetch.lane import Fetched, Lane
-    from consumerd.member.fetch.log_changes import LogChange
-    from consumerd.member.fetch.policies import FetchServices
 
 log = structlog.get_logger(__name__)
 

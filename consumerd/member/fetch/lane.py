@@ -11,16 +11,14 @@ A batch may be without messages: then it only moves the position, past an empty 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from consumerd.base.budget import ByteBudget, Reservation
+from consumerd.base.partition import TopicPartition
 from consumerd.member.fetch.errors import LaneClosedError
 from consumerd.member.fetch.event import Flag
 from consumerd.wire.v07 import MessageBatch
 from consumerd.wire.v08.records import RecordSet
-
-if TYPE_CHECKING:
-    from consumerd.base.partition import TopicPartition
 
 #: The decoded messages of one response; both kinds have payloads, a range of offsets, and a size for the budget.
 Fetched: TypeAlias = MessageBatch | RecordSet

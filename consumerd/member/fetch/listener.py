@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
-    from consumerd.base.errors import ConsumerdError
-    from consumerd.base.partition import TopicPartition
-    from consumerd.member.fetch.log_changes import LogChange
+from consumerd.base.errors import ConsumerdError
+from consumerd.base.partition import TopicPartition
+from consumerd.member.fetch.log_changes import LogChange
 
 
 class FetchListener(Protocol):

@@ -10,13 +10,15 @@ stores a reset offset at once: golden notes, 6).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from random import Random
 
 import structlog
 
-from consumerd.base.errors import BrokerError, reason_of
-from consumerd.base.partition import UNKNOWN_LOG
+from consumerd.base.errors import BrokerError, ConsumerdError, reason_of
+from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
+from consumerd.base.ports import Clock
 from consumerd.member.fetch.errors import (
     CorruptPartitionError,
     LogChangedError,
@@ -24,24 +26,13 @@ from consumerd.member.fetch.errors import (
     OffsetBeyondError,
     OffsetRefusedError,
 )
-from consumerd.member.fetch.listener import FetchCounters
-from consumerd.member.fetch.log_changes import LogChangeKind
+from consumerd.member.fetch.lane import Lane
+from consumerd.member.fetch.listener import FetchCounters, FetchListener
+from consumerd.member.fetch.log_changes import LogChange, LogChangeKind
 from consumerd.member.fetch.response import FetchDecision, FetchOutcome
-from consumerd.member.fetch.settings import BadMessagePolicy, LogChangePolicy, ResetPolicy
+from consumerd.member.fetch.settings import BadMessagePolicy, FetchSettings, LogChangePolicy, ResetPolicy
 from consumerd.wire.registry.values import MAX_OFFSET
 from consumerd.wire.v07 import EARLIEST, LATEST, MessageBatch
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from random import Random
-
-    from consumerd.base.errors import ConsumerdError
-    from consumerd.base.partition import LogId, TopicPartition
-    from consumerd.base.ports import Clock
-    from consumerd.member.fetch.lane import Lane
-    from consumerd.member.fetch.listener import FetchListener
-    from consumerd.member.fetch.log_changes import LogChange
-    from consumerd.member.fetch.settings import FetchSettings
 
 log = structlog.get_logger(__name__)
 

@@ -9,19 +9,14 @@ cluster of 0.7 are `v07.brokers`, those of 0.8 and later `v08.brokers`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from consumerd.base.partition import UNKNOWN_LOG
-from consumerd.member.fetch.fetcher import Fetcher
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Set
-
-    from consumerd.base.partition import LogId, TopicPartition
-    from consumerd.member.fetch.fetcher import PartitionSource
-    from consumerd.member.fetch.lane import Lane
-    from consumerd.member.fetch.policies import FetchServices
+from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
+from consumerd.member.fetch.fetcher import Fetcher, PartitionSource
+from consumerd.member.fetch.lane import Lane
+from consumerd.member.fetch.policies import FetchServices
 
 
 class FetchBrokers(Protocol):

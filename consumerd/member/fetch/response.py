@@ -13,13 +13,11 @@ follows the message or batch at `offset` begins at the next number at least, and
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from consumerd.member.fetch.lane import Fetched
 from consumerd.wire.v07 import BatchEnd
 from consumerd.wire.v08.records import RecordSet
-
-if TYPE_CHECKING:
-    from consumerd.member.fetch.lane import Fetched
 
 
 class FetchOutcome(Enum):

@@ -7,23 +7,27 @@ first: ZooKeeper where partitions are claimed there, Kafka everywhere else.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from consumerd.base.partition import UNKNOWN_LOG
+from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
+from consumerd.base.ports import ZooKeeper
 from consumerd.base.settings.group import CommitSection
 from consumerd.member.offsets.claimed_store import ClaimedStore
-from consumerd.member.offsets.guards import OwnedGuard
-from consumerd.member.offsets.store import NO_NOTES, CommitResult, UnclaimedZooKeeperOffsetStore, ZooKeeperOffsetStore
+from consumerd.member.offsets.guards import OwnedGuard, Ownership
+from consumerd.member.offsets.store import (
+    NO_NOTES,
+    CommitResult,
+    OffsetStore,
+    TopicCreations,
+    UnclaimedZooKeeperOffsetStore,
+    ZooKeeperOffsetStore,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from consumerd.base.partition import LogId, TopicPartition
-    from consumerd.base.ports import ZooKeeper
-    from consumerd.member.offsets.guards import Ownership
     from consumerd.member.offsets.kafka_store import Membership
-    from consumerd.member.offsets.store import Notes, OffsetStore, TopicCreations
+    from consumerd.member.offsets.store import Notes
     from consumerd.net.client.cluster import ClusterClient
 
 Storage = Literal["zookeeper", "kafka", "both", "none"]

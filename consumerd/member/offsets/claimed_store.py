@@ -10,20 +10,18 @@ messages without end.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from consumerd.base.partition import LogId, TopicPartition
+from consumerd.base.ports import ZooKeeper
 from consumerd.member.offsets.errors import OffsetsHeldError
-from consumerd.member.offsets.guards import OwnedGuard
-from consumerd.member.offsets.store import NO_NOTES, CommitResult
+from consumerd.member.offsets.guards import OwnedGuard, Ownership
+from consumerd.member.offsets.store import NO_NOTES, CommitResult, OffsetStore, Trace
 from consumerd.net.zk.errors import SessionChanged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from consumerd.base.partition import LogId, TopicPartition
-    from consumerd.base.ports import ZooKeeper
-    from consumerd.member.offsets.guards import Ownership
-    from consumerd.member.offsets.store import Notes, OffsetStore, Trace
+    from consumerd.member.offsets.store import Notes
 
 
 class ClaimedStore:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar, cast
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+from typing import TypeVar, cast
 
 _A = TypeVar("_A")
 _T = TypeVar("_T")

@@ -17,19 +17,17 @@ To set a group back, set it back in both stores: else the larger offset of the o
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import structlog
 
-from consumerd.base.partition import UNKNOWN_LOG, LogId
+from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.member.offsets.errors import OffsetsHeldError
-from consumerd.member.offsets.store import NO_NOTES, CommitResult
+from consumerd.member.offsets.store import NO_NOTES, CommitResult, OffsetStore, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.member.offsets.store import Notes, OffsetStore, Trace
+    from consumerd.member.offsets.store import Notes
 
 log = structlog.get_logger(__name__)
 

@@ -18,17 +18,14 @@ while the watch on the owner node says that it is the one that we made.
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from consumerd.base.ports import Check, Create, Delete
+from consumerd.base.errors import ZooKeeperError
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import Check, Create, Delete, Operation, ZooKeeper
 from consumerd.member.offsets.concurrent_calls import each_of
 from consumerd.net.zk.errors import NodeExists, NoNode
 from consumerd.wire.registry.paths import owner_path, owners_path
-
-if TYPE_CHECKING:
-    from consumerd.base.errors import ZooKeeperError
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import Operation, ZooKeeper
 
 
 class GuardOperations(NamedTuple):

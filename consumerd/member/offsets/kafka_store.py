@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
@@ -23,28 +24,25 @@ from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.member.offsets.errors import OffsetsUnavailableError
 from consumerd.member.offsets.metadata import OffsetNotes, format_metadata, parse_metadata
 from consumerd.member.offsets.store import NO_NOTES, CommitResult
+from consumerd.net.client.channel import Channel
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import BrokerRefusedError, topic_error
 from consumerd.net.errors import ConnectionClosedError
 from consumerd.wire.v08.apis import OFFSET_COMMIT, OFFSET_FETCH
 from consumerd.wire.v08.error_codes import ErrorCode
-from consumerd.wire.v08.schema import NO_UUID
+from consumerd.wire.v08.message_types import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopicPartition,
+)
+from consumerd.wire.v08.schema import NO_UUID, Api, RequestT, ResponseT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from consumerd.member.offsets.store import Notes
-    from consumerd.net.client.channel import Channel
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.wire.v08.message_types import (
-        OffsetCommitRequest,
-        OffsetCommitRequestPartition,
-        OffsetFetchRequest,
-        OffsetFetchRequestGroup,
-        OffsetFetchResponse,
-        OffsetFetchResponsePartition,
-        OffsetFetchResponseTopicPartition,
-    )
-    from consumerd.wire.v08.schema import Api, RequestT, ResponseT
 
 #: Version 0 of both is ZooKeeper's; the later ones here are the last that name topics and not their ids.
 FIRST_VERSION: Final = 1

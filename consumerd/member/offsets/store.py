@@ -40,6 +40,7 @@ Nodes: `/consumers/G/offsets/T/B-P` persistent, decimal text; parents persistent
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -49,11 +50,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import structlog
 
-from consumerd.base.errors import BrokerError
-from consumerd.base.partition import NO_BROKER, UNKNOWN_LOG, LogId
-from consumerd.base.ports import Check, Create, Delete, SetData
+from consumerd.base.errors import BrokerError, ZooKeeperError
+from consumerd.base.partition import NO_BROKER, UNKNOWN_LOG, LogId, TopicPartition
+from consumerd.base.ports import Check, Create, Delete, NodeStat, Operation, SetData, ZooKeeper
 from consumerd.member.offsets.concurrent_calls import all_of, each_of
-from consumerd.member.offsets.guards import GuardFailure, OwnedGuard, VacantGuard
+from consumerd.member.offsets.guards import Guard, GuardFailure, OwnedGuard, VacantGuard
 from consumerd.net.zk.errors import BadVersion, MultiFailed, NodeExists, NoNode, SessionChanged
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.paths import offset_path, offsets_path, topic_broker_path
@@ -61,12 +62,6 @@ from consumerd.wire.registry.v08.paths import partition_path
 from consumerd.wire.registry.values import format_offset, parse_offset
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from consumerd.base.errors import ZooKeeperError
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import NodeStat, Operation, ZooKeeper
-    from consumerd.member.offsets.guards import Guard
     from consumerd.member.offsets.metadata import OffsetNotes
 
     #: What is to be noted of offsets.

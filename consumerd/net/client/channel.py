@@ -8,23 +8,22 @@ it cannot be trusted either.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from consumerd.net.client.errors import RequestTooLargeError
+from consumerd.net.client.settings import ClientSettings
+from consumerd.net.connection import BrokerConnection
 from consumerd.net.errors import BadFrameError, ConnectionClosedError
 from consumerd.wire.errors import WireError
 from consumerd.wire.v08.headers import read_correlation_id
 from consumerd.wire.v08.messages import decode_response, encode_request
+from consumerd.wire.v08.schema import Api, RequestT, ResponseT
 from consumerd.wire.v08.throttle import silence
+from consumerd.wire.v08.versions import BrokerVersions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from consumerd.base.ports import Clock
-    from consumerd.net.client.settings import ClientSettings
-    from consumerd.net.connection import BrokerConnection
-    from consumerd.wire.v08.schema import Api, RequestT, ResponseT
-    from consumerd.wire.v08.versions import BrokerVersions
 
 _ResponseT_co = TypeVar("_ResponseT_co", covariant=True)
 _MAX_CORRELATION_ID = (1 << 31) - 1

@@ -14,11 +14,15 @@ it succeeds or the time is up.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from random import Random
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import WeakSet
 
 from consumerd.base.errors import BrokerError, NotFoundError
+from consumerd.net.client.channel import Channel
 from consumerd.net.client.errors import (
     BrokerRefusedError,
     NoBrokerReachedError,
@@ -27,26 +31,18 @@ from consumerd.net.client.errors import (
     error_of,
     topic_error,
 )
-from consumerd.net.client.metadata import MISSING_TOPIC, NO_CREATION_SINCE, ClusterMetadata, metadata_body
+from consumerd.net.client.metadata import MISSING_TOPIC, NO_CREATION_SINCE, ClusterMetadata, Node, metadata_body
+from consumerd.net.client.opening import ChannelOpener
 from consumerd.net.client.retrying import log_retry, passes, retry
+from consumerd.net.client.settings import ClientSettings
 from consumerd.net.errors import ConnectError, ConnectionClosedError
 from consumerd.wire.v08.apis import FIND_COORDINATOR, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode
-from consumerd.wire.v08.schema import NO_UUID
+from consumerd.wire.v08.schema import NO_UUID, Api, RequestT, ResponseT
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
-    from random import Random
-    from types import TracebackType
-    from typing import Self
-
     from consumerd.base.ports import Clock
-    from consumerd.net.client.channel import Channel
-    from consumerd.net.client.metadata import Node
-    from consumerd.net.client.opening import ChannelOpener
-    from consumerd.net.client.settings import ClientSettings
     from consumerd.wire.v08.message_types import FindCoordinatorRequest
-    from consumerd.wire.v08.schema import Api, RequestT, ResponseT
 
 _T = TypeVar("_T")
 Address = tuple[str, int]

@@ -6,17 +6,16 @@ read learns whether the log still has that message: it has not if the epoch ends
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from consumerd.net.client.channel import Channel
 from consumerd.wire.errors import FrameError
 from consumerd.wire.v08.apis import OFFSET_FOR_LEADER_EPOCH
 from consumerd.wire.v08.error_codes import ErrorCode
+from consumerd.wire.v08.fetch_session import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from consumerd.net.client.channel import Channel
-    from consumerd.wire.v08.fetch_session import Place
     from consumerd.wire.v08.message_types import (
         OffsetForLeaderEpochRequest,
         OffsetForLeaderEpochRequestPartition,

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from consumerd.base.errors import BrokerError
-from consumerd.wire.v08.error_codes import ErrorCode, error_info
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from consumerd.wire.v08.error_codes import ErrorInfo
+from consumerd.wire.v08.error_codes import ErrorCode, ErrorInfo, error_info
 
 
 class UnavailableError(BrokerError):

@@ -6,24 +6,21 @@ broker answers, that is then an error with its remedy, and not a silent loop of 
 
 from __future__ import annotations
 
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from random import Random
+from typing import Any
 
+from consumerd.base.ports import Clock, SaslMechanism
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import NoBrokerReachedError
 from consumerd.net.client.opening import ChannelOpener
 from consumerd.net.client.sasl import SaslAuthenticator
 from consumerd.net.client.settings import ClientSettings
 from consumerd.net.connect import connect
+from consumerd.net.connection import ConnectionSettings
 from consumerd.net.errors import ConnectError
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Awaitable, Callable, Sequence
-    from random import Random
-
-    from consumerd.base.ports import Clock, SaslMechanism
-    from consumerd.net.connection import ConnectionSettings
 
 
 def make_client(

@@ -7,20 +7,18 @@ not have are left out by the codec. A request may be part of a fetch session (`c
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from consumerd.net.client.channel import Channel
 from consumerd.net.errors import BadFrameError
 from consumerd.wire.v08.apis import FETCH
-from consumerd.wire.v08.fetch_session import NO_SESSION_ID, SessionRequest, without_session
+from consumerd.wire.v08.fetch_session import NO_SESSION_ID, PartitionFetch, Place, SessionRequest, without_session
 from consumerd.wire.v08.schema import NO_UUID
 from consumerd.wire.v08.throttle import silence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
-    from consumerd.net.client.channel import Channel
-    from consumerd.wire.v08.fetch_session import PartitionFetch, Place
     from consumerd.wire.v08.message_types import FetchRequest, FetchRequestPartition, FetchResponsePartition
 
 _T = TypeVar("_T")

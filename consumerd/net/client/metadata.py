@@ -9,6 +9,7 @@ an older epoch that is repeated is accepted in the end.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -16,8 +17,6 @@ from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.schema import NO_UUID
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from consumerd.wire.v08.message_types import (
         MetadataRequest,
         MetadataResponse,

@@ -6,16 +6,15 @@ answer with a list; later ones have those of messages and answer with one offset
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from consumerd.net.client.channel import Channel
 from consumerd.wire.errors import FrameError
 from consumerd.wire.v08.apis import LIST_OFFSETS
+from consumerd.wire.v08.fetch_session import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from consumerd.net.client.channel import Channel
-    from consumerd.wire.v08.fetch_session import Place
     from consumerd.wire.v08.message_types import (
         ListOffsetsRequest,
         ListOffsetsRequestPartition,

@@ -12,6 +12,7 @@ an invalid token and closes the connection; the client authenticates first where
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -19,23 +20,22 @@ from consumerd.base.version import __version__
 from consumerd.net.client.channel import Channel
 from consumerd.net.client.errors import AuthenticationError, V07BrokerError, error_of
 from consumerd.net.client.metadata import metadata_body
+from consumerd.net.client.settings import ClientSettings
+from consumerd.net.connection import BrokerConnection
 from consumerd.net.errors import ConnectionClosedError, RequestTimeoutError
 from consumerd.wire.errors import WireError
 from consumerd.wire.v08.apis import API_VERSIONS, LIST_GROUPS, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode
+from consumerd.wire.v08.schema import Api
 from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions, versions_of_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from consumerd.base.ports import Clock
-    from consumerd.net.client.settings import ClientSettings
-    from consumerd.net.connection import BrokerConnection
     from consumerd.wire.v08.message_types import ApiVersionsRequest, ListGroupsRequest
-    from consumerd.wire.v08.schema import Api
 
-    #: Opens a connection to (host, port). Raises ConnectError.
-    Connect = Callable[[str, int], Awaitable[BrokerConnection]]
+
+#: Opens a connection to (host, port). Raises ConnectError.
+Connect = Callable[[str, int], Awaitable[BrokerConnection]]
 
 
 class Authenticate(Protocol):

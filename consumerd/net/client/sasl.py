@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import secrets
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from consumerd.base.errors import ConfigError
@@ -23,8 +24,6 @@ from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.versions import BrokerRelease
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from consumerd.base.ports import SaslMechanism
     from consumerd.net.client.channel import Channel
     from consumerd.wire.v08.message_types import SaslAuthenticateRequest, SaslHandshakeRequest

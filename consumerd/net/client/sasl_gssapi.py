@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from consumerd.net.client.errors import AuthenticationError
 from consumerd.net.client.sasl import GSSAPI, extra
 from consumerd.net.errors import ConnectError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: Bits of the layers of protection that a server may offer: none, integrity, confidentiality.
 NO_LAYER: Final = 1

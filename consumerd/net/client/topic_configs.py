@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import topic_error
 from consumerd.wire.v08.apis.describe_configs import DESCRIBE_CONFIGS, TOPIC
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.wire.v08.message_types import DescribeConfigsRequest
+from consumerd.wire.v08.message_types import DescribeConfigsRequest
 
 _LIMIT: Final = "max.message.bytes"
 #: Topics that one request names at most.

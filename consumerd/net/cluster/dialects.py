@@ -9,24 +9,21 @@ decide the dialect, and without any the nodes that groups left behind.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
 from consumerd.base.errors import ZooKeeperError, reason_of
+from consumerd.base.ports import Clock, ZooKeeper
 from consumerd.net.cluster.reading import children, data, read_all, watched_children
+from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.paths import broker_ids_path, consumers_path, id_path, ids_path, offsets_path, offsets_root
 from consumerd.wire.registry.spoken import agreed_dialect, broker_dialect, member_dialect, offset_dialect
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+#: The names of the children of a path, with a watch or without.
+_Listing = Callable[[ZooKeeper, str], Awaitable[list[str]]]
 
-    from consumerd.base.ports import Clock, ZooKeeper
-    from consumerd.wire.registry.dialect import Dialect
-
-    #: The names of the children of a path, with a watch or without.
-    _Listing = Callable[[ZooKeeper, str], Awaitable[list[str]]]
 
 log = structlog.get_logger(__name__)
 

@@ -6,14 +6,10 @@ Clients of 0.8 and later learn addresses from the brokers themselves, and need o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from consumerd.base.ports import Clock, ZooKeeper
 from consumerd.net.cluster.following import RegisteredBrokers
 from consumerd.wire.registry.v08.broker import BrokerNode, parse_broker_node
 from consumerd.wire.registry.values import RegisteredBroker, parse_broker
-
-if TYPE_CHECKING:
-    from consumerd.base.ports import Clock, ZooKeeper
 
 Address = tuple[str, int]
 

@@ -9,21 +9,18 @@ continue when we cannot see it. Brokers are tens, not thousands, so nothing more
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import structlog
 
 from consumerd.base.errors import ZooKeeperError, reason_of
+from consumerd.base.ports import Clock, ZooKeeper
 from consumerd.net.cluster.reading import data, read_all, watched_children
 from consumerd.wire.registry.errors import DialectError, RegistryError
 from consumerd.wire.registry.paths import broker_ids_path, broker_path
 from consumerd.wire.registry.values import parse_broker_id
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from consumerd.base.ports import Clock, ZooKeeper
 
 log = structlog.get_logger(__name__)
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import structlog
 
 from consumerd.base.errors import NotFoundError, reason_of
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import NodeStat, ZooKeeper
 from consumerd.group.assignment import Assignment, assign
 from consumerd.net.cluster.reading import children, data, node, read_all
 from consumerd.wire.registry.errors import DialectError, RegistryError
@@ -34,14 +37,8 @@ from consumerd.wire.registry.paths import (
     owners_path,
     owners_root,
 )
+from consumerd.wire.registry.subscription import Subscription
 from consumerd.wire.registry.values import parse_broker_id, parse_offset, parse_owner
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import NodeStat, ZooKeeper
-    from consumerd.wire.registry.subscription import Subscription
 
 _T = TypeVar("_T")
 #: A live broker, as the dialect has it.

@@ -8,12 +8,8 @@ creation.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from consumerd.base.ports import ZooKeeper
 from consumerd.wire.registry.paths import broker_ids_path
-
-if TYPE_CHECKING:
-    from consumerd.base.ports import ZooKeeper
 
 
 class TreeName:

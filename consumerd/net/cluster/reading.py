@@ -8,14 +8,11 @@ and callers leave it out.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import TypeVar
 
+from consumerd.base.ports import NodeStat, ZooKeeper
 from consumerd.net.zk.errors import NoNode
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
-
-    from consumerd.base.ports import NodeStat, ZooKeeper
 
 _A = TypeVar("_A")
 _T = TypeVar("_T")

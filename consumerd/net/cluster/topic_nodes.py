@@ -6,16 +6,12 @@ Strategy: each node is read once, with a watch, and again when that fired, after
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from consumerd.base.errors import BrokerError, ZooKeeperError
+from consumerd.base.ports import Clock, ZooKeeper
 from consumerd.net.cluster.watched import WatchedNodes
 from consumerd.wire.registry.paths import topic_path
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from consumerd.base.ports import Clock, ZooKeeper
 
 
 class TopicNodes:

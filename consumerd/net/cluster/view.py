@@ -7,7 +7,7 @@ node does not hide the rest; nodes in the dialect of 0.8+ raise DialectError, si
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import structlog
 
@@ -19,9 +19,6 @@ from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.paths import topic_broker_path, topic_path, topics_path
 from consumerd.wire.registry.subscription import Subscription, parse_subscription
 from consumerd.wire.registry.values import RegisteredBroker, parse_broker, parse_partition_count
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 log = structlog.get_logger(__name__)
 

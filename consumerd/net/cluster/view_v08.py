@@ -6,7 +6,8 @@ writes. Groups are read by the same code; nodes in the dialect of 0.7 raise Dial
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import structlog
 
@@ -16,15 +17,11 @@ from consumerd.net.cluster.groups import GroupReader
 from consumerd.net.cluster.reading import children, data, read_all
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.paths import topic_path, topics_path
+from consumerd.wire.registry.subscription import Subscription
 from consumerd.wire.registry.v08.broker import BrokerNode, parse_broker_node
 from consumerd.wire.registry.v08.paths import partition_state_path
 from consumerd.wire.registry.v08.subscription import parse_subscription_v08
 from consumerd.wire.registry.v08.topic import NO_LEADER, parse_partition_state, parse_topic_assignment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from consumerd.wire.registry.subscription import Subscription
 
 log = structlog.get_logger(__name__)
 

@@ -11,15 +11,12 @@ everything each time costs thousands.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, KeysView
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from consumerd.base.ports import Clock, NodeStat, ZooKeeper
 from consumerd.net.zk.errors import NoNode
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, KeysView
-
-    from consumerd.base.ports import Clock, NodeStat, ZooKeeper
 
 
 class ZNode(NamedTuple):

@@ -14,13 +14,11 @@ import hashlib
 import hmac
 import ipaddress
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from consumerd.base.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 #: The shortest token that is taken: a guess costs nothing but a request.
 SHORTEST_TOKEN: Final = 16

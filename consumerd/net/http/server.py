@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 import structlog
 from aiohttp import web
@@ -24,7 +24,6 @@ from consumerd.net.http.access import AccessRefusedError
 
 if TYPE_CHECKING:
     import ssl
-    from typing import Self
 
     from aiohttp.web_protocol import RequestHandler
 

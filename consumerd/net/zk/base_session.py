@@ -18,11 +18,14 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Final, Self
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
 
 from aiozk import protocol
 
-from consumerd.net.zk.connection import NeverSent
+from consumerd.base.ports import Clock, NodeStat, Operation, SessionEvent, SessionState
+from consumerd.net.zk.connection import NeverSent, ZooKeeperConnection
 from consumerd.net.zk.errors import (
     BadReply,
     BadVersion,
@@ -36,17 +39,10 @@ from consumerd.net.zk.errors import (
     SessionChanged,
     error_for,
 )
+from consumerd.net.zk.lifecycle import SessionLifecycle
 from consumerd.net.zk.multi import MultiRequest, encode_operations
 from consumerd.net.zk.requests import ExistsRequest, GetChildrenRequest, GetDataRequest, SetDataRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import TracebackType
-
-    from consumerd.base.ports import Clock, NodeStat, Operation, SessionEvent, SessionState
-    from consumerd.net.zk.connection import ZooKeeperConnection
-    from consumerd.net.zk.lifecycle import SessionLifecycle
-    from consumerd.net.zk.watches import WatchTable
+from consumerd.net.zk.watches import WatchTable
 
 #: A deleted node whose watch event was lost is noticed after this many seconds.
 _REREAD_INTERVAL: Final = 1.0

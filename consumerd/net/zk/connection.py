@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+import ssl as tls
 import struct
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import structlog
@@ -30,9 +32,6 @@ from consumerd.base.errors import reason_of
 from consumerd.net.zk.errors import THROTTLED, BadReply, ConnectionLost, RequestTooLarge, ServerError
 
 if TYPE_CHECKING:
-    import ssl as tls
-    from collections.abc import Callable
-
     from consumerd.net.zk.connect_string import ZooKeeperHost
 
 _SIZE = struct.Struct("!i")

@@ -14,6 +14,7 @@ notified before watchers, so that a new session is known before anything is read
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import structlog
@@ -21,12 +22,10 @@ import structlog
 from consumerd.base.errors import ZooKeeperError, reason_of
 from consumerd.base.ports import Clock, SessionEvent, SessionState
 from consumerd.net.zk.errors import NotConnected, SessionChanged
+from consumerd.net.zk.watches import WatchTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from consumerd.net.zk.connection import ZooKeeperConnection
-    from consumerd.net.zk.watches import WatchTable
 
 log = structlog.get_logger(__name__)
 

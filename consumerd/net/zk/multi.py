@@ -9,14 +9,12 @@ before it and "runtime inconsistency" (-2) for those after it, so the first othe
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from consumerd.base.ports import Check, Create, Delete, Operation, SetData
 from consumerd.net.zk.errors import BadReply
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 _INT = struct.Struct("!i")
 _HEADER = struct.Struct("!i?i")  # type, done, error

@@ -12,19 +12,18 @@ from __future__ import annotations
 import asyncio
 import secrets
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 from consumerd.base.errors import ConfigError, ConsumerdError
+from consumerd.base.ports import SaslMechanism
 from consumerd.net.errors import ConnectError
 from consumerd.net.zk.errors import AUTH_CODES, UNIMPLEMENTED, AuthFailed, ConnectionLost, ServerError
 from consumerd.net.zk.requests import read_buffer
 from consumerd.wire.digest_md5 import DigestMd5Client, DigestMd5Error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from consumerd.base.ports import SaslMechanism
     from consumerd.net.zk.connection import ZooKeeperConnection
 
 #: Service and server name of every ZooKeeper server in DIGEST-MD5 (ZooKeeper's SaslServer is created with these).

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from typing import TYPE_CHECKING
+import ssl as tls
+from collections.abc import Callable, Sequence
+from random import Random
 
 from aiozk import protocol
 
 from consumerd.base.credentials import Renewed
 from consumerd.base.errors import ConfigError, ConsumerdError
-from consumerd.base.ports import Check
+from consumerd.base.ports import Check, Clock, SaslMechanism
 from consumerd.base.settings.servers import ZooKeeperSection
 from consumerd.net.zk.acl import AclSetting, needs_identity, parse_acl
 from consumerd.net.zk.base_session import BaseSession, ensure_on
@@ -35,13 +37,6 @@ from consumerd.net.zk.requests import ExistsRequest
 from consumerd.net.zk.sasl import authenticate
 from consumerd.net.zk.supervisor import SessionSettings, SessionSupervisor
 from consumerd.net.zk.watches import WatchTable
-
-if TYPE_CHECKING:
-    import ssl as tls
-    from collections.abc import Callable, Sequence
-    from random import Random
-
-    from consumerd.base.ports import Clock, SaslMechanism
 
 #: A day; the server's own limit (20 ticks by default) is far lower.
 LONGEST_TIMEOUT = 86_400

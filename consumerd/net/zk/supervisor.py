@@ -21,6 +21,9 @@ whether the session is alive (a `sync` then makes up for what the zxid guarantee
 from __future__ import annotations
 
 import asyncio
+import ssl as tls
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
@@ -28,7 +31,7 @@ from aiozk import protocol
 
 from consumerd.base.credentials import Renewed
 from consumerd.base.errors import ZooKeeperError, reason_of
-from consumerd.base.ports import SessionState
+from consumerd.base.ports import Clock, SessionState
 from consumerd.net.addresses import addresses_of, connect_reason
 from consumerd.net.zk.connection import (
     FIRST_PAUSE,
@@ -49,11 +52,6 @@ from consumerd.net.zk.errors import (
 from consumerd.net.zk.lifecycle import NO_PASSWORD, SessionLifecycle
 
 if TYPE_CHECKING:
-    import ssl as tls
-    from collections.abc import Awaitable, Callable, Sequence
-    from random import Random
-
-    from consumerd.base.ports import Clock
     from consumerd.net.zk.connect_string import ZooKeeperHost
 
 log = structlog.get_logger(__name__)

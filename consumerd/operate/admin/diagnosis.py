@@ -7,24 +7,24 @@ measured beside JVM members (notes on mixed groups): they try for the last time 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
+from consumerd.base.partition import TopicPartition
 from consumerd.operate.admin.diagnosis_members import foreign_findings, member_findings
-from consumerd.operate.admin.diagnosis_offsets import inside_findings, offset_findings, outage_findings, silent_brokers
+from consumerd.operate.admin.diagnosis_offsets import (
+    DiagnosisInput,
+    inside_findings,
+    offset_findings,
+    outage_findings,
+    silent_brokers,
+)
 from consumerd.operate.admin.diagnosis_owners import owner_findings
 from consumerd.operate.admin.diagnosis_progress import progress_findings
-from consumerd.operate.admin.findings import TRANSIENT, GroupFindingKind
+from consumerd.operate.admin.findings import TRANSIENT, GroupFinding, GroupFindingKind
+from consumerd.operate.admin.logs import LogRange, LookupFailure
 from consumerd.operate.admin.snapshot import V07GroupSnapshot
 from consumerd.operate.admin.v08.diagnosis import diagnose_v08, store_findings, transaction_findings
 from consumerd.operate.admin.v08.snapshot import V08GroupSnapshot
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
-    from consumerd.operate.admin.findings import GroupFinding
-    from consumerd.operate.admin.logs import LogRange, LookupFailure
 
 
 def diagnose(

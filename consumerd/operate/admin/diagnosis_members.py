@@ -5,6 +5,7 @@ Strategy: one set of rules for both dialects; a node that is foreign to one belo
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consumerd.base.partition import TopicPartition
@@ -16,8 +17,6 @@ from consumerd.wire.registry.subscription import parse_subscription
 from consumerd.wire.registry.v08.subscription import parse_subscription_v08
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from consumerd.operate.admin.snapshot import GroupSnapshot
 
 

@@ -6,8 +6,11 @@ that blocks it: partitions without an owner whose member is not blocked mean tha
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from consumerd.base.partition import TopicPartition
+from consumerd.group.assignment import Assignment
 from consumerd.operate.admin.findings import (
     GroupFinding,
     GroupFindingKind,
@@ -21,10 +24,6 @@ from consumerd.wire.registry.paths import id_path, owner_path
 from consumerd.wire.registry.values import format_owner
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.group.assignment import Assignment
     from consumerd.operate.admin.snapshot import GroupSnapshot
 
 

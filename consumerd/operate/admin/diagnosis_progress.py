@@ -7,18 +7,14 @@ still while the log grows.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
+from consumerd.base.partition import TopicPartition
+from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
 from consumerd.operate.admin.findings import GroupFinding, GroupFindingKind, process_of
 from consumerd.operate.admin.logs import LogRange
+from consumerd.operate.admin.snapshot import GroupSnapshot
 from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
-    from consumerd.operate.admin.snapshot import GroupSnapshot
 
 
 def progress_findings(first: DiagnosisInput, second: DiagnosisInput) -> Iterable[GroupFinding]:

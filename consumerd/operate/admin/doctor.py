@@ -9,30 +9,26 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import ZooKeeper
 from consumerd.member.fetch.v07.boundaries import SearchReach, begins_message, boundary_before
 from consumerd.net.cluster.reading import read_all
+from consumerd.net.connect import Connector
 from consumerd.operate.admin.diagnosis import diagnose_group
 from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
+from consumerd.operate.admin.findings import Fix, GroupFinding
 from consumerd.operate.admin.logs import BrokerLogs, LogRange
 from consumerd.operate.admin.mending import steps_for, take_step, withheld
 from consumerd.operate.admin.snapshot import read_v07_snapshot
-from consumerd.operate.admin.v08.group_source import ZooKeeperGroups, read_diagnosis_input
+from consumerd.operate.admin.v08.group_source import GroupSource, ZooKeeperGroups, read_diagnosis_input
 from consumerd.wire.errors import WireError
 from consumerd.wire.registry.values import make_consumer_id
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import ZooKeeper
-    from consumerd.net.connect import Connector
-    from consumerd.operate.admin.findings import Fix, GroupFinding
-    from consumerd.operate.admin.v08.group_source import GroupSource
 
 #: Seconds that members have to act on a fix, and between the snapshots taken meanwhile.
 SETTLING = 10.0

@@ -8,22 +8,20 @@ between is not lost silently either. Force leaves both out.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from consumerd.base.ports import Create, Delete, SetData
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import Create, Delete, SetData, ZooKeeper
 from consumerd.net.zk.errors import MultiFailed
+from consumerd.operate.admin.changes import OffsetChange
 from consumerd.operate.admin.errors import ChangedMeanwhileError
+from consumerd.operate.admin.offset_file import GroupOffsets
 from consumerd.operate.admin.writing import write_together
 from consumerd.wire.registry.paths import offset_path, offsets_path, owner_path, owners_path
 from consumerd.wire.registry.values import format_offset
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import ZooKeeper
-    from consumerd.operate.admin.changes import OffsetChange
-    from consumerd.operate.admin.offset_file import GroupOffsets
     from consumerd.operate.admin.snapshot import GroupSnapshot
 
 #: Up to three operations each.

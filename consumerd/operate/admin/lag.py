@@ -6,21 +6,17 @@ have is not missing in the sum.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from consumerd.base.partition import NO_BROKER, TopicPartition
+from consumerd.base.ports import ZooKeeper
+from consumerd.net.connect import Connector
 from consumerd.operate.admin.logs import BrokerLogs, LogRange, LookupFailure
-from consumerd.operate.admin.snapshot import V07GroupSnapshot, read_v07_snapshot
+from consumerd.operate.admin.snapshot import GroupSnapshot, V07GroupSnapshot, read_v07_snapshot
+from consumerd.operate.admin.v08.group_source import GroupSource
 from consumerd.operate.admin.v08.snapshot import V08GroupSnapshot
 from consumerd.wire.registry.paths import offsets_root
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from consumerd.base.ports import ZooKeeper
-    from consumerd.net.connect import Connector
-    from consumerd.operate.admin.snapshot import GroupSnapshot
-    from consumerd.operate.admin.v08.group_source import GroupSource
 
 
 class PartitionLag(NamedTuple):

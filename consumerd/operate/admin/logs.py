@@ -9,22 +9,19 @@ broker must not hide the others. Nothing is retried later: the caller takes a sn
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from consumerd.base.errors import BrokerError
+from consumerd.base.partition import TopicPartition
 from consumerd.member.fetch.v07.boundaries import MAX_SEGMENTS
+from consumerd.net.connect import Connection, Connector
 from consumerd.net.errors import ConnectionClosedError, RequestTimeoutError
 from consumerd.wire.errors import WireError
+from consumerd.wire.registry.values import RegisteredBroker
 from consumerd.wire.v07 import EARLIEST, LATEST, OffsetsRequest, decode_offsets_response
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.net.connect import Connection, Connector
-    from consumerd.wire.registry.values import RegisteredBroker
 
 #: Requests in flight on one connection.
 PIPELINED = 100

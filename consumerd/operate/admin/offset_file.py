@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from consumerd.base.files import SystemFiles
 from consumerd.base.partition import NO_BROKER, TopicPartition
@@ -18,10 +20,6 @@ from consumerd.operate.admin.errors import OffsetFileError
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.paths import check_name, offset_path
 from consumerd.wire.registry.values import MAX_OFFSET
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 #: Group -> partition -> offset, or None: no node.
 GroupOffsets = dict[str, dict[TopicPartition, int | None]]

@@ -5,32 +5,26 @@ Strategy: one pair of functions for each kind of cluster; they read, and write n
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import NO_BROKER, TopicPartition
+from consumerd.base.ports import ZooKeeper
 from consumerd.group.assignment import partitions_of
 from consumerd.net.cluster import ClusterView, GroupView
-from consumerd.operate.admin.changes import V07ChangePlanner
+from consumerd.net.connect import Connector
+from consumerd.operate.admin.changes import OffsetChange, OffsetTarget, V07ChangePlanner
 from consumerd.operate.admin.editing import in_the_way
 from consumerd.operate.admin.errors import ArgumentError
 from consumerd.operate.admin.logs import BrokerLogs
-from consumerd.operate.admin.snapshot import V07GroupSnapshot, read_v07_snapshot
+from consumerd.operate.admin.offset_file import GroupOffsets
+from consumerd.operate.admin.snapshot import GroupSnapshot, V07GroupSnapshot, read_v07_snapshot
 from consumerd.operate.admin.v08.changes import V08ChangePlanner
+from consumerd.operate.admin.v08.group_source import GroupSource
 from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
 from consumerd.wire.registry.dialect import Dialect
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from consumerd.base.ports import ZooKeeper
-    from consumerd.net.connect import Connector
-    from consumerd.operate.admin.changes import OffsetChange, OffsetTarget
-    from consumerd.operate.admin.offset_file import GroupOffsets
-    from consumerd.operate.admin.snapshot import GroupSnapshot
-    from consumerd.operate.admin.v08.group_source import GroupSource
-
 
 #: States of groups without members, as brokers tell them.
 _RESTING = frozenset({"", "Dead", "Empty"})

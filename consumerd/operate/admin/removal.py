@@ -8,18 +8,15 @@ while a member is registered, so a member that joins meanwhile keeps its offsets
 from __future__ import annotations
 
 from base64 import b64encode
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from consumerd.base.errors import NotFoundError
-from consumerd.base.ports import Delete
+from consumerd.base.ports import Delete, NodeStat, ZooKeeper
 from consumerd.net.cluster.reading import children, node, read_all
 from consumerd.net.zk.errors import MultiFailed
 from consumerd.operate.admin.errors import ChangedMeanwhileError, RefusedError
 from consumerd.operate.admin.writing import write_together
 from consumerd.wire.registry.paths import group_path, ids_path
-
-if TYPE_CHECKING:
-    from consumerd.base.ports import NodeStat, ZooKeeper
 
 #: ZooKeeper takes requests of up to 1 MB; a path of a partition takes about a hundred bytes.
 NODES_PER_MULTI = 2000

@@ -8,26 +8,21 @@ needs certainty takes two snapshots.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from consumerd.base.errors import NotFoundError
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import NodeStat, ZooKeeper
 from consumerd.group.assignment import Assignment, partitions_of
 from consumerd.net.cluster import ClusterView, GroupView
 from consumerd.net.zk.errors import NoNode
 from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.paths import group_path, id_path, owner_path
-from consumerd.wire.registry.subscription import StaticSubscription
-from consumerd.wire.registry.values import format_owner
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import NodeStat, ZooKeeper
-    from consumerd.wire.registry.subscription import Subscription
-    from consumerd.wire.registry.values import RegisteredBroker
+from consumerd.wire.registry.subscription import StaticSubscription, Subscription
+from consumerd.wire.registry.values import RegisteredBroker, format_owner
 
 #: Topic -> broker id -> number of partitions.
 Topics = dict[str, dict[int, int]]

@@ -6,17 +6,16 @@ Strategy: a pure comparison of a snapshot with the plan, one sentence per partit
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, NamedTuple
 
 from consumerd.base.errors import NotFoundError
+from consumerd.base.partition import TopicPartition
+from consumerd.group.assignment import Stream
 from consumerd.wire.registry.paths import id_path, owner_path
 from consumerd.wire.registry.values import format_owner
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.group.assignment import Stream
     from consumerd.operate.admin.snapshot import GroupSnapshot
 
 #: Seconds between two snapshots while a group is waited for.

@@ -7,17 +7,12 @@ is repeated: the nodes show whether the operations were carried out.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from consumerd.base.errors import ZooKeeperError
-from consumerd.base.ports import Create, Delete, SetData
+from consumerd.base.ports import Create, Delete, SetData, ZooKeeper
 from consumerd.net.cluster.reading import node
 from consumerd.net.zk.errors import ConnectionLost, MultiFailed, NodeError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from consumerd.base.ports import ZooKeeper
 
 
 async def write_together(zk: ZooKeeper, operations: Sequence[Create | Delete | SetData]) -> None:

@@ -8,16 +8,17 @@ partition again, and are refused.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import pairwise
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from consumerd.base.errors import ConfigError, CorruptDataError, NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.operate.migrate.message_source import SourceMessage, UnreadableStretch
 from consumerd.storage.archives.findings import ArchiveFinding
 from consumerd.storage.archives.opening import open_segments
-from consumerd.storage.archives.sources import find_sources
+from consumerd.storage.archives.sources import SegmentSource, find_sources
 from consumerd.storage.log.archive import (
     DEFAULT_EXPANSION,
     MAX_SEGMENT_BYTES,
@@ -26,14 +27,9 @@ from consumerd.storage.log.archive import (
     IndexedMessages,
     read_indexed,
 )
+from consumerd.storage.log.archive_items import ArchivedRun
 from consumerd.storage.log.archive_names import DEFAULT_LAYOUT, ArchiveLayout
 from consumerd.wire.v07.walk import LAYOUTS
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
-
-    from consumerd.storage.archives.sources import SegmentSource
-    from consumerd.storage.log.archive_items import ArchivedRun
 
 
 class _Segment(NamedTuple):

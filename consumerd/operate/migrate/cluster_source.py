@@ -6,27 +6,22 @@ committed offset of a group: then only messages that the group declared forwarde
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Sequence
 
 from consumerd.base.errors import BrokerError, CorruptDataError, NotFoundError
 from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import ZooKeeper
 from consumerd.group.assignment import partitions_of
+from consumerd.handlers.forward.target_log import TargetLog
 from consumerd.member.consumer.simple import SimpleConsumer
 from consumerd.net.cluster import ClusterView
 from consumerd.net.cluster.reading import data, read_all
+from consumerd.net.connect import Connector
 from consumerd.operate.admin.logs import BrokerLogs, LogRange
 from consumerd.operate.migrate.message_source import SourceMessage, UnreadableStretch
 from consumerd.wire.registry.paths import offset_path
-from consumerd.wire.registry.values import parse_offset
+from consumerd.wire.registry.values import RegisteredBroker, parse_offset
 from consumerd.wire.v07 import BatchEnd
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-
-    from consumerd.base.ports import ZooKeeper
-    from consumerd.handlers.forward.target_log import TargetLog
-    from consumerd.net.connect import Connector
-    from consumerd.wire.registry.values import RegisteredBroker
 
 _FETCH_BYTES = 1 << 20
 _MOST_BYTES = 256 << 20

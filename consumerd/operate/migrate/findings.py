@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from consumerd.base.partition import TopicPartition
 
-    from consumerd.base.partition import TopicPartition
+if TYPE_CHECKING:
     from consumerd.operate.migrate.ranges import SourceRange
 
 

@@ -6,12 +6,10 @@ end. Unreadable messages are reported and skipped, as far as their length is pla
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import AsyncIterator
+from typing import NamedTuple, Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from consumerd.base.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
 
 
 class SourceMessage(NamedTuple):

@@ -10,14 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from consumerd.operate.migrate.findings import MessageCounts
+from consumerd.base.partition import TopicPartition
+from consumerd.operate.migrate.findings import ExampleMessages, MessageCounts
+from consumerd.operate.migrate.ranges import SourceRange
 from consumerd.operate.migrate.sums import MessagePosition, message_number
 
 if TYPE_CHECKING:
-    from consumerd.base.partition import TopicPartition
     from consumerd.handlers.forward.identity import SourceIdentity
-    from consumerd.operate.migrate.findings import ExampleMessages
-    from consumerd.operate.migrate.ranges import SourceRange
 
 
 @dataclass(slots=True)

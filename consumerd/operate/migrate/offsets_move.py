@@ -6,25 +6,20 @@ are byte positions and are always translated. Everything else the user has to sa
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from consumerd.base.errors import BrokerError, ConsumerdError, ExitCode
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import ZooKeeper
 from consumerd.handlers.forward.target_log import TargetLog
+from consumerd.net.client.cluster import ClusterClient
+from consumerd.net.connect import Connector
 from consumerd.operate.admin.logs import BrokerLogs, LogRange
-from consumerd.operate.admin.snapshot import V07GroupSnapshot, read_v07_snapshot
-from consumerd.operate.migrate.offsets_plan import MovePlanner
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import ZooKeeper
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.net.connect import Connector
-    from consumerd.operate.admin.snapshot import GroupSnapshot
-    from consumerd.operate.admin.v08.group_source import GroupSource
-    from consumerd.operate.migrate.offsets_plan import MovePlan
+from consumerd.operate.admin.snapshot import GroupSnapshot, V07GroupSnapshot, read_v07_snapshot
+from consumerd.operate.admin.v08.group_source import GroupSource
+from consumerd.operate.migrate.offsets_plan import MovePlan, MovePlanner
 
 
 class TranslationChoiceError(ConsumerdError):

@@ -9,25 +9,20 @@ that its logs do not hold, and live members on either side, are problems: nothin
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.net.cluster import GroupView
+from consumerd.operate.admin.changes import OffsetChange
 from consumerd.operate.admin.editing import in_the_way
 from consumerd.operate.admin.logs import LogRange
+from consumerd.operate.admin.snapshot import GroupSnapshot
 from consumerd.operate.admin.v08.changes import V08ChangePlanner
+from consumerd.operate.admin.v08.group_source import GroupSource
 from consumerd.operate.admin.v08.snapshot import V08GroupSnapshot
-from consumerd.operate.migrate.offsets_translation import OffsetTranslator
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from consumerd.operate.admin.changes import OffsetChange
-    from consumerd.operate.admin.snapshot import GroupSnapshot
-    from consumerd.operate.admin.v08.group_source import GroupSource
-    from consumerd.operate.migrate.offsets_translation import ForwardedLog
+from consumerd.operate.migrate.offsets_translation import ForwardedLog, OffsetTranslator
 
 
 @dataclass(frozen=True, slots=True)

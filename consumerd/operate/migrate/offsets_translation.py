@@ -15,17 +15,14 @@ the target must not begin behind the committed offset, and a partition without a
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers.forward.identity import read_identity
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.handlers.forward.target_log import LogBounds
-    from consumerd.wire.v08.records import Record
+from consumerd.handlers.forward.target_log import LogBounds
+from consumerd.wire.v08.records import Record
 
 
 class ForwardedLog(Protocol):

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from consumerd.base.partition import TopicPartition
 from consumerd.operate.migrate.sums import MessagePosition, RangeSums, RunningSums, source_number
-
-if TYPE_CHECKING:
-    from consumerd.base.partition import TopicPartition
 
 #: Messages of a range, unless said otherwise.
 RANGE_MESSAGES = 10_000

@@ -13,10 +13,14 @@ the same partition of the target; only the first copy of each counts.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Protocol
 
 from consumerd.base.errors import NotFoundError
+from consumerd.base.partition import TopicPartition
 from consumerd.handlers.forward.identity import read_identity
+from consumerd.handlers.forward.mapping import TopicNaming
+from consumerd.handlers.forward.target_log import LogBounds
 from consumerd.operate.migrate.findings import (
     ComparisonReport,
     ExampleMessages,
@@ -24,20 +28,11 @@ from consumerd.operate.migrate.findings import (
     PartitionReport,
     RangeReport,
 )
-from consumerd.operate.migrate.message_source import UnreadableStretch
+from consumerd.operate.migrate.message_source import MessageSource, UnreadableStretch
 from consumerd.operate.migrate.narrowing import SuspectRange
-from consumerd.operate.migrate.ranges import RANGE_MESSAGES, SourceRanges
+from consumerd.operate.migrate.ranges import RANGE_MESSAGES, SourceRange, SourceRanges
 from consumerd.operate.migrate.sums import MessagePosition, message_number, source_number
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.handlers.forward.mapping import TopicNaming
-    from consumerd.handlers.forward.target_log import LogBounds
-    from consumerd.operate.migrate.message_source import MessageSource
-    from consumerd.operate.migrate.ranges import SourceRange
-    from consumerd.wire.v08.records import Record
+from consumerd.wire.v08.records import Record
 
 #: Ranges that are looked at closely at a time.
 CLOSE_RANGES = 20

@@ -15,30 +15,26 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from types import TracebackType
+from typing import Any, Self
 
 import structlog
 
 from consumerd.base.backoff import sleep_unless
 from consumerd.base.errors import reason_of
+from consumerd.base.ports import Clock
 from consumerd.producer.errors import ProducerClosedError, QueueFullError
 from consumerd.producer.v07.data import NOT_A_LIST, ProducerData, require_plain
 from consumerd.producer.v07.dispatch import AsyncProducerStats, Dispatch
 from consumerd.producer.v07.event_handling import DefaultEventHandler
 from consumerd.producer.v07.event_queue import EventQueue
-from consumerd.producer.v07.events import CallbackHandler, Event
+from consumerd.producer.v07.events import CallbackHandler, Event, EventHandler
+from consumerd.producer.v07.producer import Producer
 from consumerd.producer.v07.settings import QueueSettings, WhenFull
 from consumerd.wire.v07 import validate_topic
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
-    from types import TracebackType
-
-    from consumerd.base.ports import Clock
-    from consumerd.producer.v07.events import EventHandler
-    from consumerd.producer.v07.producer import Producer
-    from consumerd.wire.v08.records import Headers
+from consumerd.wire.v08.records import Headers
 
 log = structlog.get_logger(__name__)
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from consumerd.producer.errors import EncodingError
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
-
-    from consumerd.wire.v08.records import Headers
+from consumerd.wire.v08.records import Headers
 
 NOT_A_LIST = "payloads is a list of messages: put a single one into brackets"
 

@@ -7,20 +7,15 @@ passed to `not_sent`, and raised by the next flush; the next batch is sent.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import structlog
 
 from consumerd.base.errors import reason_of
 from consumerd.producer.errors import NotSentError, ProducerClosedError
-from consumerd.producer.v07.events import CallbackHandler, EventsFailedError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from consumerd.producer.v07.events import Event, EventHandler
-    from consumerd.producer.v07.producer import Producer
+from consumerd.producer.v07.events import CallbackHandler, Event, EventHandler, EventsFailedError
+from consumerd.producer.v07.producer import Producer
 
 log = structlog.get_logger(__name__)
 

@@ -7,14 +7,11 @@ error, a wrapper over it is made again from halves, and a set over the request l
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from consumerd.producer.errors import MessageSizeTooLargeError
 from consumerd.wire.compression import Codec
 from consumerd.wire.v07 import encode_message_set
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 #: Bytes of a magic-1 message beside its payload: length, magic, attributes, CRC.
 HEADER = 10

@@ -11,21 +11,16 @@ its batch are sent.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 from consumerd.base.errors import BrokerError, ZooKeeperError
-from consumerd.producer.encoders import encode_all
+from consumerd.producer.encoders import Encoder, encode_all
 from consumerd.producer.v07.data import ProducerData
 from consumerd.producer.v07.events import Event, EventHandler, EventsFailedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
-
-    from consumerd.producer.encoders import Encoder
-    from consumerd.producer.v07.producer import Producer
-    from consumerd.producer.v07.sending import Sender
+from consumerd.producer.v07.producer import Producer
+from consumerd.producer.v07.sending import Sender
 
 _Failures = list[tuple[Event, Exception]]
 

@@ -10,17 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from consumerd.base.backoff import sleep_unless
+from consumerd.base.ports import Clock
 from consumerd.producer.errors import ProducerClosedError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from consumerd.base.ports import Clock
-    from consumerd.producer.v07.events import Event
-    from consumerd.producer.v07.settings import QueueSettings
+from consumerd.producer.v07.events import Event
+from consumerd.producer.v07.settings import QueueSettings
 
 
 class EventQueue:

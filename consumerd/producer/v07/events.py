@@ -9,15 +9,12 @@ coroutine, since it sends. All have defaults that change nothing, so that users 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from consumerd.base.errors import BrokerError
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
-
-    from consumerd.producer.encoders import Encoder
-    from consumerd.producer.v07.producer import Producer
+from consumerd.producer.encoders import Encoder
+from consumerd.producer.v07.producer import Producer
 
 
 class Event(NamedTuple):

@@ -8,26 +8,21 @@ it is reported. Connections are made when they are needed, and again when they h
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import structlog
 
+from consumerd.base.ports import Clock
+from consumerd.net.connect import Connection, Connector
 from consumerd.net.errors import ConnectionClosedError
 from consumerd.producer.errors import UncertainError
 from consumerd.producer.v07.requests import frames
+from consumerd.producer.v07.settings import ProducerSettings
 from consumerd.producer.v07.verify import Verification
-from consumerd.wire.v07 import FetchRequest
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Iterable, Sequence
-
-    from consumerd.base.ports import Clock
-    from consumerd.net.connect import Connection, Connector
-    from consumerd.producer.v07.settings import ProducerSettings
-    from consumerd.wire.v07 import EncodedProduceRequest, ProduceRequest
+from consumerd.wire.v07 import EncodedProduceRequest, FetchRequest, ProduceRequest
 
 log = structlog.get_logger(__name__)
 

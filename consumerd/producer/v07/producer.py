@@ -21,22 +21,19 @@ send or not at all, and only `flush` (which `close` and `async with` do) asks fo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+import random
+from collections.abc import Hashable, Sequence
+from types import TracebackType
+from typing import Any, Self
 
+from consumerd.base.ports import Clock
+from consumerd.net.connect import Connector
 from consumerd.producer.encoders import DefaultEncoder, Encoder, encode_all
 from consumerd.producer.v07.data import ProducerData, require_plain
+from consumerd.producer.v07.routing import Router
 from consumerd.producer.v07.sending import Sender
 from consumerd.producer.v07.settings import ProducerSettings
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Hashable, Sequence
-    from types import TracebackType
-
-    from consumerd.base.ports import Clock
-    from consumerd.net.connect import Connector
-    from consumerd.producer.v07.routing import Router
-    from consumerd.wire.v08.records import Headers
+from consumerd.wire.v08.records import Headers
 
 DEFAULT_SETTINGS = ProducerSettings()
 DEFAULT_ENCODER = DefaultEncoder()

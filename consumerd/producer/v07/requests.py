@@ -7,12 +7,9 @@ same partition: what 0.7.2's synchronous producer does, while its asynchronous o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from consumerd.wire.v07 import MultiProduceRequest, ProduceRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 #: Type and count of a MULTIPRODUCE, which the limit counts; the length field itself it does not.
 _FRAME_OVERHEAD = 4

@@ -7,14 +7,12 @@ that follows ZooKeeper is in `zookeeper_routing`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+import random
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple, Protocol
 
 from consumerd.base.errors import ConfigError
 from consumerd.producer.errors import NoPartitionError
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Hashable, Sequence
 
 #: The partition number that leaves the choice to the broker (golden notes, 1).
 ANY_PARTITION = -1

@@ -7,32 +7,28 @@ before the first byte goes out: an error about a message (its size, its partitio
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import structlog
 
 from consumerd.base.errors import reason_of
 from consumerd.base.native import codec as native_codec
+from consumerd.base.ports import Clock
+from consumerd.net.connect import Connector
 from consumerd.net.errors import ConnectError
 from consumerd.net.zk.errors import ConnectionLost, NotConnected
 from consumerd.producer.errors import NoBrokerError, UncertainError
+from consumerd.producer.v07.data import ProducerData
 from consumerd.producer.v07.encoding import encode_sets
-from consumerd.producer.v07.links import BrokerLinks
+from consumerd.producer.v07.links import Address, BrokerLinks
 from consumerd.producer.v07.requests import entry_overhead
+from consumerd.producer.v07.routing import Route, Router
+from consumerd.producer.v07.settings import ProducerSettings
 from consumerd.wire.compression import Codec
 from consumerd.wire.v07 import EncodedProduceRequest, ProduceRequest, validate_topic
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Sequence
-
-    from consumerd.base.ports import Clock
-    from consumerd.net.connect import Connector
-    from consumerd.producer.v07.data import ProducerData
-    from consumerd.producer.v07.links import Address
-    from consumerd.producer.v07.routing import Route, Router
-    from consumerd.producer.v07.settings import ProducerSettings
 
 log = structlog.get_logger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from consumerd.base.errors import ConfigError
 from consumerd.base.settings.kind import Ge, Unit
 from consumerd.base.settings.properties import Natural, Positive, prop
-from consumerd.base.settings.setting import SecondsOrZero  # noqa: TC001 - readers evaluate the types of fields
+from consumerd.base.settings.setting import SecondsOrZero
 from consumerd.wire.compression import Codec
 
 

@@ -11,9 +11,13 @@ Limit: equal messages of another producer, sent into the same range, cannot be d
 from __future__ import annotations
 
 import hashlib
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
+from consumerd.base.ports import Clock
+from consumerd.net.connect import Connection
 from consumerd.net.errors import ConnectError, ConnectionClosedError
 from consumerd.producer.errors import Missing, NoPartitionError, NotArrivedError
 from consumerd.producer.v07.routing import ANY_PARTITION
@@ -29,13 +33,6 @@ from consumerd.wire.v07 import (
     decode_fetch_response,
     decode_offsets_response,
 )
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Sequence
-
-    from consumerd.base.ports import Clock
-    from consumerd.net.connect import Connection
 
 #: Bytes of one fetch; more where a message is larger, up to the limit of a request (golden notes, 8).
 _FETCH_BYTES, _MAX_FETCH_BYTES = 1 << 20, 100 << 20

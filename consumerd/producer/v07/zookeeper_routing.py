@@ -14,11 +14,14 @@ the producer is recreated.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Generic, TypeVar
+import random
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
 
 import structlog
 
 from consumerd.base.errors import reason_of
+from consumerd.base.ports import ZooKeeper
 from consumerd.net.cluster.reading import data, read_all, watched_children
 from consumerd.net.zk.errors import ConnectionLost, NotConnected, SessionChanged
 from consumerd.producer.errors import NoBrokerError, NoPartitionError
@@ -27,12 +30,6 @@ from consumerd.producer.v07.routing import ANY_PARTITION, Route, Router, check_p
 from consumerd.wire.registry.errors import DialectError, RegistryError
 from consumerd.wire.registry.paths import broker_ids_path, topic_path
 from consumerd.wire.registry.values import RegisteredBroker, parse_broker, parse_broker_id, parse_partition_count
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Awaitable, Callable, Hashable
-
-    from consumerd.base.ports import ZooKeeper
 
 log = structlog.get_logger(__name__)
 

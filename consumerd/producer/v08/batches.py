@@ -7,23 +7,18 @@ per message.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import NamedTuple, overload
 
+from consumerd.base.partition import TopicPartition
 from consumerd.wire.errors import EncodeError
-from consumerd.wire.v08.records import RecordCodec, encode_message_set, encode_record_batch
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Generator, Iterator
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.wire.v08.records import Headers
-    from consumerd.wire.v08.records.encode import Surroundings
+from consumerd.wire.v08.records import Headers, RecordCodec, encode_message_set, encode_record_batch
+from consumerd.wire.v08.records.encode import Surroundings
 
 #: Bytes of a message beside key and value, at most: a header of magic 1, or of a record with its varints.
 OVERHEAD = 36

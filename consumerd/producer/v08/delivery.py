@@ -16,38 +16,35 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import structlog
 
 from consumerd.base.errors import BrokerError, reason_of
+from consumerd.base.partition import TopicPartition
+from consumerd.net.client.channel import Channel
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import BrokerRefusedError, RequestTooLargeError, error_of
 from consumerd.net.errors import ConnectionClosedError
 from consumerd.producer.errors import MessageSizeTooLargeError
+from consumerd.producer.v08.batches import PartitionQueue, ProducerBatch
+from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.errors import EncodeError
 from consumerd.wire.v08.apis import INIT_PRODUCER_ID, PRODUCE
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.errors import UnsupportedApiError
+from consumerd.wire.v08.message_types import (
+    InitProducerIdRequest,
+    ProduceRequest,
+    ProduceRequestPartitionData,
+    ProduceResponse,
+    ProduceResponsePartitionResponse,
+)
 from consumerd.wire.v08.produce_template import FIRST_VERSION as RECORD_BATCHES
 from consumerd.wire.v08.produce_template import LAST_VERSION, ProduceTemplate
 from consumerd.wire.v08.records import RecordCodec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.net.client.channel import Channel
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.producer.v08.batches import PartitionQueue, ProducerBatch
-    from consumerd.producer.v08.settings import V08ProducerSettings
-    from consumerd.wire.v08.message_types import (
-        InitProducerIdRequest,
-        ProduceRequest,
-        ProduceRequestPartitionData,
-        ProduceResponse,
-        ProduceResponsePartitionResponse,
-    )
 
 log = structlog.get_logger(__name__)
 

@@ -8,15 +8,11 @@ else (nulls, no room) is left to the producer.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from consumerd.base.native import codec as native_codec
-from consumerd.producer.v08.batches import OVERHEAD, delivered, new_delivery
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from consumerd.producer.v08.batches import Delivery, ProducerBatch
+from consumerd.producer.v08.batches import OVERHEAD, Delivery, ProducerBatch, delivered, new_delivery
 
 _MILLISECOND: Final = 1_000_000
 

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from consumerd.base.errors import BrokerError, ConsumerdError
 from consumerd.producer.errors import MessageSizeTooLargeError
-from consumerd.producer.lines import InputError
+from consumerd.producer.lines import InputError, LineReader
 from consumerd.producer.v08.batches import BatchRange
 from consumerd.producer.v08.delivery import is_too_large
-
-if TYPE_CHECKING:
-    from consumerd.producer.lines import LineReader
-    from consumerd.producer.v08.producer import V08Producer
-    from consumerd.wire.v08.records import Headers
+from consumerd.producer.v08.producer import V08Producer
+from consumerd.wire.v08.records import Headers
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,31 +14,25 @@ batches (the credit), most of which is leased to fillings, and given back when a
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from random import Random
+from types import TracebackType
+from typing import Final, Self
 
 import structlog
 
 from consumerd.base.budget import ByteBudget
 from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import Clock
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.producer.errors import MessageSizeTooLargeError, ProducerClosedError
-from consumerd.producer.v08.batches import BatchRange, Deliveries, ProducerBatch, message_size
-from consumerd.producer.v08.filling import new_filling
+from consumerd.producer.v08.batches import BatchRange, Deliveries, Delivery, PartitionQueue, ProducerBatch, message_size
+from consumerd.producer.v08.filling import Filling, new_filling
 from consumerd.producer.v08.routing import Route
 from consumerd.producer.v08.sender import Sender
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.producer.v08.sizes import sizes_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from random import Random
-    from types import TracebackType
-    from typing import Self
-
-    from consumerd.base.ports import Clock
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.producer.v08.batches import Delivery, PartitionQueue
-    from consumerd.producer.v08.filling import Filling
-    from consumerd.wire.v08.records import Headers
+from consumerd.wire.v08.records import Headers
 
 log = structlog.get_logger(__name__)
 

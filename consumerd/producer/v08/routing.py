@@ -8,18 +8,14 @@ partitions that have a leader, if any has: elsewhere they would wait, and fail i
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import cycle
-from typing import TYPE_CHECKING
+from random import Random
 
 from consumerd.base.errors import BrokerError
+from consumerd.net.client.metadata import ClusterMetadata
+from consumerd.producer.v08.batches import PartitionQueue
 from consumerd.producer.v08.murmur2 import key_partition
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from random import Random
-
-    from consumerd.net.client.metadata import ClusterMetadata
-    from consumerd.producer.v08.batches import PartitionQueue
 
 
 class Route:

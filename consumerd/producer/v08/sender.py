@@ -16,26 +16,22 @@ another. A round costs what is new, however many partitions there are.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from random import Random
+from typing import Final
 
 import structlog
 
 from consumerd.base.errors import BrokerError, reason_of
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import Clock
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import BrokerRefusedError
-from consumerd.producer.v08.batches import PartitionQueue
+from consumerd.net.client.metadata import ClusterMetadata
+from consumerd.producer.v08.batches import PartitionQueue, ProducerBatch
 from consumerd.producer.v08.delivery import BatchOutcome, DeliveryError, Outcomes, ProduceRequests
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from random import Random
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import Clock
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.net.client.metadata import ClusterMetadata
-    from consumerd.producer.v08.batches import ProducerBatch
-    from consumerd.producer.v08.settings import V08ProducerSettings
+from consumerd.producer.v08.settings import V08ProducerSettings
 
 log = structlog.get_logger(__name__)
 

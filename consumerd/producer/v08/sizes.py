@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from consumerd.base.native import NativeCodec
 from consumerd.base.native import codec as native_codec
-
-if TYPE_CHECKING:
-    from consumerd.base.native import NativeCodec
 
 
 class Sizes(Protocol):

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING
 
 from consumerd.base.credentials import Renewed, find_file, secret_of, secrets_of
 from consumerd.base.errors import ConfigError
+from consumerd.base.ports import Clock, SaslMechanism
+from consumerd.base.settings.group import GroupSection
+from consumerd.base.settings.monitoring import HealthTlsSection
+from consumerd.base.settings.processing import HandlerSection
+from consumerd.base.settings.servers import LoginSection, TlsSection, ZooKeeperSaslSection, ZooKeeperSection
 from consumerd.group.membership_tables import MembershipSettings
 from consumerd.handlers.batching import BatchSettings
 from consumerd.member.consumer.settings import ConsumerSettings, make_connection_settings, make_fetch_settings
 from consumerd.member.offsets.choice import OffsetSettings
 from consumerd.net import zk
+from consumerd.net.connection import ConnectionSettings
 from consumerd.net.tls import make_tls_context
+from consumerd.service.config.model import Config
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.paths import check_name
@@ -24,18 +34,7 @@ from consumerd.wire.registry.values import configured_consumer_id, make_consumer
 from consumerd.wire.v07 import validate_topic
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable
-    from random import Random
-
-    from consumerd.base.ports import Clock, SaslMechanism
-    from consumerd.base.settings.group import GroupSection
-    from consumerd.base.settings.monitoring import HealthTlsSection
-    from consumerd.base.settings.processing import HandlerSection
-    from consumerd.base.settings.servers import LoginSection, TlsSection, ZooKeeperSaslSection, ZooKeeperSection
     from consumerd.net.client.sasl_gssapi import GssapiIdentity
-    from consumerd.net.connection import ConnectionSettings
-    from consumerd.service.config.model import Config
 
 
 def build_session(

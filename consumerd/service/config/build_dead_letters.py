@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -9,14 +10,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from consumerd.base.errors import BrokerError, ConfigError, NotFoundError, reason_of
-from consumerd.handlers.dead_letter_topic import TopicDeadLetters
+from consumerd.base.ports import Clock
+from consumerd.handlers import DeadLetters
+from consumerd.handlers.dead_letter_topic import LetterProducer, TopicDeadLetters
 from consumerd.handlers.dead_letters import letter_size
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import BrokerRefusedError
 from consumerd.net.client.factory import find_broker, security_protocol
 from consumerd.net.client.topic_configs import message_limits
 from consumerd.net.cluster import V08ClusterView, look_for_dialect
 from consumerd.net.cluster.entry import start_session
 from consumerd.net.connect import connect
+from consumerd.net.zk import Session
 from consumerd.producer import (
     ClusterProducer,
     NoBrokerError,
@@ -28,21 +33,14 @@ from consumerd.producer import (
 )
 from consumerd.service.config.build import build_connection_settings, build_session, build_subscription, place_beside
 from consumerd.service.config.build_v08 import build_bootstrap, build_client_of, names_brokers
+from consumerd.service.config.model import Config
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.v07 import validate_topic
 from consumerd.wire.v08.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from random import Random
-
-    from consumerd.base.ports import Clock
-    from consumerd.handlers import DeadLetters
-    from consumerd.handlers.dead_letter_topic import LetterProducer
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.net.zk import Session
-    from consumerd.service.config.model import Config
 
 
 log = structlog.get_logger(__name__)

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from random import Random
 
 from consumerd.base.errors import ConfigError
-from consumerd.handlers import FileDeadLetters, RetryPolicy, load_handler
+from consumerd.base.metrics.own import HandlerMetrics
+from consumerd.base.ports import Clock
+from consumerd.base.settings.processing import HandlerSection
+from consumerd.handlers import DeadLetters, FileDeadLetters, Handler, OnFailure, RetryPolicy, load_handler
+from consumerd.handlers.counts import HandlerCounts
 from consumerd.handlers.decoding.api import BYTES, load_decoder
 from consumerd.handlers.handler_stages import Stages
 from consumerd.handlers.key_lanes import has_key, no_keys
 from consumerd.handlers.middleware import load_middleware
 from consumerd.service.config.build import place_beside
-
-if TYPE_CHECKING:
-    from random import Random
-
-    from consumerd.base.metrics.own import HandlerMetrics
-    from consumerd.base.ports import Clock
-    from consumerd.base.settings.processing import HandlerSection
-    from consumerd.handlers import DeadLetters, Handler, OnFailure
-    from consumerd.handlers.counts import HandlerCounts
-    from consumerd.service.config.model import Config
+from consumerd.service.config.model import Config
 
 
 def build_policy(section: HandlerSection, *, on_failure: OnFailure) -> RetryPolicy:

@@ -7,23 +7,19 @@ are as stable as that of the main one.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from random import Random
 
 from consumerd.base.errors import ConfigError, ConsumerdError
+from consumerd.base.ports import Clock
+from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.service.config.build import build_settings
+from consumerd.service.config.model import Config
 from consumerd.service.config.subscriptions import MAIN
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.values import configured_consumer_id
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from random import Random
-
-    from consumerd.base.ports import Clock
-    from consumerd.member.consumer.settings import ConsumerSettings
-    from consumerd.service.config.model import Config
 
 
 @contextmanager

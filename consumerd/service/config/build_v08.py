@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from random import Random
 
 from consumerd.base.address import parse_addresses
 from consumerd.base.errors import ConfigError
 from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import Clock, SaslMechanism, ZooKeeper
+from consumerd.base.settings.group import GroupSection
+from consumerd.base.settings.servers import KafkaSection, SaslSection
 from consumerd.group.assignors import Spelling
 from consumerd.group.coordinated_tables import CoordinationSettings, all_assignors
 from consumerd.group.rules import V08Rules
+from consumerd.handlers import Handler
 from consumerd.member.consumer.backends_v08 import ClusterBackend, V08Backend
 from consumerd.member.consumer.coordinated import CoordinatedConsumer
 from consumerd.member.consumer.fixed import FixedConsumer
+from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.opening import ChannelOpener
 from consumerd.net.client.sasl import Plain, SaslAuthenticator, Scram
 from consumerd.net.client.settings import ClientSettings
 from consumerd.net.connect import connect
+from consumerd.net.connection import BrokerConnection, ConnectionSettings
 from consumerd.service.config.build import (
     build_connection_settings,
     build_gssapi,
@@ -26,18 +33,7 @@ from consumerd.service.config.build import (
     renewed_password,
     renewed_tls,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from random import Random
-
-    from consumerd.base.ports import Clock, SaslMechanism, ZooKeeper
-    from consumerd.base.settings.group import GroupSection
-    from consumerd.base.settings.servers import KafkaSection, SaslSection
-    from consumerd.handlers import Handler
-    from consumerd.member.consumer.settings import ConsumerSettings
-    from consumerd.net.connection import BrokerConnection, ConnectionSettings
-    from consumerd.service.config.model import Config
+from consumerd.service.config.model import Config
 
 
 def build_bootstrap(section: KafkaSection) -> list[tuple[str, int]]:

@@ -15,17 +15,13 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+from pathlib import Path
+from typing import Any, Final, NoReturn, cast
 
 from consumerd.base.plugins import KINDS, entry_points, remember_entry_points
-from consumerd.service.config.model import load, parse
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from consumerd.service.config.model import Config
+from consumerd.service.config.model import Config, load, parse
 
 #: The program of the process that parses for a reload.
 _PARSES: Final = (

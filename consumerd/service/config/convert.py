@@ -9,9 +9,10 @@ they would read them, one by one, and what they refuse or ignore is reported.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from consumerd.base.errors import ConfigError, did_you_mean
 from consumerd.base.settings.group import RebalanceSection
@@ -20,9 +21,6 @@ from consumerd.net.zk import parse_connect_string
 from consumerd.producer import config as producer
 from consumerd.service.config.model import Config
 from consumerd.storage.broker import config as broker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 
 class Becomes(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import tomllib
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from consumerd.base.clock import SystemClock
@@ -17,8 +18,6 @@ from consumerd.service.config.model import parse
 from consumerd.service.config.toml_text import toml_value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from consumerd.service.config.convert import Conversion
 
 #: A topic that no broker has: the converted file is valid, and does no harm until the operator completes it.

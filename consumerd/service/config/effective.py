@@ -7,7 +7,9 @@ other rooms are not typed here; of them, and of any other text, the passwords th
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
@@ -17,12 +19,7 @@ from consumerd.base.settings.setting import SecretStr, Section
 from consumerd.handlers.secrets import HIDDEN, shown_options, without_passwords
 from consumerd.service.config.model import Config, parse
 from consumerd.service.config.problems import DELIMITER, PREFIX, read_document
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from consumerd.service.config.subscriptions import SubscriptionSection
+from consumerd.service.config.subscriptions import SubscriptionSection
 
 #: Tables that this model does not type, and that may hold credentials.
 _UNTYPED = {("spark", "config")}

@@ -7,15 +7,13 @@ sources that nothing here uses; so only a configuration that has variables impor
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from consumerd.service.config.problems import DELIMITER, PREFIX, UnreadableVariableError
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from pydantic import BaseModel
 
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import re
 import tomllib
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
+from typing import Final
 
 #: The path of a value: the names of tables and keys, and the indices of arrays.
 KeyPath = tuple[str | int, ...]

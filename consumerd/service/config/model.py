@@ -9,7 +9,9 @@ Passwords are never shown: neither in errors about them, nor where the configura
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 from consumerd.base.errors import ConfigError
 from consumerd.base.settings.group import CommitSection, GroupSection, RebalanceSection
@@ -19,10 +21,6 @@ from consumerd.base.settings.servers import KafkaSection, ZooKeeperSection
 from consumerd.base.settings.setting import Field, Rule, Section
 from consumerd.service.config.problems import read_document
 from consumerd.service.config.subscriptions import MAIN, SubscriptionSection, rules_of_subscriptions
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 class SparkTable(Section):

@@ -12,8 +12,10 @@ import json
 import os
 import re
 import tomllib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from consumerd.base.errors import ConfigError, ConsumerdError, ExitCode, did_you_mean, nearest
@@ -21,9 +23,6 @@ from consumerd.base.settings.setting import BrokenRulesError, Rule, Section
 from consumerd.service.config.key_lines import KeyPath, key_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
     from pydantic import BaseModel, ValidationError
     from pydantic_core import ErrorDetails
 

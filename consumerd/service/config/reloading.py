@@ -8,14 +8,12 @@ always the one that the process works by.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
+from consumerd.base.settings.processing import HandlerSection
 from consumerd.base.settings.setting import BrokenRulesError, Reload, Section
 from consumerd.service.config.model import Config
-
-if TYPE_CHECKING:
-    from consumerd.base.settings.processing import HandlerSection
-    from consumerd.service.config.subscriptions import SubscriptionSection
+from consumerd.service.config.subscriptions import SubscriptionSection
 
 _Table = TypeVar("_Table", bound=Section)
 

@@ -6,18 +6,14 @@ The schema knows types, ranges and names; rules about several keys are left to `
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
-from pydantic import create_model
+from pydantic import BaseModel, create_model
 from pydantic.json_schema import GenerateJsonSchema
 
 from consumerd.service.config.model import Config
 from consumerd.service.config.validation import Table, model_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pydantic import BaseModel
 
 DIALECT = "http://json-schema.org/draft-07/schema#"
 

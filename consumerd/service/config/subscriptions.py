@@ -10,19 +10,16 @@ are subscriptions that consume each other's dead letters: a message that always 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
+from consumerd.base.settings.group import GroupSection
 from consumerd.base.settings.kind import Ge
 from consumerd.base.settings.processing import HandlerSection
 from consumerd.base.settings.setting import Field, Reload, Rule, Section
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from consumerd.base.settings.group import GroupSection
 
 #: The name of the subscription of `[group]`, by which it is logged and shown beside others.
 MAIN: Final = "main"

@@ -8,15 +8,16 @@ daemon does so in a child process (`consumerd.service.config.child`).
 from __future__ import annotations
 
 import types
+from collections.abc import Callable, Iterator
 from functools import reduce
 from operator import or_
 from typing import (
-    TYPE_CHECKING,
     Annotated,
     Any,
     ClassVar,
     Final,
     Literal,
+    Self,
     TypeVar,
     Union,
     cast,
@@ -39,7 +40,7 @@ from pydantic import (
 )
 
 from consumerd.base.settings import kind
-from consumerd.base.settings.setting import Rule, SecretStr, Section
+from consumerd.base.settings.setting import Rule, SecretStr, Section, Setting
 from consumerd.service.config.problems import (
     ConfigProblemsError,
     UnreadableVariableError,
@@ -49,13 +50,6 @@ from consumerd.service.config.problems import (
     unknown_variables,
     unreadable_variables,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Self
-
-    from consumerd.base.settings.setting import Setting
-
 
 _Section = TypeVar("_Section", bound=Section)
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from consumerd.base.metrics.histogram import LATENCIES, Histogram
+from consumerd.base.ports import Clock
 from consumerd.service.daemon.repeats import REPEATS
 
 if TYPE_CHECKING:
-    from consumerd.base.ports import Clock
     from consumerd.storage.broker.config import BrokerConfig
     from consumerd.storage.broker.server import Broker
 

@@ -7,10 +7,12 @@ the broker waits for ZooKeeper.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from consumerd.base.address import parse_address
+from consumerd.base.ports import Clock
 from consumerd.base.settings.monitoring import TelemetrySection
 from consumerd.service.daemon.broker_health import BrokerMonitor
 from consumerd.service.daemon.broker_readings import read_broker
@@ -18,9 +20,6 @@ from consumerd.service.daemon.probes import check_extras, probe_routes
 from consumerd.service.daemon.telemetry import build_telemetry
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from consumerd.base.ports import Clock
     from consumerd.storage.broker.config import BrokerConfig
 
 

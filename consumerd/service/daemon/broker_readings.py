@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from consumerd import __version__
@@ -15,8 +16,6 @@ from consumerd.base.metrics import catalogue as c
 from consumerd.base.metrics.catalogue import Metric, Reading
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from consumerd.service.daemon.broker_health import BrokerMonitor
     from consumerd.storage.broker.server import Broker
 

@@ -6,8 +6,9 @@ the client, the handler. For `consumerd check`, and for a configuration that a r
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import SystemRandom
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConfigError, ConsumerdError
@@ -16,14 +17,15 @@ from consumerd.service.config.build_handlers import build_handler
 from consumerd.service.config.build_subscriptions import errors_of
 from consumerd.service.config.build_v08 import build_client, build_coordination, fixed_partitions
 from consumerd.service.config.model import Config, parse
-from consumerd.service.config.problems import ConfigProblemsError, UnreadableVariableError, problem_of_error
+from consumerd.service.config.problems import (
+    ConfigProblemsError,
+    Problem,
+    TomlDocument,
+    UnreadableVariableError,
+    problem_of_error,
+)
 from consumerd.service.daemon.endpoints import check_http
 from consumerd.service.daemon.telemetry import check_telemetry
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from consumerd.service.config.problems import Problem, TomlDocument
 
 
 class Checked(NamedTuple):

@@ -6,32 +6,26 @@ differ. Without a group it consumes all partitions that exist at the start, as f
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 from random import SystemRandom
-from typing import TYPE_CHECKING
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError, ConfigError, NotFoundError
-from consumerd.handlers.builtin.console import EnoughError
+from consumerd.base.partition import TopicPartition
+from consumerd.handlers.builtin.console import ConsoleHandler, EnoughError
 from consumerd.member.consumer.group_requests import INTERNAL
-from consumerd.net.client.cluster import topic_partitions
+from consumerd.net.client.cluster import ClusterClient, topic_partitions
 from consumerd.net.client.settings import ClientSettings
 from consumerd.net.cluster.entry import require_topics, start_session
+from consumerd.operate.admin.changes import OffsetTarget
 from consumerd.service.config.build import build_connection_settings, build_session, build_settings, build_subscription
 from consumerd.service.config.build_v08 import build_client_of
+from consumerd.service.config.model import Config
 from consumerd.service.daemon.service import run_member, run_on_brokers
 from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.v08.errors import UnsupportedApiError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.handlers.builtin.console import ConsoleHandler
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.operate.admin.changes import OffsetTarget
-    from consumerd.service.config.model import Config
 
 
 async def consume(config: Config, handler: ConsoleHandler, *, exit_at_end: bool) -> None:

@@ -6,24 +6,20 @@ The membership machine refuses nodes that are created later.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import structlog
 
 from consumerd.base.errors import ConfigError, ZooKeeperError, reason_of
+from consumerd.base.ports import Clock, ZooKeeper
+from consumerd.base.settings.group import GroupSection
 from consumerd.member.consumer.errors import GroupRefusedError
 from consumerd.net.cluster import read_dialect, wait_for_dialect
+from consumerd.service.config.model import Config
 from consumerd.service.daemon.notify import READY, notify, status
 from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.errors import DialectError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from consumerd.base.ports import Clock, ZooKeeper
-    from consumerd.base.settings.group import GroupSection
-    from consumerd.service.config.model import Config
 
 log = structlog.get_logger(__name__)
 

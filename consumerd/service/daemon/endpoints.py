@@ -7,6 +7,7 @@ return one word and no data: they may be open to every client.
 from __future__ import annotations
 
 import json
+import ssl
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -16,21 +17,19 @@ from consumerd.base.address import parse_address
 from consumerd.base.credentials import Renewed, find_file, secret_of
 from consumerd.base.errors import ConfigError
 from consumerd.base.partition import TopicPartition
+from consumerd.base.settings.monitoring import HealthSection, HealthTlsSection
 from consumerd.member.consumer.errors import NotAssignedError
 from consumerd.net.http.access import Access, is_loopback
 from consumerd.net.tls import make_tls_context
 from consumerd.service.config.build import key_password
 from consumerd.service.config.subscriptions import MAIN
+from consumerd.service.daemon.monitor import Monitor
 from consumerd.service.daemon.probes import check_extras, probe_routes
 from consumerd.service.daemon.readings import read
 from consumerd.service.daemon.status import read_status
 
 if TYPE_CHECKING:
-    import ssl
-
-    from consumerd.base.settings.monitoring import HealthSection, HealthTlsSection
     from consumerd.net.http.server import Answer, HttpServer, Request, Route
-    from consumerd.service.daemon.monitor import Monitor
 
 log = structlog.get_logger(__name__)
 

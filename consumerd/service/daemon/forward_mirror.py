@@ -7,37 +7,34 @@ target, and whether source and target are one cluster.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
 
-from consumerd.base.partition import NO_BROKER
-from consumerd.handlers.forward.mapping import BrokerMajorNumbering
+from consumerd.base.partition import NO_BROKER, TopicPartition
+from consumerd.base.ports import Clock
+from consumerd.base.settings.servers import KafkaSection
+from consumerd.handlers.forward.handler import ForwardHandler
+from consumerd.handlers.forward.mapping import BrokerMajorNumbering, SourceNumbering, TopicNaming
+from consumerd.handlers.forward.settings import ForwardSettings
 from consumerd.handlers.mirror.circles import CircleError, is_subscribed, refuse_same_cluster, resolve_address
 from consumerd.handlers.mirror.placing import SourceCounts
+from consumerd.net.client.metadata import ClusterMetadata
 from consumerd.net.cluster import V08ClusterView, read_dialect
 from consumerd.net.cluster.entry import require_topics
+from consumerd.net.zk import Session
 from consumerd.service.config.build_v08 import build_bootstrap, build_client
+from consumerd.service.config.model import Config
 from consumerd.service.daemon.forwarding import make_forward_handler, target_client
+from consumerd.service.daemon.mirroring import Starting
 from consumerd.service.daemon.service import start_client
 from consumerd.wire.registry.dialect import Dialect
+from consumerd.wire.registry.subscription import Subscription
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from random import Random
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import Clock
-    from consumerd.base.settings.servers import KafkaSection
-    from consumerd.handlers.forward.handler import ForwardHandler
-    from consumerd.handlers.forward.mapping import SourceNumbering, TopicNaming
-    from consumerd.handlers.forward.settings import ForwardSettings
-    from consumerd.net.client.metadata import ClusterMetadata
-    from consumerd.net.zk import Session
-    from consumerd.service.config.model import Config
-    from consumerd.service.daemon.mirroring import Starting
-    from consumerd.wire.registry.subscription import Subscription
 
 log = structlog.get_logger(__name__)
 

@@ -7,30 +7,24 @@ error of the handler's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from random import SystemRandom
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from random import Random, SystemRandom
+from typing import Any
 
 from consumerd.base.errors import ConfigError
+from consumerd.base.ports import Clock
 from consumerd.base.settings.kind import require
 from consumerd.base.settings.servers import KafkaSection
 from consumerd.base.settings.setting import Bytes, Count, Seconds
+from consumerd.handlers import Secret
 from consumerd.handlers.forward.handler import ForwardHandler
 from consumerd.handlers.forward.keys import key_extractor
-from consumerd.handlers.forward.mapping import BrokerMajorNumbering, TopicNaming
+from consumerd.handlers.forward.mapping import BrokerMajorNumbering, SourceNumbering, TopicNaming
 from consumerd.handlers.forward.settings import ForwardPlacing, ForwardResume, ForwardSettings
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.connection import ConnectionSettings
 from consumerd.service.config.build_v08 import build_bootstrap, build_client_of, build_mechanism
 from consumerd.wire.v08.records import RecordCodec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from random import Random
-
-    from consumerd.base.ports import Clock
-    from consumerd.handlers import Secret
-    from consumerd.handlers.forward.mapping import SourceNumbering
-    from consumerd.net.client.cluster import ClusterClient
 
 _CODECS = {codec.name.lower(): codec for codec in RecordCodec}
 

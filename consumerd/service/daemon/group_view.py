@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from consumerd.base.errors import ConsumerdError, reason_of
+from consumerd.base.ports import Clock
 
 if TYPE_CHECKING:
-    from consumerd.base.ports import Clock
     from consumerd.operate.admin.snapshot import GroupSnapshot
 
 #: Reads a group that this daemon is a member of.

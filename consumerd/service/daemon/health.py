@@ -15,19 +15,16 @@ time in which the main loop stands still is counted by looks, each of which coun
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
 
 import structlog
 
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import Clock
 from consumerd.handlers.counts import HandlerCounts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import Clock
-    from consumerd.member.consumer.running_member import RunningMember
-    from consumerd.service.daemon.lag import LagWatch
+from consumerd.member.consumer.running_member import RunningMember
+from consumerd.service.daemon.lag import LagWatch
 
 log = structlog.get_logger(__name__)
 

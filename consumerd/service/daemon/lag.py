@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import structlog
 
 from consumerd.base.errors import ConsumerdError, reason_of
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import Clock
+from consumerd.member.consumer.owned_partition import OwnedView
 
 if TYPE_CHECKING:
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import Clock
-    from consumerd.member.consumer.owned_partition import OwnedView
     from consumerd.member.consumer.running_member import RunningMember
 
 log = structlog.get_logger(__name__)

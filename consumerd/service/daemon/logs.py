@@ -9,16 +9,14 @@ from __future__ import annotations
 import atexit
 import logging
 import sys
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import structlog
 from structlog.tracebacks import ExceptionDictTransformer
+from structlog.typing import EventDict, Processor, WrappedLogger
 
 from consumerd.service.daemon.recent import RECENT
 from consumerd.service.daemon.repeats import REPEATS
-
-if TYPE_CHECKING:
-    from structlog.typing import EventDict, Processor, WrappedLogger
 
 
 class _Level:

@@ -7,15 +7,12 @@ daemon continues with its loop then, to stop in order: its handlers are its user
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Literal, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Literal, TypeVar
 
 from consumerd.base.errors import ConfigError, HandlerFailedError
 from consumerd.service.daemon.memory import tune_malloc
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    from consumerd.service.daemon.signals import ProcessSignals
+from consumerd.service.daemon.signals import ProcessSignals
 
 _T = TypeVar("_T")
 

@@ -8,16 +8,13 @@ requested to leave; they drain at the same time, so one deadline holds for all. 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 import structlog
 
 from consumerd.base.errors import ConsumerdError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from consumerd.base.partition import TopicPartition
+from consumerd.base.partition import TopicPartition
 
 
 class ServedMember(Protocol):

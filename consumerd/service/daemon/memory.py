@@ -15,11 +15,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Final
 
 #: Parameters of mallopt in glibc's malloc.h.
 _M_TRIM_THRESHOLD: Final = -1

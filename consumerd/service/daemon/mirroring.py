@@ -12,30 +12,35 @@ import sys
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from random import SystemRandom
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from random import Random, SystemRandom
+from typing import NamedTuple, Protocol
 
 import structlog
 
 from consumerd import __version__
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConfigError
+from consumerd.base.ports import Clock
 from consumerd.base.settings.servers import ZooKeeperSection
 from consumerd.handlers import RetryPolicy, retrying
+from consumerd.handlers.forward.handler import ForwardHandler
 from consumerd.handlers.mirror.circles import find_reverse_mirrors, mirror_host, refuse_same_cluster, refuse_same_place
 from consumerd.handlers.mirror.handler import MirrorHandler
 from consumerd.handlers.mirror.placing import KeepingPartitioner, PlacedRouter, SourceCounts
 from consumerd.handlers.mirror.topics import MirrorTopics
+from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.net.cluster import read_dialect
 from consumerd.net.cluster.entry import require_topics, start_session
-from consumerd.net.connect import connect
-from consumerd.producer import Producer, ProducerSettings, StaticRouter, ZooKeeperRouter
+from consumerd.net.connect import Connector, connect
+from consumerd.net.zk import Session
+from consumerd.producer import Producer, ProducerSettings, Router, StaticRouter, ZooKeeperRouter
 from consumerd.service.config.build import (
     build_connection_settings,
     build_offset_settings,
     build_session,
     build_settings,
 )
+from consumerd.service.config.model import Config
 from consumerd.service.daemon.endpoints import check_http
 from consumerd.service.daemon.monitor import Monitor
 from consumerd.service.daemon.service import Watching, run_member, run_on_brokers, start_monitor
@@ -43,17 +48,6 @@ from consumerd.service.daemon.telemetry import check_telemetry
 from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.errors import DialectError
 from consumerd.wire.registry.values import make_consumer_id
-
-if TYPE_CHECKING:
-    from random import Random
-
-    from consumerd.base.ports import Clock
-    from consumerd.handlers.forward.handler import ForwardHandler
-    from consumerd.member.consumer.settings import ConsumerSettings
-    from consumerd.net.connect import Connector
-    from consumerd.net.zk import Session
-    from consumerd.producer import Router
-    from consumerd.service.config.model import Config
 
 log = structlog.get_logger(__name__)
 

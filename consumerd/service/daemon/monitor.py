@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
+from random import Random
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import structlog
 
@@ -19,23 +21,18 @@ from consumerd.base.clock import Interval
 from consumerd.base.errors import reason_of
 from consumerd.base.metrics.histogram import LATENCIES, Histogram
 from consumerd.base.metrics.own import HandlerMetrics
+from consumerd.base.ports import Clock
+from consumerd.handlers import Handler
+from consumerd.member.consumer.running_member import RunningMember
 from consumerd.service.config.build_handlers import build_handler
 from consumerd.service.config.build_subscriptions import errors_of
+from consumerd.service.config.model import Config
+from consumerd.service.daemon.group_view import ReadGroup
 from consumerd.service.daemon.repeats import REPEATS
 from consumerd.service.daemon.subscription_monitor import Point, SubscriptionMonitor
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from contextlib import AbstractContextManager
-    from random import Random
-    from typing import Self
-
     from consumerd.base.metrics.counts import TargetCounts
-    from consumerd.base.ports import Clock
-    from consumerd.handlers import Handler
-    from consumerd.member.consumer.running_member import RunningMember
-    from consumerd.service.config.model import Config
-    from consumerd.service.daemon.group_view import ReadGroup
     from consumerd.service.daemon.otel import Telemetry
 
 log = structlog.get_logger(__name__)

@@ -8,14 +8,11 @@ from __future__ import annotations
 import os
 import socket
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import structlog
 
 from consumerd.base.errors import reason_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 log = structlog.get_logger(__name__)
 

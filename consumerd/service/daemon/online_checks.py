@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import resource
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from random import SystemRandom
@@ -27,7 +28,7 @@ from consumerd.base.errors import (
     reason_of,
 )
 from consumerd.handlers.loading import plain_handler
-from consumerd.net.client.cluster import topic_partitions
+from consumerd.net.client.cluster import ClusterClient, topic_partitions
 from consumerd.net.client.topic_configs import message_limits
 from consumerd.net.cluster import ClusterView, look_for_dialect
 from consumerd.net.cluster.entry import start_session
@@ -40,17 +41,14 @@ from consumerd.service.config.build import (
 )
 from consumerd.service.config.build_handlers import build_plugin
 from consumerd.service.config.build_v08 import build_client, fixed_partitions, names_brokers
+from consumerd.service.config.model import Config
 from consumerd.service.daemon.memory import memory_limit
 from consumerd.service.daemon.permission_checks import require_group, require_nodes, require_read
 from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.subscription import StaticSubscription
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-
-    from consumerd.net.client.cluster import ClusterClient
     from consumerd.net.zk import Session
-    from consumerd.service.config.model import Config
 
 #: Bytes that a daemon needs besides its budget, and those of a worker process.
 _PROCESS: Final = 128 << 20

@@ -13,6 +13,7 @@ import logging
 import os
 import queue
 import threading
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,28 +21,24 @@ import structlog
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.metrics.export import MetricExportResult
+from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from consumerd import __version__
 from consumerd.base.errors import reason_of
 from consumerd.base.metrics.otlp import metrics_data
+from consumerd.base.ports import Clock
+from consumerd.handlers import Handler
+from consumerd.service.daemon.telemetry_signals import Signals
 from consumerd.service.daemon.tracing import MemberSpans, TracedHandler
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from opentelemetry.sdk.metrics.export import MetricsData
-    from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.util.types import AttributeValue
 
     from consumerd.base.metrics.exposition import Source
-    from consumerd.base.ports import Clock
-    from consumerd.handlers import Handler
-    from consumerd.service.daemon.telemetry_signals import Signals
 
 log = structlog.get_logger(__name__)
 

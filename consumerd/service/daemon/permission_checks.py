@@ -9,11 +9,12 @@ that nothing of it remains.
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from consumerd.base.errors import ZooKeeperError
-from consumerd.base.ports import Check, Create, Operation, SetData
-from consumerd.net.client.cluster import topic_partitions
+from consumerd.base.ports import Check, Create, Operation, SetData, ZooKeeper
+from consumerd.net.client.cluster import ClusterClient, topic_partitions
 from consumerd.net.client.errors import error_of, topic_error
 from consumerd.net.client.fetching import fetch_partitions
 from consumerd.net.zk import MultiFailed, NoAuth, NoNode
@@ -21,13 +22,7 @@ from consumerd.wire.registry.paths import ids_path, offsets_path, owners_path
 from consumerd.wire.v08 import ErrorCode
 from consumerd.wire.v08.apis import HEARTBEAT
 from consumerd.wire.v08.fetch_session import PartitionFetch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from consumerd.base.ports import ZooKeeper
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.wire.v08.message_types import HeartbeatRequest
+from consumerd.wire.v08.message_types import HeartbeatRequest
 
 #: An offset that no log has, and a version that no node has.
 _NO_OFFSET: Final = 1 << 62

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from operator import add
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,14 +17,11 @@ from consumerd import __version__
 from consumerd.base.metrics import catalogue as c
 from consumerd.base.metrics.catalogue import Metric, Reading
 from consumerd.base.metrics.histogram import Histogram
-from consumerd.base.partition import NO_BROKER
+from consumerd.base.partition import NO_BROKER, TopicPartition
+from consumerd.member.consumer.owned_partition import OwnedView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from consumerd.base.metrics.counts import TargetCounts
-    from consumerd.base.partition import TopicPartition
-    from consumerd.member.consumer.owned_partition import OwnedView
     from consumerd.member.consumer.running_member import RunningMember
     from consumerd.service.daemon.monitor import Monitor
     from consumerd.service.daemon.subscription_monitor import SubscriptionMonitor

@@ -9,32 +9,28 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from random import Random
+from typing import Any
 
 import structlog
 
 from consumerd.base.errors import ConsumerdError, reason_of
+from consumerd.base.ports import Clock
+from consumerd.base.settings.processing import HandlerSection
+from consumerd.handlers import Handler
+from consumerd.handlers.batching import BatchSettings
+from consumerd.member.consumer.running_member import RunningMember
 from consumerd.service.config.build_subscriptions import build_members
 from consumerd.service.config.child import parse_aside
+from consumerd.service.config.model import Config
 from consumerd.service.config.problems import problem_of_error, read_document
-from consumerd.service.config.reloading import compare, same_handler
+from consumerd.service.config.reloading import ConfigChanges, compare, same_handler
 from consumerd.service.config.subscriptions import MAIN
 from consumerd.service.daemon.logs import configure_logs
+from consumerd.service.daemon.monitor import Monitor
 from consumerd.service.daemon.notify import READY, RELOADING, notify, reloading_since, status
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from random import Random
-
-    from consumerd.base.ports import Clock
-    from consumerd.base.settings.processing import HandlerSection
-    from consumerd.handlers import Handler
-    from consumerd.handlers.batching import BatchSettings
-    from consumerd.member.consumer.running_member import RunningMember
-    from consumerd.service.config.model import Config
-    from consumerd.service.config.reloading import ConfigChanges
-    from consumerd.service.daemon.monitor import Monitor
-    from consumerd.service.daemon.subscription_monitor import SubscriptionMonitor
+from consumerd.service.daemon.subscription_monitor import SubscriptionMonitor
 
 log = structlog.get_logger(__name__)
 

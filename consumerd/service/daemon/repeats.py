@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import structlog
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from structlog.typing import EventDict, WrappedLogger
+from structlog.typing import EventDict, WrappedLogger
 
 log = structlog.get_logger(__name__)
 

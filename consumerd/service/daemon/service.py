@@ -14,9 +14,11 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from random import SystemRandom
+from pathlib import Path
+from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import structlog
@@ -25,6 +27,10 @@ from consumerd import __version__
 from consumerd.base.budget import ByteBudget
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConsumerdError
+from consumerd.base.ports import Clock
+from consumerd.base.settings.processing import DaemonSection
+from consumerd.handlers import Handler
+from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.net.client.errors import NoBrokerReachedError
 from consumerd.net.connect import connect
 from consumerd.net.errors import ConnectError
@@ -34,36 +40,32 @@ from consumerd.service.config.build import (
     build_session,
 )
 from consumerd.service.config.build_subscriptions import build_members
+from consumerd.service.config.model import Config
 from consumerd.service.config.subscriptions import MAIN
 from consumerd.service.daemon.endpoints import build_server, check_http
-from consumerd.service.daemon.members import Members
+from consumerd.service.daemon.group_view import ReadGroup
+from consumerd.service.daemon.members import Members, ServedMember
 from consumerd.service.daemon.monitor import Monitor
 from consumerd.service.daemon.notify import READY, STOPPING, notify, status
 from consumerd.service.daemon.readings import read
 from consumerd.service.daemon.reload import Reloader
-from consumerd.service.daemon.signals import FORCE_SECONDS, StopForcedError, StopRequest, process_signals
+from consumerd.service.daemon.signals import (
+    FORCE_SECONDS,
+    ProcessSignals,
+    StopForcedError,
+    StopRequest,
+    process_signals,
+)
 from consumerd.service.daemon.stalls import LoopWatch
 from consumerd.service.daemon.telemetry import build_telemetry, check_telemetry
 from consumerd.service.daemon.watchdog import Watchdog
 from consumerd.wire.registry.dialect import Dialect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
-    from pathlib import Path
-    from random import Random
-
-    from consumerd.base.ports import Clock
-    from consumerd.base.settings.processing import DaemonSection
-    from consumerd.handlers import Handler
     from consumerd.member.consumer.backends import GroupBackend
-    from consumerd.member.consumer.settings import ConsumerSettings
     from consumerd.net.client.cluster import ClusterClient
     from consumerd.net.zk import Session
-    from consumerd.service.config.model import Config
-    from consumerd.service.daemon.group_view import ReadGroup
-    from consumerd.service.daemon.members import ServedMember
     from consumerd.service.daemon.otel import Telemetry
-    from consumerd.service.daemon.signals import ProcessSignals
 
 log = structlog.get_logger(__name__)
 

@@ -21,6 +21,7 @@ SIGTERM and SIGINT as soon as one comes: until this thread has noticed the first
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import faulthandler
@@ -30,17 +31,13 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from types import FrameType, TracebackType
+from typing import Final, Protocol, Self
 
 from consumerd.base.errors import ConsumerdError, ExitCode
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Iterator
-    from types import FrameType, TracebackType
-    from typing import Self
 
 #: A cancelled handler that still runs this long after a second signal cannot be waited for any more.
 FORCE_SECONDS: Final = 2.0

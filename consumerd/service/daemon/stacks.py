@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from types import CodeType, FrameType
+from typing import Any, Final, NamedTuple
 
 from consumerd.base.frames import current_frames, installed_package, is_of_python, is_ours
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from types import CodeType, FrameType
 
 #: Frames of one stack that are shown, the innermost ones.
 _DEPTH: Final = 40

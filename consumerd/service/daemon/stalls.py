@@ -11,15 +11,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from types import TracebackType
+from typing import Final, Self
 
 import structlog
 
 from consumerd.service.daemon.stacks import main_thread_frames, user_place
-
-if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Self
 
 log = structlog.get_logger(__name__)
 

@@ -11,19 +11,18 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from consumerd import __version__
-from consumerd.base.partition import NO_BROKER, UNKNOWN_LOG
+from consumerd.base.partition import NO_BROKER, UNKNOWN_LOG, LogId
+from consumerd.member.consumer.owned_partition import OwnedView
+from consumerd.member.consumer.running_member import RunningMember
+from consumerd.member.consumer.stats import SeenLogChange
+from consumerd.service.daemon.group_view import GroupSeen
 from consumerd.service.daemon.memory import resident_bytes
+from consumerd.service.daemon.monitor import Monitor
 from consumerd.service.daemon.recent import RECENT
+from consumerd.service.daemon.subscription_monitor import SubscriptionMonitor
 
 if TYPE_CHECKING:
-    from consumerd.base.partition import LogId
     from consumerd.member.consumer.blocked import BlockedClaim
-    from consumerd.member.consumer.owned_partition import OwnedView
-    from consumerd.member.consumer.running_member import RunningMember
-    from consumerd.member.consumer.stats import SeenLogChange
-    from consumerd.service.daemon.group_view import GroupSeen
-    from consumerd.service.daemon.monitor import Monitor
-    from consumerd.service.daemon.subscription_monitor import SubscriptionMonitor
 
 
 async def read_status(monitor: Monitor) -> dict[str, Any]:

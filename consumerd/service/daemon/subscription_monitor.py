@@ -6,23 +6,18 @@ turn.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 
-from consumerd.base.partition import NO_BROKER
+from consumerd.base.partition import NO_BROKER, TopicPartition
+from consumerd.base.ports import Clock
 from consumerd.handlers.counts import HandlerCounts
-from consumerd.service.daemon.group_view import GroupWatch
+from consumerd.member.consumer.running_member import RunningMember
+from consumerd.service.config.model import Config
+from consumerd.service.daemon.group_view import GroupWatch, ReadGroup
 from consumerd.service.daemon.health import Health
-from consumerd.service.daemon.lag import LagWatch
-
-if TYPE_CHECKING:
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import Clock
-    from consumerd.member.consumer.running_member import RunningMember
-    from consumerd.service.config.model import Config
-    from consumerd.service.daemon.group_view import ReadGroup
-    from consumerd.service.daemon.lag import Lag
+from consumerd.service.daemon.lag import Lag, LagWatch
 
 log = structlog.get_logger(__name__)
 

@@ -6,21 +6,20 @@ Strategy: the extra `otel` is imported only where something is to be sent.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from consumerd.base.errors import ConfigError
+from consumerd.base.ports import Clock
+from consumerd.base.settings.monitoring import TelemetrySection
 from consumerd.service.daemon.telemetry_signals import ENDPOINT, find_signals
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from opentelemetry.util.types import AttributeValue
 
     from consumerd.base.metrics.exposition import Source
-    from consumerd.base.ports import Clock
-    from consumerd.base.settings.monitoring import TelemetrySection
     from consumerd.service.daemon.otel import Telemetry
 
 log = structlog.get_logger(__name__)

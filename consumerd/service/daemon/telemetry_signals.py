@@ -7,14 +7,11 @@ Source: https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-v
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 from consumerd.base.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from consumerd.base.settings.monitoring import TelemetrySection
+from consumerd.base.settings.monitoring import TelemetrySection
 
 #: Seconds between exports of metrics, as in OpenTelemetry's specification.
 _INTERVAL: Final = 60.0

@@ -10,24 +10,20 @@ Source: the semantic conventions for messaging, https://opentelemetry.io/docs/sp
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, SpanKind, Status, StatusCode, get_current_span
+from opentelemetry.trace import Link, SpanKind, Status, StatusCode, Tracer, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from consumerd.base.errors import reason_of
-from consumerd.handlers import Handler
+from consumerd.base.partition import TopicPartition
+from consumerd.handlers import Batch, Handler
+from consumerd.member.consumer.stats import CommitAttempt, Rebalance
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from opentelemetry.trace import Tracer
     from opentelemetry.util.types import AttributeValue
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.handlers import Batch
-    from consumerd.member.consumer.stats import CommitAttempt, Rebalance
 
 #: Contexts that the span of one batch links to: as many as the SDK keeps by default.
 MOST_LINKS: Final = 128

@@ -10,17 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping
+from typing import Final, Self
 
 import structlog
 
+from consumerd.base.ports import Clock
 from consumerd.service.daemon.notify import notify
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Self
-
-    from consumerd.base.ports import Clock
 
 log = structlog.get_logger(__name__)
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from consumerd.spark.reconcile_result import ReconcileResult
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from datetime import datetime, timedelta
 
     from consumerd.spark.progress import ProgressHistory
-    from consumerd.spark.reconcile_result import ReconcileResult
 
 #: Reasons that are shown by themselves; all others are one line.
 TOP_REASONS = 20

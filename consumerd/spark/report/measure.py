@@ -8,9 +8,11 @@ there are, the driver gets some thousand numbers.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from consumerd.spark.report.facts import (
@@ -25,11 +27,6 @@ from consumerd.spark.report.facts import (
     SizeClass,
     TablePreview,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from pyspark.sql import Column, DataFrame, Row
 
 #: Up to this many batches are shown one by one, more of them by time.
 MAX_BATCHES: Final = 48

@@ -8,21 +8,17 @@ allows its own styles and nothing else, so that even markup that slipped through
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import jinja2
 from markupsafe import Markup
 
 import consumerd
+from consumerd.spark.reconcile_result import LogStretches, PartitionCheck, ReconcileResult
 from consumerd.spark.report import wording
-from consumerd.spark.report.facts import TOP_REASONS
-from consumerd.spark.report.plots import plot_lag, plot_sizes, plot_throughput
+from consumerd.spark.report.facts import TOP_REASONS, ReportFacts
+from consumerd.spark.report.plots import Plot, plot_lag, plot_sizes, plot_throughput
 from consumerd.spark.report.wording import count, plural
-
-if TYPE_CHECKING:
-    from consumerd.spark.reconcile_result import LogStretches, PartitionCheck, ReconcileResult
-    from consumerd.spark.report.facts import ReportFacts
-    from consumerd.spark.report.plots import Plot
 
 #: Partitions that are listed; those with findings come first.
 MAX_PARTITIONS = 200

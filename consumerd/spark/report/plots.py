@@ -11,8 +11,9 @@ from __future__ import annotations
 import io
 import math
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 from xml.etree import ElementTree as ET
 
@@ -22,17 +23,13 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from consumerd.spark.report.facts import CLASSES_PER_DOUBLING
+from consumerd.spark.report.facts import CLASSES_PER_DOUBLING, LandedFacts, MessageSizes, SizeClass
 from consumerd.spark.report.wording import axis_number, axis_size, count, distance, duration, plural, size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from datetime import datetime
-
     from matplotlib.axes import Axes
 
     from consumerd.spark.progress import BatchProgress
-    from consumerd.spark.report.facts import LandedFacts, MessageSizes, SizeClass
 
 #: Colours that stand for CSS variables while matplotlib draws.
 _INK: Final = "#000001"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -9,21 +10,18 @@ from typing import TYPE_CHECKING, Any
 from consumerd.spark.failures import declared_errors
 from consumerd.spark.progress import open_log
 from consumerd.spark.reconcile_result import ReconcileResult
-from consumerd.spark.report.facts import LandedFacts, QuarantineFacts, ReportFacts
+from consumerd.spark.report.facts import LandedFacts, QuarantineFacts, ReportFacts, StepResult, TablePreview
 from consumerd.spark.report.measure import measure_landed, measure_quarantine, preview
 from consumerd.spark.report.page import render
 from consumerd.spark.source.options import SECRET, read_options
 from consumerd.spark.tables import open_table
 from consumerd.spark.tables.files import locate
+from consumerd.spark.tables.table import BatchTable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pyspark.sql import SparkSession
 
-    from consumerd.spark.report.facts import StepResult, TablePreview
     from consumerd.spark.spec import PipelineSpec
-    from consumerd.spark.tables.table import BatchTable
 
 
 @dataclass(frozen=True, slots=True)

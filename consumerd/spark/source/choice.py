@@ -6,16 +6,12 @@ yet is not an error, because topics may be created later.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
 from consumerd.base.errors import did_you_mean
+from consumerd.spark.source.offsets import Key
 from consumerd.spark.source.options import Assign, Subscribe, SubscribePattern
 from consumerd.wire.registry.topic_filter import Whitelist
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from consumerd.spark.source.offsets import Key
 
 
 class PartitionChoice:

@@ -6,6 +6,7 @@ Executors import this module.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -15,8 +16,6 @@ from consumerd.base.errors import nearest
 from consumerd.spark.source.errors import ColumnError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from pyspark.sql.types import StructType
 
 

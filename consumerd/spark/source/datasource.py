@@ -15,34 +15,35 @@ import contextlib
 import json
 import os
 import sys
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
 
 from consumerd.base.errors import ConsumerdError, ExitCode
-from consumerd.spark.source.columns import arrow_schema, offered, requested, schema_ddl
+from consumerd.spark.source.columns import SourceColumn, arrow_schema, offered, requested, schema_ddl
 from consumerd.spark.source.files.ranges import FilesSplit
 from consumerd.spark.source.files.reading import read_files_split
 from consumerd.spark.source.filters import Pruning
 from consumerd.spark.source.option_texts import OptionError
-from consumerd.spark.source.options import BATCH_ONLY, STREAM_ONLY, read_options, refuse_options
+from consumerd.spark.source.options import BATCH_ONLY, STREAM_ONLY, SourceOptions, read_options, refuse_options
 from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v07.reading import read_split
 from consumerd.spark.source.v07.split import V07Split
 from consumerd.spark.source.v08.split import V08Split
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-
     import pyarrow as pa
-    from pyspark.sql.datasource import Filter, InputPartition
-    from pyspark.sql.streaming.datasource import ReadLimit
-    from pyspark.sql.types import StructType
 
-    from consumerd.spark.source.columns import SourceColumn
-    from consumerd.spark.source.options import SourceOptions
     from consumerd.spark.source.planning import StreamPlanner
 
 #: The worker of Spark's that asks a reader for filters. Elsewhere they may be switched off, and Spark then refuses

@@ -5,14 +5,17 @@ Strategy: two functions; each dialect has modules of its own, which are imported
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from consumerd.spark.source.options import BootstrapLocation, FilesLocation, PathLocation, ZooKeeperLocation
-
-if TYPE_CHECKING:
-    from consumerd.spark.source.logs import Origin
-    from consumerd.spark.source.offsets import Offsets
-    from consumerd.spark.source.options import SourceOptions
+from consumerd.spark.source.logs import Origin
+from consumerd.spark.source.offsets import Offsets
+from consumerd.spark.source.options import (
+    BootstrapLocation,
+    FilesLocation,
+    PathLocation,
+    SourceOptions,
+    ZooKeeperLocation,
+)
 
 
 class Committer(Protocol):

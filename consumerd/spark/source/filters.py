@@ -7,12 +7,14 @@ each row. All other filters are left to Spark.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
     EqualNullSafe,
     EqualTo,
+    Filter,
     GreaterThan,
     GreaterThanOrEqual,
     In,
@@ -23,10 +25,6 @@ from pyspark.sql.datasource import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from pyspark.sql.datasource import Filter
-
     from consumerd.spark.source.logs import PartitionLog
 
 _SAME: Final = frozenset({"topic", "partition", "broker", "broker_partition"})

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from consumerd.member.fetch.log_changes import LogChange
 
+if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
 
-    from consumerd.member.fetch.log_changes import LogChange
     from consumerd.spark.source.offsets import Key, LogOffset
 
 

@@ -14,12 +14,10 @@ releases, it is a number.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 from consumerd.wire.v07 import EARLIEST, LATEST
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 #: Topic -> name of a partition (`0-2`, or `2` without a broker) -> offset, or an object with the offset and its log.
 Offsets: TypeAlias = "Mapping[str, Mapping[str, int | Mapping[str, Any]]]"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from consumerd.base.address import parse_address
 from consumerd.base.errors import ConfigError
@@ -13,9 +14,6 @@ from consumerd.spark.source.option_values import Assign, Subscribe, SubscribePat
 from consumerd.storage.log.archive_names import ArchiveLayout
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.v07 import validate_topic
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 _INT32: Final = 1 << 31
 _INT64: Final = 1 << 63

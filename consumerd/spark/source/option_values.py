@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from consumerd.storage.log.archive_names import DEFAULT_LAYOUT
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 #: The size at which a split is cut by default (option `maxSplitBytes`): bytes of the log.
 DEFAULT_SPLIT_BYTES: Final = 64 << 20

@@ -12,6 +12,7 @@ ignored.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +21,7 @@ from consumerd.base.errors import nearest
 from consumerd.base.settings.processing import FetchSection
 from consumerd.base.settings.properties import prop, properties_of
 from consumerd.spark.source.columns import ParseMode
+from consumerd.spark.source.offsets import Offsets, Position
 from consumerd.spark.source.option_texts import (
     OptionError,
     byte_count,
@@ -48,6 +50,7 @@ from consumerd.spark.source.option_values import (
     BootstrapLocation,
     BrokersLocation,
     FilesLocation,
+    Location,
     Login,
     PathLocation,
     Subscribe,
@@ -59,16 +62,10 @@ from consumerd.storage.log.archive_names import DEFAULT_LAYOUT
 from consumerd.wire.scram import SCRAM_HASHES
 from consumerd.wire.v07 import DEFAULT_LIMITS, EARLIEST, LATEST, DecodeLimits
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
 log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from consumerd.spark.source.offsets import Offsets, Position
-    from consumerd.spark.source.option_values import Location
+    from collections.abc import Callable, Mapping
 
 __all__ = [
     "BATCH_ONLY",

@@ -26,29 +26,24 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.base.errors import NotFoundError
-from consumerd.member.fetch.log_changes import LogChangeKind
+from consumerd.member.fetch.log_changes import LogChange, LogChangeKind
 from consumerd.spark.source.discovery import committer_of, open_origin
 from consumerd.spark.source.errors import DataLossError
-from consumerd.spark.source.offsets import LogOffset, entries, positions, sorted_offsets
-from consumerd.spark.source.options import OptionError
+from consumerd.spark.source.filters import Pruning
+from consumerd.spark.source.logs import Origin, PartitionLog
+from consumerd.spark.source.offsets import Key, LogOffset, Offsets, Position, entries, positions, sorted_offsets
+from consumerd.spark.source.options import OptionError, SourceOptions
 from consumerd.spark.source.v07.segment_log import bytes_per_message, some
 from consumerd.spark.source.v08.split import V08Split
 from consumerd.wire.v07 import EARLIEST, LATEST
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pyspark.sql.datasource import InputPartition
-
-    from consumerd.member.fetch.log_changes import LogChange
-    from consumerd.spark.source.filters import Pruning
-    from consumerd.spark.source.logs import Origin, PartitionLog
-    from consumerd.spark.source.offsets import Key, Offsets, Position
-    from consumerd.spark.source.options import SourceOptions
 
 log = logging.getLogger(__name__)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -13,8 +14,6 @@ from consumerd.spark.source.columns import ParseMode
 from consumerd.wire.v07 import DEFAULT_LIMITS, Codec, DecodeLimits
 
 if TYPE_CHECKING:
-    from array import array
-
     from consumerd.spark.source.files.ranges import FilesSplit
     from consumerd.spark.source.v07.split import V07Split
     from consumerd.spark.source.v08.split import V08Split

@@ -15,11 +15,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from consumerd.base.errors import ConfigError
+from consumerd.spark.tables.table import BatchTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from consumerd.spark.tables.table import BatchTable
 
 
 def open_table(spark: SparkSession, path: str, format: Literal["parquet", "delta"] | str = "parquet") -> BatchTable:  # noqa: A002 - Spark's word

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -32,8 +33,6 @@ from consumerd.spark.tables.layout import Slice, cut, has_gap, parse_folders, re
 from consumerd.spark.tables.schema import BATCH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from pyspark.sql.types import StructType
 
 #: Bytes of files that one task reads, about.

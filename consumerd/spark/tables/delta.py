@@ -8,9 +8,11 @@ number of the last transaction, which only the log has.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from consumerd.base.errors import ConfigError, NotFoundError
@@ -18,11 +20,6 @@ from consumerd.spark.tables.errors import TableOwnedError, TableSchemaError
 from consumerd.spark.tables.files import locate
 from consumerd.spark.tables.schema import BATCH, with_batch
 from consumerd.spark.tables.table import BatchTable, CompactResult
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pyspark.sql import DataFrame, SparkSession
 
 #: The jar for the package delta-spark 4.4.1, which has none of its own version.
 DELTA_PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"

@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JJavaError
 
-from consumerd.base.files import FileEntry, SystemFiles
+from consumerd.base.files import FileEntry, Files, StrPath, SystemFiles
 from consumerd.spark.tables.errors import TablePathError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from consumerd.base.files import Files, StrPath
 
 #: Schemes of stores whose rename is a copy.
 COPYING_STORES: Final = frozenset({"s3", "s3a", "s3n", "gs", "wasb", "wasbs", "oss", "cosn", "obs", "swift"})

@@ -9,10 +9,8 @@ for those of its batches that no directory before it has.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 #: Folder of unfinished batches; its name keeps Spark and us from reading it.
 STAGING: Final = "_staging"

@@ -24,12 +24,15 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from consumerd.base.errors import NotFoundError
+from consumerd.base.files import FileEntry
 from consumerd.spark.tables.batch_stream import TableStream
 from consumerd.spark.tables.files import locate
 from consumerd.spark.tables.layout import (
@@ -48,12 +51,7 @@ from consumerd.spark.tables.schema import BATCH, OWNER_FILE, claim, stored_schem
 from consumerd.spark.tables.table import BatchTable, CompactResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
-
-    from consumerd.base.files import FileEntry
 
 _WRITING: Final = {
     "compression": "zstd",  # half the size of snappy at the same speed of reading

@@ -13,14 +13,12 @@ is not taken over either, since its owner may be about to commit the first.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark.sql.types import LongType, StructField, StructType
 
+from consumerd.base.files import Files
 from consumerd.spark.tables.errors import TableCorruptError, TableOwnedError, TableSchemaError
-
-if TYPE_CHECKING:
-    from consumerd.base.files import Files
 
 SCHEMA_FILE: Final = "_schema.json"
 #: The column with the batch of each row.

@@ -6,17 +6,12 @@ the *last* segment is the result of a crash; in an older one it is a block that 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
-from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind
+from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind, SegmentSummary
 from consumerd.storage.log.archive import FlawKind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from consumerd.storage.archives.findings import SegmentSummary
 
 
 @dataclass(slots=True)

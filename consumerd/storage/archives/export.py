@@ -9,10 +9,10 @@ no message is exported twice.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from consumerd.base.files import SystemFiles
 from consumerd.storage.archives.contiguity import ArchiveReport, judge
@@ -24,17 +24,10 @@ from consumerd.storage.archives.opening import stamp_of
 from consumerd.storage.archives.options import ExportFormat, ExportOptions
 from consumerd.storage.archives.outputs import MANIFEST, PARTIAL, OutputFolder
 from consumerd.storage.archives.parquet import require_parquet
-from consumerd.storage.archives.pool import run_tasks
-from consumerd.storage.archives.progress import BytesRead
-from consumerd.storage.archives.sources import Packing
+from consumerd.storage.archives.pool import StopFlag, run_tasks
+from consumerd.storage.archives.progress import BytesRead, Progress
+from consumerd.storage.archives.sources import Packing, SegmentSource
 from consumerd.storage.log.archive_names import INSIDE, ArchiveLayout, MisnamedSegmentError, SegmentName
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from consumerd.storage.archives.pool import StopFlag
-    from consumerd.storage.archives.progress import Progress
-    from consumerd.storage.archives.sources import SegmentSource
 
 #: The manifest is written at most once in this many seconds, and not more than a twentieth of the time: what a kill
 #: costs.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from consumerd.base.files import SystemFiles
 from consumerd.storage.archives.errors import CorruptSegmentError, ReadFailedError
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind, SegmentSummary
 from consumerd.storage.archives.ndjson import NdjsonWriter
@@ -18,15 +19,13 @@ from consumerd.storage.archives.options import ExportFormat, ExportOptions, OnCo
 from consumerd.storage.archives.outputs import PartialFile
 from consumerd.storage.archives.parquet import ParquetRows
 from consumerd.storage.archives.progress import ReadMeter
-from consumerd.storage.archives.rows import RowOrigin, is_within, within
+from consumerd.storage.archives.rows import RowOrigin, RowWriter, is_within, within
+from consumerd.storage.archives.sources import SegmentSource
 from consumerd.storage.log.archive import MESSAGE_FLAWS, ArchivedRun, Flaw, FlawKind, IndexedMessages, read_indexed
 from consumerd.storage.log.archive_names import ArchiveLayout, MisnamedSegmentError, SegmentName
 
 if TYPE_CHECKING:
-    from consumerd.base.files import SystemFiles
     from consumerd.storage.archives.pool import Emit
-    from consumerd.storage.archives.rows import RowWriter
-    from consumerd.storage.archives.sources import SegmentSource
 
 
 @dataclass(frozen=True, slots=True)

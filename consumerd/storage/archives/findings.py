@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from consumerd.storage.log.archive import MESSAGE_FLAWS, ArchivedRun, Flaw, FlawKind, IndexedMessages
+from consumerd.storage.log.archive_names import SegmentName
 from consumerd.wire.v07 import Codec
-
-if TYPE_CHECKING:
-    from consumerd.storage.log.archive_names import SegmentName
 
 #: Findings of one segment that are reported one by one; further ones are counted.
 MAX_FINDINGS = 1000

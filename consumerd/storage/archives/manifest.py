@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from consumerd.storage.archives.errors import OutputFolderError
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind, SegmentSummary
+from consumerd.storage.archives.options import ExportOptions
 from consumerd.storage.archives.outputs import MANIFEST, is_output
 from consumerd.storage.log.archive import FlawKind
 from consumerd.storage.log.archive_names import SegmentName
-
-if TYPE_CHECKING:
-    from consumerd.storage.archives.options import ExportOptions
 
 _FORMAT = "consumerd export"
 _VERSION = 1

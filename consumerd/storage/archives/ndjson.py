@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import contextlib
 from binascii import b2a_base64
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from json.encoder import encode_basestring
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from consumerd.storage.archives.rows import boundaries
+from consumerd.storage.archives.rows import RowOrigin, boundaries
+from consumerd.storage.log.archive import ArchivedRun, Flaw, IndexedMessages
 from consumerd.wire.v07 import Codec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from consumerd.storage.archives.rows import RowOrigin
-    from consumerd.storage.log.archive import ArchivedRun, Flaw, IndexedMessages
 
 #: Rows put together at once: a wrapper may have millions.
 _SLICE = 4096

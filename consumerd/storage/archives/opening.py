@@ -8,26 +8,21 @@ that is not a readable segment is yielded as a finding in its place.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from consumerd.base.errors import ConsumerdError
 from consumerd.storage import DamagedArchiveError
 from consumerd.storage.archives.errors import ReadFailedError
 from consumerd.storage.archives.extras import extra
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind
-from consumerd.storage.archives.sources import Packing, is_segment, kind_of
+from consumerd.storage.archives.sources import Packing, SegmentSource, is_segment, kind_of
 from consumerd.storage.archives.zstd import ZstdDecoder
-from consumerd.storage.log.archive import FlawKind
+from consumerd.storage.log.archive import ByteStream, FlawKind
 from consumerd.storage.log.archive_names import INSIDE
 from consumerd.storage.log.archive_packed import UnpackedStream
 from consumerd.storage.log.archive_tar import TarKind, read_members
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from consumerd.storage.archives.sources import SegmentSource
-    from consumerd.storage.log.archive import ByteStream
 
 
 class OpenSegment(NamedTuple):

@@ -19,22 +19,18 @@ import hashlib
 import os
 import re
 import secrets
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
 
 from isal import isal_zlib
 
 from consumerd.base.files import SystemFiles, write_all
 from consumerd.storage.archives.errors import OutputFolderError, WriteFailedError
 from consumerd.storage.archives.extras import extra
-from consumerd.storage.archives.options import ExportCompression, ExportFormat
+from consumerd.storage.archives.options import ExportCompression, ExportFormat, ExportOptions
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.v07 import validate_topic
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from consumerd.storage.archives.options import ExportOptions
 
 MANIFEST = "_manifest.json"
 PARTIAL = ".partial"

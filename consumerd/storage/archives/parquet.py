@@ -9,21 +9,17 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from consumerd.storage.archives.extras import extra
-from consumerd.storage.archives.rows import boundaries
+from consumerd.storage.archives.ndjson import ByteSink
+from consumerd.storage.archives.options import ExportCompression
+from consumerd.storage.archives.rows import RowOrigin, boundaries
+from consumerd.storage.log.archive import ArchivedRun, Flaw, IndexedMessages
 from consumerd.wire.v07 import Codec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from consumerd.storage.archives.ndjson import ByteSink
-    from consumerd.storage.archives.options import ExportCompression
-    from consumerd.storage.archives.rows import RowOrigin
-    from consumerd.storage.log.archive import ArchivedRun, Flaw, IndexedMessages
 
 #: A row group ends at the first of these.
 GROUP_ROWS = 1 << 17

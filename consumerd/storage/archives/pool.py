@@ -14,18 +14,16 @@ import os
 import queue
 import signal
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.connection import wait
-from typing import TYPE_CHECKING, Any, TypeVar
+from multiprocessing.connection import Connection, wait
+from typing import Any, TypeVar
 
 from consumerd.storage.archives.errors import ArchiveWorkerDiedError, InterruptedWorkError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from multiprocessing.connection import Connection
+Emit = Callable[[object], None]
 
-    Emit = Callable[[object], None]
 
 T = TypeVar("T")
 #: Seconds that the parent waits for an event before it checks the workers and the stop request.

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from itertools import accumulate
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from consumerd.storage.log.archive import ArchivedRun, Flaw, IndexedMessages
+from consumerd.storage.log.archive_names import SegmentName
 from consumerd.wire.v07 import Codec
 from consumerd.wire.v07.walk import LAYOUTS
-
-if TYPE_CHECKING:
-    from consumerd.storage.log.archive_names import SegmentName
 
 
 class RowWriter(Protocol):

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from consumerd.base.errors import reason_of
 from consumerd.storage import DamagedArchiveError
@@ -22,9 +23,6 @@ from consumerd.storage.archives.extras import extra
 from consumerd.storage.log.archive_names import INSIDE
 from consumerd.storage.log.archive_tar import TarKind, list_members
 from consumerd.storage.log.segment import SUFFIX
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
 class Packing(Enum):

@@ -6,16 +6,17 @@ its true extent; then the partitions are judged as a whole. Nothing is written a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from consumerd.storage.archives.contiguity import ArchiveReport, judge
 from consumerd.storage.archives.errors import ReadFailedError
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind, SegmentSummary
 from consumerd.storage.archives.opening import OpenSegment, open_segments
-from consumerd.storage.archives.pool import run_tasks
-from consumerd.storage.archives.progress import BytesRead, ReadMeter
+from consumerd.storage.archives.pool import Emit, StopFlag, run_tasks
+from consumerd.storage.archives.progress import BytesRead, Progress, ReadMeter
+from consumerd.storage.archives.sources import SegmentSource
 from consumerd.storage.log.archive import DEFAULT_EXPANSION, read_indexed
 from consumerd.storage.log.archive_names import (
     DEFAULT_LAYOUT,
@@ -25,13 +26,6 @@ from consumerd.storage.log.archive_names import (
     SegmentName,
     segment_start,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from consumerd.storage.archives.pool import Emit, StopFlag
-    from consumerd.storage.archives.progress import Progress
-    from consumerd.storage.archives.sources import SegmentSource
 
 
 @dataclass(frozen=True, slots=True)

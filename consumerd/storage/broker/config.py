@@ -6,25 +6,22 @@ one; a known name without effect here is in `ignored`, so that the caller can re
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003 - readers evaluate the types of fields
+from collections.abc import (
+    Iterator,
+    Mapping,
+)
 from dataclasses import dataclass
-from pathlib import Path  # noqa: TC003
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from consumerd.base.address import parse_address
 from consumerd.base.errors import ConfigError
 from consumerd.base.settings.kind import Ge, Le
 from consumerd.base.settings.properties import Milliseconds, Natural, Positive, prop, read_properties
-from consumerd.storage import LogSettings, MaxAge, MaxBytes
-from consumerd.storage.broker.policies import load_policies
+from consumerd.storage import DeletePolicy, LogSettings, MaxAge, MaxBytes
+from consumerd.storage.broker.policies import PolicyFactory, load_policies
 from consumerd.wire.registry.values import MAX_PARTITIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from consumerd.storage import DeletePolicy
-    from consumerd.storage.broker.policies import PolicyFactory
 
 _INT64 = (1 << 63) - 1
 

@@ -18,24 +18,21 @@ import asyncio
 import errno
 import socket
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 import structlog
 
 from consumerd.base.errors import reason_of
+from consumerd.base.ports import Clock
 from consumerd.base.turns import in_turns
 from consumerd.storage import CorruptLogError, FlushFailedError, StorageError
+from consumerd.storage.broker.config import BrokerConfig
 from consumerd.storage.broker.errors import RequestRefusedError
 from consumerd.storage.broker.memory import RequestMemory
+from consumerd.storage.broker.requests import BrokerReply, RequestHandlers
 from consumerd.storage.broker.sockets import ClientStream
+from consumerd.storage.broker.stats import BrokerStats
 from consumerd.wire.errors import WireError
 from consumerd.wire.v07 import MultiProduceRequest, ProduceRequest, decode_request_steps, decode_single_request
-
-if TYPE_CHECKING:
-    from consumerd.base.ports import Clock
-    from consumerd.storage.broker.config import BrokerConfig
-    from consumerd.storage.broker.requests import BrokerReply, RequestHandlers
-    from consumerd.storage.broker.stats import BrokerStats
 
 logger = structlog.get_logger(__name__)
 

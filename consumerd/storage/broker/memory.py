@@ -7,10 +7,7 @@ memory for the longest time without progress, so that half requests of a few cli
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
 
 #: A buffer of at most this many bytes is not charged: requests of consumers fit into it.
 UNCHARGED_BYTES = 1 << 13

@@ -9,21 +9,15 @@ producers that wrote meanwhile.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import random
 
 import structlog
 
 from consumerd.base.errors import reason_of
+from consumerd.base.ports import Clock
 from consumerd.base.threads import in_thread
-from consumerd.storage import FlushFailedError, StorageError
-from consumerd.storage.broker.stats import BrokerStats
-
-if TYPE_CHECKING:
-    import random
-
-    from consumerd.base.ports import Clock
-    from consumerd.storage import Log, LogManager, SegmentSlice
-    from consumerd.storage.broker.stats import ProducedCounts
+from consumerd.storage import FlushFailedError, Log, LogManager, SegmentSlice, StorageError
+from consumerd.storage.broker.stats import BrokerStats, ProducedCounts
 
 #: Most bytes that a fetch answer can announce: its int32 length counts the error code, too.
 MAX_RANGE = (1 << 31) - 3

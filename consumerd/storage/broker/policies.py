@@ -7,17 +7,13 @@ wrong one is an error at the start; an error of a factory for one topic affects 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from consumerd.base.errors import ConfigError, reason_of
 from consumerd.base.plugins import PluginKind, find
-from consumerd.storage import StorageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from consumerd.storage import DeletePolicy
+from consumerd.storage import DeletePolicy, StorageError
 
 POLICY: Final = PluginKind("delete policy", "consumerd.delete_policies", ConfigError)
 

@@ -12,14 +12,15 @@ process, because we listen there: it is waited for longer, as its session may ha
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import structlog
 
 from consumerd.base.backoff import Backoff, sleep_unless
 from consumerd.base.errors import IdTakenError, reason_of
-from consumerd.base.ports import SessionEvent
+from consumerd.base.ports import Clock, SessionEvent, ZooKeeper
 from consumerd.net.cluster.reading import read_all
 from consumerd.net.zk.errors import (
     ConnectionLost,
@@ -39,12 +40,6 @@ from consumerd.wire.registry.values import (
     make_creator_id,
     parse_broker,
 )
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable, Iterable
-
-    from consumerd.base.ports import Clock, ZooKeeper
 
 logger = structlog.get_logger(__name__)
 

@@ -9,15 +9,20 @@ leaves behind: topic name, partition, *creation of the log*, then the messages.
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
 from consumerd.base.errors import reason_of
+from consumerd.base.ports import Clock
 from consumerd.base.turns import in_turns
 from consumerd.storage import CorruptLogError, OffsetOutOfLogError, SegmentSlice, StorageError
+from consumerd.storage.broker.config import BrokerConfig
 from consumerd.storage.broker.errors import RequestRefusedError
+from consumerd.storage.broker.partitions import BrokerPartition, BrokerPartitions
 from consumerd.wire.errors import InvalidTopicError, OversizeMessageError
 from consumerd.wire.v07 import (
     EARLIEST,
@@ -38,14 +43,6 @@ from consumerd.wire.v07 import (
     validate_new_topic,
     validate_topic,
 )
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable, Iterable
-
-    from consumerd.base.ports import Clock
-    from consumerd.storage.broker.config import BrokerConfig
-    from consumerd.storage.broker.partitions import BrokerPartition, BrokerPartitions
 
 logger = structlog.get_logger(__name__)
 

@@ -9,29 +9,25 @@ flushes, and writes the clean marker. Any other end leaves no marker, so the nex
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
-from typing import TYPE_CHECKING, Self
+from types import TracebackType
+from typing import Self
 
 import structlog
 
 from consumerd.base.errors import ZooKeeperError, reason_of
+from consumerd.base.ports import Clock, ZooKeeper
 from consumerd.base.threads import in_thread
-from consumerd.storage import LogManager, OsFiles
+from consumerd.storage import LoadReport, Log, LogManager, OsFiles
+from consumerd.storage.broker.config import BrokerConfig
 from consumerd.storage.broker.connections import ClientConnections
 from consumerd.storage.broker.errors import ListenError
+from consumerd.storage.broker.memory import RequestMemory
 from consumerd.storage.broker.partitions import BrokerPartitions
 from consumerd.storage.broker.registration import BrokerRegistration
 from consumerd.storage.broker.requests import RequestHandlers
 from consumerd.storage.broker.stats import BrokerStats
-
-if TYPE_CHECKING:
-    import random
-    from types import TracebackType
-
-    from consumerd.base.ports import Clock, ZooKeeper
-    from consumerd.storage import LoadReport, Log
-    from consumerd.storage.broker.config import BrokerConfig
-    from consumerd.storage.broker.memory import RequestMemory
 
 logger = structlog.get_logger(__name__)
 

@@ -12,16 +12,14 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from consumerd.storage import SegmentSlice
 from consumerd.storage.broker.errors import RequestRefusedError
 from consumerd.storage.broker.memory import RequestMemory
 from consumerd.storage.broker.stats import BrokerStats
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 #: First size of a connection's read buffer: room for requests of consumers. Producers make it grow at once.
 _BUFFER = 1 << 10

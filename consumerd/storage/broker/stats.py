@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from consumerd.base.metrics.histogram import DURATIONS, Histogram
-
-if TYPE_CHECKING:
-    from consumerd.wire.v07 import ErrorCode
+from consumerd.wire.v07 import ErrorCode
 
 #: The names of 0.7's five requests in metrics.
 KINDS: Final = ("produce", "multiproduce", "fetch", "multifetch", "offsets")

@@ -14,9 +14,11 @@ The sizes of the stream's reads have no effect: they are joined to whole windows
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from consumerd.base.native import NativeCodec
 from consumerd.base.native import codec as native_codec
 from consumerd.storage.log.archive_items import (
     DEFAULT_EXPANSION,
@@ -38,11 +40,6 @@ from consumerd.wire.v07.decode import LARGE_WRAPPER, NATIVE_BYTES, native_limits
 from consumerd.wire.v07.outer import HEADER_SIZE
 from consumerd.wire.v07.unwrap import unwrap, unwrap_pieces
 from consumerd.wire.v07.walk import LAYOUTS, walk
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from consumerd.base.native import NativeCodec
 
 __all__ = [
     "DEFAULT_EXPANSION",

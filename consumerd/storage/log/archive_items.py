@@ -5,16 +5,13 @@ Strategy: values apart from the reader, because code that makes rows of them nee
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
+from consumerd.base.native import NativePayloads
 from consumerd.wire.v07 import Codec
 from consumerd.wire.v07.walk import LAYOUTS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from consumerd.base.native import NativePayloads
 
 #: No segment is larger: log.file.size is an int32, and one message set of at most 2 GiB may overshoot it.
 MAX_SEGMENT_BYTES = 1 << 32

@@ -8,17 +8,13 @@ because data is missing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from isal import isal_zlib
 
-from consumerd.storage.log.archive_items import DEFAULT_EXPANSION, FREE_EXPANSION
+from consumerd.storage.log.archive_items import DEFAULT_EXPANSION, FREE_EXPANSION, ByteStream
 from consumerd.storage.log.errors import DamagedArchiveError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from consumerd.storage.log.archive_items import ByteStream
 
 #: Bytes of the packed stream read at once.
 _PACKED_WINDOW = 1 << 18

@@ -10,15 +10,12 @@ Sources: POSIX.1-2017, pax, "ustar Interchange Format" and "pax Extended Header"
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
+from consumerd.storage.log.archive_items import ByteStream
 from consumerd.storage.log.errors import DamagedArchiveError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from consumerd.storage.log.archive_items import ByteStream
 
 _BLOCK = 512
 _EMPTY = bytes(_BLOCK)

@@ -9,7 +9,9 @@ length still gives the start of the next message; a torn tail or an impossible l
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 from consumerd.base.errors import NotFoundError
 from consumerd.storage.log.errors import StorageError
@@ -24,10 +26,6 @@ from consumerd.wire.v07 import (
     leaf_payloads,
     read_outer,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 #: Bytes of a file read at once.
 WINDOW = 1 << 20

@@ -14,16 +14,12 @@ import contextlib
 import errno
 import os
 import threading
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
-from consumerd.base.files import Refusals, SystemFiles, read_all, write_all
+from consumerd.base.files import Refusals, StrPath, SystemCalls, SystemFiles, read_all, write_all
 from consumerd.storage.log.errors import DirectoryInUseError, StorageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from consumerd.base.files import StrPath, SystemCalls
 
 #: Held while a file is opened again: two threads that use it would each open it. One for all: it is held shortly.
 _opening = threading.Lock()

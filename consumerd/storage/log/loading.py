@@ -7,17 +7,13 @@ it is walked (`consumerd.storage.log.recovery`) unless a clean stop noted this s
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 from consumerd.storage.log.errors import CorruptLogError
+from consumerd.storage.log.files import OsFiles
 from consumerd.storage.log.recovery import TailCut, recover
 from consumerd.storage.log.segment import SUFFIX, Segment, parse_segment_name, segment_name
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from consumerd.storage.log.files import OsFiles
 
 
 def load_segments(directory: Path, files: OsFiles, trusted_end: int | None) -> tuple[list[Segment], TailCut | None]:

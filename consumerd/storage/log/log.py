@@ -13,24 +13,19 @@ from __future__ import annotations
 import contextlib
 import threading
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from consumerd.base.errors import reason_of
 from consumerd.storage.log.errors import FlushFailedError, OffsetOutOfLogError, StorageError
+from consumerd.storage.log.files import OsFiles
 from consumerd.storage.log.loading import create_segment, load_segments
-from consumerd.storage.log.retention import SegmentFacts
+from consumerd.storage.log.recovery import TailCut
+from consumerd.storage.log.retention import DeletePolicy, SegmentFacts
 from consumerd.storage.log.segment import Segment, SegmentSlice
 from consumerd.wire.v07 import EARLIEST, LATEST
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from consumerd.storage.log.files import OsFiles
-    from consumerd.storage.log.recovery import TailCut
-    from consumerd.storage.log.retention import DeletePolicy
 
 _start_of = attrgetter("start")
 #: Bytes that are written again at once after a failed sync.

@@ -13,20 +13,16 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from consumerd.base.files import FileEntry
 from consumerd.storage.log.errors import CorruptLogError
-from consumerd.storage.log.log import Log
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from consumerd.storage.log.files import OsFiles
-    from consumerd.storage.log.log import LogSettings
-    from consumerd.storage.log.recovery import TailCut
+from consumerd.storage.log.files import OsFiles
+from consumerd.storage.log.log import Log, LogSettings
+from consumerd.storage.log.recovery import TailCut
 
 #: The name that 0.7.2 uses; it does not read the content, so ours has no effect on it.
 CLEAN_MARKER = ".kafka_cleanshutdown"

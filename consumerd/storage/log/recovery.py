@@ -10,18 +10,15 @@ byte (0.7.2 refuses to start), which damage looks like, and a newer format, too.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from consumerd.storage.log.archive_resync import RESYNC_WINDOW, BoundarySearch
+from consumerd.storage.log.files import OsFiles, OsSegmentFile
 from consumerd.wire.crc import crc32
 from consumerd.wire.v07.walk import ANY_LENGTH, LAYOUTS, verify
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from consumerd.storage.log.files import OsFiles, OsSegmentFile
 
 _WINDOW = 1 << 20
 _HEADER = struct.Struct(">iB")  # size of what follows the size itself; magic

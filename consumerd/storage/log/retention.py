@@ -7,13 +7,11 @@ first, then size, is what 0.7.2 does (golden notes, 3; behaviour/retention.json)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING, NamedTuple, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 
 class SegmentFacts(NamedTuple):

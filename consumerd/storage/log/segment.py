@@ -8,12 +8,10 @@ retention may drop a segment from the log while a slow consumer still gets its l
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from consumerd.storage.log.files import OsSegmentFile
+from consumerd.storage.log.files import OsSegmentFile
 
 #: Segment files are named by their start offset, 20 digits and this.
 SUFFIX = ".kafka"

@@ -15,14 +15,12 @@ An owner is recognised by its value, a client by the form of its id, so that a m
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.text import text_of
 from consumerd.wire.registry.values import parse_owner
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _HOST_UUID: Final = re.compile(rf"[^:]+:{_UUID}")

@@ -8,12 +8,9 @@ name a node of some other group; each function raises NameRefusedError for a nam
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
+from consumerd.base.partition import TopicPartition
 from consumerd.wire.registry.errors import NameRefusedError, shown
-
-if TYPE_CHECKING:
-    from consumerd.base.partition import TopicPartition
 
 CONSUMERS = "/consumers"
 BROKER_IDS = "/brokers/ids"

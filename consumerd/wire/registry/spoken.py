@@ -7,7 +7,7 @@ recognises recordings of 0.7.2 and Jafka, of brokers of 0.8.2 to 3.9.1 and of th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from consumerd.base.partition import NO_BROKER, TopicPartition
 from consumerd.wire.registry.dialect import Dialect
@@ -15,9 +15,6 @@ from consumerd.wire.registry.errors import DialectError, RegistryError
 from consumerd.wire.registry.v08.broker import parse_broker_node
 from consumerd.wire.registry.v08.subscription import parse_subscription_v08
 from consumerd.wire.registry.values import parse_broker
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _BROKERS = ((Dialect.V07, parse_broker), (Dialect.V08, parse_broker_node))
 

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from consumerd.wire.registry.dialect import Dialect, subscription_dialect
 from consumerd.wire.registry.errors import DialectError, RegistryError, shown
 from consumerd.wire.registry.paths import check_name
 from consumerd.wire.registry.text import text_of
 from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 #: Streams of one member for one topic. Every stream is an entry of the assignment, in every member's memory.
 MAX_STREAMS = 10_000

@@ -9,20 +9,17 @@ outer set, and of a wrapper's leaves only the last one moves it (golden notes, 2
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, count, islice, pairwise, repeat
 from operator import add, attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, Unpack, cast
+from typing import Any, ClassVar, NamedTuple, TypeVar, Unpack, cast
 
+from consumerd.base.native import NativePayloads
 from consumerd.base.native import codec as native_codec
 from consumerd.wire.batch import MAX_NUMBER, PIECE, BatchEnding, DecodedBatch
 from consumerd.wire.column_buffers import BinaryBuffers, ColumnBuffers
 from consumerd.wire.v07.packed import PackedPayloads
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from consumerd.base.native import NativePayloads
 
 _Made = TypeVar("_Made")
 

@@ -10,27 +10,21 @@ Decoding can run in steps, so that callers on an event loop can yield (`decode_s
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
+from consumerd.base.native import NativeCodec, NativeLimits
 from consumerd.base.native import codec as native_codec
 from consumerd.wire.batch import BatchEnd, memory_of
 from consumerd.wire.compression import Codec
 from consumerd.wire.errors import CorruptMessageError, TooLargeError
 from consumerd.wire.v07.batch import MessageBatch, MessageRun
 from consumerd.wire.v07.constants import DEFAULT_LIMITS, DecodeLimits
-from consumerd.wire.v07.outer import HEADER_SIZE, MessageSetTail, plausible_after, read_outer
-from consumerd.wire.v07.packed import pack_steps
+from consumerd.wire.v07.outer import HEADER_SIZE, MessageSetTail, OuterMessage, plausible_after, read_outer
+from consumerd.wire.v07.packed import PackedPayloads, pack_steps
 from consumerd.wire.v07.unwrap import unwrap
 from consumerd.wire.v07.walk import LAYOUTS, layouts_up_to, walk
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from consumerd.base.native import NativeCodec, NativeLimits
-    from consumerd.wire.v07.outer import OuterMessage
-    from consumerd.wire.v07.packed import PackedPayloads
 
 #: A wrapper that decompresses to more than this is large.
 LARGE_WRAPPER = 1 << 22

@@ -6,15 +6,12 @@ Strategy: pieces in a list, joined once; the native codec writes lists of `bytes
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from consumerd.base.native import codec as native_codec
 from consumerd.wire.compression import Codec, compress
 from consumerd.wire.crc import crc32
 from consumerd.wire.errors import EncodeError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _HEAD_0 = struct.Struct(">iBI").pack
 _HEAD_1 = struct.Struct(">iBBI").pack

@@ -9,14 +9,12 @@ payload); the length counts what follows it (spec 000, Message; spec 003, 5.4; g
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple, cast
+from collections.abc import Iterator
+from typing import NamedTuple, cast
 
 from consumerd.wire.compression import Codec
 from consumerd.wire.crc import crc32
 from consumerd.wire.v07.constants import DEFAULT_LIMITS, DecodeLimits
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: Bytes between a message's length field and its payload, by magic.
 HEADER_SIZE = (5, 6)

@@ -12,20 +12,15 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, overload
+from collections.abc import Generator, Iterator, Sequence
+from typing import Protocol, overload
 
-from consumerd.wire.compression import Codec, decompress_steps
+from consumerd.wire.compression import Codec, DecompressionAllowance, decompress_steps
 from consumerd.wire.errors import CorruptMessageError
 from consumerd.wire.v07.constants import DEFAULT_LIMITS, DecodeLimits
 from consumerd.wire.v07.outer import OuterMessage, read_outer
 from consumerd.wire.v07.unwrap import allowance_of, inner_message
 from consumerd.wire.v07.walk import ANY_LENGTH, LAYOUTS, verify, walk
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
-
-    from consumerd.wire.compression import DecompressionAllowance
 
 #: Bytes of a set that are read, or made into payloads, at once.
 PIECE = 1 << 16

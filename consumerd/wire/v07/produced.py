@@ -11,21 +11,17 @@ others to serve, nothing of what is decompressed is kept, and what no honest pro
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Generator
+from typing import NamedTuple
 
 from consumerd.base.native import codec as native_codec
 from consumerd.wire.compression import STEP, Codec
 from consumerd.wire.errors import CorruptMessageError, OversizeMessageError
 from consumerd.wire.v07.constants import PRODUCE_LIMITS, DecodeLimits
-from consumerd.wire.v07.outer import MessageSetTail, read_outer
+from consumerd.wire.v07.outer import MessageSetTail, OuterMessage, read_outer
 from consumerd.wire.v07.packed import PIECE, open_steps, work_of
 from consumerd.wire.v07.unwrap import allowance_of
 from consumerd.wire.v07.walk import ANY_LENGTH, LAYOUTS, verify
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from consumerd.wire.v07.outer import OuterMessage
 
 #: Bytes of plain messages that the native codec checks at once; the pure one checks `PIECE`.
 _NATIVE_PIECE = 1 << 20

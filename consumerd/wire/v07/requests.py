@@ -9,17 +9,14 @@ golden notes, 1).
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Self, cast
 
 from consumerd.base.native import codec as native_codec
 from consumerd.wire.errors import EncodeError, FrameError
 from consumerd.wire.v07.constants import RequestType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
-    from typing import Self
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")

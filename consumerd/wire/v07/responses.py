@@ -9,14 +9,11 @@ file: for it there are headers alone.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from consumerd.wire.errors import EncodeError, FrameError
 from consumerd.wire.v07.constants import ErrorCode
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _HEAD = struct.Struct(">ih")
 _ERROR = struct.Struct(">h")

@@ -11,18 +11,13 @@ pieces.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from consumerd.wire.compression import Codec, DecompressionAllowance, decompress, decompress_steps, most_pieces
 from consumerd.wire.errors import CorruptMessageError
 from consumerd.wire.v07.constants import DEFAULT_LIMITS, DecodeLimits
-from consumerd.wire.v07.outer import MessageSetTail, read_outer
+from consumerd.wire.v07.outer import MessageSetTail, OuterMessage, read_outer
 from consumerd.wire.v07.walk import ANY_LENGTH, LAYOUTS, walk
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from consumerd.wire.v07.outer import OuterMessage
 
 
 def leaf_payloads(message: OuterMessage, *, limits: DecodeLimits = DEFAULT_LIMITS) -> list[bytes]:

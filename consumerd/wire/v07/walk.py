@@ -11,16 +11,13 @@ is cut out, so that all of them use one piece of memory that stays in the proces
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from consumerd.base.native import codec as native_codec
 from consumerd.wire.crc import crc32
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    _Unpack = Callable[[bytes | memoryview, int], tuple[bytes, int, int, int]]
+_Unpack = Callable[[bytes | memoryview, int], tuple[bytes, int, int, int]]
 
 
 #: Largest value of a length field.

@@ -10,26 +10,23 @@ from __future__ import annotations
 
 import struct
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from consumerd.wire.errors import EncodeError
 from consumerd.wire.v08 import types
-from consumerd.wire.v08.schema import FieldType
+from consumerd.wire.v08.schema import Api, Direction, Field, FieldType
 from consumerd.wire.v08.structures import (
     FieldCodec,
     FixedWidthFields,
     SingleField,
+    Step,
     rows_reader,
     smallest_of,
     structure_reader,
     structure_writer,
 )
 from consumerd.wire.v08.tagged import TaggedField, tagged_reader, tagged_writer
-
-if TYPE_CHECKING:
-    from consumerd.wire.v08.schema import Api, Direction, Field
-    from consumerd.wire.v08.structures import Step
-    from consumerd.wire.v08.types import Append, Budget, Data
+from consumerd.wire.v08.types import Append, Budget, Data
 
 
 @cache

@@ -13,13 +13,11 @@ sessions answer with session id 0, too, by the default of the field.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.schema import NO_UUID
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
 
 #: A topic and the number of a partition.
 Place = tuple[str, int]

@@ -9,16 +9,12 @@ does not know yet what the broker can do.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from consumerd.wire.errors import EncodeError, FrameError
-from consumerd.wire.v08.schema import FieldType
+from consumerd.wire.v08.schema import Api, FieldType
 from consumerd.wire.v08.tagged import read_tags, write_tags
-from consumerd.wire.v08.types import sized_reader, sized_writer
-
-if TYPE_CHECKING:
-    from consumerd.wire.v08.schema import Api
-    from consumerd.wire.v08.types import Append, Budget, Data
+from consumerd.wire.v08.types import Append, Budget, Data, sized_reader, sized_writer
 
 _REQUEST = struct.Struct(">hhi")
 _CORRELATION_ID = struct.Struct(">i")

@@ -10,8 +10,9 @@ ApiVersions is the exception: a broker that does not know the version that was a
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from consumerd.wire.errors import EncodeError, FrameError
 from consumerd.wire.v08.codec import codec_of
@@ -27,13 +28,8 @@ from consumerd.wire.v08.headers import (
     write_request_header,
     write_response_header,
 )
-from consumerd.wire.v08.schema import RequestT, ResponseT
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from consumerd.wire.v08.schema import Api, Direction
-    from consumerd.wire.v08.types import Data
+from consumerd.wire.v08.schema import Api, Direction, RequestT, ResponseT
+from consumerd.wire.v08.types import Data
 
 _SIZE = struct.Struct(">i")
 _INT16 = struct.Struct(">h")

@@ -10,14 +10,12 @@ Names are those of Kafka's schemas today, in snake case; `tests/golden/test_guid
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 from consumerd.wire.v08.errors import UnsupportedVersionError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class FieldType(Enum):

@@ -8,17 +8,13 @@ of the field at each level on their way out, so that the sentence names the path
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from consumerd.wire.errors import EncodeError, FrameError
-from consumerd.wire.v08.schema import REQUIRED
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from consumerd.wire.v08.schema import Field
-    from consumerd.wire.v08.types import Append, Budget, Data, Reader, Writer
+from consumerd.wire.v08.schema import REQUIRED, Field
+from consumerd.wire.v08.types import Append, Budget, Data, Reader, Writer
 
 #: Key under which a structure's unknown tagged fields are kept, {tag: bytes}; never the name of a field.
 UNKNOWN_TAGS = "_unknown_tags"

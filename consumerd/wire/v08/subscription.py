@@ -10,13 +10,11 @@ is left before anything is made of them.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from consumerd.wire.errors import EncodeError, FrameError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 #: The `protocol_type` of JoinGroup.
 PROTOCOL_TYPE: Final = "consumer"

@@ -8,18 +8,14 @@ they are kept as bytes and written again.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from consumerd.wire.errors import EncodeError, FrameError
-from consumerd.wire.v08.structures import UNKNOWN_TAGS
+from consumerd.wire.v08.schema import Field
+from consumerd.wire.v08.structures import UNKNOWN_TAGS, FieldCodec
+from consumerd.wire.v08.types import Append, Budget, Data, Reader, Writer
 from consumerd.wire.v08.varint import read_uvarint, uvarint
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from consumerd.wire.v08.schema import Field
-    from consumerd.wire.v08.structures import FieldCodec
-    from consumerd.wire.v08.types import Append, Budget, Data, Reader, Writer
 
 
 class TaggedField(NamedTuple):

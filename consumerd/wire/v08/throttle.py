@@ -6,14 +6,11 @@ waiting to the client (since 2.0); before, the broker has waited itself, and wai
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from consumerd.wire.v08 import apis
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from consumerd.wire.v08.schema import Api
+from consumerd.wire.v08.schema import Api
 
 #: API key -> the first version whose throttle time is the client's to obey.
 _SINCE: Final = {

@@ -7,18 +7,17 @@ on an unknown request; their versions are a table here (golden: unsupported requ
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.wire.v08.apis import APIS
 from consumerd.wire.v08.errors import UnsupportedApiError
+from consumerd.wire.v08.schema import Api
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from consumerd.wire.v08.message_types import ApiVersionsResponseApiKey
-    from consumerd.wire.v08.schema import Api
 
 
 class BrokerRelease(Enum):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tests.fuzz.targets import files, native, settings, wire, zookeeper
-
-if TYPE_CHECKING:
-    from tests.fuzz.targets.target import Target
+from tests.fuzz.targets.target import Target
 
 _ROOMS: Final = (wire, native, zookeeper, files, settings)
 TARGETS: Final[dict[str, Target]] = {target.name: target for room in _ROOMS for target in room.TARGETS}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 from consumerd.wire.v08 import (
     APIS,
+    Api,
+    Field,
     FieldType,
     RequestHeader,
     RequestMessage,
@@ -14,11 +17,6 @@ from consumerd.wire.v08 import (
     encode_request_message,
     encode_response,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from consumerd.wire.v08 import Api, Field
 
 _VALUES: Final[dict[FieldType, Any]] = {
     FieldType.BOOLEAN: True,

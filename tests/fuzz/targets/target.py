@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Mapping
 
-    #: `mutate(data, change, rng)`: `data` changed by `change`, the fuzzer's own mutation, behind checksums.
-    Mutate: TypeAlias = "Callable[[bytes, Callable[[bytes], bytes], random.Random], bytes]"
+
+#: `mutate(data, change, rng)`: `data` changed by `change`, the fuzzer's own mutation, behind checksums.
+Mutate: TypeAlias = "Callable[[bytes, Callable[[bytes], bytes], random.Random], bytes]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from consumerd.net.framing import FrameReceiver
 from consumerd.wire import FrameError
@@ -15,6 +16,7 @@ from consumerd.wire.v07 import (
     MultiProduceRequest,
     OffsetsRequest,
     ProduceRequest,
+    Request,
     encode_message_set,
 )
 from consumerd.wire.v08 import APIS
@@ -27,11 +29,6 @@ from tests.fuzz.mending import changed_records, changed_set
 from tests.fuzz.targets.bodies import request_frames, response_frames
 from tests.fuzz.targets.target import Target
 from tests.support.codecs import decode_records_by_both, installed_native_codec
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from consumerd.wire.v07 import Request
 
 _APIS: Final = sorted(APIS)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,7 +35,6 @@ from tests.fuzz.targets.target import Target
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
 
 _SIZE: Final = struct.Struct("!i")
 _HEADER: Final = struct.Struct("!iqi")

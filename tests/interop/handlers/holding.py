@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from consumerd.demo.recorder import RecordHandler
+from consumerd.handlers import Batch
 from consumerd.handlers.threads import in_thread
-
-if TYPE_CHECKING:
-    from consumerd.handlers import Batch
 
 
 class HoldingHandler(RecordHandler):

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from consumerd.base.files import OsSystemCalls, SystemFiles
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from consumerd.base.files import StrPath
+from consumerd.base.files import OsSystemCalls, StrPath, SystemFiles
 
 
 def failing(call: str, error: int) -> SystemFiles:

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
 import stat
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from consumerd.base.errors import ExitCode
 from consumerd.base.java import MissingRuntimeError, find_java, java_version
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def fake_java(folder: Path, script: str) -> Path:

@@ -5,13 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from consumerd.base import native
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 SHOW = "from consumerd.base import native; print(native.codec() is not None, native.describe(), sep='|')"
 

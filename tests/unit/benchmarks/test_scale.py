@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -12,9 +12,6 @@ from benchmarks import scale
 from benchmarks.plot import footprint, group
 from benchmarks.race import Measurement
 from benchmarks.report import Report, Turn
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SVG = "{http://www.w3.org/2000/svg}"
 

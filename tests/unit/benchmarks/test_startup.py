@@ -1,15 +1,12 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 
 from benchmarks import startup
 from benchmarks.race import OURS
-from benchmarks.startup import rows_of, settled, taken_over
-
-if TYPE_CHECKING:
-    from benchmarks.startup import Noted
+from benchmarks.startup import Noted, rows_of, settled, taken_over
 
 pytestmark = pytest.mark.asyncio
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Protocol
 
 import pytest
 import structlog
 
+from consumerd.base.ports import ZooKeeper
 from consumerd.cli import session as session_module
 from consumerd.cli.main import run
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from tests.support.commands import Done
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-
-    from consumerd.base.ports import ZooKeeper
 
 
 class Command(Protocol):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pytest
 
 LEVELS = "one of debug, info, warning, error."

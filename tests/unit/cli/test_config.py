@@ -3,7 +3,8 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,9 +12,6 @@ from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
 from consumerd.service.config.convert import _CONSUMER, _CONSUMER_V08, _OTHERS_V08
 from consumerd.service.config.model import load
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: Every key that 0.7.2 reads in a consumer's file, with a value that is not its default.
 CONSUMER = """\

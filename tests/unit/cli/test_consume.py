@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ZOOKEEPER = ["--zookeeper", "127.0.0.1:1"]
 KAFKA = ["--bootstrap-server", "127.0.0.1:1"]

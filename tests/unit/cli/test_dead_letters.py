@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
 from consumerd.handlers.dead_letter_progress import locked
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def letter(offset: int, **changed: Any) -> str:

@@ -6,8 +6,9 @@ import contextlib
 import os
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import pytest
@@ -15,12 +16,8 @@ import pytest
 from consumerd.base.errors import ExitCode
 from consumerd.cli import produce_lines
 from consumerd.cli.main import COMMANDS, cli, run
+from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.v07 import encode_message
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
 ROOT = Path(__file__).parents[3]
 MISSING = "/nonexistent/file"

@@ -12,11 +12,11 @@ from consumerd.base.partition import TopicPartition
 from consumerd.cli.group_lag import CLEAR
 from consumerd.demo.ports import free_port
 from consumerd.wire.v07 import Codec
+from tests.unit.conftest import Cluster
 
 if TYPE_CHECKING:
     from consumerd.testing.memory_zookeeper import MemoryZooKeeper
     from tests.unit.cli.conftest import Command
-    from tests.unit.conftest import Cluster
 
 pytestmark = pytest.mark.asyncio
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -9,9 +9,6 @@ from click.testing import CliRunner
 from consumerd.base.errors import ExitCode
 from consumerd.cli.group import command
 from consumerd.cli.main import run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CONTENT = {"topics": {"t": {"0": 11, "1": 1}}, "ids": {"g_b": '{ "t": 1 }', "g_a": "*2*t"}}
 OWNERS = {

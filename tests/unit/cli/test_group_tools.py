@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,8 +13,6 @@ from consumerd.base.errors import ExitCode
 from consumerd.testing.memory_broker import MemoryBroker
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from consumerd.testing.memory_zookeeper import MemoryZooKeeper
     from tests.unit.cli.conftest import Command
 

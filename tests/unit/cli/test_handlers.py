@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
 from consumerd.wire.v07 import Codec, encode_message_set
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_lists_installed_handlers(capsys: pytest.CaptureFixture[str]) -> None:

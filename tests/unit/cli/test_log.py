@@ -5,16 +5,14 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
 from consumerd.wire.v07 import Codec, encode_message_set
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HELLO = bytes.fromhex("0000000b 01 00 3610a686") + b"hello"
 BAD = bytes.fromhex("0000000b 01 00 00000000") + b"hello"

@@ -4,7 +4,9 @@ import contextlib
 import json
 import os
 import signal
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +14,6 @@ from consumerd.base.errors import ExitCode
 from consumerd.cli.archive_work import Lines, worker_count
 from consumerd.cli.main import run
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 HELLO = encode_message(b"hello")
 BAD = HELLO[:6] + b"\0\0\0\0" + HELLO[10:]

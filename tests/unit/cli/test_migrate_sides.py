@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 import pytest
 
 from consumerd.base.errors import ConfigError
 from consumerd.cli.migrate_sides import side_address
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GROUP = '[group]\nid = "g"\ntopics = { t = 1 }\n'
 

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
 from consumerd.cli.mirror_v08 import partitions_option, target_section
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SOURCE = ["--from-zookeeper", "127.0.0.1:1/a", "--group", "g"]
 TARGET = ["--to-zookeeper", "127.0.0.1:1/b"]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,13 +12,11 @@ from consumerd.base.errors import ExitCode
 from consumerd.base.partition import TopicPartition
 from consumerd.cli.offsets_input import parse_duration
 from consumerd.wire.v07 import Codec
+from tests.unit.conftest import Cluster
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from consumerd.testing.memory_zookeeper import MemoryZooKeeper
     from tests.unit.cli.conftest import Command
-    from tests.unit.conftest import Cluster
 
 pytestmark = pytest.mark.asyncio
 

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KAFKA = ["--topic", "t", "--bootstrap-server", "127.0.0.1:1"]
 

@@ -7,7 +7,8 @@ import json
 import subprocess
 import sys
 from io import StringIO
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,6 @@ from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
 from consumerd.cli.spark_progress import SECONDS_PER_LINE, Counter, StepLines, display
 from consumerd.cli.spark_show import show_json, show_result
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PIPELINE = '[spark]\nroot = "lake"\n[spark.pipelines.p.source]\npath = "/archive"\nsubscribe = "t"\n'
 

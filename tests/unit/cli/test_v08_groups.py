@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,8 +14,6 @@ from consumerd.cli.main import run
 from consumerd.group.assignors import java_hash
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from consumerd.testing.memory_zookeeper import MemoryZooKeeper
     from tests.unit.cli.conftest import Command
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -23,9 +23,6 @@ from consumerd.demo.errors import AuditError
 from consumerd.demo.ledger import Ledger, PartitionLedger, digest
 from consumerd.wire.compression import compress
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 P = TopicPartition("t", 0, 0)
 Q = TopicPartition("t", 1, 3)

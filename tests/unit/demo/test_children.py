@@ -5,16 +5,13 @@ import os
 import signal
 import sys
 import textwrap
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import psutil
 import pytest
 
 from consumerd.demo.children import Child
 from consumerd.demo.errors import ChildError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.asyncio
 

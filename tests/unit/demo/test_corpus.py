@@ -1,15 +1,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from consumerd.demo.corpus import Corpus, Measure, measure, named_corpus, standard_library
 from consumerd.demo.errors import DemoInputError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_reads_any_bytes_as_lines(tmp_path: Path) -> None:

@@ -4,9 +4,10 @@ import json
 import re
 import sys
 import tempfile
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,6 @@ from consumerd.demo.errors import ChildError, DemoInputError
 from consumerd.demo.pipeline import REPORT, Pipeline, PipelineResult, configuration, missing_package
 from consumerd.demo.result import DemoResult
 from consumerd.spark.spec import parse_spark
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FOUND: dict[str, Any] = {
     "land": {"batches": 3, "seconds": 1.5},

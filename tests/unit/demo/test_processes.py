@@ -4,7 +4,8 @@ import os
 import signal
 import socket
 import tomllib
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,9 +13,6 @@ from hypothesis import strategies as st
 
 from consumerd.demo.errors import ChildError
 from consumerd.demo.processes import BrokerProcess, DaemonProcess, clean_environment, format_toml, parse_event
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 values = st.one_of(

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +12,6 @@ from consumerd.demo.ledger import Ledger
 from consumerd.demo.recorder import RecordedFilesHandler, RecordHandler
 from consumerd.handlers import Batch, HandlerContext, PartitionTakenError, load_handler
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 P = TopicPartition("t", 0, 1)
 

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pytest
 
 from consumerd.base.partition import TopicPartition
 from consumerd.group import events as e
 from consumerd.group import target_assignment as module
-from consumerd.group.rules import V07Rules
+from consumerd.group.assignment import Assignment
+from consumerd.group.assignors import Wanted
+from consumerd.group.rules import Topics, V07Rules
 from consumerd.group.target_assignment import MAX_STREAMS_OF_TOPIC, TargetAssignmentBuilder
 from consumerd.wire.registry.errors import DialectError, RegistryError
 from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription, Subscription
 from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter, _matches
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from consumerd.group.assignment import Assignment
-    from consumerd.group.assignors import Wanted
-    from consumerd.group.rules import Topics
 
 ME = "g_m"
 #: Takes more steps for a name than are allowed.

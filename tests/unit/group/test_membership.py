@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import pytest
 
@@ -24,15 +25,11 @@ from consumerd.group.membership_tables import (
     Phase,
     follow,
 )
-from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
+from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription, Subscription
 from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+Actions = list[e.Action]
 
-    from consumerd.wire.registry.subscription import Subscription
-
-    Actions = list[e.Action]
 
 A = TypeVar("A")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import pytest
 
@@ -10,9 +11,6 @@ from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch
 from consumerd.testing import FakeClock
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class MakeBatch(Protocol):

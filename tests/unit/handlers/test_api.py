@@ -5,8 +5,9 @@ import copy
 import pickle
 import sys
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
@@ -16,10 +17,8 @@ from consumerd.handlers import Batch, Handler, HandlerContext, Identity, Message
 from consumerd.handlers.sparse_content import SparseContent
 from consumerd.wire.v07 import decode_batch, encode_message_set
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+MakeBatch = Callable[..., Batch]
 
-    MakeBatch = Callable[..., Batch]
 
 pytestmark = pytest.mark.usefixtures("either_codec")
 

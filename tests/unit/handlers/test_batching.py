@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,10 +12,7 @@ from consumerd.handlers import Batch
 from consumerd.handlers.batching import BatchSettings, join, joinable
 from consumerd.handlers.builtin.records import encode_pieces, encode_records
 from consumerd.wire.v07 import Codec, MessageBatch, decode_batch, encode_message_set
-from consumerd.wire.v08.records import decode_records, encode_record_batch
-
-if TYPE_CHECKING:
-    from consumerd.wire.v08.records import RecordSet
+from consumerd.wire.v08.records import RecordSet, decode_records, encode_record_batch
 
 TP = TopicPartition("t", 0, 0)
 

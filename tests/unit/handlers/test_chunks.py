@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from consumerd.handlers.chunks import in_chunks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def pieces(items: list[bytes], count: int, size: int) -> list[list[bytes]]:

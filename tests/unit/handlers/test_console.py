@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -12,11 +13,7 @@ from consumerd.handlers import Batch
 from consumerd.handlers.builtin.console import ConsoleHandler, EnoughError, parse_form
 from consumerd.wire.v08.records import decode_records, encode_record_batch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    MakeBatch = Callable[..., Batch]
+MakeBatch = Callable[..., Batch]
 
 
 @pytest.mark.asyncio

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from consumerd.base.metrics.own import HandlerMetrics
 from consumerd.base.partition import TopicPartition
-from consumerd.handlers import HandlerContext
+from consumerd.handlers import Batch, HandlerContext
 from consumerd.service.config.build_handlers import build_handler
 from consumerd.service.config.model import parse
-
-if TYPE_CHECKING:
-    from consumerd.handlers import Batch
 
 CONTEXTS: list[HandlerContext] = []
 

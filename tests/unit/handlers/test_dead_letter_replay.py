@@ -3,7 +3,9 @@ from __future__ import annotations
 import errno
 import json
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,14 +32,10 @@ from consumerd.handlers.dead_letter_replay import (
     replay,
     require_replayable,
 )
+from consumerd.handlers.dead_letters import StoredLetter
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
+MakeBatch = Callable[..., Batch]
 
-    from consumerd.handlers.dead_letters import StoredLetter
-
-    MakeBatch = Callable[..., Batch]
 
 pytestmark = pytest.mark.asyncio
 

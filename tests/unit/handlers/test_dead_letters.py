@@ -6,9 +6,11 @@ import errno
 import fcntl
 import json
 import os
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -22,21 +24,15 @@ from consumerd.handlers.dead_letter_files import letter_files, read_letters
 from consumerd.handlers.dead_letter_topic import TopicDeadLetters
 from consumerd.handlers.dead_letters import decode_letter, letter_size
 from consumerd.handlers.tracebacks import MAX_TRACEBACK
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import error_of
 from consumerd.net.client.topic_configs import message_limits
-from consumerd.producer import MessageSizeTooLargeError
+from consumerd.producer import MessageSizeTooLargeError, ProducerData, V08Producer
 from consumerd.service.config.build import place_beside
 from consumerd.service.config.build_dead_letters import compare_limits, require_topic
 from consumerd.service.config.model import parse
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-    from pathlib import Path
-
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.producer import ProducerData, V08Producer
-
-    MakeBatch = Callable[..., Batch]
+MakeBatch = Callable[..., Batch]
 
 
 def letters(batch: Batch) -> list[Letter]:

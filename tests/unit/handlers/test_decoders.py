@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import fastavro
 import msgspec
@@ -16,9 +17,6 @@ from consumerd.base.errors import HandlerLoadError
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import DecodeError, Message
 from consumerd.handlers.decoding.api import load_decoder, make_decoder
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FIELDS = [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}]
 USER: dict[str, Any] = {"type": "record", "name": "User", "fields": FIELDS}

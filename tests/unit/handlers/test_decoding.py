@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from consumerd.base.errors import HandlerFailedError, HandlerLoadError
 from consumerd.base.partition import TopicPartition
-from consumerd.handlers import Batch, Handler, Message, RetryPolicy, make_handler, message_handler
+from consumerd.handlers import Batch, Handler, Letter, Message, RetryPolicy, make_handler, message_handler
 from consumerd.handlers.counts import HandlerCounts
 from consumerd.handlers.decoding import stage
 from consumerd.handlers.decoding.api import DecodeError, load_decoder, make_decoder
@@ -20,13 +22,8 @@ from consumerd.testing import FakeClock, HandlerHarness
 from consumerd.testing.records import MemoryDeadLetters
 from consumerd.wire.v08.records import decode_records, encode_record_batch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+MakeBatch = Callable[..., Batch]
 
-    from consumerd.handlers import Letter
-
-    MakeBatch = Callable[..., Batch]
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("either_codec")]
 

@@ -6,7 +6,9 @@ import asyncio
 import errno
 import os
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -14,6 +16,7 @@ import structlog
 from consumerd.base.errors import ExitCode
 from consumerd.handlers import (
     Batch,
+    DeadLetters,
     DiskFullError,
     FileDeadLetters,
     Handler,
@@ -28,13 +31,8 @@ from consumerd.handlers.dead_letter_files import read_letters
 from consumerd.handlers.disk_full import is_disk_full
 from consumerd.testing import FakeClock
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+MakeBatch = Callable[..., Batch]
 
-    from consumerd.handlers import DeadLetters
-
-    MakeBatch = Callable[..., Batch]
 
 pytestmark = pytest.mark.asyncio
 

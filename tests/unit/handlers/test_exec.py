@@ -7,21 +7,18 @@ import json
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from consumerd.base.errors import HandlerFailedError, HandlerLoadError
-from consumerd.handlers import HandlerContext, load_handler
+from consumerd.handlers import Batch, Handler, HandlerContext, load_handler
 from consumerd.handlers.builtin.exec import ProgramError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+MakeBatch = Callable[..., Batch]
 
-    from consumerd.handlers import Batch, Handler
-
-    MakeBatch = Callable[..., Batch]
 
 pytestmark = pytest.mark.asyncio
 

@@ -4,25 +4,22 @@ import asyncio
 import json
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from consumerd.base.errors import ExitCode, HandlerFailedError, HandlerLoadError
-from consumerd.base.files import SystemFiles
+from consumerd.base.files import StrPath, SystemFiles
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, HandlerContext, PartitionTakenError, load_handler
 from consumerd.handlers.builtin.files import FilesHandler
 from consumerd.handlers.builtin.ranges import RangeOverlapError
 from consumerd.wire.errors import InvalidTopicError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
+MakeBatch = Callable[..., Batch]
 
-    from consumerd.base.files import StrPath
-
-    MakeBatch = Callable[..., Batch]
 
 pytestmark = pytest.mark.usefixtures("either_codec")
 

@@ -6,7 +6,9 @@ import asyncio
 import builtins
 import random
 import ssl
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -32,12 +34,10 @@ from consumerd.handlers.sparse_content import SparseContent
 from tests.support.receiver import OncePerKey, Receiver
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-    from pathlib import Path
-
     from tests.conftest import TlsFiles
 
-    MakeBatch = Callable[..., Batch]
+
+MakeBatch = Callable[..., Batch]
 
 pytestmark = pytest.mark.asyncio
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -19,10 +20,8 @@ from consumerd.service.config.model import parse
 from consumerd.testing import FakeClock
 from consumerd.wire.v08.records import decode_records, encode_record_batch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+MakeBatch = Callable[..., Batch]
 
-    MakeBatch = Callable[..., Batch]
 
 TP = TopicPartition.numbered("t", 0)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import pickle
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,13 +18,8 @@ from consumerd.handlers.builtin.records import encode_records
 from consumerd.handlers.dead_letter_replay import TopicTarget
 from consumerd.handlers.dead_letters import StoredLetter
 from consumerd.handlers.sparse_content import SparseContent
+from consumerd.producer import ProducerData
 from consumerd.wire.v08.records import TimestampType, decode_records, encode_record_batch
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from consumerd.producer import ProducerData
 
 PLACE = TopicPartition.numbered("t", 3)
 

@@ -3,7 +3,9 @@ from __future__ import annotations
 import importlib
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,11 +15,8 @@ from consumerd.handlers import Batch, Handler, load_handler, make_handler, plain
 from consumerd.handlers.builtin.null import NullHandler
 from consumerd.handlers.builtin.print import PrintHandler
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+MakeBatch = Callable[..., Batch]
 
-    MakeBatch = Callable[..., Batch]
 
 PLUGIN = '''
 import functools

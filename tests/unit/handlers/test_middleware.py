@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from consumerd.base.errors import HandlerFailedError, HandlerLoadError
-from consumerd.handlers import Batch, Handler, HandlerContext, Message, RetryPolicy, message_handler
+from consumerd.handlers import Batch, Handler, HandlerContext, Letter, Message, RetryPolicy, message_handler
 from consumerd.handlers.handler_stages import Stages
 from consumerd.handlers.middleware import HandlerCall, load_middleware, make_middleware
 from consumerd.handlers.slow_calls import SlowCalls
 from consumerd.testing import FakeClock
 from consumerd.testing.records import MemoryDeadLetters
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from consumerd.handlers import Letter
-
-    MakeBatch = Callable[..., Batch]
+MakeBatch = Callable[..., Batch]
 
 
 class Hooks:

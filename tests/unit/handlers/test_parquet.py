@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime
 import importlib
 import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import fsspec
 import pyarrow
@@ -15,7 +16,7 @@ import pytest_asyncio
 from pyarrow import parquet as pq
 
 from consumerd.base.errors import HandlerFailedError, HandlerLoadError
-from consumerd.base.files import SystemFiles
+from consumerd.base.files import StrPath, SystemFiles
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, Handler, HandlerContext, PartitionTakenError, load_handler
 from consumerd.handlers.builtin import parquet_rows
@@ -27,12 +28,8 @@ from consumerd.storage.archives.options import ExportCompression
 from consumerd.wire.v08.records import decode_records, encode_record_batch
 from tests.support.object_store import PROTOCOL, FolderStore
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+MakeBatch = Callable[..., Batch]
 
-    from consumerd.base.files import StrPath
-
-    MakeBatch = Callable[..., Batch]
 
 ROOT = Path(__file__).parents[3]
 HERE = TopicPartition("t", 0, 0)

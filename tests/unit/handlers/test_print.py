@@ -5,22 +5,19 @@ import base64
 import fcntl
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from consumerd.base.errors import ExitCode
+from consumerd.handlers import Batch
 from consumerd.handlers.builtin.null import NullHandler
 from consumerd.handlers.builtin.print import OutputClosedError, PrintHandler
 from consumerd.handlers.builtin.records import encode_records
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from consumerd.handlers import Batch
-
-    MakeBatch = Callable[..., Batch]
+MakeBatch = Callable[..., Batch]
 
 
 @pytest.fixture

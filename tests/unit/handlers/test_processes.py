@@ -9,24 +9,20 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from consumerd.base.errors import HandlerFailedError, HandlerLoadError
-from consumerd.handlers import HandlerContext, RetryPolicy
+from consumerd.handlers import Batch, HandlerContext, Letter, Message, RetryPolicy
 from consumerd.handlers.decoding.api import load_decoder
 from consumerd.handlers.handler_stages import Stages
 from consumerd.handlers.processes import ProcessHandler
 from consumerd.testing.records import MemoryDeadLetters
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from consumerd.handlers import Batch, Letter, Message
-
-    MakeBatch = Callable[..., Batch]
+MakeBatch = Callable[..., Batch]
 
 
 class UnreadableError(Exception):

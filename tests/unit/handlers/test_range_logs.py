@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.base.files import SystemFiles
+from consumerd.base.files import StrPath, SystemFiles
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
-from consumerd.handlers import Batch, HandlerContext, SinkPosition
+from consumerd.handlers import Batch, Handler, HandlerContext, SinkPosition
 from consumerd.handlers.builtin.files import FilesHandler
+from consumerd.handlers.builtin.parquet import ParquetHandler
 from consumerd.handlers.builtin.range_logs import StoredLog, last_log
 from consumerd.handlers.builtin.ranges import RangeOverlapError
 from consumerd.wire.v08.records import decode_records, encode_record_batch
 from tests.support import object_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
-    from consumerd.base.files import StrPath
-    from consumerd.handlers import Handler
-    from consumerd.handlers.builtin.parquet import ParquetHandler
 
 HERE = TopicPartition.numbered("t", 3)
 A, B, C = (bytes([number]) * 16 for number in (1, 2, 3))

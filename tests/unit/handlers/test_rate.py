@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -12,9 +11,7 @@ from hypothesis import strategies as st
 
 from consumerd.handlers.rate import RateLimiter, TokenBucket
 from consumerd.testing import FakeClock
-
-if TYPE_CHECKING:
-    from tests.unit.handlers.conftest import MakeBatch
+from tests.unit.handlers.conftest import MakeBatch
 
 
 def play(bucket: TokenBucket, asked: list[tuple[float, int]]) -> list[tuple[float, int]]:

@@ -5,7 +5,8 @@ import contextlib
 import gc
 import random
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import Any
 
 import pytest
 import structlog
@@ -28,10 +29,8 @@ from consumerd.handlers import (
 )
 from consumerd.handlers.counts import HandlerCounts
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping, Sequence
+MakeBatch = Callable[..., Batch]
 
-    MakeBatch = Callable[..., Batch]
 
 pytestmark = pytest.mark.usefixtures("either_codec")
 

@@ -7,7 +7,9 @@ import json
 import linecache
 import random
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -25,11 +27,8 @@ from consumerd.handlers import (
 from consumerd.handlers.processes import ProcessHandler
 from consumerd.handlers.tracebacks import MAX_TRACEBACK, short_traceback
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+MakeBatch = Callable[..., Batch]
 
-    MakeBatch = Callable[..., Batch]
 
 HERE = __file__
 

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 import trustme
@@ -10,10 +11,8 @@ import trustme
 from consumerd.net.connect import connect
 from consumerd.net.errors import BadFrameError, ConnectError, TlsError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+Run = Callable[[Coroutine[Any, Any, None]], None]
 
-    Run = Callable[[Coroutine[Any, Any, None]], None]
 
 HOST = "127.0.0.1"
 AUTHORITY = trustme.CA()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 import pytest
 
@@ -22,9 +23,6 @@ from consumerd.producer import (
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_broker import MemoryBroker
 from consumerd.wire.v07 import MultiProduceRequest, ProduceRequest, decode_batch
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
 
 
 class World:

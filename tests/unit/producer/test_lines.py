@@ -6,16 +6,13 @@ import pty
 import select
 import threading
 import tty
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from consumerd.producer.lines import InputError, LineReader
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.asyncio
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 import ssl
 import sys
+from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -31,12 +32,8 @@ from consumerd.producer import (
 )
 from consumerd.producer.v08.murmur2 import key_partition
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
+from tests.unit.producer.conftest import Told, World
 from tests.unit.producer.v08.test_producer import PARTITIONS, MemoryCluster
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.unit.producer.conftest import Told, World
 
 pytestmark = pytest.mark.asyncio
 

@@ -1,16 +1,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from consumerd.base.files import Files, SystemFiles
 from consumerd.spark import checkpoints
 from consumerd.spark.checkpoints import CheckpointError, CheckpointLockedError, OffsetLog, locked
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
@@ -9,9 +9,6 @@ from consumerd.base.errors import BrokerError, ConsumerdError, ExitCode, NotFoun
 from consumerd.base.files import SystemFiles
 from consumerd.member.fetch.errors import BrokerUnknownError
 from consumerd.spark.failures import FileFailedError, SparkFailedError, declared, declared_errors
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TRACEBACK = """[PYTHON_DATA_SOURCE_ERROR] Failed to plan: Traceback (most recent call last):
   File "x.py", line 1, in <module>

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
@@ -9,9 +10,6 @@ from consumerd.base.errors import ConfigError
 from consumerd.spark import packages
 from consumerd.spark.packages import needs_of, required_packages
 from consumerd.spark.spec import PipelineSpec, parse_spark
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def pipelines(tmp_path: Path, *, parse: str = "json", table_format: str = "parquet") -> list[PipelineSpec]:

@@ -3,7 +3,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -19,9 +20,6 @@ from consumerd.spark.progress import (
     measure,
     source_metrics,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 STARTED = datetime(2026, 11, 21, 17, tzinfo=UTC)
 BATCH = BatchProgress(

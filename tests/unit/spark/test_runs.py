@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from consumerd.spark.runs import KINDS, mark_runs
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class Row(NamedTuple):

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from consumerd.base.files import SystemFiles
 from consumerd.spark.seen import OffsetStretch, SeenLog, SeenOffsets, SeenPartition, merge
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 A, B = SeenPartition("t", 0, 0), SeenPartition("t", None, 0)
 

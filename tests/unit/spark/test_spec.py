@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from consumerd.base.errors import ConfigError, NotFoundError
 from consumerd.spark.spec import load_spark, parse_spark
 from consumerd.spark.spec_model import interval_seconds, parse_type, size_bytes
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 REFINE: dict[str, Any] = {"fields": {"id": "bigint not null", "at": "timestamp_ms", "price": "decimal(10, 2)"}}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +11,6 @@ from consumerd.base.errors import ConfigError, ExitCode
 from consumerd.cli.main import run
 from consumerd.spark.spec import load_spark
 from consumerd.spark.spec_check import check_spark
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GROUP = '[group]\nid = "g"\ntopics = { t = 1 }\n'
 SPARK = '[spark]\nroot = "/lake"\n[spark.pipelines.p.source]\npath = "/logs"\nsubscribe = "t"\n'

@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.support.kafka_storage import PreparedFolders, new_kraft_id
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TOLD = "#\n#Sun Nov 22 00:10:23 UTC 2026\nnode.id=1\ndirectory.id={folder}\nversion=1\ncluster.id={cluster}\n"
 

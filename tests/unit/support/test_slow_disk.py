@@ -6,15 +6,12 @@ import os
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from consumerd.base.java import MissingRuntimeError
 from tests.support.slow_disk import SlowDisk, build_library, library_or_skip
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _PROGRAM = """
 import os, sys

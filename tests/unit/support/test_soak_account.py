@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 from zlib import crc32
 
 import pytest
@@ -13,9 +13,6 @@ from tests.soak.account import Contents, RangeRecord, check_deliveries
 from tests.torture.account import Account
 from tests.torture.play import Cause
 from tests.torture.sinks import PartitionLog, RowCheck
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 P = TopicPartition("t", 0, 0)
 #: Messages of a log by offset: one compressed message of three, one of none, and two single ones.

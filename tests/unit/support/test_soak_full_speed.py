@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from consumerd.storage.log.dump import find_segments, read_segment
 from tests.soak.full_speed import BLOCKS, PARTITIONS, TOPIC, EndlessLog, Kind, compare
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ import asyncio
 import itertools
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -36,13 +37,8 @@ from tests.torture.schedule import (
     possible_kinds,
 )
 from tests.torture.sinks import SinkCount, Sinks
-from tests.torture.stage import COMMIT_INTERVAL, SESSION_TIMEOUT, LinkBundle
+from tests.torture.stage import COMMIT_INTERVAL, SESSION_TIMEOUT, LinkBundle, Log
 from tests.torture.stage_v07 import read_segments
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.torture.stage import Log
 
 HERE = TopicPartition("events", 0, 0)
 DISKS = ("member", "broker", "zookeeper")

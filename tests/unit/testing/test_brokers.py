@@ -12,11 +12,11 @@ from consumerd.base.errors import ConfigError
 from consumerd.base.partition import TopicPartition
 from consumerd.net.errors import ConnectError
 from consumerd.storage.broker.errors import ListenError
-from consumerd.testing import Codec, HarnessError
+from consumerd.testing import BrokerFactory, Codec, HarnessError
 from consumerd.wire.errors import InvalidTopicError
 
 if TYPE_CHECKING:
-    from consumerd.testing import BrokerFactory, LoopbackBroker
+    from consumerd.testing import LoopbackBroker
 
 
 def test_stores_what_is_produced(consumerd_broker: LoopbackBroker) -> None:

@@ -1,16 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 import pytest
 
 from consumerd.demo.ports import free_port
 from consumerd.testing.fault_proxy import Direction, FaultProxy, FrameSplitter
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
 
 pytestmark = pytest.mark.asyncio
 

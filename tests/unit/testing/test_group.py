@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.base.errors import HandlerFailedError, HandlerLoadError
-from consumerd.handlers import Batch, Message, RetryPolicy, message_handler
+from consumerd.handlers import Batch, HandlerContext, Message, RetryPolicy, message_handler
 from consumerd.testing import Codec, HarnessError
 
 if TYPE_CHECKING:
-    from consumerd.handlers import HandlerContext
     from consumerd.testing import MemoryGroup
 
 pytestmark = pytest.mark.asyncio

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,10 +16,7 @@ from consumerd.handlers import (
     RetryPolicy,
     message_handler,
 )
-from consumerd.testing import Codec, ContractError, HarnessError
-
-if TYPE_CHECKING:
-    from consumerd.testing import HandlerFactory
+from consumerd.testing import Codec, ContractError, HandlerFactory, HarnessError
 
 pytestmark = pytest.mark.asyncio
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from consumerd.base.clock import SystemClock
-from consumerd.net.connect import connect
+from consumerd.net.connect import Connection, connect
 from consumerd.net.errors import ConnectError, ConnectionClosedError
 from consumerd.storage.broker.config import BrokerConfig
 from consumerd.storage.broker.server import Broker
@@ -25,11 +25,6 @@ from consumerd.wire.v07 import (
     Request,
     encode_message_set,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from consumerd.net.connect import Connection
 
 pytestmark = pytest.mark.asyncio
 

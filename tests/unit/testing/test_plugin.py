@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING
 
 import pytest
 
 import consumerd.testing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytest_plugins = ["pytester"]
 
@@ -67,8 +64,8 @@ def test_unused_plugin_starts_nothing(project: Callable[..., pytest.RunResult]) 
         def test_nothing(pytestconfig):
             assert pytestconfig.pluginmanager.hasplugin("consumerd")
             ours = {name for name in sys.modules if name.partition(".")[0] == "consumerd"}
-            testing, base = ("consumerd.testing", "consumerd.testing.plugin"), ("consumerd.base", "consumerd.base.version")
-            assert ours == {"consumerd", *testing, *base}
+            rooms = ("base", "base.version", "testing", "testing.plugin")
+            assert ours == {"consumerd", *(f"consumerd.{room}" for room in rooms)}
             heavy = {"aiozk", "isal", "pydantic", "pyspark", "snappy", "structlog", "uvloop"}
             assert not heavy & set(sys.modules)
             assert threading.active_count() == 1

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.testing import ContractError, HarnessError
+from consumerd.testing import ContractError, HandlerFactory, HarnessError
 
 if TYPE_CHECKING:
     from consumerd.handlers import Batch
-    from consumerd.testing import HandlerFactory
 
 pytestmark = pytest.mark.asyncio
 

@@ -13,9 +13,12 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from contextlib import AbstractAsyncContextManager
+from typing import NamedTuple, Protocol
 
+from consumerd.base.partition import TopicPartition
 from consumerd.member.fetch.errors import BrokerAnswerError, NoBoundaryError
+from consumerd.net.connect import Connection
 from consumerd.wire.v07 import (
     DEFAULT_LIMITS,
     ErrorCode,
@@ -26,12 +29,6 @@ from consumerd.wire.v07 import (
     iter_outer,
     read_outer,
 )
-
-if TYPE_CHECKING:
-    from contextlib import AbstractAsyncContextManager
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.net.connect import Connection
 
 #: Segments of one partition whose start offsets are requested.
 MAX_SEGMENTS = 100_000

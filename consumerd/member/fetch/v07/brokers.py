@@ -11,42 +11,34 @@ have the common connection to themselves.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from random import Random
 
+from consumerd.base.budget import ByteBudget, Reservation
 from consumerd.base.errors import BrokerError
+from consumerd.base.partition import LogId, TopicPartition
+from consumerd.base.ports import Clock
 from consumerd.base.turns import in_turns
 from consumerd.member.fetch.errors import NoBoundaryError
 from consumerd.member.fetch.fetcher import PartitionResponse
-from consumerd.member.fetch.log_changes import not_a_boundary
+from consumerd.member.fetch.lane import Lane
+from consumerd.member.fetch.listener import FetchListener
+from consumerd.member.fetch.log_changes import LogChange, not_a_boundary
 from consumerd.member.fetch.policies import FetchServices
 from consumerd.member.fetch.response import FetchOutcome
-from consumerd.member.fetch.v07.boundaries import MAX_SEGMENTS, boundary_before
-from consumerd.member.fetch.v07.link import BrokerLink, open_connection
+from consumerd.member.fetch.settings import FetchSettings
+from consumerd.member.fetch.v07.boundaries import MAX_SEGMENTS, LogAccess, boundary_before
+from consumerd.member.fetch.v07.link import BrokerLink, Directory, open_connection
 from consumerd.member.fetch.v07.offset_lookups import OffsetLookups
 from consumerd.member.fetch.v07.pace import Pace
 from consumerd.member.fetch.v07.poller import IdlePoller, Idler
+from consumerd.net.connect import Connection, Connector
 from consumerd.net.errors import ConnectionClosedError
-from consumerd.wire.v07 import LATEST, ErrorCode, FetchRequest, decode_steps, split_fetch_response
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import AsyncIterator, Iterable
-    from random import Random
-
-    from consumerd.base.budget import ByteBudget, Reservation
-    from consumerd.base.partition import LogId, TopicPartition
-    from consumerd.base.ports import Clock
-    from consumerd.member.fetch.lane import Lane
-    from consumerd.member.fetch.listener import FetchListener
-    from consumerd.member.fetch.log_changes import LogChange
-    from consumerd.member.fetch.settings import FetchSettings
-    from consumerd.member.fetch.v07.boundaries import LogAccess
-    from consumerd.member.fetch.v07.link import Directory
-    from consumerd.net.connect import Connection, Connector
-    from consumerd.wire import WireError
-    from consumerd.wire.v07 import MessageBatch
+from consumerd.wire import WireError
+from consumerd.wire.v07 import LATEST, ErrorCode, FetchRequest, MessageBatch, decode_steps, split_fetch_response
 
 #: A FETCH response's error code.
 RESPONSE_HEADER = 2

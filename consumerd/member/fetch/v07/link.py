@@ -11,19 +11,16 @@ One log line when it is lost, one when it is back.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 import structlog
 
 from consumerd.base.backoff import Backoff
 from consumerd.base.errors import BrokerError, reason_of
 from consumerd.member.fetch.errors import BrokerUnknownError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from consumerd.member.fetch.policies import FetchServices
-    from consumerd.net.connect import Connection, Connector
+from consumerd.member.fetch.policies import FetchServices
+from consumerd.net.connect import Connection, Connector
 
 log = structlog.get_logger(__name__)
 

@@ -13,17 +13,14 @@ broker closes its own connection is sent alone from then on, until it is answere
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from consumerd.member.fetch.v07.link import open_connection
+from consumerd.base.partition import TopicPartition
+from consumerd.member.fetch.v07.link import Directory, open_connection
+from consumerd.net.connect import Connection, Connector
 from consumerd.net.errors import ConnectionClosedError, RequestTimeoutError
 from consumerd.wire.errors import FrameError
 from consumerd.wire.v07 import OffsetsRequest, decode_offsets_response
-
-if TYPE_CHECKING:
-    from consumerd.base.partition import TopicPartition
-    from consumerd.member.fetch.v07.link import Directory
-    from consumerd.net.connect import Connection, Connector
 
 #: Requests in flight on a shared connection. Those behind them wait, and are not lost with it.
 IN_FLIGHT: Final = 100

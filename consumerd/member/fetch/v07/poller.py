@@ -25,23 +25,21 @@ import asyncio
 import heapq
 import itertools
 import math
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import structlog
 
 from consumerd.base.backoff import sleep_unless
+from consumerd.base.budget import ByteBudget
 from consumerd.base.errors import reason_of
 from consumerd.member.fetch.fetcher import PartitionResponse
+from consumerd.member.fetch.lane import Lane
+from consumerd.member.fetch.policies import FetchServices
+from consumerd.member.fetch.v07.link import BrokerLink
+from consumerd.member.fetch.v07.pace import Pace
 from consumerd.net.errors import ConnectionClosedError
 from consumerd.wire import WireError
 from consumerd.wire.v07 import FetchRequest, MultiFetchRequest, decode_multifetch_response
-
-if TYPE_CHECKING:
-    from consumerd.base.budget import ByteBudget
-    from consumerd.member.fetch.lane import Lane
-    from consumerd.member.fetch.policies import FetchServices
-    from consumerd.member.fetch.v07.link import BrokerLink
-    from consumerd.member.fetch.v07.pace import Pace
 
 log = structlog.get_logger(__name__)
 

@@ -14,19 +14,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from consumerd.base.errors import BrokerError
+from consumerd.base.ports import Clock
+from consumerd.member.fetch.listener import FetchCounters
+from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.fetch.v08.exchange import Exchange, Line, PartitionRequest, answer_of, cancel, fail
 from consumerd.member.fetch.v08.polls import Polls
+from consumerd.net.client.cluster import ClusterClient
+from consumerd.net.client.fetching import FetchedPartition
 from consumerd.wire import WireError
-
-if TYPE_CHECKING:
-    from consumerd.base.ports import Clock
-    from consumerd.member.fetch.listener import FetchCounters
-    from consumerd.member.fetch.settings import FetchSettings
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.net.client.fetching import FetchedPartition
 
 #: Senders of busy partitions: one sends a request while the response of another is decoded.
 BUSY_SENDERS: Final = 2

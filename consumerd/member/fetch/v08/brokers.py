@@ -14,47 +14,39 @@ log. The others cannot, so a topic that is created again there is noticed by its
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable
+from random import Random
+from typing import NamedTuple, Protocol, TypeVar
 
 from consumerd.base.errors import BrokerError
-from consumerd.base.partition import LogId
+from consumerd.base.partition import LogId, TopicPartition
+from consumerd.base.ports import Clock
 from consumerd.member.fetch.fetcher import PartitionResponse
-from consumerd.member.fetch.log_changes import find_change
+from consumerd.member.fetch.lane import Lane
+from consumerd.member.fetch.listener import FetchListener
+from consumerd.member.fetch.log_changes import LogChange, find_change
 from consumerd.member.fetch.policies import FetchServices
 from consumerd.member.fetch.response import FetchOutcome
+from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.fetch.v08.broker_source import BrokerSource
 from consumerd.member.fetch.v08.exchange import UNKNOWN, PartitionRequest
-from consumerd.net.client.epochs import epoch_ends
+from consumerd.net.client.channel import Channel
+from consumerd.net.client.cluster import ClusterClient
+from consumerd.net.client.epochs import EpochEnd, epoch_ends
 from consumerd.net.client.errors import topic_error
-from consumerd.net.client.offsets import list_offsets
+from consumerd.net.client.fetching import FetchedPartition
+from consumerd.net.client.offsets import ListedOffsets, list_offsets
 from consumerd.wire import WireError
 from consumerd.wire.v07 import LATEST
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
 from consumerd.wire.v08.errors import UnsupportedApiError
-from consumerd.wire.v08.fetch_session import PartitionFetch
-from consumerd.wire.v08.records import decode_records
+from consumerd.wire.v08.fetch_session import PartitionFetch, Place
+from consumerd.wire.v08.records import RecordSet, decode_records
 from consumerd.wire.v08.schema import NO_UUID
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from random import Random
+#: Of a request for offsets: the channel, the time, the most offsets, and whether committed messages only count.
+_Wanted = tuple[Channel, int, int, bool]
 
-    from consumerd.base.partition import TopicPartition
-    from consumerd.base.ports import Clock
-    from consumerd.member.fetch.lane import Lane
-    from consumerd.member.fetch.listener import FetchListener
-    from consumerd.member.fetch.log_changes import LogChange
-    from consumerd.member.fetch.settings import FetchSettings
-    from consumerd.net.client.channel import Channel
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.net.client.epochs import EpochEnd
-    from consumerd.net.client.fetching import FetchedPartition
-    from consumerd.net.client.offsets import ListedOffsets
-    from consumerd.wire.v08.fetch_session import Place
-    from consumerd.wire.v08.records import RecordSet
-
-    #: Of a request for offsets: the channel, the time, the most offsets, and whether committed messages only count.
-    _Wanted = tuple[Channel, int, int, bool]
 
 #: A broker's answer for one partition.
 _Part = TypeVar("_Part", "EpochEnd", "ListedOffsets")

@@ -8,24 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from consumerd.base.errors import BrokerError
-from consumerd.net.client.fetching import FetchedPartition, fetch_partitions
+from consumerd.base.ports import Clock
+from consumerd.member.fetch.listener import FetchCounters
+from consumerd.member.fetch.settings import FetchSettings
+from consumerd.net.client.channel import Channel
+from consumerd.net.client.cluster import ClusterClient
+from consumerd.net.client.fetching import FetchedPartition, FetchedPartitions, fetch_partitions
+from consumerd.net.client.metadata import ClusterMetadata
 from consumerd.net.errors import BadFrameError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
-
-    from consumerd.base.ports import Clock
-    from consumerd.member.fetch.listener import FetchCounters
-    from consumerd.member.fetch.settings import FetchSettings
-    from consumerd.net.client.channel import Channel
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.net.client.fetching import FetchedPartitions
-    from consumerd.net.client.metadata import ClusterMetadata
-    from consumerd.wire.v08.fetch_session import PartitionFetch, Place, SessionRequest
+from consumerd.wire.v08.fetch_session import PartitionFetch, Place, SessionRequest
 
 #: An offset that the broker did not return.
 UNKNOWN: Final = -1

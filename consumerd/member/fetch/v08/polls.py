@@ -20,24 +20,18 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Final
 
 from consumerd.base.errors import BrokerError
-from consumerd.member.fetch.v08.exchange import UNKNOWN, Line, answer_of, cancel, fail
-from consumerd.net.client.fetching import FetchedPartition
+from consumerd.member.fetch.settings import FetchSettings
+from consumerd.member.fetch.v08.exchange import UNKNOWN, Exchange, Line, PartitionRequest, answer_of, cancel, fail
+from consumerd.net.client.channel import Channel
+from consumerd.net.client.fetching import FetchedPartition, FetchedPartitions
+from consumerd.net.client.metadata import ClusterMetadata
 from consumerd.wire import WireError
 from consumerd.wire.v08.apis import FETCH
-from consumerd.wire.v08.fetch_session import FetchSession
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-
-    from consumerd.member.fetch.settings import FetchSettings
-    from consumerd.member.fetch.v08.exchange import Exchange, PartitionRequest
-    from consumerd.net.client.channel import Channel
-    from consumerd.net.client.fetching import FetchedPartitions
-    from consumerd.net.client.metadata import ClusterMetadata
-    from consumerd.wire.v08.fetch_session import PartitionFetch, Place
+from consumerd.wire.v08.fetch_session import FetchSession, PartitionFetch, Place
 
 #: Seconds for which the broker may hold a poll of newcomers back, and the part of `max_wait`, whichever is longer: at
 #: most 50 of them are sent while a poll is under way.

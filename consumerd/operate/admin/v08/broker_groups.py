@@ -7,15 +7,18 @@ it. Brokers before 0.10.2 do not list the committed offsets of a group; they are
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
-from consumerd.member.offsets.kafka_store import KafkaOffsetStore
+from consumerd.member.offsets.kafka_store import CommittedOffset, KafkaOffsetStore
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import error_of
 from consumerd.net.client.retrying import UnansweredAttempts
-from consumerd.net.cluster import GroupView, LiveMember, PartitionView
+from consumerd.net.cluster import GroupView, LiveMember, PartitionView, V08Topics
+from consumerd.operate.admin.changes import OffsetChange
 from consumerd.operate.admin.errors import RefusedError
 from consumerd.operate.admin.v08.consumer_groups import add_members, has_patterns
 from consumerd.operate.admin.v08.logs import V08BrokerLogs
@@ -31,25 +34,17 @@ from consumerd.wire.v08.apis import (
     OFFSET_FETCH,
 )
 from consumerd.wire.v08.errors import UnsupportedApiError
+from consumerd.wire.v08.message_types import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponseGroup,
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    DescribeGroupsResponseGroup,
+    DescribeGroupsResponseMember,
+    ListGroupsRequest,
+    ListGroupsResponseGroup,
+)
 from consumerd.wire.v08.subscription import PROTOCOL_TYPE, decode_assignment, decode_metadata
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from consumerd.member.offsets.kafka_store import CommittedOffset
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.net.cluster import V08Topics
-    from consumerd.operate.admin.changes import OffsetChange
-    from consumerd.wire.v08.message_types import (
-        ConsumerGroupDescribeRequest,
-        ConsumerGroupDescribeResponseGroup,
-        DeleteGroupsRequest,
-        DescribeGroupsRequest,
-        DescribeGroupsResponseGroup,
-        DescribeGroupsResponseMember,
-        ListGroupsRequest,
-        ListGroupsResponseGroup,
-    )
 
 #: OFFSET_FETCH of everything that a group committed.
 _ALL_OFFSETS: Final = 2

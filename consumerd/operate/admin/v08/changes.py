@@ -6,21 +6,14 @@ has to be looked into.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping
+from typing import Final
 
-from consumerd.operate.admin.changes import ChangePlanner
-from consumerd.operate.admin.logs import LookupFailure
-from consumerd.operate.admin.v08.snapshot import CoordinatorKind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.operate.admin.changes import OffsetChange
-    from consumerd.operate.admin.logs import LogRange
-    from consumerd.operate.admin.v08.logs import V08BrokerLogs
-    from consumerd.operate.admin.v08.snapshot import V08GroupSnapshot
-
+from consumerd.base.partition import TopicPartition
+from consumerd.operate.admin.changes import ChangePlanner, OffsetChange
+from consumerd.operate.admin.logs import LogRange, LookupFailure
+from consumerd.operate.admin.v08.logs import V08BrokerLogs
+from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
 
 #: Members that commit to brokers do not read the offsets in ZooKeeper.
 KEPT_BY_BROKER: Final = "a broker keeps its offset (offsets.storage=kafka): give --bootstrap-server to change it there"

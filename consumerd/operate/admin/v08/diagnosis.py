@@ -8,12 +8,14 @@ groups that do not finish rebalancing, partitions that the leader does not assig
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from consumerd.base.partition import TopicPartition
 from consumerd.operate.admin.diagnosis_members import foreign_findings, member_findings
 from consumerd.operate.admin.diagnosis_offsets import (
+    DiagnosisInput,
     cut_off_findings,
     former_log_findings,
     former_topic_findings,
@@ -25,12 +27,7 @@ from consumerd.operate.admin.findings import GroupFinding, GroupFindingKind, cap
 from consumerd.operate.admin.logs import LookupFailure
 from consumerd.operate.admin.v08.consumer_groups import MOVING
 from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
-    from consumerd.operate.admin.v08.transactions import OpenTransaction
+from consumerd.operate.admin.v08.transactions import OpenTransaction
 
 #: States of groups whose members have no partitions just now (`AwaitingSync` until 1.0).
 _REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance", "AwaitingSync"})

@@ -6,33 +6,32 @@ brokers for the bounds of their logs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, Protocol
 
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import LogId, TopicPartition
-from consumerd.member.fetch.log_changes import find_change
-from consumerd.member.offsets.kafka_store import KafkaOffsetStore
-from consumerd.net.cluster import V08ClusterView
+from consumerd.base.ports import ZooKeeper
+from consumerd.member.fetch.log_changes import LogChange, find_change
+from consumerd.member.offsets.kafka_store import CommittedOffset, KafkaOffsetStore
+from consumerd.net.cluster import V08ClusterView, V08Topics
 from consumerd.net.cluster.reading import children, read_all
+from consumerd.operate.admin.changes import OffsetChange
 from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
 from consumerd.operate.admin.editing import write_changes
-from consumerd.operate.admin.v08.snapshot import CoordinatorKind, epochs_of, numbers_of, read_v08_snapshot, texts_of
+from consumerd.operate.admin.v08.logs import V08BrokerLogs
+from consumerd.operate.admin.v08.snapshot import (
+    CoordinatorKind,
+    V08GroupSnapshot,
+    epochs_of,
+    numbers_of,
+    read_v08_snapshot,
+    texts_of,
+)
 from consumerd.operate.admin.v08.transactions import find_open_transactions
 from consumerd.wire.errors import WireError
 from consumerd.wire.registry.paths import owners_root, topic_path
 from consumerd.wire.v08.schema import NO_UUID
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from consumerd.base.ports import ZooKeeper
-    from consumerd.member.fetch.log_changes import LogChange
-    from consumerd.member.offsets.kafka_store import CommittedOffset
-    from consumerd.net.cluster import V08Topics
-    from consumerd.operate.admin.changes import OffsetChange
-    from consumerd.operate.admin.v08.logs import V08BrokerLogs
-    from consumerd.operate.admin.v08.snapshot import V08GroupSnapshot
-
 
 #: The topic in which brokers keep the offsets of groups.
 OFFSETS_TOPIC: Final = "__consumer_offsets"

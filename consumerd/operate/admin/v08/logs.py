@@ -9,22 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 from consumerd.base.errors import BrokerError
-from consumerd.net.client.epochs import epoch_ends
+from consumerd.base.partition import TopicPartition
+from consumerd.net.client.cluster import ClusterClient
+from consumerd.net.client.epochs import EpochEnd, epoch_ends
 from consumerd.net.client.errors import error_of
 from consumerd.net.client.offsets import list_offsets
 from consumerd.operate.admin.logs import LogRange, LookupFailure
 from consumerd.wire.errors import WireError
 from consumerd.wire.v07 import EARLIEST, LATEST
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.net.client.epochs import EpochEnd
 
 #: No message is of that time or later.
 _NOTHING: Final = -1

@@ -8,29 +8,23 @@ likes, and there is nothing to compare with.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
-from consumerd.base.partition import TopicPartition
+from consumerd.base.partition import LogId, TopicPartition
+from consumerd.base.ports import NodeStat, ZooKeeper
+from consumerd.group.assignment import Assignment
 from consumerd.group.assignors import Spelling, range_owners, roundrobin_owners
+from consumerd.member.offsets.kafka_store import CommittedOffset
 from consumerd.member.offsets.metadata import parse_metadata
-from consumerd.net.cluster import V08ClusterView
+from consumerd.net.cluster import GroupView, V08ClusterView
 from consumerd.operate.admin.snapshot import GroupSnapshot, foreign_children, named_topics
 from consumerd.wire.registry.dialect import Dialect
-from consumerd.wire.registry.subscription import FilterSubscription
+from consumerd.wire.registry.subscription import FilterSubscription, Subscription
 from consumerd.wire.registry.v08.topic import INTERNAL_TOPICS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from consumerd.base.partition import LogId
-    from consumerd.base.ports import NodeStat, ZooKeeper
-    from consumerd.group.assignment import Assignment
-    from consumerd.member.offsets.kafka_store import CommittedOffset
-    from consumerd.net.cluster import GroupView
-    from consumerd.wire.registry.subscription import Subscription
 
 #: Topic -> numbers of its partitions.
 Numbers = dict[str, tuple[int, ...]]

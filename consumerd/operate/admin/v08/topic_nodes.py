@@ -7,26 +7,29 @@ reads the nodes and elects leaders, or deletes the topic; its result is polled u
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from consumerd.base.errors import NotFoundError
-from consumerd.base.ports import Create, SetData
+from consumerd.base.ports import Create, SetData, ZooKeeper
 from consumerd.net.cluster import V08ClusterView
 from consumerd.net.zk.errors import ConnectionLost, MultiFailed, NodeExists
 from consumerd.operate.admin.errors import ArgumentError, RefusedError
-from consumerd.operate.admin.v08.topic_plan import TopicPlan, assign_replicas, check_topic_name, require_alive
+from consumerd.operate.admin.v08.topic_plan import (
+    Assignment,
+    TopicPlan,
+    assign_replicas,
+    check_topic_name,
+    require_alive,
+)
 from consumerd.operate.admin.writing import write_together
 from consumerd.wire.registry.paths import topic_path
+from consumerd.wire.registry.v08.broker import BrokerNode
 from consumerd.wire.registry.v08.paths import delete_topic_path, topic_config_path
 from consumerd.wire.registry.v08.topic import format_topic_assignment, format_topic_config
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
     from random import Random
-
-    from consumerd.base.ports import ZooKeeper
-    from consumerd.operate.admin.v08.topic_plan import Assignment
-    from consumerd.wire.registry.v08.broker import BrokerNode
 
 #: Version of the broker node from which on every broker takes requests for it (0.10.2).
 _REQUESTS_SINCE: Final = 4

@@ -8,13 +8,13 @@ who lead together do not also follow together.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from consumerd.operate.admin.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
     from random import Random
 
 #: Replicas of each partition, by its number; the first is the preferred leader.

@@ -6,31 +6,27 @@ an answer, a topic to create that exists as it was planned, or one to delete tha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
 
 from consumerd.base.errors import BrokerError, NotFoundError
+from consumerd.net.client.channel import Channel
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import BrokerRefusedError, error_of
 from consumerd.net.client.retrying import UnansweredAttempts, passes
 from consumerd.operate.admin.errors import ArgumentError
-from consumerd.operate.admin.v08.topic_plan import require_alive
+from consumerd.operate.admin.v08.topic_plan import TopicPlan, require_alive
 from consumerd.wire.v08.apis import CREATE_TOPICS, DELETE_TOPICS
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.errors import UnsupportedApiError
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from consumerd.net.client.channel import Channel
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.operate.admin.v08.topic_plan import TopicPlan
-    from consumerd.wire.v08.message_types import (
-        CreateTopicsRequest,
-        CreateTopicsRequestTopic,
-        CreateTopicsResponseTopic,
-        DeleteTopicsRequest,
-        DeleteTopicsResponseResponse,
-    )
-    from consumerd.wire.v08.schema import Api
+from consumerd.wire.v08.message_types import (
+    CreateTopicsRequest,
+    CreateTopicsRequestTopic,
+    CreateTopicsResponseTopic,
+    DeleteTopicsRequest,
+    DeleteTopicsResponseResponse,
+)
+from consumerd.wire.v08.schema import Api
 
 #: From this version of CREATE_TOPICS on -1 stands for the brokers' defaults.
 _DEFAULTS_SINCE: Final = 4

@@ -8,22 +8,18 @@ no error: a transaction is worth knowing without its producer, too.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from consumerd.base.errors import BrokerError, reason_of
+from consumerd.base.partition import TopicPartition
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import topic_error
-from consumerd.operate.admin.logs import LogRange
+from consumerd.operate.admin.logs import LogRange, LookupFailure
+from consumerd.operate.admin.v08.logs import V08BrokerLogs
 from consumerd.wire.errors import WireError
 from consumerd.wire.v08.apis import DESCRIBE_PRODUCERS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.operate.admin.logs import LookupFailure
-    from consumerd.operate.admin.v08.logs import V08BrokerLogs
-    from consumerd.wire.v08.message_types import DescribeProducersRequest, DescribeProducersResponsePartition
+from consumerd.wire.v08.message_types import DescribeProducersRequest, DescribeProducersResponsePartition
 
 
 class OpenProducer(NamedTuple):

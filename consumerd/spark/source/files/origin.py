@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
@@ -20,15 +21,11 @@ from consumerd.spark.source.errors import FileReadError
 from consumerd.spark.source.files.lines import ExpectedRange, read_rows
 from consumerd.spark.source.files.ranges import RangeFile, boundary, files_splits, gaps, ranges, within
 from consumerd.spark.source.logs import WithoutEpochs
+from consumerd.spark.source.offsets import Key
+from consumerd.spark.source.options import FilesLocation, SourceOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from typing import BinaryIO
-
     from pyspark.sql.datasource import InputPartition
-
-    from consumerd.spark.source.offsets import Key
-    from consumerd.spark.source.options import FilesLocation, SourceOptions
 
 
 class FilesOrigin(WithoutEpochs):

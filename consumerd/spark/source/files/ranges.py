@@ -19,9 +19,10 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
@@ -29,9 +30,6 @@ from consumerd.base.errors import ConfigError, CorruptDataError, NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.v07 import validate_topic
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 
 @dataclass(frozen=True, repr=False)

@@ -11,8 +11,8 @@ for a line that cannot be read it is null.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,13 +20,8 @@ import pyarrow.compute as pc
 from consumerd.spark.source.columns import ParseMode, arrow_schema
 from consumerd.spark.source.errors import DataLossError, FileReadError, MalformedMessageError
 from consumerd.spark.source.files.lines import ExpectedRange, LineRows, read_rows
-from consumerd.spark.source.request import ConstantColumns
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from consumerd.spark.source.files.ranges import FilesSplit, RangeFile
-    from consumerd.spark.source.request import ReadRequest
+from consumerd.spark.source.files.ranges import FilesSplit, RangeFile
+from consumerd.spark.source.request import ConstantColumns, ReadRequest
 
 log = logging.getLogger(__name__)
 

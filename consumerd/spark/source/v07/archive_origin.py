@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,21 +19,18 @@ from consumerd.base.errors import NotFoundError
 from consumerd.spark.source.choice import PartitionChoice
 from consumerd.spark.source.errors import FileReadError
 from consumerd.spark.source.logs import WithoutEpochs
+from consumerd.spark.source.offsets import Key
+from consumerd.spark.source.options import PathLocation, SourceOptions
 from consumerd.spark.source.v07.boundaries import Boundaries
 from consumerd.spark.source.v07.segment_file import open_file, open_segment, unpacked_size
 from consumerd.spark.source.v07.segment_log import SegmentLog, SourceSegment
 from consumerd.spark.source.v07.split import FileRange, broker_partition
 from consumerd.storage.archives.errors import NoSourceError
-from consumerd.storage.archives.sources import Packing, find_sources
+from consumerd.storage.archives.sources import Packing, SegmentSource, find_sources
 from consumerd.storage.log.archive_names import ArchiveLayout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from consumerd.spark.source.offsets import Key
-    from consumerd.spark.source.options import PathLocation, SourceOptions
     from consumerd.spark.source.v07.boundaries import Fetch
-    from consumerd.storage.archives.sources import SegmentSource
 
 
 class OverlapError(FileReadError):

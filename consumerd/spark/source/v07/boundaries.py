@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from consumerd.storage.log.archive_resync import BoundarySearch
 from consumerd.wire.v07 import MessageSetTail, OuterMessage, read_outer
 from consumerd.wire.v07.walk import LAYOUTS, verify
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+#: (offset, size) -> at least one and at most `size` bytes; b"" where the segment ends.
+Fetch = Callable[[int, int], bytes]
 
-    #: (offset, size) -> at least one and at most `size` bytes; b"" where the segment ends.
-    Fetch = Callable[[int, int], bytes]
 
 #: Bytes per read on the way through a segment.
 STRIDE: Final = 1 << 20

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 import time
+from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from consumerd.base.errors import reason_of
@@ -31,8 +32,6 @@ from consumerd.wire.v07 import (
 )
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from consumerd.spark.source.v07.split import BrokerRange
 
 #: Bytes of a FETCH response before those of the log: the error code.

@@ -9,26 +9,20 @@ next write retries.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from consumerd.base.errors import NotFoundError, ZooKeeperError
 from consumerd.base.partition import TopicPartition
+from consumerd.net.zk import Session
 from consumerd.operate.admin.changes import OffsetChange
 from consumerd.operate.admin.editing import write_changes
 from consumerd.operate.admin.errors import RefusedError
-from consumerd.operate.admin.snapshot import read_v07_snapshot
-from consumerd.spark.source.offsets import entries, parse_offsets
+from consumerd.operate.admin.snapshot import V07GroupSnapshot, read_v07_snapshot
+from consumerd.spark.source.offsets import Offsets, entries, parse_offsets
 from consumerd.spark.source.options import OptionError
 from consumerd.spark.source.v07.zookeeper import ask_zookeeper
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.paths import check_name, offset_path
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from consumerd.net.zk import Session
-    from consumerd.operate.admin.snapshot import V07GroupSnapshot
-    from consumerd.spark.source.offsets import Offsets
 
 log = logging.getLogger(__name__)
 

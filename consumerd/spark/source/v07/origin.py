@@ -11,27 +11,23 @@ from __future__ import annotations
 import contextlib
 import time
 import weakref
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import ZooKeeper
 from consumerd.spark.source.choice import PartitionChoice
 from consumerd.spark.source.errors import BrokerReadError, OffsetUnavailableError
 from consumerd.spark.source.logs import WithoutEpochs
-from consumerd.spark.source.options import OptionError, ZooKeeperLocation
+from consumerd.spark.source.offsets import Key
+from consumerd.spark.source.options import BrokersLocation, OptionError, SourceOptions, ZooKeeperLocation
+from consumerd.spark.source.v07.boundaries import Fetch
 from consumerd.spark.source.v07.client import BrokerClient
 from consumerd.spark.source.v07.segment_log import SegmentLog, SourceSegment
 from consumerd.spark.source.v07.split import BrokerRange
 from consumerd.wire.v07 import LATEST
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from consumerd.base.ports import ZooKeeper
-    from consumerd.spark.source.offsets import Key
-    from consumerd.spark.source.options import BrokersLocation, SourceOptions
-    from consumerd.spark.source.v07.boundaries import Fetch
 
 _T = TypeVar("_T")
 

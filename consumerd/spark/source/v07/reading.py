@@ -18,26 +18,28 @@ from __future__ import annotations
 import logging
 from array import array
 from bisect import bisect_left
+from collections.abc import Generator, Iterator, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from consumerd.spark.source.columns import ParseMode, arrow_schema
 from consumerd.spark.source.errors import DataLossError, MalformedMessageError, SplitBoundaryError
-from consumerd.spark.source.request import BATCH_BYTES, BATCH_ROWS, ConstantColumns, freeze_imports, numbers
-from consumerd.spark.source.v07.segment_file import SplitStream, open_segment
+from consumerd.spark.source.request import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    ConstantColumns,
+    ReadRequest,
+    freeze_imports,
+    numbers,
+)
+from consumerd.spark.source.v07.segment_file import SegmentReader, SplitStream, open_segment
+from consumerd.spark.source.v07.split import V07Split
 from consumerd.storage.log.archive import MESSAGE_FLAWS, ArchivedRun, Flaw, FlawKind, IndexedMessages, read_indexed
 from consumerd.wire.v07 import Codec
 from consumerd.wire.v07.walk import LAYOUTS
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
-
-    from consumerd.spark.source.request import ReadRequest
-    from consumerd.spark.source.v07.segment_file import SegmentReader
-    from consumerd.spark.source.v07.split import V07Split
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,8 @@ from __future__ import annotations
 import importlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
 
 from consumerd.base.errors import ConsumerdError
 from consumerd.spark.source.errors import FileReadError
@@ -24,9 +25,6 @@ from consumerd.spark.source.request import DEFAULT_FETCH_SIZE, DEFAULT_TIMEOUT
 from consumerd.spark.source.v07.client import BrokerLog
 from consumerd.spark.source.v07.split import BrokerRange, FileRange
 from consumerd.storage.log.archive_packed import UnpackedStream
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 
 class SegmentReader(Protocol):

@@ -7,23 +7,20 @@ counted, including those inside compressed ones. It is an estimate that limits a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from consumerd.spark.source.v07.boundaries import REACH, Boundaries
+from consumerd.spark.source.logs import PartitionLog
+from consumerd.spark.source.offsets import Key
+from consumerd.spark.source.v07.boundaries import REACH, Boundaries, Fetch
 from consumerd.spark.source.v07.split import BrokerRange, FileRange, V07Split, broker_partition
 from consumerd.wire.v07 import DEFAULT_LIMITS, DecodeLimits, decode_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from contextlib import AbstractContextManager
-
     from pyspark.sql.datasource import InputPartition
-
-    from consumerd.spark.source.logs import PartitionLog
-    from consumerd.spark.source.offsets import Key
-    from consumerd.spark.source.v07.boundaries import Fetch
 
 #: The largest message that is looked for, also with a higher limit: it bounds the memory of the planner.
 _MOST_REACH: Final = 32 << 20

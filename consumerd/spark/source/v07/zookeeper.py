@@ -13,16 +13,14 @@ import contextlib
 import logging
 import random
 import sys
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
 
 import structlog
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import NotFoundError
 from consumerd.net.zk import Session, parse_connect_string
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
 
 _T = TypeVar("_T")
 

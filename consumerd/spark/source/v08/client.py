@@ -19,15 +19,17 @@ import logging
 import random
 import ssl
 import threading
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
-from types import MappingProxyType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError, ConfigError
 from consumerd.base.partition import LogId
+from consumerd.net.client.channel import Channel
 from consumerd.net.client.cluster import ClusterClient
-from consumerd.net.client.epochs import epoch_ends
+from consumerd.net.client.epochs import EpochEnd, epoch_ends
 from consumerd.net.client.errors import (
     AuthenticationError,
     BrokerRefusedError,
@@ -65,20 +67,16 @@ from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.fetch_session import PartitionFetch
 from consumerd.wire.v08.schema import NO_UUID
+from consumerd.wire.v08.versions import BrokerRelease
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
-    from types import TracebackType
-
     from consumerd.base.ports import SaslMechanism
-    from consumerd.net.client.channel import Channel
-    from consumerd.net.client.epochs import EpochEnd
     from consumerd.spark.source.option_values import BootstrapLocation, Login, Tls
-    from consumerd.wire.v08.versions import BrokerRelease
 
-    Address = tuple[str, int]
-    #: Topic and number.
-    Partition = tuple[str, int]
+
+Address = tuple[str, int]
+#: Topic and number.
+Partition = tuple[str, int]
 
 log = logging.getLogger(__name__)
 

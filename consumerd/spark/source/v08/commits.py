@@ -8,30 +8,26 @@ unavailable for a while does not end the stream: the failure is logged, and the 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
+from consumerd.net.client.channel import Channel
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import error_of
 from consumerd.net.errors import ConnectError, ConnectionClosedError
 from consumerd.operate.admin.errors import RefusedError
 from consumerd.spark.source.errors import BrokerReadError
-from consumerd.spark.source.offsets import entries
+from consumerd.spark.source.offsets import Offsets, entries
+from consumerd.spark.source.option_values import BootstrapLocation
 from consumerd.spark.source.v08.client import KafkaClient
 from consumerd.spark.source.v08.origin import with_password
 from consumerd.wire.v08.apis import DESCRIBE_GROUPS, OFFSET_COMMIT
 from consumerd.wire.v08.error_codes import ErrorCode
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from consumerd.net.client.channel import Channel
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.spark.source.offsets import Offsets
-    from consumerd.spark.source.option_values import BootstrapLocation
-    from consumerd.wire.v08.message_types import (
-        DescribeGroupsRequest,
-        OffsetCommitRequest,
-        OffsetCommitRequestPartition,
-    )
+from consumerd.wire.v08.message_types import (
+    DescribeGroupsRequest,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+)
 
 log = logging.getLogger(__name__)
 

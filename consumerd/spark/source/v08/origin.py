@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,24 +22,17 @@ from typing import TYPE_CHECKING, Final
 from consumerd.base.credentials import read_secret
 from consumerd.base.errors import ConfigError
 from consumerd.base.partition import LogId
-from consumerd.member.fetch.log_changes import find_change
+from consumerd.member.fetch.log_changes import LogChange, find_change
+from consumerd.net.client.epochs import EpochEnd
 from consumerd.spark.source.choice import PartitionChoice
-from consumerd.spark.source.offsets import LogOffset
-from consumerd.spark.source.options import OptionError, SubscribePattern
-from consumerd.spark.source.v08.client import KafkaClient
+from consumerd.spark.source.offsets import Key, LogOffset
+from consumerd.spark.source.options import BootstrapLocation, OptionError, SourceOptions, SubscribePattern
+from consumerd.spark.source.v08.client import Address, KafkaClient, TopicLeaders
 from consumerd.spark.source.v08.split import V08Split, cut
 from consumerd.wire.v07 import EARLIEST, LATEST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
-
     from pyspark.sql.datasource import InputPartition
-
-    from consumerd.member.fetch.log_changes import LogChange
-    from consumerd.net.client.epochs import EpochEnd
-    from consumerd.spark.source.offsets import Key
-    from consumerd.spark.source.options import BootstrapLocation, SourceOptions
-    from consumerd.spark.source.v08.client import Address, TopicLeaders
 
 #: Topics of the brokers' own, which patterns do not mean; old brokers do not mark them.
 _INTERNAL: Final = ("__consumer_offsets", "__transaction_state")

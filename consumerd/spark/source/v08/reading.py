@@ -21,6 +21,7 @@ import logging
 import time
 from array import array
 from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -34,20 +35,22 @@ from consumerd.spark.source.errors import (
     MalformedMessageError,
     OffsetUnavailableError,
 )
-from consumerd.spark.source.request import BATCH_BYTES, BATCH_ROWS, ConstantColumns, freeze_imports, numbers
-from consumerd.spark.source.v08.client import KafkaClient
+from consumerd.spark.source.request import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    ConstantColumns,
+    ReadRequest,
+    freeze_imports,
+    numbers,
+)
+from consumerd.spark.source.v08.client import FetchedRecords, KafkaClient
 from consumerd.wire.v07 import EARLIEST, LATEST, BatchEnd
-from consumerd.wire.v08.records import decode_records
+from consumerd.wire.v08.records import Headers, RecordSet, decode_records
 from consumerd.wire.v08.records.codecs import RecordCodec
+from consumerd.wire.v08.records.record_set import RecordRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from consumerd.spark.source.request import ReadRequest
-    from consumerd.spark.source.v08.client import FetchedRecords
     from consumerd.spark.source.v08.split import V08Split
-    from consumerd.wire.v08.records import Headers, RecordSet
-    from consumerd.wire.v08.records.record_set import RecordRun
 
 log = logging.getLogger(__name__)
 

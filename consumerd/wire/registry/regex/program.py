@@ -7,15 +7,12 @@ made: a pattern of a few characters must not ask for a program of millions.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from enum import IntEnum, auto
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from consumerd.wire.registry.errors import RegistryError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from consumerd.wire.registry.regex.charset import CharSet
+from consumerd.wire.registry.regex.charset import CharSet
 
 #: Instructions of one program, those inside its lookarounds and atomic groups included.
 MAX_INSTRUCTIONS = 20_000

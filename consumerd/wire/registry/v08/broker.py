@@ -8,14 +8,12 @@ a listener is named by its protocol; 5 (2.7) adds features, which nothing here n
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from consumerd.wire.registry.errors import DialectError, RegistryError, shown
 from consumerd.wire.registry.text import text_of
 from consumerd.wire.registry.v08.json import object_of, shown_value, whole
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _ENDPOINT = re.compile(r"([^:/\s]{1,200})://\[?([0-9A-Za-z._:%-]{0,255}?)\]?:(-?[0-9]{1,10})")
 #: More listeners than any broker has.

@@ -7,13 +7,11 @@ escapes of 0.8.2: the solidus and the C1 control codes are escaped too, other ch
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from consumerd.wire.registry.errors import RegistryError, shown
 from consumerd.wire.registry.text import text_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MAX_INT32 = (1 << 31) - 1
 

@@ -7,14 +7,12 @@ numbers; readers do not depend on the order.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from consumerd.wire.registry.text import decimal
 from consumerd.wire.registry.v08.json import broker_list, member_of, object_of, quoted, whole
 from consumerd.wire.registry.values import MAX_PARTITIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 #: Topics of the brokers' own; old consumers leave them out of their filters (`exclude.internal.topics`).
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})

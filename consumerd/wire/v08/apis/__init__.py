@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from consumerd.wire.v08.apis.api_versions import API_VERSIONS
 from consumerd.wire.v08.apis.consumer_group_describe import CONSUMER_GROUP_DESCRIBE
@@ -32,9 +32,7 @@ from consumerd.wire.v08.apis.sasl_handshake import SASL_HANDSHAKE
 from consumerd.wire.v08.apis.stop_replica import STOP_REPLICA
 from consumerd.wire.v08.apis.sync_group import SYNC_GROUP
 from consumerd.wire.v08.apis.update_metadata import UPDATE_METADATA
-
-if TYPE_CHECKING:
-    from consumerd.wire.v08.schema import Api
+from consumerd.wire.v08.schema import Api
 
 #: All APIs that are described, by their keys.
 APIS: dict[int, Api[Any, Any]] = {

@@ -6,17 +6,13 @@ batch, and a read from the middle of a batch removes the records before it again
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from consumerd.wire.column_buffers import Headers
 from consumerd.wire.v08.records.record_set import (
     OVERHEAD_PER_HEADER,
     OVERHEAD_PER_KEY,
     OVERHEAD_PER_RECORD,
     OVERHEAD_PER_RUN,
 )
-
-if TYPE_CHECKING:
-    from consumerd.wire.column_buffers import Headers
 
 
 class RecordColumns:

@@ -10,11 +10,13 @@ batch may be written into the request around it (`Surroundings`), which saves co
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import repeat
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from consumerd.base.native import codec as native_codec
+from consumerd.wire.column_buffers import Headers
 from consumerd.wire.crc import crc32
 from consumerd.wire.errors import EncodeError
 from consumerd.wire.v08.records import record_batch
@@ -23,11 +25,6 @@ from consumerd.wire.v08.records.crc32c import crc32c, extend_crc32c
 from consumerd.wire.v08.records.record_set import NO_TIMESTAMP
 from consumerd.wire.v08.records.varint import varint
 from consumerd.wire.v08.varint import uvarint
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from consumerd.wire.column_buffers import Headers
 
 _HEAD = struct.Struct(">qiI")
 #: Magic, attributes, timestamp, key length.

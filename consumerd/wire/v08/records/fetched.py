@@ -14,27 +14,24 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import islice
 from operator import ge
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from consumerd.base.native import NativeCodec, NativeLimits, NativeRecords
 from consumerd.base.native import codec as native_codec
 from consumerd.base.partition import LogId
 from consumerd.wire.batch import BatchEnd, memory_of
+from consumerd.wire.column_buffers import Headers
 from consumerd.wire.errors import CorruptMessageError, DecompressionError
 from consumerd.wire.v07.constants import DEFAULT_LIMITS, DecodeLimits
 from consumerd.wire.v08.records import message_set, record_batch
 from consumerd.wire.v08.records.codecs import CODEC_MASK, decompress
 from consumerd.wire.v08.records.columns import RecordColumns
+from consumerd.wire.v08.records.record_batch import BatchHeader
 from consumerd.wire.v08.records.record_set import RecordRun, RecordSet, TimestampType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from consumerd.base.native import NativeCodec, NativeLimits, NativeRecords
-    from consumerd.wire.column_buffers import Headers
-    from consumerd.wire.v08.records.record_batch import BatchHeader
 
 _OFFSET_AND_SIZE = struct.Struct(">qi")
 _LEADER_EPOCH = struct.Struct(">i")

@@ -11,21 +11,19 @@ all in it. Wrappers in wrappers are not written by anybody and refused.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from consumerd.wire.crc import crc32
 from consumerd.wire.errors import CorruptMessageError
 from consumerd.wire.v08.records.codecs import CODEC_MASK, decompress
+from consumerd.wire.v08.records.columns import RecordColumns
 from consumerd.wire.v08.records.record_set import NO_TIMESTAMP, TimestampType
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+_Unpack = Callable[[bytes, int], tuple[bytes, int, int, int]]
+_Entry = tuple[_Unpack, int]
 
-    from consumerd.wire.v08.records.columns import RecordColumns
-
-    _Unpack = Callable[[bytes, int], tuple[bytes, int, int, int]]
-    _Entry = tuple[_Unpack, int]
 
 HEAD = struct.Struct(">qiI")
 #: The fields that the CRC covers before the key: magic, attributes, [timestamp], key length.

@@ -12,21 +12,17 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
 from functools import partial
 from itertools import chain, islice, repeat
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, Unpack, cast
+from typing import Any, ClassVar, NamedTuple, TypeVar, Unpack, cast
 
+from consumerd.base.native import NativeBinary, NativeRecords
 from consumerd.base.native import codec as native_codec
 from consumerd.wire.batch import MAX_NUMBER, PIECE, BatchEnding, DecodedBatch
-from consumerd.wire.column_buffers import BinaryBuffers, ColumnBuffers, HeaderBuffers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from consumerd.base.native import NativeBinary, NativeRecords
-    from consumerd.wire.column_buffers import Headers
+from consumerd.wire.column_buffers import BinaryBuffers, ColumnBuffers, HeaderBuffers, Headers
 
 _Made = TypeVar("_Made")
 

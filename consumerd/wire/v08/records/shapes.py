@@ -7,18 +7,17 @@ Strategy: everything that depends on a record's length or key length alone is co
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+#: A timestamp delta as it is read: one or two bytes as a number, more as they are.
+Time: TypeAlias = int | bytes
+_Unpack = Callable[[bytes, int], tuple[int, bytes, int, int, Time, int, int]]
+_Entry = tuple[_Unpack, int, int]
+#: The same, and the size of the key before the value.
+Keyed = tuple[_Unpack, int, int, int]
 
-    #: A timestamp delta as it is read: one or two bytes as a number, more as they are.
-    Time: TypeAlias = int | bytes
-    _Unpack = Callable[[bytes, int], tuple[int, bytes, int, int, Time, int, int]]
-    _Entry = tuple[_Unpack, int, int]
-    #: The same, and the size of the key before the value.
-    Keyed = tuple[_Unpack, int, int, int]
 
 #: Bytes of the largest timestamp and offset deltas in rows.
 _MAX_TIME, _MAX_OFFSET = 10, 3

@@ -11,14 +11,11 @@ null value, the end) ends the row, and the caller looks at it slowly.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
+from consumerd.wire.v08.records.shapes import Keyed, RecordShape, Time
 from consumerd.wire.v08.records.varint import read_varlong
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from consumerd.wire.v08.records.shapes import Keyed, RecordShape, Time
 
 
 def walk_plain(

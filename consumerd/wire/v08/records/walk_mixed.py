@@ -8,18 +8,13 @@ record does is the proof. What does not fit ends the row, and is read number by 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from consumerd.wire.column_buffers import Headers
 from consumerd.wire.errors import CorruptMessageError
-from consumerd.wire.v08.records.shapes import KEY_SIZES
+from consumerd.wire.v08.records.columns import RecordColumns
+from consumerd.wire.v08.records.shapes import KEY_SIZES, RecordShape, Time
 from consumerd.wire.v08.records.varint import INT32_BYTES, read_rest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from consumerd.wire.column_buffers import Headers
-    from consumerd.wire.v08.records.columns import RecordColumns
-    from consumerd.wire.v08.records.shapes import RecordShape, Time
 
 
 def walk_mixed(

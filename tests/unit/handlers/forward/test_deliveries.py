@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterable
+from typing import Any, ClassVar
 
 import pytest
 
@@ -25,9 +26,6 @@ from consumerd.wire.v07 import decode_batch, encode_message_set
 from consumerd.wire.v08 import apis
 from consumerd.wire.v08.error_codes import ErrorCode
 from tests.faults.hostile_kafka import TOPIC, HostileKafka
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 pytestmark = pytest.mark.asyncio
 SOURCE = TopicPartition("t", 0, 0)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from structlog.testing import capture_logs
@@ -21,9 +22,6 @@ from consumerd.handlers.forward.target_log import LogBounds
 from consumerd.net.client.errors import AuthenticationError, NoBrokerReachedError
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v07 import decode_batch, encode_message_set
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.asyncio
 SOURCE = TopicPartition("t", 1, 4)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -11,12 +12,7 @@ from consumerd.handlers.forward.handler import last_forwarded
 from consumerd.handlers.forward.identity import SourceIdentity, SourceMark
 from consumerd.handlers.forward.target_log import LogBounds
 from consumerd.wire.crc import crc32
-from consumerd.wire.v08.records import decode_records, encode_record_batch
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from consumerd.wire.v08.records import Record
+from consumerd.wire.v08.records import Record, decode_records, encode_record_batch
 
 pytestmark = pytest.mark.asyncio
 SOURCE = TopicPartition("t", 1, 2)

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from consumerd.base.errors import HandlerFailedError
 from consumerd.base.partition import TopicPartition
@@ -17,11 +19,6 @@ from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_broker import MemoryBroker
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.v07 import Codec, ErrorCode, FetchRequest, FetchResponse, Request, decode_batch, encode_message_set
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-import pytest_asyncio
 
 pytestmark = pytest.mark.asyncio
 

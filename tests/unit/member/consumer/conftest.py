@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -14,17 +15,22 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest_asyncio
 
 from consumerd.base.errors import BrokerError
-from consumerd.base.partition import UNKNOWN_LOG, LogId
+from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.group.membership_tables import MembershipSettings
 from consumerd.handlers import Batch, Handler, HandlerContext
+from consumerd.member.consumer.backends_v08 import ClusterBackend
 from consumerd.member.consumer.coordinated import CoordinatedConsumer
 from consumerd.member.consumer.fixed import FixedConsumer
+from consumerd.member.consumer.running_member import RunningMember
 from consumerd.member.consumer.settings import ConsumerSettings
+from consumerd.member.fetch.lane import Lane
 from consumerd.member.fetch.listener import FetchCounters
+from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.offsets.store import NO_NOTES, CommitResult
 from consumerd.net.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
 from consumerd.net.errors import ConnectionClosedError
+from consumerd.testing import MemoryMember
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.group import FETCH, MemoryGroup
 from consumerd.testing.journal import Journal
@@ -32,18 +38,10 @@ from consumerd.wire.registry.paths import offset_path, owner_path
 from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.v07 import EARLIEST, LATEST, decode_batch, encode_message_set
 from consumerd.wire.v08.apis import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
+from consumerd.wire.v08.schema import Api
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
-
-    from consumerd.base.partition import TopicPartition
-    from consumerd.member.consumer.backends_v08 import ClusterBackend
-    from consumerd.member.consumer.running_member import RunningMember
-    from consumerd.member.fetch.lane import Lane
-    from consumerd.member.fetch.settings import FetchSettings
     from consumerd.member.offsets.store import Notes as CommitNotes
-    from consumerd.testing import MemoryMember
-    from consumerd.wire.v08.schema import Api
 
 GROUP = "g"
 SETTINGS = ConsumerSettings(

@@ -6,26 +6,23 @@ import asyncio
 import json
 import random
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
 from consumerd.member.consumer.backends import V07Backend
 from consumerd.member.consumer.backends_v08 import ClusterBackend, V08Backend
-from consumerd.member.offsets.choice import OffsetSettings
+from consumerd.member.consumer.protocols import FetchOwner
+from consumerd.member.offsets.choice import OffsetSettings, Storage
 from consumerd.member.offsets.claimed_store import ClaimedStore
 from consumerd.member.offsets.dual_store import DualOffsetStore
+from consumerd.member.offsets.guards import Ownership
 from consumerd.member.offsets.kafka_store import KafkaOffsetStore
 from consumerd.member.offsets.store import UnclaimedZooKeeperOffsetStore, ZooKeeperOffsetStore
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.metadata import ClusterMetadata
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
-
-if TYPE_CHECKING:
-    from consumerd.member.consumer.protocols import FetchOwner
-    from consumerd.member.offsets.choice import Storage
-    from consumerd.member.offsets.guards import Ownership
-    from consumerd.net.client.cluster import ClusterClient
 
 pytestmark = pytest.mark.asyncio
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,7 +13,9 @@ from structlog.testing import capture_logs
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.member.consumer.commits import Commits
+from consumerd.member.consumer.fence import Fence
 from consumerd.member.consumer.owned_partition import OwnedPartition
+from consumerd.member.consumer.partition_work import PartitionWork
 from consumerd.member.consumer.stats import ConsumerStats
 from consumerd.member.fetch.listener import FetchCounters
 from consumerd.member.offsets.errors import OffsetsUnavailableError
@@ -20,10 +23,6 @@ from consumerd.member.offsets.store import NO_NOTES, CommitResult
 from consumerd.testing.clock import FakeClock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from consumerd.member.consumer.fence import Fence
-    from consumerd.member.consumer.partition_work import PartitionWork
     from consumerd.member.offsets.store import Notes
 
 pytestmark = pytest.mark.asyncio

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,6 @@ from tests.simulation.kafka_world import KafkaWorld
 from tests.simulation.process import ProcessLoop
 from tests.simulation.world import World
 from tests.simulation.zookeeper import SimulatedZooKeeper
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
 
 
 class Program:

@@ -9,7 +9,7 @@ import socket
 import ssl
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -22,6 +22,7 @@ from consumerd.member.consumer.composition import AssignedStreams
 from consumerd.member.consumer.config import ConsumerConfig
 from consumerd.member.consumer.connector import ConsumerConnector
 from consumerd.member.consumer.errors import ConnectorStateError, GroupRefusedError
+from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.member.consumer.stats import ConsumerStats
 from consumerd.member.offsets.choice import OffsetSettings
 from consumerd.net.client.errors import NoBrokerReachedError
@@ -30,9 +31,6 @@ from consumerd.net.errors import ConnectError
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
 from consumerd.wire.registry.topic_filter import Whitelist
-
-if TYPE_CHECKING:
-    from consumerd.member.consumer.settings import ConsumerSettings
 
 KAFKA: dict[str, Any] = {"bootstrap": ["kafka1:9092"]}
 TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

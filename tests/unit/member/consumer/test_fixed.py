@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
@@ -11,10 +11,8 @@ from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.member.consumer.errors import FixedGroupError
 from consumerd.member.consumer.fixed import require_partitions
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
-
-if TYPE_CHECKING:
-    from consumerd.net.client.cluster import ClusterClient
 
 pytestmark = pytest.mark.asyncio
 T0, T1 = TopicPartition.numbered("t", 0), TopicPartition.numbered("t", 1)

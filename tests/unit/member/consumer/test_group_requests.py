@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Awaitable
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -12,17 +13,13 @@ from consumerd.base.errors import BrokerError
 from consumerd.group import coordinated_events as e
 from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.member.consumer.group_requests import GroupRequests
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import AuthenticationError, error_of
 from consumerd.net.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
 from consumerd.net.errors import ConnectionClosedError
 from consumerd.wire.v08.apis import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
 from consumerd.wire.v08.errors import UnsupportedApiError
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.wire.v08.schema import Api
+from consumerd.wire.v08.schema import Api
 
 pytestmark = pytest.mark.asyncio
 BEAT = e.Heartbeat(7, 3, "me")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import structlog
@@ -18,9 +19,6 @@ from consumerd.net.cluster.groups import GroupView, _named
 from consumerd.net.cluster.watched import WatchedNodes
 from consumerd.net.zk import ConnectionLost, NoAuth, NoNode, NotConnected, SessionChanged
 from consumerd.testing.clock import FakeClock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.asyncio
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -14,9 +15,6 @@ from consumerd.member.consumer.listeners import SETTLE, Announcer
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.registry.paths import owner_path
 from tests.unit.member.consumer.test_streams import connector
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.asyncio
 

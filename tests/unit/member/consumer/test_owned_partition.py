@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 
 from consumerd.base.budget import ByteBudget
 from consumerd.base.partition import TopicPartition
 from consumerd.member.consumer.owned_partition import OwnedPartition, OwnedView
-from consumerd.member.consumer.partition_work import BatchInHand
+from consumerd.member.consumer.partition_work import BatchInHand, PartitionWork
 from consumerd.member.fetch.lane import Lane
 from consumerd.wire.v07 import decode_batch, encode_message_set
-
-if TYPE_CHECKING:
-    from consumerd.member.consumer.partition_work import PartitionWork
 
 TP = TopicPartition("t", 0, 1)
 

@@ -4,7 +4,6 @@ import asyncio
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
@@ -14,6 +13,7 @@ from consumerd.base.budget import ByteBudget
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import HandlerFailedError
 from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import Clock
 from consumerd.handlers import Batch, Handler, Message, message_handler
 from consumerd.handlers.batching import BatchSettings
 from consumerd.handlers.rate import RateLimiter
@@ -28,9 +28,6 @@ from consumerd.wire.v07 import BatchEnd, MessageBatch, decode_batch, encode_mess
 from consumerd.wire.v07.batch import MessageRun
 from consumerd.wire.v08.records import RecordSet, decode_records, encode_record_batch
 from consumerd.wire.v08.records import encode_message_set as encode_keyed_set
-
-if TYPE_CHECKING:
-    from consumerd.base.ports import Clock
 
 TP = TopicPartition("t", 0, 1)
 SESSION = 7

@@ -7,27 +7,22 @@ import contextlib
 import gc
 import itertools
 import tracemalloc
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import TopicPartition
-from consumerd.base.ports import Create, SetData
+from consumerd.base.ports import Create, Operation, SetData
 from consumerd.group.membership_tables import MembershipSettings
-from consumerd.handlers import Handler, PartitionTakenError
+from consumerd.handlers import Batch, Handler, PartitionTakenError
 from consumerd.member.consumer import partitions
 from consumerd.member.offsets.errors import OffsetsUnavailableError
 from consumerd.member.offsets.store import CommitResult
 from consumerd.net.zk.errors import ConnectionLost, NoAuth
 from consumerd.wire.errors import EncodeError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from consumerd.base.ports import Operation
-    from consumerd.handlers import Batch
 
 pytestmark = pytest.mark.asyncio
 

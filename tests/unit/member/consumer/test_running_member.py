@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -18,17 +19,13 @@ from consumerd.handlers import Batch, Handler, HandlerContext
 from consumerd.handlers.batching import BatchSettings
 from consumerd.member.consumer.errors import ConsumerTimeoutError
 from consumerd.member.consumer.fence import Fence
+from consumerd.member.consumer.partitions import OwnedPartitions
 from consumerd.member.consumer.running_member import RunningMember
 from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.member.consumer.stats import Rebalance
 from consumerd.member.fetch.listener import FetchCounters
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.registry.subscription import StaticSubscription
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from consumerd.member.consumer.partitions import OwnedPartitions
 
 pytestmark = pytest.mark.asyncio
 T0, T1 = (TopicPartition("t", 0, number) for number in range(2))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -40,10 +42,6 @@ from consumerd.wire.v07 import (
     ProduceRequest,
     encode_message_set,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.asyncio
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +16,7 @@ from consumerd.member.consumer.fence import Fence
 from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.member.consumer.sinks import PlainHandler
 from consumerd.member.consumer.start_offsets import REFUSED_PAUSE, RETRY_PAUSE, Start, StartFinder
+from consumerd.member.fetch.lane import Lane
 from consumerd.member.fetch.listener import FetchCounters
 from consumerd.member.offsets.errors import OffsetsUnavailableError
 from consumerd.member.offsets.store import NO_NOTES, CommitResult, Trace
@@ -25,9 +27,6 @@ from consumerd.wire.v07 import EARLIEST, LATEST
 from consumerd.wire.v08.errors import UnsupportedApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from consumerd.member.fetch.lane import Lane
     from consumerd.member.offsets.store import Notes
 
 pytestmark = pytest.mark.asyncio

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -25,9 +26,6 @@ from consumerd import (
 from consumerd.base.errors import ConfigError
 from consumerd.member.fetch.errors import CorruptPartitionError, OffsetRefusedError
 from consumerd.wire.v07 import Codec, OffsetsRequest
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.asyncio
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +12,6 @@ import pytest
 from consumerd.member.consumer.turnstile import Turnstile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from contextvars import Context
 
 pytestmark = pytest.mark.asyncio

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,6 @@ from consumerd.member.fetch.errors import (
     OffsetRefusedError,
 )
 from consumerd.member.fetch.log_changes import LogChange, LogChangeKind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 T0 = TopicPartition("t", 3, 0)
 CHANGE = LogChange(LogChangeKind.REPLACED, 7, UNKNOWN_LOG, UNKNOWN_LOG)

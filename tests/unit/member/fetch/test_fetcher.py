@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
+from collections.abc import AsyncIterator
 from dataclasses import astuple
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -14,18 +15,14 @@ from structlog.testing import capture_logs
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.member.fetch.fetcher import Fetcher, PartitionResponse
+from consumerd.member.fetch.lane import Lane
 from consumerd.member.fetch.listener import FetchCounters
 from consumerd.member.fetch.log_changes import LogChange, LogChangeKind
+from consumerd.member.fetch.response import FetchOutcome
 from consumerd.member.fetch.settings import BadMessagePolicy, FetchSettings
 from consumerd.net.errors import BadFrameError
 from consumerd.wire.v07 import decode_batch, encode_message, encode_message_set
 from tests.support.fetching import FetchingInMemory
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from consumerd.member.fetch.lane import Lane
-    from consumerd.member.fetch.response import FetchOutcome
 
 pytestmark = pytest.mark.asyncio
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -20,9 +21,6 @@ from consumerd.member.fetch.settings import BadMessagePolicy, FetchSettings, Log
 from consumerd.wire.batch import memory_of
 from consumerd.wire.v07 import EARLIEST, LATEST, Codec, OffsetsRequest, encode_message, encode_message_set
 from tests.support.fetching import FetchingInMemory
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable
 
 pytestmark = pytest.mark.asyncio
 

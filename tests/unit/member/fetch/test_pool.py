@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from consumerd.base.partition import LogId, TopicPartition
 from consumerd.member.fetch.fetcher import PartitionResponse
+from consumerd.member.fetch.lane import Lane
 from consumerd.member.fetch.pool import FetchPool
 from consumerd.member.fetch.settings import FetchSettings
 from consumerd.wire.v07 import LATEST, decode_batch, encode_message
 from tests.support.fetching import FetchingInMemory
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from consumerd.member.fetch.lane import Lane
 
 pytestmark = pytest.mark.asyncio
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
@@ -14,19 +15,14 @@ from consumerd.member.offsets.errors import OffsetsUnavailableError
 from consumerd.member.offsets.kafka_store import CommittedOffset, KafkaOffsetStore
 from consumerd.member.offsets.metadata import OffsetNotes
 from consumerd.member.offsets.store import CommitResult
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import BrokerRefusedError, error_of
 from consumerd.net.errors import ConnectionClosedError
 from consumerd.wire.v08.apis import OFFSET_COMMIT, OFFSET_FETCH
 from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.messages import decode_request, encode_request
-from consumerd.wire.v08.schema import NO_UUID
+from consumerd.wire.v08.schema import NO_UUID, Api
 from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from consumerd.net.client.cluster import ClusterClient
-    from consumerd.wire.v08.schema import Api
 
 pytestmark = pytest.mark.asyncio
 PLACE = TopicPartition.numbered("t", 0)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
 from consumerd.base.partition import TopicPartition
 from consumerd.member.offsets.kafka_store import CommittedOffset, KafkaOffsetStore
 from consumerd.member.offsets.store import ZooKeeperOffsetStore
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.registry.paths import offset_path, topic_broker_path
 from consumerd.wire.registry.v08.paths import partition_path
-
-if TYPE_CHECKING:
-    from consumerd.net.client.cluster import ClusterClient
 
 pytestmark = pytest.mark.asyncio
 

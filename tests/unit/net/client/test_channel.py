@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,13 +15,9 @@ from consumerd.net.errors import BadFrameError, ConnectionClosedError
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08 import ResponseHeader, ResponseMessage, encode_response
 from consumerd.wire.v08.apis import APIS, FETCH, HEARTBEAT
+from consumerd.wire.v08.message_types import FetchRequest, HeartbeatRequest, HeartbeatResponse
 from consumerd.wire.v08.messages import decode_request, encode_request
 from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from consumerd.wire.v08.message_types import FetchRequest, HeartbeatRequest, HeartbeatResponse
 
 pytestmark = pytest.mark.asyncio
 BEAT: HeartbeatRequest = {"group_id": "g", "generation_id": 1, "member_id": "m"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,10 +16,8 @@ from consumerd.net.client.settings import ClientSettings
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08.apis import APIS, FIND_COORDINATOR, HEARTBEAT, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode
+from consumerd.wire.v08.message_types import HeartbeatRequest, MetadataRequest
 from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
-
-if TYPE_CHECKING:
-    from consumerd.wire.v08.message_types import HeartbeatRequest, MetadataRequest
 
 pytestmark = pytest.mark.asyncio
 VERSIONS = BrokerVersions("", BrokerRelease.V0_10_OR_NEWER, {key: api.versions for key, api in APIS.items()})

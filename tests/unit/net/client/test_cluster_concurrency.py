@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from consumerd.base.errors import BrokerError
+from consumerd.net.client.channel import Channel
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import AuthenticationError, BrokerRefusedError, NoBrokerReachedError, UnavailableError
 from consumerd.net.client.opening import ChannelOpener
@@ -19,12 +20,9 @@ from consumerd.testing import FakeClock
 from consumerd.wire.v08.apis import API_VERSIONS, APIS, FIND_COORDINATOR, HEARTBEAT, LIST_GROUPS, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.headers import ResponseHeader
+from consumerd.wire.v08.message_types import HeartbeatRequest
 from consumerd.wire.v08.messages import ResponseMessage, decode_request, encode_response
 from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
-
-if TYPE_CHECKING:
-    from consumerd.net.client.channel import Channel
-    from consumerd.wire.v08.message_types import HeartbeatRequest
 
 pytestmark = pytest.mark.asyncio
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -21,13 +22,9 @@ from consumerd.wire.v07 import decode_request as decode_request_v07
 from consumerd.wire.v08.apis import API_VERSIONS, APIS, LIST_GROUPS, METADATA, SASL_HANDSHAKE
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.headers import ResponseHeader
+from consumerd.wire.v08.message_types import ListGroupsRequest
 from consumerd.wire.v08.messages import ResponseMessage, decode_request, encode_response
 from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from consumerd.wire.v08.message_types import ListGroupsRequest
 
 pytestmark = pytest.mark.asyncio
 ALL_GROUPS: ListGroupsRequest = {}

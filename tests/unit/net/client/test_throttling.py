@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -12,10 +12,8 @@ from consumerd.net.client.settings import ClientSettings
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08 import ResponseHeader, ResponseMessage, encode_response
 from consumerd.wire.v08.apis import HEARTBEAT
+from consumerd.wire.v08.message_types import HeartbeatRequest
 from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
-
-if TYPE_CHECKING:
-    from consumerd.wire.v08.message_types import HeartbeatRequest
 
 pytestmark = pytest.mark.asyncio
 BODY: HeartbeatRequest = {"group_id": "g", "generation_id": 1, "member_id": "m"}

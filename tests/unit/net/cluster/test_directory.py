@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
@@ -13,11 +14,7 @@ from consumerd.net.cluster import BrokerDirectory, V08BrokerDirectory
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.wire.registry.errors import DialectError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
-
-    from consumerd.wire.registry.values import RegisteredBroker
+from consumerd.wire.registry.values import RegisteredBroker
 
 NEW_BROKER = b'{"jmx_port":-1,"host":"127.0.0.1","version":1,"port":19151}'
 

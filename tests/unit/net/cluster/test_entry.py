@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import socket
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -18,9 +19,6 @@ from tests.simulation.kernel import Kernel
 from tests.simulation.network import Line, Network
 from tests.simulation.process import ProcessLoop
 from tests.simulation.zookeeper import SimulatedZooKeeper
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Place:

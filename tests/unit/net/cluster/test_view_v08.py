@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
@@ -16,8 +17,6 @@ from consumerd.wire.registry.errors import DialectError
 from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 
 pytestmark = pytest.mark.asyncio

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aiohttp
 import pytest
@@ -12,9 +13,6 @@ import pytest
 from consumerd.base.errors import ConfigError
 from consumerd.net.http.access import AccessRefusedError
 from consumerd.net.http.server import LONGEST_BODY, Answer, HttpServer, Request
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.asyncio
 

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 
 from consumerd.base.errors import ConfigError
 from consumerd.net.zk.acl import needs_identity, parse_acl, split_acl
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def entries(setting: str | Sequence[str]) -> list[tuple[str, str, int]]:

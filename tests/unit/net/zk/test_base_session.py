@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 from aiozk import protocol
@@ -13,7 +14,7 @@ from consumerd.base.ports import Check, NodeStat, Operation, SessionEvent, Sessi
 from consumerd.net.zk import base_session
 from consumerd.net.zk.acl import parse_acl
 from consumerd.net.zk.base_session import BaseSession, ensure_on
-from consumerd.net.zk.connection import NeverSent
+from consumerd.net.zk.connection import NeverSent, ZooKeeperConnection
 from consumerd.net.zk.errors import (
     BadReply,
     BadVersion,
@@ -31,11 +32,6 @@ from consumerd.net.zk.lifecycle import NO_PASSWORD, SessionLifecycle
 from consumerd.net.zk.multi import MultiRequest
 from consumerd.net.zk.requests import ExistsRequest, GetChildrenRequest, GetDataRequest, SetDataRequest
 from consumerd.net.zk.watches import WatchTable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from consumerd.net.zk.connection import ZooKeeperConnection
 
 pytestmark = pytest.mark.asyncio
 

@@ -8,7 +8,8 @@ import random
 import ssl
 import struct
 import weakref
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
 
 import pytest
 import trustme
@@ -28,9 +29,6 @@ from consumerd.net.zk.requests import GetDataRequest, SetDataRequest
 from tests.simulation.kernel import Kernel
 from tests.simulation.network import Network
 from tests.simulation.process import ProcessLoop
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
 
 
 class Wire:

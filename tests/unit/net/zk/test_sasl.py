@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
 from consumerd.base.errors import ConfigError, ConsumerdError
+from consumerd.base.ports import SaslMechanism
 from consumerd.net.errors import ConnectError
 from consumerd.net.zk.connect_string import ZooKeeperHost
 from consumerd.net.zk.connection import ConnectionLimits, ZooKeeperConnection
 from consumerd.net.zk.errors import AuthFailed, ConnectionLost, ServerError
 from consumerd.net.zk.sasl import DigestMd5, SaslRequest, authenticate
-
-if TYPE_CHECKING:
-    from consumerd.base.ports import SaslMechanism
 
 pytestmark = pytest.mark.asyncio
 CHALLENGE = b'realm="zk-sasl-md5",nonce="n0nce",qop="auth",charset=utf-8,algorithm=md5-sess'

@@ -7,7 +7,8 @@ import gc
 import random
 import ssl
 import struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -15,12 +16,19 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConfigError
 from consumerd.base.ports import SessionState
 from consumerd.net.zk import AuthFailed, DigestMd5, NoAuth, NotConnected, Session
-from tests.support.scripted_zookeeper import AUTH, CREATE, EXISTS, MULTI, SYNC, Server, good, granted, replied, until
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from tests.support.scripted_zookeeper import Peer
+from tests.support.scripted_zookeeper import (
+    AUTH,
+    CREATE,
+    EXISTS,
+    MULTI,
+    SYNC,
+    Peer,
+    Server,
+    good,
+    granted,
+    replied,
+    until,
+)
 
 pytestmark = pytest.mark.asyncio
 

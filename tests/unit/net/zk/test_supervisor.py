@@ -6,7 +6,6 @@ import asyncio
 import random
 import struct
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 from structlog.testing import capture_logs
@@ -14,10 +13,8 @@ from structlog.testing import capture_logs
 from consumerd.base.clock import SystemClock
 from consumerd.base.ports import SessionEvent, SessionState
 from consumerd.net.zk import AuthFailed, ConnectionLimits, ConnectionLost, NotConnected
+from consumerd.net.zk.connection import ZooKeeperConnection
 from tests.support.scripted_zookeeper import EXISTS, SYNC, Peer, Server, framed, good, granted, replied, until
-
-if TYPE_CHECKING:
-    from consumerd.net.zk.connection import ZooKeeperConnection
 
 pytestmark = pytest.mark.asyncio
 

@@ -7,8 +7,9 @@ import gc
 import math
 import random
 import struct
+from collections.abc import Callable, Coroutine, Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -17,14 +18,9 @@ from consumerd.base.ports import SessionEvent, SessionState
 from consumerd.net.zk import AuthFailed, NotConnected, Session, UnexpectedReply
 from tests.simulation.daemon import ProcessClock
 from tests.simulation.kernel import Kernel
-from tests.simulation.network import Line, Network, Transport
+from tests.simulation.network import Line, Link, Network, Transport
 from tests.simulation.process import ProcessLoop
 from tests.support.scripted_zookeeper import AUTH, CLOSE, CREATE, EXISTS, MULTI, SYNC, framed, granted, replied
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
-
-    from tests.simulation.network import Link
 
 NEW, RECONNECTED, SUSPENDED = SessionEvent.NEW, SessionEvent.RECONNECTED, SessionEvent.SUSPENDED
 EVENT = framed(struct.pack("!iqiiii", -1, -1, 0, 3, 3, 2) + b"/x")

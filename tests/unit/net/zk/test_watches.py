@@ -1,12 +1,9 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from consumerd.net.zk.watches import WatchTable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def test_notifies_only_the_watchers_of_the_path() -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
@@ -10,11 +10,7 @@ from consumerd.net.cluster import ClusterView
 from consumerd.operate.admin.changes import OffsetChange, OffsetTarget, OffsetTargetKind, V07ChangePlanner
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.v07 import Codec
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from tests.unit.conftest import Cluster
+from tests.unit.conftest import Cluster
 
 pytestmark = pytest.mark.asyncio
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from consumerd.base.partition import TopicPartition
@@ -15,12 +13,9 @@ from consumerd.operate.admin.errors import ChangedMeanwhileError
 from consumerd.operate.admin.findings import GroupFinding, GroupFindingKind, NudgeGroup, Removal
 from consumerd.operate.admin.logs import LogRange, LookupFailure
 from consumerd.operate.admin.mending import steps_for, take_step, withheld
-from consumerd.operate.admin.snapshot import read_v07_snapshot
+from consumerd.operate.admin.snapshot import V07GroupSnapshot, read_v07_snapshot
 from consumerd.operate.admin.verification import GroupDifference, differences
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
-
-if TYPE_CHECKING:
-    from consumerd.operate.admin.snapshot import V07GroupSnapshot
 
 pytestmark = pytest.mark.asyncio
 

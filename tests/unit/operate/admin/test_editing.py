@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -21,11 +22,8 @@ from consumerd.operate.admin.v08.topic_nodes import create_topic_nodes, delete_t
 from consumerd.operate.admin.v08.topic_plan import TopicPlan
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-    from contextlib import AbstractAsyncContextManager
+Sessions = Callable[[MemoryZooKeeper], AbstractAsyncContextManager[MemorySession]]
 
-    Sessions = Callable[[MemoryZooKeeper], AbstractAsyncContextManager[MemorySession]]
 
 pytestmark = pytest.mark.asyncio
 

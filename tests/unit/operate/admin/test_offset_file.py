@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import resource
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,13 +10,8 @@ from hypothesis import strategies as st
 
 from consumerd.base.partition import TopicPartition
 from consumerd.operate.admin.errors import OffsetFileError
-from consumerd.operate.admin.offset_file import format_json, format_text, parse_offsets, write_durably
+from consumerd.operate.admin.offset_file import GroupOffsets, format_json, format_text, parse_offsets, write_durably
 from consumerd.wire.registry.values import MAX_OFFSET
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from consumerd.operate.admin.offset_file import GroupOffsets
 
 TEXT = "/consumers/g/offsets/t/0-0:12\n/consumers/g/offsets/t/0-10:0\n/consumers/g/offsets/t/0-2:7\n"
 OFFSETS = {"g": {TopicPartition("t", 0, 0): 12, TopicPartition("t", 0, 2): 7, TopicPartition("t", 0, 10): 0}}

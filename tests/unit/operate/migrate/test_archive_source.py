@@ -3,7 +3,7 @@ from __future__ import annotations
 import gzip
 import io
 import tarfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +13,6 @@ from consumerd.operate.migrate.archive_source import ArchiveSource
 from consumerd.operate.migrate.message_source import SourceMessage, UnreadableStretch
 from consumerd.storage import segment_name
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.asyncio
 PARTITION = TopicPartition("events", 7, 1)

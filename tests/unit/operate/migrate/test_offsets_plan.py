@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -10,18 +11,13 @@ from consumerd.base.errors import ExitCode, NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.cli.main import run
 from consumerd.net.cluster import GroupView, LiveMember, PartitionView
+from consumerd.operate.admin.changes import OffsetChange
 from consumerd.operate.admin.logs import LogRange, LookupFailure
-from consumerd.operate.admin.snapshot import V07GroupSnapshot
+from consumerd.operate.admin.snapshot import GroupSnapshot, V07GroupSnapshot
 from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
 from consumerd.operate.migrate.offsets_plan import MovePlanner
 from consumerd.wire.registry.subscription import StaticSubscription
 from tests.unit.operate.migrate.test_offsets_translation import Log
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from consumerd.operate.admin.changes import OffsetChange
-    from consumerd.operate.admin.snapshot import GroupSnapshot
 
 OLD = [TopicPartition("t", 0, 0), TopicPartition("t", 1, 0)]
 NEW = TopicPartition.numbered("new", 0)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import AsyncIterator
+from typing import NamedTuple
 
 import pytest
 
@@ -11,11 +12,7 @@ from consumerd.base.partition import TopicPartition
 from consumerd.handlers.forward.identity import SourceMark
 from consumerd.handlers.forward.target_log import LogBounds
 from consumerd.operate.migrate.offsets_translation import OffsetTranslator, PartitionOffset, TopicTranslation
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from consumerd.wire.v08.records import Headers
+from consumerd.wire.v08.records import Headers
 
 pytestmark = pytest.mark.asyncio
 A, B, C = (TopicPartition("t", broker, 0) for broker in range(3))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import pytest
 from hypothesis import given
@@ -14,15 +14,10 @@ from consumerd.base.partition import TopicPartition
 from consumerd.handlers.forward.identity import SourceMark
 from consumerd.handlers.forward.mapping import TopicNaming
 from consumerd.handlers.forward.target_log import LogBounds
+from consumerd.operate.migrate.findings import ComparisonReport, MessageCounts
 from consumerd.operate.migrate.message_source import SourceMessage, UnreadableStretch
 from consumerd.operate.migrate.verify import Comparison
-from consumerd.wire.v08.records import Record, TimestampType
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from consumerd.operate.migrate.findings import ComparisonReport, MessageCounts
-    from consumerd.wire.v08.records import Headers
+from consumerd.wire.v08.records import Headers, Record, TimestampType
 
 ONE, OTHER = TopicPartition("events", 0, 0), TopicPartition("events", 1, 0)
 Messages = list[tuple["Headers", bytes | None]]

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 import pytest
 import structlog
@@ -17,6 +18,7 @@ from consumerd.producer import (
     MessageSizeTooLargeError,
     NoPartitionError,
     NotSentError,
+    Producer,
     ProducerClosedError,
     ProducerData,
     QueueFullError,
@@ -27,11 +29,6 @@ from consumerd.producer import (
 )
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.v07 import FetchRequest, MultiProduceRequest, Request
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
-
-    from consumerd.producer import Producer
 
 pytestmark = pytest.mark.asyncio
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,6 @@ from consumerd.base.clock import SystemClock
 from consumerd.producer import MessageSizeTooLargeError, Producer, ProducerData, ProducerSettings, StaticRouter
 from consumerd.wire.v07 import Codec, decode_request
 from tests.support.codecs import installed_native_codec
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 CODECS = [None, installed_native_codec()]
 SMALL = {"max_message_bytes": 50, "max_request_bytes": 200}

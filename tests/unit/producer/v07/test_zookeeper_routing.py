@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -15,9 +16,6 @@ from consumerd.producer.errors import NoBrokerError, NoPartitionError
 from consumerd.producer.v07.zookeeper_routing import ZooKeeperRouter
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.registry.errors import DialectError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
 
 pytestmark = pytest.mark.asyncio
 

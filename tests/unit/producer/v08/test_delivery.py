@@ -6,9 +6,10 @@ import asyncio
 import random
 import struct
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from unittest import mock
 
 import pytest
@@ -32,12 +33,8 @@ from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.messages import decode_request, encode_request
 from consumerd.wire.v08.produce_template import ProduceTemplate
 from consumerd.wire.v08.records import RecordCodec, decode_records
+from consumerd.wire.v08.schema import Api
 from tests.support.prepared_requests import Posting, request_body
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from consumerd.wire.v08.schema import Api
 
 pytestmark = pytest.mark.asyncio
 #: The position of producer id, epoch and first sequence number in a record batch.

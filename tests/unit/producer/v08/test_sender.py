@@ -6,9 +6,10 @@ import asyncio
 import math
 import random
 import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -27,12 +28,8 @@ from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08.apis import INIT_PRODUCER_ID
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.records import decode_records
+from consumerd.wire.v08.schema import Api
 from tests.support.prepared_requests import Posting, request_body
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from consumerd.wire.v08.schema import Api
 
 pytestmark = pytest.mark.asyncio
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from consumerd.base import native
+from consumerd.base.native import NativeCodec
 from consumerd.producer.v08.sizes import NativeSizes, sizes_of
-
-if TYPE_CHECKING:
-    from consumerd.base.native import NativeCodec
 
 LISTS: list[list[Any]] = [
     [b""],

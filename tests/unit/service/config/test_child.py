@@ -6,16 +6,14 @@ import os
 import pickle
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from consumerd.base.credentials import secret_of
 from consumerd.service.config.model import parse
 from consumerd.service.config.problems import ConfigProblemsError, read_document
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 VALID = """\
 [group]

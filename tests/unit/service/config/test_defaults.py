@@ -88,7 +88,8 @@ table.interval = table.fields["interval"] = table.fields["interval"]._replace(de
 from consumerd.service.config.example import example_toml
 from consumerd.service.config.model import Config, parse
 from consumerd.service.config.schema import config_schema
-from consumerd.member.consumer.config import ConsumerConfig; from consumerd.member.consumer.settings import ConsumerSettings
+from consumerd.member.consumer.config import ConsumerConfig
+from consumerd.member.consumer.settings import ConsumerSettings
 from tests.unit.test_site import module_of_docs
 docs = module_of_docs("defaults")
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,9 +9,6 @@ from hypothesis import strategies as st
 
 from consumerd.base.errors import ConfigError
 from consumerd.service.config.properties import format_properties, parse_properties, read_properties
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import random
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 import trustme
@@ -33,9 +34,6 @@ from consumerd.service.config.reloading import compare
 from consumerd.service.config.toml_text import toml_value
 from consumerd.service.daemon.checks import check_daemon
 from consumerd.service.daemon.endpoints import build_access, build_server_tls
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 RNG = random.Random(1)
 MARKER = "hush-hush-hush-hush"

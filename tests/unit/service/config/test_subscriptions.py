@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,6 @@ from consumerd.service.config.problems import ConfigProblemsError, read_document
 from consumerd.service.daemon.checks import check_daemon
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MAIN = {"id": "g", "topics": {"events": 1}, "consumer_id": "pod-0"}
 

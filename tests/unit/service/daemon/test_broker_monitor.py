@@ -7,7 +7,8 @@ import os
 import random
 import struct
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,9 +29,6 @@ from consumerd.wire.v07 import (
     ProduceRequest,
     encode_message,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.asyncio
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -17,9 +18,6 @@ from consumerd.service.config.model import parse
 from consumerd.service.daemon.endpoints import build_server, check_http
 from consumerd.service.daemon.monitor import Monitor
 from consumerd.testing.clock import FakeClock
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def monitor(**health: Any) -> Monitor:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from itertools import accumulate
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,9 +19,6 @@ from consumerd.member.consumer.owned_partition import OwnedView
 from consumerd.service.daemon import lag
 from consumerd.service.daemon.lag import Lag, LagWatch, _EndTimes
 from consumerd.testing.clock import FakeClock
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 T0, T1 = (TopicPartition.numbered("t", number) for number in range(2))
 

@@ -4,15 +4,13 @@ import json
 import logging
 import re
 import sys
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 import structlog
 
 from consumerd.service.daemon.logs import configure_logs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture(autouse=True)

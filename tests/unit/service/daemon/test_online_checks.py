@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
@@ -13,6 +14,7 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError, ConfigError, ExitCode
 from consumerd.cli.main import run
 from consumerd.demo.ports import free_port
+from consumerd.handlers import Message
 from consumerd.net.client.factory import make_client
 from consumerd.net.connection import ConnectionSettings
 from consumerd.net.zk import MultiFailed, NoAuth
@@ -27,9 +29,6 @@ from consumerd.wire.v08 import apis
 from tests.faults.hostile_kafka import TOPIC, HostileKafka
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from consumerd.handlers import Message
     from tests.unit.conftest import Cluster
 
 

@@ -5,7 +5,7 @@ Its log, metrics and alerts in an outage: `tests.faults.test_bad_night`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,11 +16,9 @@ from consumerd.service.daemon.monitor import Monitor
 from consumerd.service.daemon.readings import read
 from consumerd.service.daemon.status import read_status
 from consumerd.service.daemon.status_page import render
+from consumerd.testing import MemoryMember
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.group import MemoryGroup
-
-if TYPE_CHECKING:
-    from consumerd.testing import MemoryMember
 
 pytestmark = pytest.mark.asyncio
 

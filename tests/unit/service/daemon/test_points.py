@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import Any, cast
 
 import pytest
 
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import TopicPartition
 from consumerd.member.consumer.owned_partition import OwnedView
+from consumerd.member.consumer.running_member import RunningMember
 from consumerd.service.config.model import parse
 from consumerd.service.daemon.monitor import Monitor
 from consumerd.testing.clock import FakeClock
-
-if TYPE_CHECKING:
-    from typing import Any
-
-    from consumerd.member.consumer.running_member import RunningMember
 
 pytestmark = pytest.mark.asyncio
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
@@ -13,15 +13,13 @@ from consumerd.base.metrics.histogram import Histogram
 from consumerd.base.partition import TopicPartition
 from consumerd.member.consumer.owned_partition import OwnedView
 from consumerd.member.consumer.partition_work import BatchInHand
+from consumerd.member.consumer.running_member import RunningMember
 from consumerd.member.consumer.stats import ConsumerStats
 from consumerd.member.fetch.listener import FetchCounters
 from consumerd.service.config.model import parse
 from consumerd.service.daemon.monitor import Monitor
 from consumerd.service.daemon.readings import read
 from consumerd.testing.clock import FakeClock
-
-if TYPE_CHECKING:
-    from consumerd.member.consumer.running_member import RunningMember
 
 pytestmark = pytest.mark.asyncio
 

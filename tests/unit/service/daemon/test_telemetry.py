@@ -6,7 +6,8 @@ import asyncio
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, MutableMapping
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -26,9 +27,6 @@ from consumerd.service.daemon.telemetry import build_telemetry, check_telemetry
 from consumerd.service.daemon.telemetry_signals import Destination, Signals, find_signals
 from consumerd.wire.v07 import decode_batch, encode_message_set
 from tests.support.collector import Collector, attributes, running_collector
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, MutableMapping
 
 GAUGE = Metric("consumerd_x", Kind.GAUGE, "X.", ("topic",))
 BASE = "http://127.0.0.1:4318"

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 
 from consumerd.spark.progress import BatchProgress, ProgressHistory
 from consumerd.spark.reconcile_result import LogStretch, LogStretches, PartitionCheck, ReconcileResult
-from consumerd.spark.report.facts import LandedInterval, QuarantineFacts
+from consumerd.spark.report.facts import LandedInterval, QuarantineFacts, ReportFacts
 from consumerd.spark.report.page import MAX_PARTITIONS, render
 
 if TYPE_CHECKING:
     import pytest
-
-    from consumerd.spark.report.facts import ReportFacts
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 FETCHING = {"src", "srcset", "href", "data", "action", "formaction", "poster", "background"}

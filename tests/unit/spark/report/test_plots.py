@@ -3,16 +3,12 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 import pytest
 
-from consumerd.spark.report.facts import LandedFacts, LandedInterval, MessageSizes, SizeClass
+from consumerd.spark.report.facts import LandedFacts, LandedInterval, MessageSizes, ReportFacts, SizeClass
 from consumerd.spark.report.plots import MAX_POINTS, Plot, merge, plot_lag, plot_sizes, plot_throughput, thin
-
-if TYPE_CHECKING:
-    from consumerd.spark.report.facts import ReportFacts
 
 MIDNIGHT = datetime(2026, 11, 21, tzinfo=UTC)
 SVG = "{http://www.w3.org/2000/svg}"

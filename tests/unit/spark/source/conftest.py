@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import Protocol
 
 import pytest
 
 from consumerd.spark.source.v07.split import FileRange, V07Split
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class SegmentWriter(Protocol):

@@ -6,13 +6,10 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from consumerd.wire import Codec, compress
 from consumerd.wire.v07 import DEFAULT_LIMITS, encode_message, encode_message_set
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MB = 1 << 20
 #: Reads each file as one split and writes its batches, as workers of Spark's do to their socket.

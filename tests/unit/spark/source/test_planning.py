@@ -8,12 +8,14 @@ import logging
 import os
 import random
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql.datasource import (
     EqualNullSafe,
     EqualTo,
+    Filter,
     GreaterThan,
     In,
     IsNotNull,
@@ -35,11 +37,6 @@ from consumerd.spark.source.v07.split import FileRange, V07Split
 from consumerd.storage.archives.errors import NoSourceError
 from consumerd.storage.log.archive_names import MisnamedSegmentError
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql.datasource import Filter
 
 
 def write(folder: Path, name: str, start: int, *messages: bytes) -> Path:

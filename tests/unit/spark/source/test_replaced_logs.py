@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -12,16 +13,19 @@ from consumerd.spark.source import planning
 from consumerd.spark.source.errors import DataLossError
 from consumerd.spark.source.filters import Pruning
 from consumerd.spark.source.logs import WithoutEpochs
-from consumerd.spark.source.offsets import LogOffset, entries, format_offsets, parse_offsets, positions, sorted_offsets
+from consumerd.spark.source.offsets import (
+    Key,
+    LogOffset,
+    entries,
+    format_offsets,
+    parse_offsets,
+    positions,
+    sorted_offsets,
+)
 from consumerd.spark.source.option_values import BootstrapLocation
 from consumerd.spark.source.options import OptionError, read_options
 from consumerd.spark.source.planning import StreamPlanner, plan_batch
 from consumerd.spark.source.v08.origin import V08Log
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from consumerd.spark.source.offsets import Key
 
 FORMER, NEW = "AAAAAAAAAAAAAAAAAAAAAA", "BBBBBBBBBBBBBBBBBBBBBB"
 

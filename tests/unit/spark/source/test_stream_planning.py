@@ -6,7 +6,8 @@ import logging
 import pickle
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
@@ -21,9 +22,6 @@ from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v07.reading import read_split
 from consumerd.spark.source.v07.split import V07Split
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SIZE = 50
 MESSAGES = [encode_message(b"%d" % number * 20) for number in range(10, 20)]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,9 +18,6 @@ from consumerd.spark.tables.batch_stream import BatchStreamReader, FilePart, Tab
 from consumerd.spark.tables.errors import TableCorruptError, TableError
 from consumerd.spark.tables.layout import batch_name, merged_name
 from tests.support.object_store import PROTOCOL
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SCHEMA = StructType(
     [

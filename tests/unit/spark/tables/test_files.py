@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from consumerd.base.files import SystemFiles
 from consumerd.spark.tables.errors import TableCorruptError, TableOwnedError
 from consumerd.spark.tables.schema import claim
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_creates_a_name_once(tmp_path: Path) -> None:

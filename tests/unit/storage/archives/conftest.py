@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from consumerd.base.files import SystemFiles
+from consumerd.base.files import SystemCalls, SystemFiles
 from consumerd.storage.archives.export import ArchiveExport, ExportReport
 from consumerd.storage.archives.options import ExportOptions
 from consumerd.storage.archives.pool import StopFlag
 from consumerd.storage.archives.progress import NoProgress
 from consumerd.storage.archives.sources import find_sources
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from consumerd.base.files import SystemCalls
 
 
 def write_segments(folder: Path, *segments: bytes, start: int = 0) -> list[Path]:

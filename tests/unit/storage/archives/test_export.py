@@ -9,7 +9,9 @@ import re
 import stat
 import sys
 import tarfile
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
 
 import pyarrow.parquet
 import pytest
@@ -35,12 +37,9 @@ from consumerd.storage.archives.sources import find_sources
 from consumerd.wire.compression import compress
 from consumerd.wire.v07 import Codec, decode_batch, encode_message, encode_message_set
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+Segments = Callable[..., list[Path]]
+Files = Callable[[Path], dict[str, bytes]]
 
-    Segments = Callable[..., list[Path]]
-    Files = Callable[[Path], dict[str, bytes]]
 
 HELLO = encode_message(b"hello")
 BAD = HELLO[:6] + b"\0\0\0\0" + HELLO[10:]

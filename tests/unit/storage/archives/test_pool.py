@@ -3,7 +3,8 @@ from __future__ import annotations
 import importlib
 import os
 import textwrap
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -11,9 +12,6 @@ import pytest
 from consumerd.base.errors import NotFoundError
 from consumerd.storage.archives.errors import ArchiveWorkerDiedError, InterruptedWorkError
 from consumerd.storage.archives.pool import StopFlag, run_tasks
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WORK = """
 import os, signal, time

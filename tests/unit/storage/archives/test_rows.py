@@ -3,7 +3,7 @@ from __future__ import annotations
 import base64
 import io
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow.parquet
 import pytest
@@ -12,13 +12,10 @@ from consumerd.storage.archives import parquet
 from consumerd.storage.archives.ndjson import NdjsonWriter
 from consumerd.storage.archives.options import ExportCompression
 from consumerd.storage.archives.parquet import ParquetRows
-from consumerd.storage.archives.rows import RowOrigin, within
+from consumerd.storage.archives.rows import RowOrigin, RowWriter, within
 from consumerd.storage.log.archive import ArchivedRun, Flaw, FlawKind
 from consumerd.storage.log.archive_names import SegmentName
 from consumerd.wire.v07 import Codec
-
-if TYPE_CHECKING:
-    from consumerd.storage.archives.rows import RowWriter
 
 PLAIN = ArchivedRun(100, 142, 1, Codec.NONE, [b"hello", b"", b"\xff\x00q"])
 OLD = ArchivedRun(142, 152, 0, Codec.NONE, [b"x"])

@@ -5,7 +5,8 @@ import io
 import os
 import sys
 import tarfile
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import fsspec
 import pytest
@@ -13,15 +14,9 @@ import zstandard
 
 from consumerd.storage import DamagedArchiveError
 from consumerd.storage.archives.errors import MissingExtraError, NoSourceError, ReadFailedError
+from consumerd.storage.archives.findings import ArchiveFinding
 from consumerd.storage.archives.opening import OpenSegment, open_segments
-from consumerd.storage.archives.sources import Packing, find_sources
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from consumerd.storage.archives.findings import ArchiveFinding
-    from consumerd.storage.archives.sources import SegmentSource
+from consumerd.storage.archives.sources import Packing, SegmentSource, find_sources
 
 NAME = "events-0/00000000000000000000.kafka"
 DATA = b"segment" * 100

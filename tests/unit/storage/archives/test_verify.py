@@ -3,22 +3,19 @@ from __future__ import annotations
 import gzip
 import io
 import tarfile
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from consumerd.base.errors import ConfigError
+from consumerd.storage.archives.contiguity import ArchiveReport
 from consumerd.storage.archives.pool import StopFlag
 from consumerd.storage.archives.progress import NoProgress
 from consumerd.storage.archives.sources import find_sources
 from consumerd.storage.archives.verify import VerifyOptions, verify
 from consumerd.wire.v07 import encode_message
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from consumerd.storage.archives.contiguity import ArchiveReport
 
 HELLO = encode_message(b"hello")
 

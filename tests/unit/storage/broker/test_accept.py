@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from consumerd.base.clock import SystemClock
 from consumerd.storage.broker.config import BrokerConfig
 from consumerd.storage.broker.server import Broker
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.asyncio

@@ -4,7 +4,8 @@ import gzip
 import io
 import struct
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,6 @@ from consumerd.storage import DamagedArchiveError
 from consumerd.storage.log import archive as reading
 from consumerd.storage.log.archive import ArchivedRun, Flaw, FlawKind, IndexedMessages, read_indexed, read_runs
 from consumerd.wire.v07 import Codec, DecodeLimits, MessageLeaf, decode_batch, encode_message, encode_message_set
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 HELLO = bytes.fromhex("0000000b 01 00 3610a686") + b"hello"
 BAD = bytes.fromhex("0000000b 01 00 00000000") + b"hello"

@@ -3,19 +3,15 @@ from __future__ import annotations
 import gzip
 import io
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from consumerd.storage import DamagedArchiveError
 from consumerd.storage.log import archive_packed as packed
+from consumerd.storage.log.archive_items import ByteStream
 from consumerd.storage.log.archive_packed import GzipDecoder, UnpackedStream
 from tests.fuzz.laws_archive import Dribble
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from consumerd.storage.log.archive_items import ByteStream
 
 PLAIN = random.Random(1).randbytes(300_000) + b"a" * 300_000
 

@@ -4,16 +4,13 @@ import io
 import shutil
 import subprocess
 import tarfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from consumerd.storage import DamagedArchiveError
 from consumerd.storage.log.archive_tar import TarKind, TarMember, list_members, read_members
 from tests.fuzz.laws_archive import Dribble
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
 FILES = {

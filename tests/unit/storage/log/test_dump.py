@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import io
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +10,6 @@ from consumerd.base.errors import NotFoundError
 from consumerd.storage import StorageError
 from consumerd.storage.log.dump import LogEntry, find_segments, read_entries, read_segment
 from consumerd.wire.v07 import Codec, DecodeLimits, encode_message, encode_message_set
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HELLO = bytes.fromhex("0000000b 01 00 3610a686") + b"hello"
 BAD = bytes.fromhex("0000000b 01 00 00000000") + b"hello"

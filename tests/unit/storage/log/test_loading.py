@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -8,11 +9,7 @@ from consumerd.storage import CorruptLogError, OsFiles, segment_name
 from consumerd.storage.log.loading import load_segments
 from tests.unit.storage.log.test_files import Counted
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Message = Callable[..., bytes]
+Message = Callable[..., bytes]
 
 
 @pytest.mark.parametrize("tail", [b"", b"torn"])

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 from array import array
 from itertools import pairwise
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 
 from consumerd.base import native
+from consumerd.base.native import NativePayloads
 from consumerd.wire import compress
 from consumerd.wire.v07 import (
     Codec,
@@ -19,9 +20,6 @@ from consumerd.wire.v07 import (
 )
 from consumerd.wire.v07.batch import MessageRun
 from consumerd.wire.v07.packed import pack_steps
-
-if TYPE_CHECKING:
-    from consumerd.base.native import NativePayloads
 
 pytestmark = pytest.mark.usefixtures("either_codec")
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import gzip
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import pytest
 
@@ -9,9 +9,6 @@ from consumerd.base import native
 from consumerd.wire import EncodeError
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set
 from consumerd.wire.v07 import encode as encode_module
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 pytestmark = pytest.mark.usefixtures("either_codec")
 

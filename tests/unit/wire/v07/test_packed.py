@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import tracemalloc
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Generator
+from typing import Any, TypeVar
 
 import pytest
 
@@ -27,9 +28,6 @@ from consumerd.wire.v07 import packed as packed_module
 from consumerd.wire.v07 import walk as walk_module
 from consumerd.wire.v07.packed import open_steps, pack_steps, work_of
 from consumerd.wire.v07.unwrap import unwrap
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 pytestmark = pytest.mark.usefixtures("either_codec")
 

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import gzip
-from typing import TYPE_CHECKING, cast
+from collections.abc import Generator
+from typing import cast
 
 import pytest
 
@@ -18,11 +19,7 @@ from consumerd.wire.v07 import (
     encode_message_set,
 )
 from consumerd.wire.v07 import produced as produced_module
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from consumerd.wire.v07.packed import Note
+from consumerd.wire.v07.packed import Note
 
 pytestmark = pytest.mark.usefixtures("either_codec")
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
-from typing import TYPE_CHECKING
+from collections.abc import Generator
 
 import pytest
 
@@ -25,9 +25,6 @@ from consumerd.wire.v07 import (
     encode_message_set,
 )
 from consumerd.wire.v07.requests import _frame
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 HELLO = bytes.fromhex("0000000b 01 00 3610a686") + b"hello"
 FETCH = FetchRequest("dogs", 3, 1 << 40, 307200)

@@ -1,17 +1,13 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from consumerd.wire import Codec, CorruptMessageError, compress, compression
+from consumerd.wire.compression import DecompressionAllowance
 from consumerd.wire.v07 import DecodeLimits, encode_message, encode_message_set, iter_outer, leaf_payloads
 from consumerd.wire.v07 import unwrap as unwrap_module
 from consumerd.wire.v07.outer import read_outer
 from consumerd.wire.v07.unwrap import unwrap, unwrap_pieces
-
-if TYPE_CHECKING:
-    from consumerd.wire.compression import DecompressionAllowance
 
 LEAVES = [b"%d" % number for number in range(5000)]
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import gc
 import random
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
@@ -13,9 +13,6 @@ from consumerd.wire.v07 import encode_message, encode_message_set
 from consumerd.wire.v07 import walk as walk_module
 from consumerd.wire.v07.outer import HEADER_SIZE
 from consumerd.wire.v07.walk import LAYOUTS, MessageReaders, layouts_up_to, verify, walk
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.usefixtures("either_codec")
 

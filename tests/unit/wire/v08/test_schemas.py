@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import pkgutil
+from collections.abc import Iterator
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from consumerd.wire.v08 import APIS, Api, FieldType, apis
+from consumerd.wire.v08 import APIS, Api, Field, FieldType, apis
 from consumerd.wire.v08.structures import UNKNOWN_TAGS
 from tests.support import message_types
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from consumerd.wire.v08 import Field
 
 #: The newest versions that brokers up to 4.1 serve; the oldest that 4.x still has is among them for each.
 NEWEST = {0: 13, 1: 18, 2: 11, 3: 13, 8: 10, 9: 10, 10: 6, 11: 9, 12: 4, 13: 5, 14: 5, 15: 6, 16: 5, 17: 1, 18: 4}

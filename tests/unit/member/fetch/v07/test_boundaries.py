@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,6 @@ from consumerd.member.fetch.errors import BrokerAnswerError, NoBoundaryError
 from consumerd.member.fetch.v07 import boundaries
 from consumerd.member.fetch.v07.boundaries import FIRST_LOOK, STRIDE, SearchReach, begins_message, boundary_before
 from consumerd.wire.v07 import ErrorCode, FetchRequest, FetchResponse, decode_request, encode_message
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.asyncio
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -15,9 +16,6 @@ from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.fetch.v07.link import BrokerLink
 from consumerd.net.errors import ConnectError
 from tests.support.fetching import FetchingInMemory
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
 
 pytestmark = pytest.mark.asyncio
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,6 @@ from consumerd.member.fetch.v07.offset_lookups import ALONE_AT_ONCE, IN_FLIGHT, 
 from consumerd.net.errors import ConnectError, ConnectionClosedError, RequestTimeoutError
 from consumerd.wire.errors import FrameError
 from consumerd.wire.v07 import LATEST, ErrorCode, OffsetsRequest, OffsetsResponse, decode_request
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.asyncio
 

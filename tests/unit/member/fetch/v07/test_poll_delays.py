@@ -11,9 +11,10 @@ import itertools
 import math
 import random
 from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -35,9 +36,6 @@ from consumerd.wire.v07 import (
 )
 from tests.support.fetching import Recorder
 from tests.support.virtual_time import LoopClock, run_in_virtual_time
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 TRIP = 0.001
 SMALLEST, LONGEST = FetchSettings().poll_backoff_min, FetchSettings().idle_backoff

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import random
 from collections import deque
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -22,9 +23,6 @@ from consumerd.net.errors import ConnectionClosedError
 from consumerd.wire.v07 import ErrorCode, FetchResponse, MultiFetchResponse, decode_request
 from tests.support.fetching import Recorder
 from tests.support.virtual_time import LoopClock, run_in_virtual_time
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
 
 KIB = 1024
 BROKER, CONNECTIONS = 7, 3

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from consumerd.base.clock import SystemClock
+from consumerd.base.errors import BrokerError
+from consumerd.base.ports import Clock
 from consumerd.member.fetch.listener import FetchCounters
 from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.fetch.v08.broker_source import BUSY_BYTES, BUSY_SENDERS, BrokerSource
@@ -23,12 +26,6 @@ from consumerd.net.connection import ConnectionSettings
 from consumerd.net.errors import BadFrameError, ConnectionClosedError
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08.fetch_session import PartitionFetch
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable
-
-    from consumerd.base.errors import BrokerError
-    from consumerd.base.ports import Clock
 
 pytestmark = pytest.mark.asyncio
 MIB = 1 << 20

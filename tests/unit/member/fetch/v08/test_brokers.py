@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import gc
 import random
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
@@ -19,16 +20,12 @@ from consumerd.member.fetch.lane import Lane
 from consumerd.member.fetch.response import FetchOutcome
 from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.fetch.v08.brokers import V08Brokers, V08Source, _Leadership
+from consumerd.member.fetch.v08.exchange import PartitionRequest
 from consumerd.net.client.fetching import FetchedPartition
 from consumerd.net.client.metadata import Node
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08.apis import OFFSET_FOR_LEADER_EPOCH
 from consumerd.wire.v08.fetch_session import PartitionFetch
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from consumerd.member.fetch.v08.exchange import PartitionRequest
 
 GONE = BrokerError("gone")
 T0, U0 = (TopicPartition.numbered(topic, 0) for topic in "tu")

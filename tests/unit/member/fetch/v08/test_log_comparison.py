@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -27,12 +28,7 @@ from consumerd.wire.v07 import EARLIEST
 from consumerd.wire.v08.apis import FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.records import encode_record_batch
-from consumerd.wire.v08.schema import NO_UUID
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from consumerd.wire.v08.schema import Api
+from consumerd.wire.v08.schema import NO_UUID, Api
 
 pytestmark = pytest.mark.asyncio
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace as replaced
-from typing import TYPE_CHECKING
 
 import pytest
 
 from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import Operation
 from consumerd.group.assignors import roundrobin_owners
 from consumerd.net.cluster import GroupView, LiveMember, PartitionView
 from consumerd.operate.admin.diagnosis import diagnose_group, diagnose_once
@@ -28,11 +29,6 @@ from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.nudge import NUDGE_VALUE_V08
 from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.registry.v08.subscription import parse_subscription_v08
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from consumerd.base.ports import Operation
 
 pytestmark = pytest.mark.asyncio
 

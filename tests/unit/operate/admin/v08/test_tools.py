@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -38,9 +39,6 @@ from consumerd.wire.v08.apis import DESCRIBE_PRODUCERS
 from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.subscription import MemberAssignment, MemberMetadata
 from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 T0, T1, T2 = (TopicPartition.numbered("t", number) for number in range(3))
 Answer = dict[str, Any]

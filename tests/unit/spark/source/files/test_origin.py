@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from consumerd.spark.source.files.origin import FilesOrigin
+from consumerd.spark.source.files.origin import FilesLog, FilesOrigin
 from consumerd.spark.source.options import FilesLocation, read_options
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from consumerd.spark.source.files.origin import FilesLog
 
 
 def write(directory: Path, topic: str, name: str, *ranges: tuple[int, int, list[tuple[int, int]]]) -> None:

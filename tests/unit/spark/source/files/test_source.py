@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -17,6 +17,7 @@ from consumerd.handlers.builtin.files import FilesHandler
 from consumerd.spark.source.columns import COLUMNS, CORRUPT, HEADERS, ParseMode
 from consumerd.spark.source.errors import DataLossError, MalformedMessageError
 from consumerd.spark.source.files.ranges import (
+    FilesSplit,
     OverlappingRangesError,
     RangeFile,
     boundary,
@@ -28,11 +29,6 @@ from consumerd.spark.source.files.ranges import (
 from consumerd.spark.source.files.reading import read_files_split
 from consumerd.spark.source.request import ReadRequest
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from consumerd.spark.source.files.ranges import FilesSplit
 
 HERE = TopicPartition("events", 3, 10)
 ALL = tuple(column.name for column in COLUMNS)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
+from collections.abc import Iterable
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 import pytest
 
 from consumerd.spark.source.v07.boundaries import Boundaries, MessageSpan
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 BASE = 5_000
 #: Small enough that a segment of some kilobytes is far too large to be followed.

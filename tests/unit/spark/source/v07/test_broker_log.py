@@ -14,12 +14,12 @@ from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v07.reading import read_split
 from consumerd.spark.source.v07.split import BrokerRange, FileRange, V07Split
 from consumerd.testing.fault_proxy import Direction
+from consumerd.testing.plugin import BrokerFactory
+from consumerd.testing.proxy import LoopbackProxy
 from consumerd.wire.v07 import Codec
 
 if TYPE_CHECKING:
     from consumerd.testing.brokers import LoopbackBroker
-    from consumerd.testing.plugin import BrokerFactory
-    from consumerd.testing.proxy import LoopbackProxy
 
     class ProxyFactory(Protocol):
         def __call__(self, host: str, port: int, **arguments: Any) -> LoopbackProxy: ...

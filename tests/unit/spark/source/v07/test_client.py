@@ -8,6 +8,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,11 +21,10 @@ from consumerd.wire.v07 import EARLIEST, LATEST, ErrorCode, FetchRequest, FetchR
 from consumerd.wire.v07 import decode_request as decode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from consumerd.testing.brokers import LoopbackBroker
 
-    Answer = Callable[[socket.socket], object]
+
+Answer = Callable[[socket.socket], object]
 
 
 class Scripted:

@@ -7,7 +7,7 @@ import logging
 import pickle
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -20,9 +20,7 @@ from consumerd.spark.source.v07 import reading
 from consumerd.spark.source.v07.reading import read_split
 from consumerd.spark.source.v07.split import BrokerRange, FileRange, V07Split
 from consumerd.wire.v07 import Codec, DecodeLimits, encode_message, encode_message_set
-
-if TYPE_CHECKING:
-    from tests.unit.spark.source.conftest import SegmentWriter
+from tests.unit.spark.source.conftest import SegmentWriter
 
 ALL = tuple(column.name for column in COLUMNS)
 ONE, TWO = encode_message(b"one"), encode_message(b"two", magic=0)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gzip
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import fsspec
 import pytest
@@ -15,9 +16,6 @@ from consumerd.spark.source.v07.reading import read_split
 from consumerd.spark.source.v07.segment_file import RemoteFile, is_remote
 from consumerd.spark.source.v07.split import FileRange, V07Split
 from consumerd.wire.v07 import encode_message_set
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DATA = encode_message_set([b"%d" % number for number in range(2000)])
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from consumerd.wire.v08 import RequestHeader, ResponseHeader, ResponseMessage, decode_request, encode_response, read_api
 from consumerd.wire.v08.apis import API_VERSIONS, APIS, FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    #: (version, body) -> the answer's body, raw bytes, or None to close the connection.
-    Answer = Callable[[int, dict[str, Any]], dict[str, Any] | bytes | None]
+#: (version, body) -> the answer's body, raw bytes, or None to close the connection.
+Answer = Callable[[int, dict[str, Any]], dict[str, Any] | bytes | None]
 
 
 class V08Broker:

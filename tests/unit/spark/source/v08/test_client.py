@@ -9,10 +9,11 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import CancelledError
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.spark.source.errors import BrokerRejectedError, BrokerTimeoutError, BrokerUnavailableError
 from consumerd.spark.source.option_values import BootstrapLocation, Login, Tls
 from consumerd.spark.source.v08.client import KafkaClient
@@ -20,9 +21,6 @@ from consumerd.wire.v07 import EARLIEST, LATEST
 from consumerd.wire.v08.apis import API_VERSIONS, FETCH, LIST_GROUPS, LIST_OFFSETS, METADATA, SASL_HANDSHAKE
 from consumerd.wire.v08.records import encode_record_batch
 from tests.unit.spark.source.v08.fake_broker import V08Broker
-
-if TYPE_CHECKING:
-    from consumerd.net.client.cluster import ClusterClient
 
 PLACE = ("events", 0)
 #: Fetches one place for ever.

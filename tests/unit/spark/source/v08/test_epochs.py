@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
 
 import pytest
 
@@ -25,9 +26,6 @@ from consumerd.spark.source.v08.split import V08Split
 from consumerd.wire.v08.apis import OFFSET_FOR_LEADER_EPOCH
 from consumerd.wire.v08.records import encode_message_set, encode_record_batch
 from tests.unit.spark.source.v08.fake_broker import V08Broker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
 
 TOPIC_ID = b"0123456789abcdef"
 ID = LogId(TOPIC_ID).topic_id_text

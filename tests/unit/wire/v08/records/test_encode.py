@@ -1,15 +1,13 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from consumerd.wire import EncodeError
 from consumerd.wire.v08.records import RecordCodec, decode_records, encode_message_set, encode_record_batch
 from consumerd.wire.v08.records.message_set import read_message
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.usefixtures("either_codec")
 

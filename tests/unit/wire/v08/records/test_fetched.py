@@ -6,7 +6,8 @@ import gzip
 import struct
 import tracemalloc
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from google_crc32c import value as crc32c
@@ -22,8 +23,6 @@ from consumerd.wire.v08.records import (
     encode_record_batch,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
 pytestmark = pytest.mark.usefixtures("either_codec")
 
 VALUES = [b"a", b"bb", None, b"dddd"]
