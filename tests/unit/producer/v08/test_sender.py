@@ -232,7 +232,7 @@ class PostedBrokers(Brokers):
         return link
 
 
-STORED = {"responses": [{"topic": "t", "partition_responses": [{"partition": 0, "error_code": 0, "base_offset": 7}]}]}
+STORED = {"responses": [{"name": "t", "partition_responses": [{"index": 0, "error_code": 0, "base_offset": 7}]}]}
 
 
 async def test_lone_message_is_written_in_the_next_turn_and_settled_by_the_reader_of_its_answer() -> None:

@@ -510,7 +510,7 @@ async def test_response_confirms_for_some_time_that_there_is_nothing_else(how: s
         async def call(self, *arguments: Any, **options: Any) -> dict[str, Any]:
             answer = await super().call(*arguments, **options)
             for topic in answer["responses"]:
-                topic["partition_responses"][0]["record_set"] = b""
+                topic["partitions"][0]["records"] = b""
             return answer
 
     clock, counters, broker = FakeClock(), FetchCounters(), OnlyOne()
