@@ -2,8 +2,8 @@
 
 In: batches from a lane. Out: return (handled), a failure by the policy, or dead letters.
 
-Files in reading order: api, messages, contents, context, loading, plugins, handler_stages, retry, giving_up, disk_full,
-counts, batching, key_lanes, middleware, processes, threads, rate, dead_letters, dead_letter_files, dead_letter_topic,
+Files in reading order: api, messages, contents, context, loading, handler_stages, retry, giving_up, disk_full, counts,
+batching, key_lanes, middleware, processes, threads, rate, dead_letters, dead_letter_files, dead_letter_topic,
 dead_letter_progress, dead_letter_replay, recorded, sparse_content, chunks, arrow_columns, tracebacks, slow_calls,
 secrets, secret_options.
 

@@ -3,7 +3,7 @@
 In: `connect` and frames. Out: response frames in the order of the requests, or an error after which the connection is
 closed.
 
-Files in reading order: connect, addresses, connection, framing, errors.
+Files in reading order: connect, addresses, connection, framing, errors, tls.
 
 Easy to miss:
 

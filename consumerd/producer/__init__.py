@@ -7,7 +7,7 @@ and confirmed differs, and is in `producer.v07` and `producer.v08`.
 In: `open_producer`, or a `Producer` or `ClusterProducer`, and messages. Out: their places in the logs, or an error for
 each.
 
-Files in reading order: opening, config, cluster, encoders, partitioners, plugins, lines, errors.
+Files in reading order: opening, config, cluster, encoders, partitioners, lines, errors.
 
 Easy to miss:
 

@@ -2,9 +2,6 @@
 
 In: sets to append, offsets to read. Out: segments on disk, and slices of them.
 
-Files in reading order: files, system, segment, log, recovery, loading, retention, manager, archive, archive_names,
-archive_tar, archive_items, archive_packed, archive_resync, dump, errors.
-
 Easy to miss:
 
 - That a file exists does not make its name durable: a process may have created it and been killed before the sync of

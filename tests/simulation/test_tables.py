@@ -132,8 +132,8 @@ def test_former_owner_stopped_at_each_statement_repeats_no_row(stopped: str) -> 
 #: numbers: go through all of `crash`, `disturb` or `race` with the defect, and write down what fails.
 FOUND_BY: dict[str, tuple[Callable[[], object], str]] = {
     "row_not_locked": (lambda: race(3), r"the position of t/0-0 is 104 after \[Row\(offset=104"),
-    "epoch_not_raised": (lambda: race(0), r"the former owner: RangeOverlapError"),
-    "epoch_not_checked": (lambda: race(0), r"the former owner: RangeOverlapError"),
+    "epoch_not_raised": (lambda: race(0), r"the former owner: RowsOverlapError"),
+    "epoch_not_checked": (lambda: race(0), r"the former owner: RowsOverlapError"),
     "rows_before_position": (lambda: disturb(46, "cut"), r"inner=0, .*\) after Row\(offset=0, inner=0"),
     "position_before_rows": (
         lambda: crash(46, "kill", "calls", make=TableWorld),

@@ -82,7 +82,6 @@ SAME_NAMES = {
     "the two membership machines have the same events, actions and phases, read as `events.Drain`": {
         "Abandon", "Abandoned", "Drain", "Drained", "OwnershipLost", "Phase", "StartConsuming",
     },
-    "ports for files, of a log and of tables": {"Files"},
 }  # fmt: skip
 
 

@@ -51,7 +51,7 @@ class Unit(NamedTuple):
     name: str
 
 
-class Kind(NamedTuple):
+class ValueKind(NamedTuple):
     """The type of a setting; its choices, or the unit and the bounds of a number."""
 
     type: Any
@@ -82,7 +82,9 @@ class Kind(NamedTuple):
         """Return the value that a property file means. Raises ValueError with the words for what is allowed."""
         kind = self
         if milliseconds:
-            kind = Kind(int, unit="milliseconds", bounds=tuple(type(each)(each.limit * 1000) for each in self.bounds))
+            kind = ValueKind(
+                int, unit="milliseconds", bounds=tuple(type(each)(each.limit * 1000) for each in self.bounds)
+            )
         value: Any = text
         if kind.type is bool:
             value = {"true": True, "false": False}.get(text)
@@ -132,7 +134,7 @@ def require(hint: Any, **values: Any) -> None:
             raise ValueError(problem)
 
 
-def kind_of(hint: Any, **bounds: Any) -> Kind:
+def kind_of(hint: Any, **bounds: Any) -> ValueKind:
     """The kind of a type, with `Annotated` as in the tables; `bounds` are those of pydantic's `Field`, as `ge=1`."""
     marks: list[Any] = [cls(bounds[name]) for name, cls in _BOUNDS.items() if name in bounds]
     optional = False
@@ -151,7 +153,7 @@ def kind_of(hint: Any, **bounds: Any) -> Kind:
         else:
             hint = origin or object
     unit = next((each.name for each in marks if isinstance(each, Unit)), "")
-    return Kind(hint, choices, optional, unit, tuple(each for each in marks if isinstance(each, Bound)))
+    return ValueKind(hint, choices, optional, unit, tuple(each for each in marks if isinstance(each, Bound)))
 
 
 _KEEPS: Final[dict[type[Bound], Callable[[float, float], bool]]] = {Gt: gt, Ge: ge, Lt: lt, Le: le}

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin, get_type_hints
 
 from consumerd.base.errors import ConfigError, did_you_mean
-from consumerd.base.settings.kind import Ge, Kind, Le, Unit, kind_of
+from consumerd.base.settings.kind import Ge, Le, Unit, ValueKind, kind_of
 
 _INT32: Final = (1 << 31) - 1
 #: Numbers as Java has them.
@@ -75,14 +75,14 @@ def _reader(settings: type, annotation: str) -> Callable[[str, str], Any]:
     return lambda name, text: _read(kind_of(hint), name, text)
 
 
-def _read(kind: Kind, name: str, text: str) -> Any:
+def _read(kind: ValueKind, name: str, text: str) -> Any:
     try:
         return kind.read(text, milliseconds=kind.unit == "seconds")
     except ValueError as error:
         raise ConfigError(f"{name} must be {error}, not {text!r}") from None
 
 
-def _by_topic(kind: Kind, name: str, text: str) -> Iterator[tuple[str, Any]]:
+def _by_topic(kind: ValueKind, name: str, text: str) -> Iterator[tuple[str, Any]]:
     for pair in filter(None, (piece.strip() for piece in text.split(","))):
         topic, colon, value = pair.rpartition(":")
         if not colon or not topic:

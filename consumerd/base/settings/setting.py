@@ -17,7 +17,7 @@ from functools import cache
 from inspect import get_annotations
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self, get_args, get_type_hints
 
-from consumerd.base.settings.kind import Finite, Ge, Gt, Kind, Le, Lt, Unit, kind_of
+from consumerd.base.settings.kind import Finite, Ge, Gt, Le, Lt, Unit, ValueKind, kind_of
 
 
 class Reload(Enum):
@@ -221,7 +221,7 @@ class Section:
 
     @classmethod
     @cache
-    def kinds(cls) -> dict[str, Kind]:
+    def kinds(cls) -> dict[str, ValueKind]:
         """The values that each key may have."""
         hints = get_type_hints(cls, include_extras=True)
         return {name: kind_of(hints[name], **setting.more) for name, setting in cls.fields.items()}

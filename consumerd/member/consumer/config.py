@@ -17,7 +17,7 @@ from consumerd.base.address import parse_addresses
 from consumerd.base.errors import ConfigError
 from consumerd.base.ports import Clock, SaslMechanism
 from consumerd.base.settings.group import CommitSection, GroupSection, RebalanceSection
-from consumerd.base.settings.kind import Kind, kind_of
+from consumerd.base.settings.kind import ValueKind, kind_of
 from consumerd.base.settings.processing import DaemonSection, FetchSection
 from consumerd.base.settings.servers import KafkaSection, ZooKeeperSection
 from consumerd.base.settings.setting import BrokenRulesError, Seconds, SecondsOrZero
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 #: The values that each keyword may have: those of its key in the configuration, or its own.
-_KINDS: Final[dict[str, Kind]] = {
+_KINDS: Final[dict[str, ValueKind]] = {
     setting.names.keyword: kinds[name]
     for table in (GroupSection, RebalanceSection, CommitSection, FetchSection, DaemonSection, ZooKeeperSection)
     for kinds in [table.kinds()]

@@ -2,6 +2,5 @@
 
 In: an owned partition with its start offset (`FetchPool.add`). Out: batches in its `Lane`, within a `ByteBudget`.
 
-Files in reading order: pool, fetcher, lane, budget, response, policies, log_changes, listener, settings, backoff,
-event, errors.
+Files in reading order: pool, fetcher, lane, response, policies, log_changes, listener, settings, event, errors.
 """

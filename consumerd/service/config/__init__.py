@@ -3,9 +3,9 @@
 In: a TOML file, variables of the environment, or property files of 0.7. Out: a `Config`, and the settings objects of
 the other rooms.
 
-Files in reading order: model, base, group, servers, processing, monitoring, subscriptions, problems, validation,
-environment, child, effective, reloading, example, schema, key_lines, build, build_v08, build_handlers,
-build_dead_letters, build_subscriptions, convert, convert_toml, toml_text, properties.
+Files in reading order: model, subscriptions, problems, validation, environment, child, effective, reloading, example,
+schema, key_lines, build, build_v08, build_handlers, build_dead_letters, build_subscriptions, convert, convert_toml,
+toml_text, properties.
 
 Easy to miss:
 

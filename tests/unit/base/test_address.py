@@ -62,6 +62,7 @@ def test_rejects_a_text_in_place_of_a_list() -> None:
 def test_nobody_else_parses_addresses() -> None:
     own = {
         "base/address.py",
+        "base/settings/properties.py",
         "net/client/sasl.py",
         "net/zk/acl.py",
         "storage/broker/config.py",

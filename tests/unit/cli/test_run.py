@@ -96,7 +96,7 @@ print(*(name for name in sys.modules if name.startswith(tuple(sys.argv[2:]))))
 import rich.console  # can still be imported
 import gc
 assert gc.isenabled() and gc.get_freeze_count() > 10_000
-assert id(vars(sys.modules["consumerd.member.consumer.running"])) not in map(id, gc.get_objects())  # frozen
+assert id(vars(sys.modules["consumerd.member.consumer.running_member"])) not in map(id, gc.get_objects())  # frozen
 sys.exit(code)
 """
 

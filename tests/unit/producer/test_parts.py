@@ -62,7 +62,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     this.__dict__.update(Longest=Longest, by_length=by_length, made=made, number=17, cracked=Cracked)
     monkeypatch.setitem(sys.modules, "my_partitioners", this)
 
-    def entry_points(*, group: str) -> list[EntryPoint]:
+    def entry_points(group: str) -> list[EntryPoint]:
         names = {"longest": "Longest", "length": "by_length", "twice": "made"}
         points = [EntryPoint(name, f"my_partitioners:{value}", group) for name, value in names.items()]
         return [*points, EntryPoint("twice", "elsewhere:x", group)] if group == "consumerd.partitioners" else []

@@ -50,9 +50,10 @@ def test_import_loads_nothing_else() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == [
         "consumerd",
+        "consumerd.base",
+        "consumerd.base.version",
         "consumerd.testing",
         "consumerd.testing.plugin",
-        "consumerd.base.version",
     ]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from consumerd.base.settings.kind import Ge, Gt, Kind, Le, Lt, Unit, kind_of
+from consumerd.base.settings.kind import Ge, Gt, Le, Lt, Unit, ValueKind, kind_of
 from consumerd.base.settings.setting import Bytes, Seconds, SecondsOrZero
 
 NAN, INF = float("nan"), float("inf")
@@ -73,4 +73,4 @@ def test_limits_of_different_kinds_are_never_equal() -> None:
     """`typing` looks types up by equality: a tuple's would give one type the limits of another one."""
     assert len({Gt(0), Ge(0), Lt(0), Le(0)}) == 4
     assert kind_of(Annotated[int, Ge(0)] | None) != kind_of(Annotated[int, Gt(0)] | None)
-    assert kind_of(Annotated[int, Ge(0)] | None) == Kind(int, optional=True, bounds=(Ge(0),))
+    assert kind_of(Annotated[int, Ge(0)] | None) == ValueKind(int, optional=True, bounds=(Ge(0),))

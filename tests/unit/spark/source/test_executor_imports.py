@@ -30,6 +30,7 @@ ROOMS = {
     "base",
     "base.address",
     "base.errors",
+    "base.files",
     "base.native",
     "base.partition",
     "base.settings",
@@ -50,6 +51,7 @@ CLIENT_ROOMS = {
     "net.connection",
     "net.errors",
     "net.framing",
+    "net.tls",
 }
 
 
