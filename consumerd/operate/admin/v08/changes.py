@@ -27,6 +27,11 @@ class V08ChangePlanner(ChangePlanner):
         self._snapshot = snapshot
         self._logs = logs
 
+    def _version(self, partition: TopicPartition) -> int | None:
+        if self._snapshot.coordinator is CoordinatorKind.BROKER:
+            return None  # its group may have a name that no node can have
+        return super()._version(partition)
+
     async def _ranges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange | LookupFailure]:
         return await self._logs.ranges(partitions)
 

@@ -196,6 +196,14 @@ async def test_reads_what_brokers_keep() -> None:
     assert (change.moves, change.problem) == (True, None)
 
 
+@pytest.mark.asyncio
+async def test_plans_for_a_group_at_brokers_whose_name_no_node_can_have() -> None:
+    client, _ = cluster(ListOffsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))])
+    snapshot = V08GroupSnapshot(GroupView("team/h"), {"t": (0,)}, CoordinatorKind.BROKER)
+    [change] = await V08ChangePlanner(snapshot, V08BrokerLogs(client)).set_to({T0: 5})
+    assert (change.group, change.after, change.version, change.problem) == ("team/h", 5, None, None)
+
+
 MEMBER = {"group_instance_id": None, "client_id": "c", "client_host": "/10.0.0.1"}
 
 
