@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from consumerd.base.errors import ConsumerdError, ExitCode
 
-if TYPE_CHECKING:  # a signal that comes while it is imported would end the process without a word
+if TYPE_CHECKING:  # a signal that comes while it is imported would end the process before it can be noticed
     import asyncio
 
 #: A cancelled handler that still runs this long after a second signal cannot be waited for any more.
