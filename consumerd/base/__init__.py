@@ -1,5 +1,6 @@
-"""What every room may use: errors and exit codes, names, clock, files, credentials, instruments of metrics (ring 0).
+"""What every room may use. Of ring 0: errors, names, addresses, settings, ports, the choice of the native codec.
+Of ring 1: clock, files, credentials, plugins, threads, the instruments of metrics.
 
-Files in reading order: budget, errors, address, files, frames, java, lazy, native, partition, plugins, ports, backoff,
-clock, credentials, threads, turns, version.
+Files in reading order: errors, partition, address, ports, version, lazy, native, clock, turns, backoff, budget, files,
+threads, credentials, plugins, frames, java.
 """

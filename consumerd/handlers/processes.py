@@ -201,7 +201,7 @@ def _handle(messages: Sequence[Message]) -> None:
             pickle.loads(pickle.dumps(error))  # nosec B301  # noqa: S301 - our own bytes
         except Exception:
             # The parent could not read it, and would take the process for broken.
-            raise _reported(RuntimeError(f"{reason_of(error)}"), error) from None
+            raise _reported(RuntimeError(reason_of(error)), error) from None
         raise
 
 

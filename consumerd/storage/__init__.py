@@ -1,11 +1,6 @@
-"""The 0.7 log on disk: segments, flushes, recovery (ring 1). Executors import this room and `consumerd.wire` alone.
+"""Segments on disk: the 0.7 log (`log`), work on directories of segments (`archives`), a 0.7 broker (`broker`).
 
-In: sets to append, offsets to read. Out: segments on disk, and slices of them.
-
-Easy to miss:
-
-- That a file exists does not make its name durable: a process may have created it and been killed before the sync of
-  the directory. A start syncs the files and directories that it finds before it appends.
+The names of the log are exported here. Executors import them, and `consumerd.wire`, alone.
 """
 
 from consumerd.base.files import FileEntry as DirectoryEntry
@@ -64,3 +59,6 @@ __all__ = [
     "segment_name",
     "walk",
 ]
+
+#: The former name, which is still found.
+OffsetOutOfRangeError = OffsetOutOfLogError

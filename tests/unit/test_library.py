@@ -13,7 +13,9 @@ import pytest
 import consumerd
 import consumerd.net.client
 import consumerd.producer
+import consumerd.storage
 import consumerd.testing
+import consumerd.wire.v07
 from consumerd.net.client import errors
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,3 +77,5 @@ def test_deprecated_names_are_aliases_and_warn() -> None:
         with pytest.warns(DeprecationWarning, match=rf"use consumerd\.testing\.{present}"):
             assert getattr(consumerd.testing, former) is getattr(consumerd.testing, present)
     assert errors.NoBrokerError is errors.NoBrokerReachedError
+    assert consumerd.storage.OffsetOutOfRangeError is consumerd.storage.OffsetOutOfLogError
+    assert consumerd.wire.v07.Message is consumerd.wire.v07.MessageLeaf

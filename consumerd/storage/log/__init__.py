@@ -1,6 +1,12 @@
-"""The 0.7 log on disk: segments, flushes, retention, recovery, and archives of segment files that are read as they
-are.
+"""The 0.7 log on disk: segments, flushes, retention, recovery; and archives of segment files, which are only read.
 
-Files in reading order: archive_items, archive_resync, errors, archive, archive_packed, archive_tar, files, recovery,
-retention, segment, archive_names, dump, loading, log, manager.
+In: sets to append, offsets to read. Out: segments on disk, and slices of them.
+
+Files in reading order: errors, files, segment, log, manager, loading, recovery, retention, dump, archive,
+archive_names, archive_items, archive_resync, archive_packed, archive_tar.
+
+Easy to miss:
+
+- That a file exists does not make its name durable: a process may have created it and been killed before the sync of
+  the directory. A start syncs the files and directories that it finds before it appends.
 """

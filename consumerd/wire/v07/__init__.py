@@ -103,3 +103,6 @@ __all__ = [
     "validate_new_topic",
     "validate_topic",
 ]
+
+#: The former name, which is still found.
+Message = MessageLeaf
