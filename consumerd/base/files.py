@@ -379,6 +379,12 @@ class SystemFiles:
         with self._errors("sync", path):
             self._sync(path, os.O_DIRECTORY)
 
+    def sync_file(self, path: StrPath) -> None:
+        """Make a file durable, its bytes before its name."""
+        with self._errors("sync", path):
+            self._sync(path)
+            self._sync_parent(path)
+
     def rename_directory(self, source: StrPath, target: StrPath) -> bool:
         with self._errors("rename", source):
             self._sync_tree(Path(source))
