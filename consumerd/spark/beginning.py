@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _REPLACED = frozenset({"startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"})
 
 
-def begin(spark: SparkSession, pipeline: PipelineSpec, source: Mapping[str, str]) -> dict[str, str]:
+def begin(spark: SparkSession | None, pipeline: PipelineSpec, source: Mapping[str, str]) -> dict[str, str]:
     """The options for the stream of `land`: those of `source`, with the recorded offsets as start.
 
     Once a batch is done the checkpoint has the next offsets, and the options stay as they are. Raises what planning
@@ -97,7 +97,7 @@ def begin(spark: SparkSession, pipeline: PipelineSpec, source: Mapping[str, str]
     return kept | {"startingOffsets": format_offsets(sorted_offsets(starts))}
 
 
-def began(spark: SparkSession, pipeline: PipelineSpec) -> Offsets | None:
+def began(spark: SparkSession | None, pipeline: PipelineSpec) -> Offsets | None:
     """Return the offsets at which the landing began; None if it never did. Raises CheckpointError."""
     path, files = locate(spark, _path(pipeline), renames=False)
     data = files.read(path)
@@ -109,7 +109,7 @@ def began(spark: SparkSession, pipeline: PipelineSpec) -> Offsets | None:
         raise CheckpointError(f"{path} contains no valid offsets ({error}): restore it from a backup.") from None
 
 
-def note_new(spark: SparkSession, pipeline: PipelineSpec, batch: int) -> None:
+def note_new(spark: SparkSession | None, pipeline: PipelineSpec, batch: int) -> None:
     """Record the start of partitions, and of logs, that are new in a batch, before it is landed.
 
     The stream's offsets say so too, but Spark forgets those of old batches, and retention moves on. Raises as `begin`.

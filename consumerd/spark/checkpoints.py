@@ -46,7 +46,7 @@ class CheckpointLockedError(ConsumerdError):
 class Checkpoint:
     """The checkpoint of one streaming query, which need not exist yet."""
 
-    def __init__(self, spark: SparkSession, path: str) -> None:
+    def __init__(self, spark: SparkSession | None, path: str) -> None:
         self._spark = spark
         self.path, self._files = locate(spark, path, renames=False)
 
@@ -117,7 +117,7 @@ class Checkpoint:
 
 
 @contextmanager
-def locked(spark: SparkSession, checkpoint: str) -> Iterator[None]:
+def locked(spark: SparkSession | None, checkpoint: str) -> Iterator[None]:
     """Lock the checkpoint against other runs, if its file system has locks.
 
     Raises CheckpointLockedError, and OSError if the lock file cannot be written.
@@ -163,7 +163,7 @@ class CheckpointError(CorruptDataError):
 class OffsetLog:
     """The offsets of a query with one source, whose checkpoint is in the directory `path`."""
 
-    def __init__(self, spark: SparkSession, path: str) -> None:
+    def __init__(self, spark: SparkSession | None, path: str) -> None:
         self.path, self._files = locate(spark, f"{path}/offsets", renames=False)
 
     def end(self, batch: int) -> Any:
@@ -176,12 +176,18 @@ class OffsetLog:
 
     def watermark(self, batch: int) -> int | None:
         """The watermark of a batch, in milliseconds since 1970; None if Spark deleted it. Raises as `end`."""
-        lines = self._lines(batch)
-        if lines is None:
-            return None
-        found = self._parsed(batch, lines[1])
-        watermark = found.get("batchWatermarkMs") if isinstance(found, dict) else None
+        watermark = self._facts(batch).get("batchWatermarkMs")
         return watermark if isinstance(watermark, int) else None
+
+    def settings(self, batch: int) -> dict[str, Any] | None:
+        """Spark's settings that a batch was planned with; None if Spark deleted them. Raises as `end`."""
+        found = self._facts(batch).get("conf")
+        return found if isinstance(found, dict) else None
+
+    def _facts(self, batch: int) -> dict[str, Any]:
+        lines = self._lines(batch)
+        found = None if lines is None else self._parsed(batch, lines[1])
+        return found if isinstance(found, dict) else {}
 
     def _lines(self, batch: int) -> list[str] | None:
         data = self._files.read(f"{self.path}/{batch}")

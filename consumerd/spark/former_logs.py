@@ -17,13 +17,12 @@ import json
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-
 from consumerd.spark.checkpoints import CheckpointError
 from consumerd.spark.tables.files import locate
 
 if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
     from consumerd.spark.source.offsets import Key
     from consumerd.spark.spec import PipelineSpec
 
@@ -58,7 +57,7 @@ class FormerLog(NamedTuple):
         return self.topic, name if self.leader_epoch is None else f"{name}:{self.leader_epoch}:{self.end}"
 
 
-def read_former(spark: SparkSession, pipeline: PipelineSpec) -> tuple[FormerLog, ...]:
+def read_former(spark: SparkSession | None, pipeline: PipelineSpec) -> tuple[FormerLog, ...]:
     """The former logs, of each partition in their order. Raises CheckpointError."""
     path, files = locate(spark, _path(pipeline), renames=False)
     data = files.read(path)
@@ -68,7 +67,7 @@ def read_former(spark: SparkSession, pipeline: PipelineSpec) -> tuple[FormerLog,
         raise CheckpointError(f"{path} does not list former logs ({error}): restore it from a backup.") from None
 
 
-def add_former(spark: SparkSession, pipeline: PipelineSpec, fresh: Collection[FormerLog]) -> None:
+def add_former(spark: SparkSession | None, pipeline: PipelineSpec, fresh: Collection[FormerLog]) -> None:
     """Add logs to the list; one that it has stays as it is. Raises as `read_former`."""
     known = read_former(spark, pipeline)
     listed = {each.key for each in known}
@@ -86,12 +85,16 @@ def name_of(former: Iterable[FormerLog], key: Key, topic_id: str | None) -> Key:
 
 def identified(frame: DataFrame) -> DataFrame:
     """Rows with all columns of the identity: those of an earlier release have neither topic id nor leader epoch."""
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415 - this file is read without Spark, too
+
     missing = {name: kind for name, kind in _LOG_COLUMNS.items() if name not in frame.columns}
     return frame.withColumns({name: F.lit(None).cast(kind) for name, kind in missing.items()}) if missing else frame
 
 
 def with_log_names(spark: SparkSession, frame: DataFrame, former: Collection[FormerLog]) -> DataFrame:
     """Rows whose `broker_partition` is the name of their log, with the partition's own name in PLAIN_PARTITION."""
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as above
+
     if not former:
         return frame
     logs: dict[Key, list[tuple[Any, ...]]] = {}
@@ -108,6 +111,8 @@ def with_log_names(spark: SparkSession, frame: DataFrame, former: Collection[For
 
 def _holds_row(log: Column) -> Column:
     """Whether a former log holds a row; the first that does is the row's. Rows without identities are the earliest."""
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as above
+
     epoch, offset, last = F.col("leader_epoch"), F.col("offset"), log["leader_epoch"]
     topic = F.col("topic_id").isNull() | (F.col("topic_id") == log["topic_id"])
     within = (offset >= log["start"]) & (offset < log["end"]) & (epoch.isNull() | (epoch <= last))

@@ -19,7 +19,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
-from py4j.protocol import Py4JJavaError
 
 from consumerd.base.errors import reason_of
 from consumerd.base.files import Files
@@ -104,7 +103,7 @@ class ProgressLog:
         self._files.replace(self._path, b"".join(_encode(batch) for batch in kept))
 
 
-def open_log(spark: SparkSession, pipeline: PipelineSpec, step: str) -> ProgressLog:
+def open_log(spark: SparkSession | None, pipeline: PipelineSpec, step: str) -> ProgressLog:
     """The file of a step's query. Raises TablePathError."""
     path, files = locate(spark, f"{pipeline.base}/_progress/{step}.ndjson", renames=False)
     return ProgressLog(files, path)
@@ -120,6 +119,8 @@ class ProgressRecorder:
 
     def poll(self) -> None:
         """Record the batches that ended since the last call. A failed write is logged, not raised."""
+        from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - records are read and written without Spark, too
+
         last = self._query.lastProgress
         if last is None or last["batchId"] <= self._last:
             return  # without fetching the other ninety-nine, which are large where partitions are many

@@ -12,12 +12,14 @@ options takes them from there.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import (
@@ -31,15 +33,11 @@ from pyspark.sql.types import StructType
 
 from consumerd.base.errors import ConsumerdError, ExitCode
 from consumerd.spark.source.columns import SourceColumn, arrow_schema, offered, requested, schema_ddl
-from consumerd.spark.source.files.ranges import FilesSplit
-from consumerd.spark.source.files.reading import read_files_split
 from consumerd.spark.source.filters import Pruning
 from consumerd.spark.source.option_texts import OptionError
 from consumerd.spark.source.options import BATCH_ONLY, STREAM_ONLY, SourceOptions, read_options, refuse_options
+from consumerd.spark.source.reading import read_rows
 from consumerd.spark.source.request import ReadRequest
-from consumerd.spark.source.v07.reading import read_split
-from consumerd.spark.source.v07.split import V07Split
-from consumerd.spark.source.v08.split import V08Split
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -128,7 +126,7 @@ class BatchReader(DataSourceReader):
         from consumerd.spark.source.planning import plan_batch  # noqa: PLC0415
 
         with _without_traceback():
-            return plan_batch(self._options, self._pruning)
+            return [InputPartition(split) for split in plan_batch(self._options, self._pruning)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self._request)
@@ -184,7 +182,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         with _without_traceback():
-            return self._follower().splits(start, end)
+            return [InputPartition(split) for split in self._follower().splits(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self._request)
@@ -209,14 +207,7 @@ def _without_traceback() -> Iterator[None]:
 
 
 def _request(options: SourceOptions, schema: StructType) -> ReadRequest:
-    return ReadRequest(
-        columns=requested(schema, include_headers=options.include_headers, mode=options.mode),
-        mode=options.mode,
-        fail_on_data_loss=options.fail_on_data_loss,
-        limits=options.limits,
-        fetch_size=options.fetch_size,
-        timeout=options.timeout,
-    )
+    return ReadRequest.of(options, requested(schema, include_headers=options.include_headers, mode=options.mode))
 
 
 def _most(limit: ReadLimit) -> int | None:
@@ -228,15 +219,23 @@ def _most(limit: ReadLimit) -> int | None:
 
 
 def _read(partition: InputPartition, request: ReadRequest) -> Iterator[pa.RecordBatch]:
-    if isinstance(partition, V07Split):
-        return read_split(partition, request)
-    if isinstance(partition, FilesSplit):
-        return read_files_split(partition, request)
-    if isinstance(partition, V08Split):
-        from consumerd.spark.source.v08.reading import read_v08_split  # noqa: PLC0415 - a protocol of its own
+    if partition.value is None:
+        return iter(())  # Spark makes one partition of no partitions
+    rows = read_rows(partition.value, request)
+    _freeze_imports()
+    return rows
 
-        return read_v08_split(partition, request)
-    return iter(())  # Spark makes one partition of no partitions
+
+_settled = False
+
+
+def _freeze_imports() -> None:
+    """In a worker of Spark: exclude imported modules from garbage collections, one of which ends each task."""
+    global _settled  # noqa: PLW0603 - a process settles once
+    if not _settled and TaskContext.get() is not None:
+        _settled = True
+        gc.collect()
+        gc.freeze()
 
 
 #: A property that only a catalog sets.

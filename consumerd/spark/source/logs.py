@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 from consumerd.member.fetch.log_changes import LogChange
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import InputPartition
-
     from consumerd.spark.source.offsets import Key, LogOffset
+    from consumerd.spark.source.request import Split
 
 
 class PartitionLog(Protocol):
@@ -66,7 +65,7 @@ class PartitionLog(Protocol):
         """Return the offset from which to read all messages that are, or may be, of `time_ms` (since 1970) or later."""
         ...
 
-    def splits(self, start: int, end: int, max_bytes: int) -> list[InputPartition]:
+    def splits(self, start: int, end: int, max_bytes: int) -> list[Split]:
         """Splits that read the messages from `start` to `end`, each once; about `max_bytes` each, 0: not cut."""
         ...
 

@@ -34,7 +34,6 @@ from consumerd.base.errors import NotFoundError
 from consumerd.member.fetch.log_changes import LogChange, LogChangeKind
 from consumerd.spark.source.discovery import committer_of, open_origin
 from consumerd.spark.source.errors import DataLossError
-from consumerd.spark.source.filters import Pruning
 from consumerd.spark.source.logs import Origin, PartitionLog
 from consumerd.spark.source.offsets import Key, LogOffset, Offsets, Position, entries, positions, sorted_offsets
 from consumerd.spark.source.options import OptionError, SourceOptions
@@ -43,7 +42,8 @@ from consumerd.spark.source.v08.split import V08Split
 from consumerd.wire.v07 import EARLIEST, LATEST
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import InputPartition
+    from consumerd.spark.source.filters import Pruning
+    from consumerd.spark.source.request import Split
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ def continued(each: PartitionLog, change: LogChange) -> LogOffset:
     return LogOffset(change.divergence, each.topic_id, change.now.leader_epoch)
 
 
-def plan_batch(options: SourceOptions, pruning: Pruning) -> list[InputPartition]:
+def plan_batch(options: SourceOptions, pruning: Pruning) -> list[Split]:
     """The splits of one batch, as of now. Raises a ConsumerdError that names the option or the partition."""
     origin = open_origin(options)
     logs = origin.snapshot()
@@ -129,11 +129,7 @@ def plan_batch(options: SourceOptions, pruning: Pruning) -> list[InputPartition]
         if start > ends[key]:
             raise OptionError(f"{_name(key)} starts at {start}, after its end at {ends[key]}; check endingOffsets")
     ranges = {key: (starts[key], ends[key]) for key in logs if pruning.wants(logs[key])}
-    return [
-        split
-        for split in split_ranges(logs, ranges, options, losses)
-        if pruning.overlaps(split.start, split.end)  # type: ignore[attr-defined]  # both kinds have them
-    ]
+    return [split for split in split_ranges(logs, ranges, options, losses) if pruning.overlaps(split.start, split.end)]
 
 
 def starting(
@@ -212,7 +208,7 @@ def split_ranges(
     options: SourceOptions,
     losses: Losses,
     epochs: Mapping[Key, int | None] | None = None,
-) -> list[InputPartition]:
+) -> list[Split]:
     """Splits for a range of each partition: of about `max_split`, smaller where `minPartitions` asks for more.
 
     `epochs`: the leader epoch of the last message of a range, where it is known.
@@ -222,7 +218,7 @@ def split_ranges(
     if options.min_partitions > 1 and total:
         fair = max(1, total // options.min_partitions)
         most = min(most, fair) if most else fair
-    splits: list[InputPartition] = []
+    splits: list[Split] = []
     for key, (start, end) in ranges.items():
         report_gaps(logs[key], start, end, losses)
         found = logs[key].splits(start, end, most)
@@ -318,7 +314,7 @@ class StreamPlanner:
         """The ends of all partitions when they were looked at last."""
         return sorted_offsets(_ends(self._logs)) if self._logs else None
 
-    def splits(self, start: Offsets, end: Offsets) -> list[InputPartition]:
+    def splits(self, start: Offsets, end: Offsets) -> list[Split]:
         """Splits that read everything from `start` to `end`."""
         logs = self._look_for(end, _STILL_GOOD)
         starts, ends = dict(positions(start)), dict(positions(end))

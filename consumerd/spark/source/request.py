@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import gc
 from array import array
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
-from pyspark import TaskContext
 
 from consumerd.spark.source.columns import ParseMode
 from consumerd.wire.v07 import DEFAULT_LIMITS, Codec, DecodeLimits
 
 if TYPE_CHECKING:
     from consumerd.spark.source.files.ranges import FilesSplit
+    from consumerd.spark.source.options import SourceOptions
     from consumerd.spark.source.v07.split import V07Split
     from consumerd.spark.source.v08.split import V08Split
+
+    #: A part of one partition that is read as a whole: by a task of Spark's, or a worker process.
+    Split: TypeAlias = V07Split | V08Split | FilesSplit
 
 #: Bytes per FETCH: what Kafka 0.7's own consumers ask for (golden notes, 6).
 DEFAULT_FETCH_SIZE: Final = 1 << 20
@@ -39,17 +41,17 @@ class ReadRequest:
     fetch_size: int = DEFAULT_FETCH_SIZE
     timeout: float = DEFAULT_TIMEOUT
 
-
-_settled = False
-
-
-def freeze_imports() -> None:
-    """In a worker of Spark: exclude imported modules from garbage collections, one of which ends each task."""
-    global _settled  # noqa: PLW0603 - a process settles once
-    if not _settled and TaskContext.get() is not None:
-        _settled = True
-        gc.collect()
-        gc.freeze()
+    @classmethod
+    def of(cls, options: SourceOptions, columns: tuple[str, ...]) -> ReadRequest:
+        """The settings among the options of a reader."""
+        return cls(
+            columns=columns,
+            mode=options.mode,
+            fail_on_data_loss=options.fail_on_data_loss,
+            limits=options.limits,
+            fetch_size=options.fetch_size,
+            timeout=options.timeout,
+        )
 
 
 #: A batch ends at the first of these. Both are soft: a run is not cut at the byte.
@@ -60,7 +62,7 @@ BATCH_BYTES: Final = 4 << 20
 class ConstantColumns:
     """Columns that are constant in a split, or for all its uncompressed messages."""
 
-    def __init__(self, split: V07Split | V08Split | FilesSplit, *, codec: Codec | None = Codec.NONE) -> None:
+    def __init__(self, split: Split, *, codec: Codec | None = Codec.NONE) -> None:
         self._values = {
             "topic": split.topic,
             "partition": split.partition,

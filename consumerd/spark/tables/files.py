@@ -10,9 +10,9 @@ use Delta tables, which commit by creating one file.
 from __future__ import annotations
 
 import secrets
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-
-from py4j.protocol import Py4JJavaError
+from urllib.parse import urlsplit
 
 from consumerd.base.files import FileEntry, Files, StrPath, SystemFiles
 from consumerd.spark.tables.errors import TablePathError
@@ -84,6 +84,8 @@ class HadoopFiles:
         return fresh
 
     def rename_directory(self, source: StrPath, target: StrPath) -> bool:
+        from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - not there without Spark
+
         try:
             self._context.rename(self._place(source), self._place(target), self._refusing)
         except Py4JJavaError:
@@ -105,15 +107,19 @@ class HadoopFiles:
         return self._hadoop_path(str(path))
 
 
-def locate(spark: SparkSession, path: str, *, renames: bool) -> tuple[str, Files]:
+def locate(spark: SparkSession | None, path: str, *, renames: bool) -> tuple[str, Files]:
     """The path qualified with its file system, as Spark resolves it, and the operations on it.
 
-    `renames`: whether commits are renames. Raises TablePathError for stores that cannot do that and for characters
-    that Hadoop takes for a pattern.
+    `spark`: None for a path of this machine. `renames`: whether commits are renames. Raises TablePathError for stores
+    that cannot do that, for characters that Hadoop takes for a pattern, and for URLs without Spark.
     """
     bad = sorted(_PATTERN_CHARACTERS & set(path))
     if bad or not path.strip():
         raise TablePathError(f"{path!r} is not a valid table path: Spark would read {' '.join(bad)} as a glob pattern.")
+    if spark is None:
+        if urlsplit(path).scheme not in ("", "file"):
+            raise TablePathError(f"{path} is not a folder of this machine: checkpoints elsewhere need Spark.")
+        return str(Path(path.removeprefix("file:")).absolute()), SystemFiles()
     gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - as above
     place = gateway.jvm.org.apache.hadoop.fs.Path(path)
     scheme = place.toUri().getScheme()

@@ -2,26 +2,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from consumerd.base.files import Files, SystemFiles
-from consumerd.spark import checkpoints
-from consumerd.spark.checkpoints import CheckpointError, CheckpointLockedError, OffsetLog, locked
+from consumerd.spark.checkpoints import Checkpoint, CheckpointError, CheckpointLockedError, OffsetLog, locked
+from consumerd.spark.tables.errors import TablePathError
 
 
 @pytest.fixture
-def offsets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OffsetLog:
+def offsets(tmp_path: Path) -> OffsetLog:
     """The log of a checkpoint on this machine, which needs no Spark to be found."""
-
-    def locate(spark: Any, path: str, *, renames: bool) -> tuple[str, Files]:
-        return path, SystemFiles()
-
-    monkeypatch.setattr(checkpoints, "locate", locate)
     (tmp_path / "offsets").mkdir()
-    spark: Any = None
-    return OffsetLog(spark, str(tmp_path))
+    return OffsetLog(None, str(tmp_path))
 
 
 def test_reads_the_end_and_the_watermark_of_a_batch(offsets: OffsetLog, tmp_path: Path) -> None:
@@ -39,16 +31,25 @@ def test_names_the_entry_that_is_damaged(offsets: OffsetLog, tmp_path: Path, lin
 
 
 def test_one_run_at_a_time_uses_a_checkpoint(offsets: OffsetLog, tmp_path: Path) -> None:
-    spark: Any = None
     checkpoint = str(tmp_path / "land")
-    with locked(spark, checkpoint):
+    with locked(None, checkpoint):
         for _ in range(2):
             with (
                 pytest.raises(CheckpointLockedError, match=rf"^process {os.getpid()} on .* is using the checkpoint"),
-                locked(spark, checkpoint),
+                locked(None, checkpoint),
             ):
                 pass
-    with pytest.raises(ZeroDivisionError), locked(spark, checkpoint):
+    with pytest.raises(ZeroDivisionError), locked(None, checkpoint):
         raise ZeroDivisionError
-    with locked(spark, checkpoint):
+    with locked(None, checkpoint):
         pass
+
+
+@pytest.mark.parametrize("path", ["/lake/p", "file:///lake/p", "file:/lake/p"])
+def test_finds_a_folder_of_this_machine_without_spark(path: str) -> None:
+    assert Checkpoint(None, path).path == "/lake/p"
+
+
+def test_refuses_a_checkpoint_elsewhere_without_spark() -> None:
+    with pytest.raises(TablePathError, match="^s3://lake/p is not a folder of this machine: .* Spark"):
+        Checkpoint(None, "s3://lake/p")

@@ -25,7 +25,7 @@ from consumerd.spark.source.offsets import Key
 from consumerd.spark.source.options import FilesLocation, SourceOptions
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import InputPartition
+    from consumerd.spark.source.request import Split
 
 
 class FilesOrigin(WithoutEpochs):
@@ -120,7 +120,7 @@ class FilesLog:
             position = file.start
         return position
 
-    def splits(self, start: int, end: int, max_bytes: int) -> list[InputPartition]:
+    def splits(self, start: int, end: int, max_bytes: int) -> list[Split]:
         most = max_bytes or self.end - self.start
         return list(files_splits(self.named.topic, self.named.name, self.files, start, end, most))
 

@@ -24,8 +24,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from pyspark.sql.datasource import InputPartition
-
 from consumerd.base.errors import ConfigError, CorruptDataError, NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.wire.errors import InvalidTopicError
@@ -33,7 +31,7 @@ from consumerd.wire.v07 import validate_topic
 
 
 @dataclass(frozen=True, repr=False)
-class FilesSplit(InputPartition):
+class FilesSplit:
     """The messages of one partition from offset `start` up to `end`, which are in `files`, in order."""
 
     topic: str

@@ -32,7 +32,6 @@ from consumerd.spark.source.request import (
     BATCH_ROWS,
     ConstantColumns,
     ReadRequest,
-    freeze_imports,
     numbers,
 )
 from consumerd.spark.source.v07.segment_file import SegmentReader, SplitStream, open_segment
@@ -57,7 +56,6 @@ def read_split(split: V07Split, request: ReadRequest) -> Iterator[pa.RecordBatch
     Raises MalformedMessageError in mode FAILFAST, DataLossError for offsets that are gone where that is to fail,
     SplitBoundaryError, FileReadError, BrokerReadError. Memory: some times the largest message, and a batch.
     """
-    freeze_imports()
     return _SplitReader(split, request).read()
 
 

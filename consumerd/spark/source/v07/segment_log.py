@@ -20,7 +20,7 @@ from consumerd.spark.source.v07.split import BrokerRange, FileRange, V07Split, b
 from consumerd.wire.v07 import DEFAULT_LIMITS, DecodeLimits, decode_batch
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import InputPartition
+    from consumerd.spark.source.request import Split
 
 #: The largest message that is looked for, also with a higher limit: it bounds the memory of the planner.
 _MOST_REACH: Final = 32 << 20
@@ -121,8 +121,8 @@ class SegmentLog:
     def before(self, time_ms: int) -> int:
         return self.by_time(self, time_ms)
 
-    def splits(self, start: int, end: int, max_bytes: int) -> list[InputPartition]:
-        found: list[InputPartition] = []
+    def splits(self, start: int, end: int, max_bytes: int) -> list[Split]:
+        found: list[Split] = []
         for segment in self.segments:
             low, high = max(start, segment.start), min(end, segment.end)
             if low < high:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark.sql.datasource import InputPartition
-
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
@@ -37,7 +35,7 @@ class BrokerRange:
 
 
 @dataclass(frozen=True, repr=False)
-class V07Split(InputPartition):
+class V07Split:
     """The messages of one partition from offset `start` up to `end`. `broker`: its id, None where it is unknown."""
 
     topic: str

@@ -32,7 +32,7 @@ from consumerd.spark.source.v08.split import V08Split, cut
 from consumerd.wire.v07 import EARLIEST, LATEST
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import InputPartition
+    from consumerd.spark.source.request import Split
 
 #: Topics of the brokers' own, which patterns do not mean; old brokers do not mark them.
 _INTERNAL: Final = ("__consumer_offsets", "__transaction_state")
@@ -186,7 +186,7 @@ class V08Log:
     def before(self, time_ms: int) -> int:
         return self.by_time(self, time_ms)
 
-    def splits(self, start: int, end: int, max_bytes: int) -> list[InputPartition]:
+    def splits(self, start: int, end: int, max_bytes: int) -> list[Split]:
         """As the protocol says, but that `max_bytes` counts messages."""
         return [
             V08Split(self.topic, self.partition, low, high, self.location, self.leader, self.topic_id)

@@ -40,7 +40,6 @@ from consumerd.spark.source.request import (
     BATCH_ROWS,
     ConstantColumns,
     ReadRequest,
-    freeze_imports,
     numbers,
 )
 from consumerd.spark.source.v08.client import FetchedRecords, KafkaClient
@@ -71,7 +70,6 @@ def read_v08_split(split: V08Split, request: ReadRequest) -> Iterator[pa.RecordB
     Raises MalformedMessageError in mode FAILFAST, DataLossError for offsets that are gone where that is to fail, and
     BrokerReadError. Memory: some times a fetch, or the largest message or batch, decompressed.
     """
-    freeze_imports()
     reader = _Reader(split, request)
     yield from reader.read()
     if reader.dropped:

@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import InputPartition
-
 if TYPE_CHECKING:
     from consumerd.spark.source.option_values import BootstrapLocation
 
 
 @dataclass(frozen=True, repr=False)
-class V08Split(InputPartition):
+class V08Split:
     """The messages of one partition from offset `start` up to `end`.
 
     `leader`: the address of the broker that led it when the split was planned; later leaders are looked up. `topic_id`:

@@ -83,3 +83,19 @@ def loaded(script: str, heavy: set[str], allowed: set[str]) -> set[str]:
     in_driver = {"planning", "discovery", "commits", "session"} | origins
     assert {name.rpartition(".")[2] for name in ours if name.startswith("consumerd.spark.")} & in_driver == set()
     return ours
+
+
+def test_planning_reading_and_checkpoints_need_no_spark() -> None:
+    """`consumerd lake` runs where pyspark is not installed."""
+    script = """
+import sys
+sys.modules.update(pyspark=None, py4j=None)
+from consumerd.spark import beginning, checkpoints, former_logs, progress, seen, spec
+from consumerd.spark.source import planning, reading
+from consumerd.spark.source.files import origin
+from consumerd.spark.source.v07 import archive_origin, client, commits, origin
+from consumerd.spark.source.v08 import commits, origin, reading
+print("imported")
+"""
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (found.stdout, found.stderr) == ("imported\n", "")

@@ -11,10 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import InputPartition
 
-from consumerd.spark.source import request
+from consumerd.spark.source import datasource
 from consumerd.spark.source.columns import COLUMNS, ParseMode, arrow_schema
 from consumerd.spark.source.errors import DataLossError, FileReadError, MalformedMessageError, SplitBoundaryError
+from consumerd.spark.source.options import read_options
 from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v07 import reading
 from consumerd.spark.source.v07.reading import read_split
@@ -285,11 +287,12 @@ def test_does_not_copy_values_of_large_messages(segment: SegmentWriter) -> None:
 def test_freezes_imports_once_and_only_in_workers(segment: SegmentWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     frozen: list[None] = []
     monkeypatch.setattr("gc.freeze", lambda: frozen.append(None))
-    monkeypatch.setattr(request, "_settled", False)
-    split = segment(ONE)
-    read_rows(split)
+    monkeypatch.setattr(datasource, "_settled", False)
+    reader = datasource.BatchReader(read_options({"path": "/", "subscribe": "t"}), ReadRequest(("value",)))
+    task = InputPartition(segment(ONE))
+    assert [batch.num_rows for batch in reader.read(task)] == [1]
     assert not frozen
     monkeypatch.setattr("pyspark.TaskContext.get", object)
-    read_rows(split)
-    read_rows(split)
+    for _ in range(2):
+        assert [batch.num_rows for batch in reader.read(task)] == [1]
     assert len(frozen) == 1
