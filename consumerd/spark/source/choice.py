@@ -10,7 +10,16 @@ from collections.abc import Collection
 
 from consumerd.base.errors import did_you_mean
 from consumerd.spark.source.offsets import Key
-from consumerd.spark.source.options import Assign, Subscribe, SubscribePattern
+from consumerd.spark.source.options import (
+    Assign,
+    BootstrapLocation,
+    BrokersLocation,
+    PathLocation,
+    SourceOptions,
+    Subscribe,
+    SubscribePattern,
+    ZooKeeperLocation,
+)
 from consumerd.wire.registry.topic_filter import Whitelist
 
 
@@ -57,6 +66,38 @@ class PartitionChoice:
                 names = sorted({other for each, other in (*found, *known) if each == topic})
                 return f"partition {topic}/{name} does not exist{_hint(name, names) if names else ''}"
         return None
+
+
+def topic_change(options: SourceOptions, key: Key) -> str | None:
+    """The option that no longer selects a partition that was read, as it is now; None where it is selected."""
+    topic, name = key
+    choice = PartitionChoice(options.topics)
+    match options.topics:
+        case _ if choice.wants(key):
+            return None
+        case Subscribe(topics):
+            return f"option subscribe is {','.join(topics)} now, without the topic {topic}"
+        case SubscribePattern(pattern):
+            return f"option subscribePattern is {pattern} now, which does not match the topic {topic}"
+        case _:
+            return f"option assign does not name {topic}/{name} now"
+
+
+def broker_change(options: SourceOptions, key: Key) -> str | None:
+    """The option by which partitions have names of another form, or of other brokers, than one that was read."""
+    broker = key[1].rpartition("-")[0]
+    match options.location:
+        case PathLocation(_, layout, number) if "{broker}" not in layout and broker != ("" if number is None else str(number)):
+            return f"option broker is {'not set' if number is None else number} now" + (f", not {broker}" if broker else "")
+        case PathLocation(_, layout) if "{broker}" in layout and not broker:
+            return f"option layout is {layout} now, which names brokers"
+        case BrokersLocation(brokers) if not broker or int(broker) not in brokers:
+            return f"option brokers names {', '.join(map(str, sorted(brokers)))} now" + (f", not {broker}" if broker else "")
+        case BootstrapLocation() if broker:
+            return "option bootstrap names a cluster of 0.8 or later now"
+        case ZooKeeperLocation() if not broker:
+            return "option zookeeper names a cluster of 0.7 now"
+    return None
 
 
 def _hint(name: str, known: Collection[str]) -> str:

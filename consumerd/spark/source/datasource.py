@@ -83,11 +83,14 @@ class ConsumerdDataSource(DataSource):
             return kind(read, _request(read, schema))
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
-        with _without_traceback():
+        """The reader of a stream. It raises errors of the options in its first call: Spark hides those of this one."""
+        try:
             options = self._options(schema)
             refuse_options(options, BATCH_ONLY, "a stream")
             read = read_options(options)
             return StreamReader(read, _request(read, schema))
+        except ConsumerdError as error:
+            return RejectedStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
         with _without_traceback():
@@ -167,7 +170,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._follower().latest(start, _most(limit))
 
     def reportLatestOffset(self) -> dict[str, dict[str, Any]] | None:  # noqa: N802 - Spark's name
-        return self._follower().reported()
+        with _without_traceback():
+            return self._follower().reported()
 
     def commit(self, end: dict[str, Any]) -> None:
         with _without_traceback():
@@ -193,6 +197,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._following is None:
             self._following = StreamPlanner(self._options)
         return self._following
+
+
+class RejectedStreamReader(StreamReader):
+    """A stream that cannot be read, because its options or columns are invalid: each call of the driver raises that.
+
+    The runner of pyspark 4.2 replaces an error of `streamReader` itself by an UnboundLocalError of its own.
+    """
+
+    def __init__(self, error: ConsumerdError) -> None:
+        self._error = error
+        self._following = None
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        with _without_traceback():
+            raise self._error
+
+    def _follower(self) -> NoReturn:
+        raise self._error
 
 
 @contextlib.contextmanager

@@ -6,14 +6,18 @@ import logging
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.datasource_internal import _streamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+from pyspark.sql.streaming.python_streaming_source_runner import check_support_func
 from pyspark.sql.types import StructType
 
-from consumerd.base.errors import NotFoundError
+from consumerd.base.errors import ConsumerdError, NotFoundError
 from consumerd.spark.source.datasource import BatchReader, ConsumerdDataSource
 from consumerd.spark.source.errors import DataLossError
 from consumerd.spark.source.options import read_options
@@ -234,3 +238,28 @@ def test_limit_in_messages_is_a_limit_of_rows_for_spark(tmp_path: Path) -> None:
     reader = ConsumerdDataSource(options).streamReader(StructType())
     assert reader.getDefaultReadLimit() == ReadMaxRows(4)
     assert reader.latestOffset(reader.initialOffset(), ReadMaxRows(4)) == {"t": {"0": 200}}
+
+
+def test_errors_of_a_streams_options_reach_spark_as_their_sentence(tmp_path: Path) -> None:
+    append(tmp_path, "t-0", 0, *MESSAGES)
+    given = {"path": str(tmp_path), "subscribe": "t"}
+    for options, columns, sentence in (
+        ({**given, "endingOffsets": "latest"}, "offset", "OptionError: option endingOffsets is not supported in a str"),
+        ({**given, "subscribe": ""}, "offset", "OptionError: option subscribe is empty"),
+        (given, "page", "ColumnError: "),
+    ):
+        # Spark's runner calls a reader that it could not make, and reports only that.
+        reader = _streamReader(ConsumerdDataSource(dict(options)), StructType().add(columns, "long"))
+        check_support_func(reader, BytesIO())
+        calls: list[Callable[[], object]] = [
+            reader.initialOffset,
+            reader.getDefaultReadLimit,
+            reader.prepareForTriggerAvailableNow,  # type: ignore[attr-defined]
+            lambda reader=reader: reader.latestOffset({}, ReadAllAvailable()),  # type: ignore[misc]
+        ]
+        for call in calls:
+            with pytest.raises(ConsumerdError) as failure:
+                call()
+            assert f"{type(failure.value).__name__}: {failure.value}".startswith(sentence)
+            assert failure.value.__suppress_context__, "Spark shows the sentence and no other error"
+        reader.stop()
