@@ -16,9 +16,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from consumerd.base.errors import NotFoundError
+from consumerd.base.errors import ConsumerdError, NotFoundError
 from consumerd.spark.checkpoints import Checkpoint, CheckpointError, OffsetLog
 from consumerd.spark.former_logs import FormerLog, add_former
+from consumerd.spark.source.choice import deselected, renamed
 from consumerd.spark.source.discovery import open_origin
 from consumerd.spark.source.offsets import (
     Key,
@@ -29,7 +30,7 @@ from consumerd.spark.source.offsets import (
     positions,
     sorted_offsets,
 )
-from consumerd.spark.source.options import read_options
+from consumerd.spark.source.options import OptionError, SourceOptions, read_options
 from consumerd.spark.source.planning import Losses, compare, continued, placed, starting
 from consumerd.spark.tables.files import locate
 
@@ -87,14 +88,21 @@ def begin(spark: SparkSession | None, pipeline: PipelineSpec, source: Mapping[st
             # Nothing was read of the former logs. Otherwise the first batch is as it was planned, and says so.
             starts |= moved
             files.replace(path, format_offsets(sorted_offsets(starts)).encode())
-    for topic, name in starts:
-        if (topic, name) not in logs:
-            raise NotFoundError(
-                f"{topic}/{name} was to be landed and no longer exists; restore it, or move "
-                f"{pipeline.base} away to start over"
-            )
+    for key in starts:
+        if key not in logs:
+            raise _missing(pipeline, options, key)
     kept = {name: value for name, value in source.items() if name.lower() not in _REPLACED}
     return kept | {"startingOffsets": format_offsets(sorted_offsets(starts))}
+
+
+def _missing(pipeline: PipelineSpec, options: SourceOptions, key: Key) -> ConsumerdError:
+    """The error for a partition that was to be landed and is not among those that are read."""
+    changed = renamed(options, key) or deselected(options, key)
+    where = f"{'/'.join(key)} was to be landed and"
+    remedy = f"or move {pipeline.base} away to start over"
+    if changed is not None:
+        return OptionError(f"{where} {changed}; set it as it was, {remedy}")
+    return NotFoundError(f"{where} no longer exists; restore it, {remedy}")
 
 
 def began(spark: SparkSession | None, pipeline: PipelineSpec) -> Offsets | None:

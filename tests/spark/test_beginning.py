@@ -11,6 +11,7 @@ from consumerd.base.errors import NotFoundError
 from consumerd.spark.beginning import began, begin
 from consumerd.spark.land import land
 from consumerd.spark.source.offsets import format_offsets
+from consumerd.spark.source.option_texts import OptionError
 from consumerd.spark.spec import PipelineSpec
 from consumerd.spark.tables import open_table
 from consumerd.wire.v07 import encode_message_set
@@ -53,6 +54,8 @@ def test_reports_a_partition_deleted_before_it_was_read(spark: SparkSession, tmp
     grow(logs, 1, b"b")
     pipeline = PipelineSpec("p", str(tmp_path / "lake"), {"path": str(logs), "broker": "4", "subscribe": "t"})
     begin(spark, pipeline, dict(pipeline.source) | {"startingOffsets": "earliest"})
+    with pytest.raises(OptionError, match="t/4-0 was to be landed and option broker is 5 now; set it as it was"):
+        begin(spark, pipeline, dict(pipeline.source) | {"broker": "5"})
     (logs / "t-1" / f"{0:020}.kafka").unlink()
     with pytest.raises(NotFoundError, match="t/4-1 was to be landed and no longer exists"):
         begin(spark, pipeline, pipeline.source)

@@ -68,36 +68,43 @@ class PartitionChoice:
         return None
 
 
-def topic_change(options: SourceOptions, key: Key) -> str | None:
-    """The option that no longer selects a partition that was read, as it is now; None where it is selected."""
+def deselected(options: SourceOptions, key: Key) -> str | None:
+    """The option that no longer selects a partition that was read, as it is now; None if it is selected."""
     topic, name = key
-    choice = PartitionChoice(options.topics)
+    if isinstance(options.location, BrokersLocation) and name.partition("-")[0] not in map(
+        str, options.location.brokers
+    ):
+        return f"option brokers has {', '.join(map(str, options.location.brokers))} now"
+    if PartitionChoice(options.topics).wants(key):
+        return None
     match options.topics:
-        case _ if choice.wants(key):
-            return None
         case Subscribe(topics):
-            return f"option subscribe is {','.join(topics)} now, without the topic {topic}"
+            return f"option subscribe is {','.join(topics)} now"
         case SubscribePattern(pattern):
-            return f"option subscribePattern is {pattern} now, which does not match the topic {topic}"
-        case _:
-            return f"option assign does not name {topic}/{name} now"
+            return f"option subscribePattern is {pattern} now"
+        case Assign():
+            return f"option assign is without {topic}/{name} now"
 
 
-def broker_change(options: SourceOptions, key: Key) -> str | None:
-    """The option by which partitions have names of another form, or of other brokers, than one that was read."""
+def renamed(options: SourceOptions, key: Key) -> str | None:
+    """The option by which a partition that was read has another name now, as it is now; None if it has not.
+
+    Another name is another identity: all messages would be read again, as other ones.
+    """
     broker = key[1].rpartition("-")[0]
     match options.location:
-        case PathLocation(_, layout, number) if "{broker}" not in layout and broker != ("" if number is None else str(number)):
-            return f"option broker is {'not set' if number is None else number} now" + (f", not {broker}" if broker else "")
-        case PathLocation(_, layout) if "{broker}" in layout and not broker:
-            return f"option layout is {layout} now, which names brokers"
-        case BrokersLocation(brokers) if not broker or int(broker) not in brokers:
-            return f"option brokers names {', '.join(map(str, sorted(brokers)))} now" + (f", not {broker}" if broker else "")
-        case BootstrapLocation() if broker:
-            return "option bootstrap names a cluster of 0.8 or later now"
-        case ZooKeeperLocation() if not broker:
-            return "option zookeeper names a cluster of 0.7 now"
-    return None
+        case PathLocation(layout=layout) if "{broker}" in layout:
+            same, now = bool(broker), f"option layout is {layout}"
+        case PathLocation(broker=number):
+            same = broker == ("" if number is None else str(number))
+            now = f"option broker is {'not set' if number is None else number}"
+        case BootstrapLocation():
+            same, now = not broker, "option bootstrap is set"
+        case ZooKeeperLocation():
+            same, now = bool(broker), "option zookeeper is set"
+        case _:
+            return None
+    return None if same else f"{now} now"
 
 
 def _hint(name: str, known: Collection[str]) -> str:

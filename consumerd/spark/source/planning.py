@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.base.errors import NotFoundError
 from consumerd.member.fetch.log_changes import LogChange, LogChangeKind
+from consumerd.spark.source.choice import deselected, renamed
 from consumerd.spark.source.discovery import committer_of, open_origin
 from consumerd.spark.source.errors import DataLossError
 from consumerd.spark.source.logs import Origin, PartitionLog
@@ -62,6 +63,28 @@ class Losses:
         if what not in self._reported:
             self._reported.add(what)
             log.warning("%s; continuing without them", what)
+
+    def report_missing(self, options: SourceOptions, key: Key, what: str) -> None:
+        """As `report`, of a partition that is not among those to read: deleted, or not selected by changed options.
+
+        `what`: what was done with it. Raises OptionError for changed options, also where losses are only logged if the
+        partition has another name now.
+        """
+        other_name, not_selected = renamed(options, key), deselected(options, key)
+        if other_name is not None:
+            raise OptionError(
+                f"{_name(key)} was {what}, and {other_name}, which gives its messages other identities; set it as it "
+                "was, or start a new query or pipeline"
+            )
+        if not_selected is None:
+            self.report(f"{_name(key)} was {what} and no longer exists")
+            return
+        sentence = f"{_name(key)} was {what}, and {not_selected}"
+        if self._fail:
+            raise OptionError(f"{sentence}; select it again, or start a new query or pipeline")
+        if sentence not in self._reported:
+            self._reported.add(sentence)
+            log.warning("%s; continuing without it", sentence)
 
     def report_replaced(self, each: PartitionLog, known: LogOffset, what: str) -> None:
         """As `report`, of a log whose topic was deleted and created again. `what`: what was done up to `known`."""
@@ -284,7 +307,7 @@ class StreamPlanner:
         ranges: dict[Key, tuple[int, int]] = {}
         for key, reached in ends.items():
             if key not in logs:
-                self._losses.report(f"{_name(key)} was read up to {reached.offset} and no longer exists")
+                self._losses.report_missing(self._options, key, f"read up to {reached.offset}")
         for key, each in logs.items():
             known = ends.get(key)
             other = self._other_log(each, known, compared.get(key))
@@ -328,7 +351,7 @@ class StreamPlanner:
             if known is not None and known.offset >= reached:
                 continue
             if key not in logs:
-                self._losses.report(f"{_name(key)} was to be read up to {reached} and no longer exists")
+                self._losses.report_missing(self._options, key, f"to be read up to {reached}")
                 continue
             each = logs[key]
             if not planned.may_be_of(each.topic_id):

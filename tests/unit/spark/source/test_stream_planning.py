@@ -18,9 +18,10 @@ from pyspark.sql.streaming.python_streaming_source_runner import check_support_f
 from pyspark.sql.types import StructType
 
 from consumerd.base.errors import ConsumerdError, NotFoundError
+from consumerd.spark.source.choice import deselected, renamed
 from consumerd.spark.source.datasource import BatchReader, ConsumerdDataSource
 from consumerd.spark.source.errors import DataLossError
-from consumerd.spark.source.options import read_options
+from consumerd.spark.source.options import OptionError, read_options
 from consumerd.spark.source.planning import StreamPlanner
 from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v07.reading import read_split
@@ -144,6 +145,66 @@ def test_deleted_offsets_follow_fail_on_data_loss(tmp_path: Path, caplog: pytest
         assert ranges(anyway, {"t": {"0": 500}}, {"t": {"0": 1100}}) == ["t/0 from 500 to 1000"]
     assert len(caplog.records) == 5
     assert caplog.records[0].getMessage() == "u/0 was read up to 0 and no longer exists; continuing without them"
+
+
+def test_changed_options_are_not_data_loss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    append(tmp_path, "t-0", 0, *MESSAGES)
+    append(tmp_path, "u-0", 0, *MESSAGES)
+    read = {"t": {"0-0": 100}, "u": {"0-0": 100}}
+    options = {"path": str(tmp_path), "broker": "0", "subscribePattern": "[tu]"}
+    plain = {name: value for name, value in options.items() if name != "subscribePattern"}
+    assert set(StreamPlanner(read_options(options)).latest(read, None)) == {"t", "u"}
+    for changed, sentence in (
+        (
+            {**options, "broker": "1"},
+            "t/0-0 was read up to 100, and option broker is 1 now, which gives its messages ot",
+        ),
+        ({**options, "layout": "{broker}/{topic}-{partition}"}, "option broker conflicts"),
+        ({**plain, "subscribe": "t"}, "u/0-0 was read up to 100, and option subscribe is t now; select it again, or"),
+        ({**plain, "subscribePattern": "u"}, "t/0-0 was read up to 100, and option subscribePattern is u now; select"),
+        ({**plain, "assign": '{"t": ["0-0"]}'}, "u/0-0 was read up to 100, and option assign is without u/0-0 now; se"),
+    ):
+        with pytest.raises(OptionError) as failure:
+            StreamPlanner(read_options(changed)).latest(read, None)
+        assert str(failure.value).startswith(sentence)
+        assert "failOnDataLoss" not in str(failure.value)
+    fewer = {**plain, "subscribe": "t", "failOnDataLoss": "false"}
+    with caplog.at_level(logging.WARNING):
+        assert StreamPlanner(read_options(fewer)).latest(read, None)["u"] == {"0-0": 100}
+    assert caplog.messages == ["u/0-0 was read up to 100, and option subscribe is t now; continuing without it"]
+    with pytest.raises(OptionError, match="u/0-0 was to be read up to 500, and option subscribe is t now"):
+        StreamPlanner(read_options({**plain, "subscribe": "t"})).splits(read, {"u": {"0-0": 500}})
+    with pytest.raises(OptionError, match="gives its messages other identities; set it as it was"):
+        StreamPlanner(read_options({**options, "broker": "1", "failOnDataLoss": "false"})).latest(read, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "sentence"),
+    [
+        ({"path": "x"}, "0-0", "option broker is not set now"),
+        ({"path": "x", "broker": "0"}, "0", "option broker is 0 now"),
+        (
+            {"path": "x", "layout": "{broker}/{topic}-{partition}"},
+            "0",
+            "option layout is {broker}/{topic}-{partition} now",
+        ),
+        ({"path": "x", "layout": "{broker}/{topic}-{partition}"}, "0-0", None),
+        ({"bootstrap": "k:9092"}, "0-0", "option bootstrap is set now"),
+        ({"bootstrap": "k:9092"}, "0", None),
+        ({"zookeeper": "z:2181"}, "0", "option zookeeper is set now"),
+        ({"brokers": "0=k:9092", "partitions": "1"}, "1-0", None),
+    ],
+)
+def test_names_the_option_that_gives_partitions_other_names(
+    options: dict[str, str], name: str, sentence: str | None
+) -> None:
+    assert renamed(read_options({**options, "subscribe": "t"}), ("t", name)) == sentence
+
+
+def test_names_brokers_that_are_not_listed_any_more() -> None:
+    read = read_options({"brokers": "0=k:9092,2=k:9093", "partitions": "1", "subscribe": "t"})
+    assert deselected(read, ("t", "1-0")) == "option brokers has 0, 2 now"
+    assert deselected(read, ("t", "2-0")) is None
 
 
 INSIDE = "t/0 was read up to 120, which is inside the message that begins at 100 now, so the log was replaced"
