@@ -2,11 +2,44 @@
 
 In: Arrow batches. Out: Parquet files, each described by one `DataFile`, which a commit to a table names.
 
-Files in reading order: data_file, folders.
+Files in reading order: data_file, folders, table, delta, reading.
 
 Easy to miss:
 
 - pyspark is not imported here, nor by anything that is imported here.
 - A file that no commit names is not part of the table, whatever it holds: a killed writer leaves such files.
+- deltalake accepts a transaction that the table has, and a removal of a file that it does not have; it syncs nothing.
 - Parquet's statistics of a column of floats leave out NaN, which Spark takes for the greatest value.
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from consumerd.base.errors import ConfigError
+
+if TYPE_CHECKING:
+    from consumerd.spark.lake.table import LakeTable
+
+
+def open_lake_table(
+    path: str,
+    format: Literal["delta"] | str = "delta",  # noqa: A002 - Spark's word
+    *,
+    storage_options: Mapping[str, str] | None = None,
+) -> LakeTable:
+    """The table at `path`, a path of this machine or a URL, which need not exist yet.
+
+    `storage_options`: of the object store, as deltalake has them; what is not given is read from the environment.
+    Raises ConfigError for an unknown format, and where the format's package is missing.
+    """
+    if format == "delta":
+        try:
+            from consumerd.spark.lake.delta import DeltaLakeTable  # noqa: PLC0415 - only this format needs its package
+        except ImportError as error:
+            raise ConfigError(
+                f"Delta tables need the package deltalake ({error}): pip install 'consumerd[spark]'."
+            ) from None
+        return DeltaLakeTable(path, storage_options=storage_options)
+    raise ConfigError(f"{format!r} is not a table format: must be delta.")

@@ -1,0 +1,507 @@
+"""A Delta table through deltalake: no JVM and no jar.
+
+Strategy. A commit creates one file of Delta's log, so it needs no rename, and an object store needs only conditional
+puts. A batch is a transaction whose application is the checkpoint's id and whose version is the batch's number.
+deltalake accepts the same version twice, so it is compared here, on the snapshot that commits; and every commit is
+made without deltalake's own retries, so that it fails if anything was committed since that snapshot. Then the next
+attempt starts from a new snapshot. That makes every change a compare-and-swap on the version of the table.
+
+The owner is a property. deltalake sets properties only in a commit of their own, so a table begins without one, and
+belongs to the first checkpoint that sets it. A table with files and without an owner is somebody else's.
+
+deltalake does not sync what it writes on this machine. So its log is synced after each commit: all files of the log at
+the first one, since a killed process may have written the last of them, then those that are newer. A commit that was
+lost with the power was never reported, and leaves at most an empty file, which is a version without a change.
+
+Files are merged in the order of their batches, by our own writer, and swapped in one commit that changes no data.
+Nothing is removed but by `vacuum`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
+from deltalake.transaction import AddAction, RemoveAction
+from pyarrow.fs import FileType
+
+from consumerd.base.errors import NotFoundError
+from consumerd.base.files import SystemFiles
+from consumerd.spark.lake.data_file import DataFile, DataFileWriter
+from consumerd.spark.lake.folders import local_path, open_folder
+from consumerd.spark.lake.reading import read_file
+from consumerd.spark.lake.table import BATCH, OWNER, TableVersion
+from consumerd.spark.tables.errors import (
+    TableCorruptError,
+    TableError,
+    TableOwnedError,
+    TablePathError,
+    TableSchemaError,
+)
+from consumerd.spark.tables.table import CompactResult
+
+#: Features of Delta's protocol that do not change which rows a file has, or how its columns are called.
+_READABLE: Final = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
+#: Commits that may be faster than ours, one after the other, and the seconds after which we try again, at most.
+_ATTEMPTS: Final = 30
+_PAUSE: Final = 0.5
+_OS_ERROR: Final = re.compile(r"([^\n]*) \(os error (\d+)\)")
+_LOG_NAME: Final = re.compile(r"(\d{20})\..*")
+
+
+class DeltaLakeTable:
+    """See the module's text and LakeTable."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        storage_options: Mapping[str, str] | None = None,
+        version: int | None = None,
+        files: SystemFiles | None = None,
+    ) -> None:
+        local = local_path(path)
+        self.path = (path if local is None else local).rstrip("/")
+        if local is not None and "%" in local:
+            raise TablePathError(f"{path} is not a valid path of a Delta table: deltalake would decode its %.")
+        self._options = dict(storage_options or {})
+        self._pinned = version
+        self._log = None if local is None else _LocalLog(f"{self.path}/_delta_log", files or SystemFiles())
+
+    # -- reading
+
+    @property
+    def exists(self) -> bool:
+        return self._open() is not None
+
+    def owner(self) -> str | None:
+        table = self._open()
+        return None if table is None else _owner(table)
+
+    def schema(self) -> pa.Schema:
+        return _arrow(self._existing())
+
+    def batches(self) -> tuple[range, ...]:
+        """From 0 to the last one: the batches of a checkpoint have no gaps."""
+        table = self._open()
+        last = None if table is None else _last_batch(table, _owner(table))
+        return () if last is None else (range(last + 1),)
+
+    def files(self, after: int = -1, to: int | None = None) -> list[DataFile]:
+        return _files(self._existing(), after, to)
+
+    def dataset(self, after: int = -1, to: int | None = None) -> Any:
+        table = self._existing()
+        with _declared_errors(self.path):
+            found = table.to_pyarrow_dataset()
+        if after >= 0:
+            found = found.filter(pc.field(BATCH) > after)
+        return found if to is None else found.filter(pc.field(BATCH) <= to)
+
+    def version(self) -> int:
+        return self._existing().version()
+
+    def history(self, limit: int | None = None) -> list[TableVersion]:
+        table = self._existing()
+        with _declared_errors(self.path):
+            return [
+                TableVersion(
+                    entry["version"],
+                    datetime.fromtimestamp(entry.get("timestamp", 0) / 1000, UTC),
+                    entry.get("operation", ""),
+                )
+                for entry in table.history(limit)
+            ]
+
+    def as_of(self, version: int | datetime) -> DeltaLakeTable:
+        if isinstance(version, datetime):
+            found = next((each.version for each in self.history() if each.at <= version), None)
+            if found is None:
+                raise NotFoundError(f"the table {self.path} has no version that is as old as {version.isoformat()}.")
+            version = found
+        elif not 0 <= version <= self.version():
+            raise NotFoundError(f"the table {self.path} has versions up to {self.version()}, and no version {version}.")
+        return DeltaLakeTable(self.path, storage_options=self._options, version=version)
+
+    def _existing(self) -> DeltaTable:
+        table = self._open()
+        if table is None:
+            raise NotFoundError(f"table {self.path} does not exist: run the step that writes it first.")
+        return table
+
+    def _open(self) -> DeltaTable | None:
+        """A new snapshot of the table; None if there is none."""
+        with _declared_errors(self.path):
+            if self._log is not None and not self._log.exists():
+                return None
+            try:
+                table = DeltaTable(self.path, version=self._pinned, storage_options=self._options)
+            except TableNotFoundError:
+                return None
+            features = set(table.protocol().reader_features or ()) - _READABLE
+            if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+                features.add("columnMapping")
+            if features:
+                raise TableError(
+                    f"the table {self.path} has features of Delta that are not supported "
+                    f"({', '.join(sorted(features))}): drop them with the program that added them, or read it there."
+                )
+            return table
+
+    # -- writing
+
+    def commit(self, files: Sequence[DataFile], *, writer: str, batch: int, schema: pa.Schema) -> bool:
+        if batch < 0:
+            raise ValueError(f"batch {batch} is negative")
+        if BATCH not in schema.names:
+            raise ValueError(f"the columns {schema.names} lack {BATCH}")
+        actions: list[AddAction | RemoveAction] = [_add(file, data_change=True) for file in files]
+
+        def attempt() -> bool:
+            table = self._claimed(writer, schema)
+            last = _last_batch(table, writer)
+            if last is not None and batch <= last:
+                return False
+            table.create_write_transaction(
+                actions,
+                "append",
+                table.schema(),
+                commit_properties=CommitProperties(
+                    app_transactions=[Transaction(writer, batch)],
+                    max_commit_retries=0,
+                    custom_metadata={"userMetadata": f"consumerd batch {batch}"},
+                ),
+            )
+            return True
+
+        return self._committed(attempt)
+
+    def _claimed(self, writer: str, schema: pa.Schema) -> DeltaTable:
+        """A snapshot of the table, which belongs to `writer` and has these columns."""
+        stored = _stored(schema)
+        table = self._open()
+        if table is None:
+            if self._log is not None:
+                self._log.folder_must_be_free()
+            DeltaTable.create(self.path, stored, storage_options=self._options, commit_properties=_once())
+            table = self._existing()
+        owner = _owner(table)
+        if owner is None and not table.file_uris():
+            table.alter.set_table_properties({OWNER: writer}, raise_if_not_exists=False, commit_properties=_once())
+            table = self._existing()
+            owner = _owner(table)
+        if owner != writer:
+            raise TableOwnedError(
+                f"the table {self.path} was written with another checkpoint ({owner}, this one is {writer}): restore "
+                "that checkpoint, or move the table away to write everything again."
+            )
+        if table.metadata().partition_columns:
+            raise TableError(
+                f"the table {self.path} is partitioned by {', '.join(table.metadata().partition_columns)}: move it and "
+                "its checkpoint away to write everything again."
+            )
+        new = _new_columns(table, stored, self.path)
+        if new:
+            table.alter.add_columns(new, commit_properties=_once())
+            table = self._existing()
+        return table
+
+    def optimize(self, target_bytes: int) -> CompactResult:
+        if target_bytes <= 0:
+            raise ValueError(f"target_bytes = {target_bytes} is not positive")
+        before = self.files()
+        merged = sum(self._merge(group) for group in plan_merges(before, target_bytes))
+        after = self.files()
+        return CompactResult(
+            table=self.path,
+            files_before=len(before),
+            files_after=len(after),
+            bytes_before=sum(each.size for each in before),
+            bytes_after=sum(each.size for each in after),
+            merged=merged,
+            removed=0,
+        )
+
+    def _merge(self, sources: Sequence[DataFile]) -> int:
+        """Write one file with the rows of these and put it in their place; the number of files that were swapped in."""
+        schema = self.schema()
+        folder = open_folder(self.path, self._options)
+        with _declared_errors(self.path), DataFileWriter(self.path, schema, storage_options=self._options) as writer:
+            for each in sources:
+                for rows in read_file(folder, each.path, schema):
+                    writer.write(rows)
+            merged = writer.close()
+        now = time.time_ns() // 1_000_000
+        actions: list[AddAction | RemoveAction] = [
+            RemoveAction(each.path, False, now, each.size, {}) for each in sources
+        ]
+        if merged is not None:
+            actions.append(_add(merged, data_change=False))
+
+        def attempt() -> bool:
+            table = self._existing()
+            # deltalake does not compare what is removed with what is there: someone else may have merged it.
+            if not {each.path for each in sources} <= {each.path for each in _files(table, -1, None)}:
+                return False
+            table.create_write_transaction(actions, "append", table.schema(), commit_properties=_once())
+            return True
+
+        swapped = self._committed(attempt)
+        if merged is not None and not swapped:
+            folder.remove(merged.path)
+        return int(swapped)
+
+    def vacuum(self, keep_seconds: float, *, dry_run: bool = False) -> list[str]:
+        """See LakeTable. deltalake counts in hours: `keep_seconds` is rounded up."""
+        table = self._existing()
+        hours = -int(-keep_seconds // 3600)
+        with _declared_errors(self.path):
+            named = sorted(set(table.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)))
+            # Also files that an earlier vacuum removed, until the log forgets them.
+            there = DeltaStorageHandler(self.path, self._options).get_file_info(named)
+            found = [name for name, info in zip(named, there, strict=True) if info.type == FileType.File]
+            if found and not dry_run:
+                table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
+                self._sync()
+        return found
+
+    def _committed(self, attempt: Callable[[], bool]) -> bool:
+        """Repeat `attempt` while other commits are faster; what it returned is durable then."""
+        if self._pinned is not None:
+            raise ValueError(f"version {self._pinned} of {self.path} is for reading only")
+        for _ in range(_ATTEMPTS):
+            before = self._version()
+            with _declared_errors(self.path):
+                try:
+                    done = attempt()
+                except DeltaError:
+                    if self._version() == before:
+                        raise
+                    time.sleep(random.uniform(0, _PAUSE))
+                    continue
+                self._sync()
+                return done
+        raise TableError(
+            f"the table {self.path} was not changed: other writers committed {_ATTEMPTS} times while this one tried. "
+            "Run the step again, which repeats nothing."
+        )
+
+    def _version(self) -> int | None:
+        table = self._open()
+        return None if table is None else table.version()
+
+    def _sync(self) -> None:
+        if self._log is not None:
+            self._log.sync()
+
+
+# -- what Delta's log has
+
+
+def _once() -> CommitProperties:
+    return CommitProperties(max_commit_retries=0)
+
+
+def _owner(table: DeltaTable) -> str | None:
+    return table.metadata().configuration.get(OWNER)
+
+
+def _last_batch(table: DeltaTable, writer: str | None) -> int | None:
+    return None if writer is None else table.transaction_version(writer)
+
+
+def _add(file: DataFile, *, data_change: bool) -> AddAction:
+    statistics = {
+        "numRecords": file.rows,
+        "minValues": file.minimums,
+        "maxValues": file.maximums,
+        "nullCount": file.nulls,
+    }
+    return AddAction(file.path, file.size, {}, file.modified, data_change, json.dumps(statistics, default=dict))
+
+
+def _files(table: DeltaTable, after: int, to: int | None) -> list[DataFile]:
+    actions = pa.table(table.get_add_actions(flatten=False)).to_pylist()
+    found = [_data_file(action) for action in actions]
+    kept = [
+        file
+        for file in found
+        if file.maximums.get(BATCH, after + 1) > after and (to is None or file.minimums.get(BATCH, to) <= to)
+    ]
+    return sorted(kept, key=lambda file: (file.minimums.get(BATCH, -1), file.maximums.get(BATCH, -1), file.path))
+
+
+def _data_file(action: Mapping[str, Any]) -> DataFile:
+    return DataFile(
+        path=action["path"],
+        size=action["size_bytes"],
+        rows=action["num_records"],
+        modified=action["modification_time"],
+        minimums=_known(action.get("min")),
+        maximums=_known(action.get("max")),
+        nulls={name: count for name, count in _known(action.get("null_count")).items() if isinstance(count, int)},
+    )
+
+
+def _known(values: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Statistics of columns, as Delta's log has them, without those that are not known."""
+    return {name: _statistic(value) for name, value in (values or {}).items() if value is not None}
+
+
+def _statistic(value: Any) -> Any:
+    match value:
+        case datetime():
+            text = value.replace(tzinfo=None).isoformat(timespec="milliseconds")
+            return text if value.tzinfo is None else f"{text}Z"
+        case date():
+            return value.isoformat()
+        case Decimal():
+            return float(value)
+        case dict():
+            return _known(value)
+    return value
+
+
+def _arrow(table: DeltaTable) -> pa.Schema:
+    return pa.schema(table.schema().to_arrow())
+
+
+def _stored(schema: pa.Schema) -> Schema:
+    """The columns in Delta's types, all of them nullable."""
+    return Schema.from_json(json.dumps(_nullable(json.loads(Schema.from_arrow(schema).to_json()))))
+
+
+def _nullable(kind: Any) -> Any:
+    """A type or field of Delta, in JSON, whose parts may all be null."""
+    if isinstance(kind, list):
+        return [_nullable(each) for each in kind]
+    if not isinstance(kind, dict):
+        return kind
+    nulls = ("nullable", "containsNull", "valueContainsNull")
+    return {name: True if name in nulls else _nullable(value) for name, value in kind.items()}
+
+
+#: Spark's words for those types of Delta that have other names there.
+_WORDS: Final = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
+
+
+def _type(field: Any) -> str:
+    kind = _nullable(json.loads(field.to_json())["type"])
+    return _WORDS.get(kind, kind) if isinstance(kind, str) else json.dumps(kind)
+
+
+def _new_columns(table: DeltaTable, wanted: Schema, path: str) -> list[Any]:
+    """The fields that the table does not have. Raises TableSchemaError for those that it has in another way."""
+    stored = {field.name.lower(): field for field in table.schema().fields}
+    new = []
+    for field in wanted.fields:
+        before = stored.get(field.name.lower())
+        if before is None:
+            new.append(field)
+        elif before.name != field.name or _type(before) != _type(field):
+            raise TableSchemaError(
+                f"column {before.name!r} of {path} is {_type(before)}, and the new rows have {field.name!r}, "
+                f"{_type(field)}: give the new column another name, or move the table and its checkpoint away to write "
+                "everything again."
+            )
+    return new
+
+
+def plan_merges(files: Iterable[DataFile], target_bytes: int) -> list[list[DataFile]]:
+    """Groups of files to merge into one each: neighbours by their batches that are small, up to the target's size.
+
+    A group is closed once it has the target's size. The last, smaller one is merged again as batches are added: for
+    each compaction, less than the target's size is written more than once.
+    """
+    groups: list[list[DataFile]] = [[]]
+    held = 0
+    for file in files:
+        if file.size >= target_bytes:
+            continue
+        if held + file.size > target_bytes:
+            groups.append([])
+            held = 0
+        groups[-1].append(file)
+        held += file.size
+    return [group for group in groups if len(group) > 1]
+
+
+class _LocalLog:
+    """The folder of Delta's log on this machine, whose files deltalake does not sync."""
+
+    def __init__(self, path: str, files: SystemFiles) -> None:
+        self._path = path
+        self._files = files
+        self._synced = -1
+
+    def exists(self) -> bool:
+        return self._files.exists(self._path)
+
+    def folder_must_be_free(self) -> None:
+        """Raise TablePathError if the folder has a table in the earlier Parquet format."""
+        folder = self._path.removesuffix("/_delta_log")
+        if self._files.exists(f"{folder}/_table.json"):
+            raise TablePathError(
+                f"{folder} holds a table in the earlier Parquet format: turn it into a Delta table with "
+                "`consumerd spark convert`."
+            )
+
+    def sync(self) -> None:
+        """Make durable what is newer than at the last call."""
+        found = {entry.name: _LOG_NAME.fullmatch(entry.name) for entry in self._files.entries(self._path)}
+        versions = {name: int(match[1]) for name, match in found.items() if match is not None}
+        for name in sorted(name for name, version in versions.items() if version > self._synced):
+            self._sync_file(f"{self._path}/{name}")
+        if "_last_checkpoint" in found:
+            self._sync_file(f"{self._path}/_last_checkpoint")
+        self._files.sync_directory(self._path)
+        self._synced = max(versions.values(), default=-1)
+
+    def _sync_file(self, path: str) -> None:
+        try:
+            self._files.sync_file(path)
+        except FileNotFoundError:
+            pass  # an expired version, which a checkpoint replaces
+        except OSError:
+            # A failed sync is not repaired by the next one.
+            data = self._files.read(path)
+            if data is not None:
+                self._files.replace(path, data)
+
+
+@contextmanager
+def _declared_errors(path: str) -> Iterator[None]:
+    """Raise deltalake's errors as ours."""
+    try:
+        yield
+    except DeltaError as error:
+        text = (str(error).strip().splitlines() or [type(error).__name__])[0].removeprefix("Kernel error: ")
+        if isinstance(error, CommitFailedError | DeltaProtocolError) or "nsupported" in text or "not supported" in text:
+            raise TableError(
+                f"the table {path} cannot be used: {text}: if a newer release of Delta wrote it, upgrade deltalake."
+            ) from error
+        raise TableCorruptError(
+            f"{path}/_delta_log is damaged ({text}): restore the table from a backup, with its checkpoint."
+        ) from error
+    except OSError as error:
+        raise TableError(f"the table {path} cannot be read or written: {_system_text(error)}.") from error
+
+
+def _system_text(error: OSError) -> str:
+    match = _OS_ERROR.search(str(error))
+    if match is not None:
+        return os.strerror(int(match[2]))
+    return error.strerror or " ".join(str(error).split())

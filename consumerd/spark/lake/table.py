@@ -1,0 +1,103 @@
+"""The interface of a table that is written without Spark, whichever format it has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from consumerd.spark.lake.data_file import DataFile
+from consumerd.spark.tables.table import CompactResult
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: The column with the batch of each row: bigint, in every file.
+BATCH: Final = "batch"
+#: The table's property with the id of the checkpoint that owns it.
+OWNER: Final = "consumerd.writer"
+
+
+@dataclass(frozen=True, slots=True)
+class TableVersion:
+    """One commit of a table. `at`: by the clock of the process that committed."""
+
+    version: int
+    at: datetime
+    operation: str
+
+
+class LakeTable(Protocol):
+    """Rows in batches, each committed once. Methods raise TableError where the table cannot be read or written.
+
+    TableCorruptError where what describes it is damaged. A reader sees one version of the table per call.
+    """
+
+    #: As given, without a slash at its end.
+    path: str
+
+    @property
+    def exists(self) -> bool:
+        """Whether the table was ever written to."""
+        ...
+
+    def owner(self) -> str | None:
+        """The checkpoint whose batch numbers the table has; None before the first commit."""
+        ...
+
+    def schema(self) -> pa.Schema:
+        """All columns, all of them nullable. Raises NotFoundError."""
+        ...
+
+    def batches(self) -> tuple[range, ...]:
+        """Numbers of the batches that are there, as disjoint ascending ranges."""
+        ...
+
+    def commit(self, files: Sequence[DataFile], *, writer: str, batch: int, schema: pa.Schema) -> bool:
+        """Add the files as batch `batch` (from 0, one more each time) of the checkpoint `writer`.
+
+        Does nothing and returns False where the table has that batch already. `schema`: the columns of the files, with
+        `batch`; a new one is added to the table. All rows appear at once, and survive a loss of power on return. Raises
+        TableOwnedError for another writer than the first one's, TableSchemaError for a column that comes with another
+        type, TablePathError where the folder holds a table of another kind.
+        """
+        ...
+
+    def files(self, after: int = -1, to: int | None = None) -> list[DataFile]:
+        """The files that may have rows of batches greater than `after` and up to `to`, by their first batch.
+
+        A file may have rows of other batches, too: the column `batch` tells. Raises NotFoundError.
+        """
+        ...
+
+    def dataset(self, after: int = -1, to: int | None = None) -> Any:
+        """The rows, or those of these batches, as a `pyarrow.dataset.Dataset`. Raises NotFoundError."""
+        ...
+
+    def optimize(self, target_bytes: int) -> CompactResult:
+        """Merge small files into files of about `target_bytes`. May be killed and repeated at any time.
+
+        The merged files stay for readers, until `vacuum`. Raises NotFoundError.
+        """
+        ...
+
+    def vacuum(self, keep_seconds: float, *, dry_run: bool = False) -> list[str]:
+        """Remove files that no version of the last `keep_seconds` has; return their paths in the table's folder.
+
+        Such are merged files, and those of a writer that was killed. A file that is not committed yet looks like the
+        latter, so `keep_seconds` must be longer than the longest batch. Raises NotFoundError.
+        """
+        ...
+
+    def version(self) -> int:
+        """The number of the last commit. Raises NotFoundError."""
+        ...
+
+    def history(self, limit: int | None = None) -> list[TableVersion]:
+        """The commits that can still be read, the last one first. Raises NotFoundError."""
+        ...
+
+    def as_of(self, version: int | datetime) -> LakeTable:
+        """The table as it was: for reading only. Raises NotFoundError where there is no such version."""
+        ...

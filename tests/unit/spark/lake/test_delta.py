@@ -1,0 +1,579 @@
+"""Tables of Delta, committed without a JVM."""
+
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from consumerd.base.errors import ConfigError, NotFoundError
+from consumerd.base.files import SystemFiles
+from consumerd.spark.lake import delta, open_lake_table
+from consumerd.spark.lake.data_file import DataFile, DataFileWriter
+from consumerd.spark.lake.delta import DeltaLakeTable
+from consumerd.spark.tables.errors import (
+    TableCorruptError,
+    TableError,
+    TableOwnedError,
+    TablePathError,
+    TableSchemaError,
+)
+
+COLUMNS = pa.schema([("page", pa.string()), ("ms", pa.int32()), ("batch", pa.int64())])
+WRITER = "c0ffee"
+
+
+def write_file(table: str | Path, batch: int, rows: int = 3, schema: pa.Schema = COLUMNS, **values: Any) -> DataFile:
+    """A file in the table's folder that no commit names yet."""
+    columns = {"page": [f"p{batch}-{row}" for row in range(rows)], "ms": list(range(rows)), "batch": [batch] * rows}
+    columns |= {name: [value] * rows for name, value in values.items()}
+    with DataFileWriter(str(table), schema) as writer:
+        writer.write(pa.record_batch([pa.array(columns[f.name], f.type) for f in schema], schema=schema))
+        written = writer.close()
+    assert written is not None
+    return written
+
+
+def add(table: Any, batch: int, schema: pa.Schema = COLUMNS, *, writer: str = WRITER, **values: Any) -> bool:
+    done = table.commit(
+        [write_file(table.path, batch, schema=schema, **values)], writer=writer, batch=batch, schema=schema
+    )
+    assert isinstance(done, bool)
+    return done
+
+
+def pages(table: Any) -> list[str]:
+    return sorted(table.dataset().to_table().column("page").to_pylist())
+
+
+def expected(*batches: int, rows: int = 3) -> list[str]:
+    return sorted(f"p{batch}-{row}" for batch in batches for row in range(rows))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> DeltaLakeTable:
+    return DeltaLakeTable(str(tmp_path / "bronze"))
+
+
+# -- batches
+
+
+def test_holds_what_was_committed(table: DeltaLakeTable) -> None:
+    assert (table.exists, table.batches(), table.owner()) == (False, (), None)
+    assert add(table, 0)
+    assert add(table, 1)
+    assert (table.exists, table.batches(), table.owner()) == (True, (range(2),), WRITER)
+    assert table.schema() == COLUMNS
+    assert pages(table) == expected(0, 1)
+
+
+def test_counts_a_batch_without_rows(table: DeltaLakeTable) -> None:
+    assert table.commit([], writer=WRITER, batch=0, schema=COLUMNS)
+    assert table.batches() == (range(1),)
+    assert pages(table) == []
+    assert not table.commit([], writer=WRITER, batch=0, schema=COLUMNS)
+
+
+def test_accepts_a_batch_once_also_with_a_snapshot_that_has_it(table: DeltaLakeTable) -> None:
+    add(table, 0)
+    assert not add(table, 0)
+    assert not add(DeltaLakeTable(table.path), 0)
+    assert pages(table) == expected(0)
+
+
+def test_accepts_a_batch_once_with_a_snapshot_that_does_not_have_it_yet(
+    table: DeltaLakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(table, 0)
+    rival = DeltaLakeTable(table.path)
+    compare = delta._last_batch
+
+    def commit_between(snapshot: DeltaTable, writer: str) -> int | None:
+        last = compare(snapshot, writer)
+        monkeypatch.setattr(delta, "_last_batch", compare)
+        assert add(rival, 1)
+        return last
+
+    monkeypatch.setattr(delta, "_last_batch", commit_between)
+    assert not add(table, 1)
+    assert pages(table) == expected(0, 1)
+
+
+def _commit_all(path: str, start: Any, results: Any) -> None:
+    start.wait()
+    table = DeltaLakeTable(path)
+    results.put(sum(add(table, batch) for batch in range(3)))
+
+
+def test_two_processes_that_commit_the_same_batches_add_each_once(table: DeltaLakeTable) -> None:
+    context = multiprocessing.get_context("spawn")
+    start, results = context.Barrier(2), context.Queue()
+    racing = [context.Process(target=_commit_all, args=(table.path, start, results)) for _ in range(2)]
+    for each in racing:
+        each.start()
+    assert sum(results.get(timeout=120) for _ in racing) == 3
+    for each in racing:
+        each.join()
+        assert each.exitcode == 0
+    assert pages(table) == expected(0, 1, 2)
+
+
+def test_threads_that_create_the_table_at_once_agree_on_its_owner(table: DeltaLakeTable) -> None:
+    start = threading.Barrier(3)
+    outcomes: list[str] = []
+
+    def claim(writer: str) -> None:
+        start.wait()
+        try:
+            outcomes.append(f"{writer} {add(DeltaLakeTable(table.path), 0, writer=writer)}")
+        except TableOwnedError:
+            outcomes.append("refused")
+
+    racing = [threading.Thread(target=claim, args=(writer,)) for writer in ("a", "b", "c")]
+    for each in racing:
+        each.start()
+    for each in racing:
+        each.join()
+    assert sorted(outcomes) == sorted([f"{table.owner()} True", "refused", "refused"])
+    assert pages(table) == expected(0)
+
+
+def test_refuses_the_table_of_another_checkpoint(table: DeltaLakeTable) -> None:
+    add(table, 0)
+    with pytest.raises(TableOwnedError, match=rf"{table.path} was written with another checkpoint \(c0ffee, this"):
+        add(table, 1, writer="other")
+    assert table.batches() == (range(1),)
+
+
+def test_refuses_a_table_that_has_files_and_no_owner(table: DeltaLakeTable) -> None:
+    from deltalake import write_deltalake
+
+    write_deltalake(table.path, pa.table({"page": ["x"], "ms": pa.array([1], pa.int32()), "batch": [0]}))
+    with pytest.raises(TableOwnedError):
+        add(table, 0)
+
+
+def test_goes_on_after_a_kill_between_creation_and_ownership(table: DeltaLakeTable) -> None:
+    DeltaTable.create(table.path, COLUMNS)
+    assert add(table, 0)
+    assert table.owner() == WRITER
+
+
+def test_knows_its_batches_after_a_checkpoint_replaced_the_log(table: DeltaLakeTable) -> None:
+    for batch in range(3):
+        add(table, batch)
+    DeltaTable(table.path).create_checkpoint()
+    for version in range(table.version()):
+        Path(table.path, "_delta_log", f"{version:020d}.json").unlink()
+    assert not add(table, 2)
+    assert add(table, 3)
+    assert pages(table) == expected(0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(("batch", "schema"), [(-1, COLUMNS), (0, COLUMNS.remove(2))])
+def test_rejects_a_negative_batch_and_columns_without_batch(
+    table: DeltaLakeTable, batch: int, schema: pa.Schema
+) -> None:
+    with pytest.raises(ValueError, match="batch"):
+        table.commit([], writer=WRITER, batch=batch, schema=schema)
+
+
+# -- columns
+
+
+def test_adds_a_new_column(table: DeltaLakeTable) -> None:
+    add(table, 0)
+    wider = COLUMNS.insert(1, pa.field("agent", pa.string()))
+    assert add(table, 1, wider, agent="curl")
+    assert add(table, 2)  # one that has not the new column
+    assert table.schema().names == ["page", "ms", "batch", "agent"]
+    found = table.dataset().to_table().sort_by("batch")
+    assert found.column("agent").to_pylist() == [None] * 3 + ["curl"] * 3 + [None] * 3
+
+
+def test_accepts_the_batch_once_when_another_writer_adds_the_column_first(
+    table: DeltaLakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wider = COLUMNS.append(pa.field("agent", pa.string()))
+    add(table, 0)
+    compare = delta._new_columns
+
+    def widen_between(*args: Any) -> Any:
+        found = compare(*args)
+        monkeypatch.setattr(delta, "_new_columns", compare)
+        assert add(DeltaLakeTable(table.path), 1, wider, agent="wget")
+        return found
+
+    monkeypatch.setattr(delta, "_new_columns", widen_between)
+    assert not add(table, 1, wider, agent="curl")
+    assert set(table.dataset().to_table().column("agent").to_pylist()) == {None, "wget"}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [("ms", pa.int64(), "is int, and the new rows have 'ms', bigint"), ("PAGE", pa.string(), "'page' .* have 'PAGE'")],
+)
+def test_refuses_a_column_of_another_type_or_case(
+    table: DeltaLakeTable, name: str, kind: pa.DataType, message: str
+) -> None:
+    add(table, 0)
+    changed = pa.schema([(name, kind), ("batch", pa.int64())])
+    with pytest.raises(TableSchemaError, match=message):
+        table.commit([], writer=WRITER, batch=1, schema=changed)
+    assert table.batches() == (range(1),)
+
+
+def test_takes_nested_columns_again_as_the_table_has_them(table: DeltaLakeTable) -> None:
+    nested = pa.schema(
+        [
+            ("tags", pa.list_(pa.field("element", pa.string(), nullable=False))),
+            pa.field("who", pa.struct([pa.field("id", pa.int64(), nullable=False)]), nullable=False),
+            ("batch", pa.int64()),
+        ]
+    )
+    assert table.commit([], writer=WRITER, batch=0, schema=nested)
+    assert table.commit([], writer=WRITER, batch=1, schema=nested)
+    assert table.commit([], writer=WRITER, batch=2, schema=table.schema())
+
+
+# -- reading
+
+
+def test_files_of_some_batches_are_found_by_the_statistics(table: DeltaLakeTable) -> None:
+    for batch in range(5):
+        add(table, batch)
+    names = [file.path for file in table.files()]
+    assert [file.path for file in table.files(after=1)] == names[2:]
+    assert [file.path for file in table.files(after=1, to=3)] == names[2:4]
+    assert [file.path for file in table.files(to=0)] == names[:1]
+    assert table.files(after=4) == []
+    (file,) = table.files(after=3)
+    assert (file.rows, file.minimums, file.maximums) == (
+        3,
+        {"page": "p4-0", "ms": 0, "batch": 4},
+        {"page": "p4-2", "ms": 2, "batch": 4},
+    )
+    assert file.nulls == {"page": 0, "ms": 0, "batch": 0}
+    assert sorted(table.dataset(after=1, to=2).to_table().column("page").to_pylist()) == expected(2)
+
+
+def test_file_without_statistics_may_have_any_batch(table: DeltaLakeTable) -> None:
+    file = write_file(table.path, 0)
+    bare = DataFile(file.path, file.size, file.rows, file.modified, {}, {}, {})
+    table.commit([bare], writer=WRITER, batch=0, schema=COLUMNS)
+    assert [each.path for each in table.files(after=7)] == [file.path]
+
+
+def test_statistics_of_times_are_kept_as_the_log_has_them(table: DeltaLakeTable) -> None:
+    schema = pa.schema([("at", pa.timestamp("us", "UTC")), ("day", pa.date32()), ("batch", pa.int64())])
+    at = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
+    with DataFileWriter(table.path, schema) as writer:
+        writer.write(pa.RecordBatch.from_pylist([{"at": at, "day": at.date(), "batch": 0}], schema=schema))
+        written = writer.close()
+    assert written is not None
+    table.commit([written], writer=WRITER, batch=0, schema=schema)
+    (file,) = table.files()
+    assert (file.minimums, file.maximums) == (written.minimums, written.maximums)
+    assert file.minimums["at"] == "2026-01-02T03:04:05.678Z"
+
+
+def test_reads_a_former_version_by_number_and_by_time(table: DeltaLakeTable) -> None:
+    add(table, 0)
+    old = table.version()
+    between = table.history()[0].at
+    log = Path(table.path, "_delta_log", f"{old:020d}.json")
+    earlier = json.loads(log.read_text().splitlines()[0])
+    earlier["commitInfo"]["timestamp"] -= 60_000
+    log.write_text("\n".join([json.dumps(earlier), *log.read_text().splitlines()[1:]]) + "\n")
+    add(table, 1)
+    assert pages(table.as_of(old)) == expected(0)
+    assert pages(table.as_of(between - timedelta(seconds=30))) == expected(0)
+    assert pages(table.as_of(datetime.now(UTC) + timedelta(seconds=1))) == expected(0, 1)
+    assert [each.version for each in table.history()] == list(range(table.version(), -1, -1))
+    with pytest.raises(ValueError, match="for reading only"):
+        add(table.as_of(old), 2)
+    with pytest.raises(NotFoundError, match="no version that is as old as 2001"):
+        table.as_of(datetime(2001, 1, 1, tzinfo=UTC))
+    with pytest.raises(NotFoundError, match="no version 99"):
+        table.as_of(99)
+
+
+# -- maintenance
+
+
+def test_optimize_merges_small_files_of_many_batches_and_keeps_every_row(table: DeltaLakeTable) -> None:
+    wider = COLUMNS.append(pa.field("agent", pa.string()))
+    for batch in range(4):
+        add(table, batch)
+    add(table, 4, wider, agent="curl")
+    result = table.optimize(1 << 20)
+    assert (result.files_before, result.files_after, result.merged) == (5, 1, 1)
+    assert pages(table) == expected(*range(5))
+    (file,) = table.files()
+    assert (file.minimums["batch"], file.maximums["batch"], file.rows) == (0, 4, 15)
+    assert sorted(table.dataset(after=2, to=3).to_table().column("page").to_pylist()) == expected(3)
+    assert table.batches() == (range(5),)
+    assert not add(table, 4)
+    assert table.optimize(1 << 20).merged == 0
+
+
+def test_optimize_leaves_large_files_alone(table: DeltaLakeTable) -> None:
+    for batch in range(4):
+        add(table, batch)
+    size = table.files()[0].size
+    assert table.optimize(size).merged == 0
+    assert table.optimize(2 * size + size // 2).merged == 2
+    assert pages(table) == expected(*range(4))
+
+
+def test_optimize_does_not_disturb_a_commit_and_is_repeated_after_it(
+    table: DeltaLakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(table, 0)
+    add(table, 1)
+    find = delta._files
+
+    def commit_between(*args: Any) -> list[DataFile]:
+        found = find(*args)
+        monkeypatch.setattr(delta, "_files", find)
+        assert add(DeltaLakeTable(table.path), 2)
+        return found
+
+    merge = table._merge
+
+    def merge_with_rival(sources: Sequence[DataFile]) -> int:
+        monkeypatch.setattr(delta, "_files", commit_between)
+        return merge(sources)
+
+    monkeypatch.setattr(table, "_merge", merge_with_rival)
+    assert table.optimize(1 << 20).merged == 1
+    assert pages(table) == expected(0, 1, 2)
+    assert len(table.files()) == 2
+
+
+def test_two_optimizations_at_once_keep_every_row_once(table: DeltaLakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(table, 0)
+    add(table, 1)
+    find = delta._files
+    rival = DeltaLakeTable(table.path)
+
+    def merge_between(*args: Any) -> list[DataFile]:
+        found = find(*args)
+        monkeypatch.setattr(delta, "_files", find)
+        assert rival.optimize(1 << 20).merged == 1
+        return found
+
+    merge = table._merge
+
+    def merge_with_rival(sources: Sequence[DataFile]) -> int:
+        monkeypatch.setattr(delta, "_files", merge_between)
+        return merge(sources)
+
+    monkeypatch.setattr(table, "_merge", merge_with_rival)
+    assert table.optimize(1 << 20).merged == 0
+    assert pages(table) == expected(0, 1)
+    assert len(list(Path(table.path).glob("*.parquet"))) == 3  # the unused one of the second is removed
+
+
+def test_vacuum_removes_orphans_and_merged_files_that_are_old_enough(table: DeltaLakeTable) -> None:
+    add(table, 0)
+    add(table, 1)
+    merged = [file.path for file in table.files()]
+    orphan = write_file(table.path, 9).path
+    table.optimize(1 << 20)
+    assert table.vacuum(3600) == []
+    assert table.vacuum(0, dry_run=True) == sorted([*merged, orphan])
+    assert Path(table.path, orphan).exists()
+    assert table.vacuum(0) == sorted([*merged, orphan])
+    assert [each.name for each in Path(table.path).glob("*.parquet")] == [table.files()[0].path]
+    assert pages(table) == expected(0, 1)
+    before = table.version()
+    assert table.vacuum(0) == []
+    assert table.version() == before
+
+
+def test_vacuum_keeps_an_orphan_that_is_younger_than_the_retention(table: DeltaLakeTable) -> None:
+    add(table, 0)
+    old, young = write_file(table.path, 8).path, write_file(table.path, 9).path
+    os.utime(Path(table.path, old), (1, 1))
+    assert table.vacuum(3600) == [old]
+    assert Path(table.path, young).exists()
+
+
+# -- errors
+
+
+def test_missing_table_is_not_found(table: DeltaLakeTable) -> None:
+    Path(table.path).mkdir()
+    Path(table.path, "notes.txt").write_text("not a table")
+    assert not table.exists
+    for call in (table.schema, table.files, table.dataset, table.version, table.history):
+        with pytest.raises(NotFoundError, match=f"table {table.path} does not exist"):
+            call()
+
+
+def test_table_of_the_earlier_format_is_not_written_to(table: DeltaLakeTable) -> None:
+    Path(table.path).mkdir()
+    Path(table.path, "_table.json").write_text("{}")
+    with pytest.raises(TablePathError, match="consumerd spark convert"):
+        add(table, 0)
+    assert not table.exists
+
+
+@pytest.mark.parametrize("content", [b"\0" * 64, b'{"add":', b"[1]"])
+def test_damaged_log_is_one_sentence(table: DeltaLakeTable, content: bytes) -> None:
+    add(table, 0)
+    Path(table.path, "_delta_log", f"{table.version():020d}.json").write_bytes(content)
+    with pytest.raises(TableCorruptError, match=r"^[^\n]*_delta_log is damaged \([^\n]*\): restore[^\n]*\.$"):
+        table.files()
+
+
+def test_missing_version_is_damage(table: DeltaLakeTable) -> None:
+    add(table, 0)
+    Path(table.path, "_delta_log", f"{1:020d}.json").unlink()
+    with pytest.raises(TableCorruptError, match=r"^[^\n]*_delta_log is damaged \([^\n]*\.$"):
+        table.files()
+
+
+def test_batch_whose_commit_was_lost_with_the_power_is_committed_again(table: DeltaLakeTable) -> None:
+    add(table, 0)
+    add(table, 1)
+    Path(table.path, "_delta_log", f"{table.version():020d}.json").write_bytes(b"")
+    assert table.batches() == (range(1),)
+    assert add(table, 1)
+    assert pages(table) == expected(0, 1)
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        {"minReaderVersion": 9, "minWriterVersion": 9},
+        {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["x"], "writerFeatures": ["x"]},
+        {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["x"]},
+        {
+            "minReaderVersion": 3,
+            "minWriterVersion": 7,
+            "readerFeatures": ["deletionVectors"],
+            "writerFeatures": ["deletionVectors"],
+        },
+    ],
+)
+def test_protocol_of_a_newer_release_is_one_sentence(table: DeltaLakeTable, protocol: dict[str, Any]) -> None:
+    add(table, 0)
+    log = Path(table.path, "_delta_log", f"{table.version() + 1:020d}.json")
+    log.write_text(json.dumps({"protocol": protocol}) + "\n")
+    with pytest.raises(TableError, match=rf"^the table {table.path} [^\n]*support[^\n]*\.$"):
+        add(table, 1)
+
+
+class _FullDisk(SystemFiles):
+    """Has no room for what is synced."""
+
+    def sync_file(self, path: str | Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    def replace(self, *args: Any, **named: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_full_disk_is_one_sentence_and_the_batch_is_repeated(
+    table: DeltaLakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(table, 0)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(
+            "Generic LocalFileSystem error\n  \x1b[31m↳\x1b[0m Unable to copy data to file\n"
+            "  \x1b[31m↳\x1b[0m No space left on device (os error 28)\n"
+        )
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTable, "create_write_transaction", fail)
+        with pytest.raises(TableError, match=rf"table {table.path} cannot be .*: No space left on device\.$"):
+            add(table, 1)
+    assert add(table, 1)
+    with pytest.raises(TableError, match="No space left on device"):
+        add(DeltaLakeTable(table.path, files=_FullDisk()), 2)
+
+
+class _Recorded(SystemFiles):
+    """Remembers what was synced, and fails as a broken disk does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.synced: list[str] = []
+        self.broken: set[str] = set()
+        self.rewritten: list[str] = []
+
+    def sync_file(self, path: str | Path) -> None:
+        if Path(path).name in self.broken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        super().sync_file(path)
+        self.synced.append(Path(path).name)
+
+    def replace(self, path: str | Path, data: Any, **named: Any) -> None:
+        super().replace(path, data, **named)
+        self.rewritten.append(Path(path).name)
+
+
+def test_syncs_what_killed_processes_committed_before_it_reports_a_batch(table: DeltaLakeTable) -> None:
+    add(table, 0)
+    add(table, 1)
+    files = _Recorded()
+    later = DeltaLakeTable(table.path, files=files)
+    assert not add(later, 1)  # reported as there, so it must be durable
+    assert files.synced == [f"{version:020d}.json" for version in range(table.version() + 1)]
+    files.synced.clear()
+    assert add(later, 2)
+    assert files.synced == [f"{table.version():020d}.json"]
+
+
+def test_commit_whose_sync_failed_is_written_again(table: DeltaLakeTable) -> None:
+    files = _Recorded()
+    table = DeltaLakeTable(table.path, files=files)
+    add(table, 0)
+    name = f"{table.version() + 1:020d}.json"
+    files.broken.add(name)
+    assert add(table, 1)
+    assert files.rewritten == [name]
+    assert pages(table) == expected(0, 1)
+
+
+# -- where it is
+
+
+@pytest.mark.parametrize("name", ["with space", "hash#mark", "ques?tion", "ünïcode", "a=b"])
+def test_any_folder_name_holds_a_table(tmp_path: Path, name: str) -> None:
+    table = open_lake_table(f"{tmp_path}/{name}/")
+    assert add(table, 0)
+    assert add(table, 1)
+    assert table.optimize(1 << 20).merged == 1
+    assert len(table.vacuum(0)) == 2
+    assert pages(table) == expected(0, 1)
+    assert [each.name for each in tmp_path.iterdir()] == [name]
+
+
+def test_path_that_would_be_decoded_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TablePathError, match="would decode its %"):
+        open_lake_table(f"{tmp_path}/a%20b")
+
+
+def test_path_may_have_the_scheme_file(tmp_path: Path) -> None:
+    table = open_lake_table(f"file://{tmp_path}/bronze")
+    assert add(table, 0)
+    assert pages(DeltaLakeTable(str(tmp_path / "bronze"))) == expected(0)
+
+
+def test_unknown_format_is_a_configuration_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'orc' is not a table format"):
+        open_lake_table(str(tmp_path), "orc")
