@@ -1,16 +1,20 @@
 """The land step: messages from the source into bronze, unchanged.
 
 Strategy: one streaming query. Its checkpoint defines the offsets of a batch before the batch is read, so after any kill
-batch N has the same messages again, and the table knows whether it has batch N. Nothing is parsed and nothing is left
-out: bytes that cannot be read become a row with the reason. A new pipeline starts at the earliest offset, not at the
-latest as streams do by default, because it is to land everything.
+batch N has the same messages again, and the table knows whether it has batch N. Tasks write the files of the table, and
+the driver commits those of a batch together. Nothing is parsed and nothing is left out: bytes that cannot be read
+become a row with the reason. A new pipeline starts at the earliest offset, not at the latest as streams do by default,
+because it is to land everything.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
@@ -20,8 +24,10 @@ from consumerd.spark.failures import declared_errors
 from consumerd.spark.queries import run_query
 from consumerd.spark.source import register
 from consumerd.spark.source.discovery import committer_of
+from consumerd.spark.source.landing import FOLDER, LANDED_AT, LandingSource, landed_schema
 from consumerd.spark.source.options import read_options
 from consumerd.spark.tables import open_table
+from consumerd.spark.tables.lake import LakeBatchTable
 
 if TYPE_CHECKING:
     from consumerd.spark.spec import PipelineSpec
@@ -54,15 +60,25 @@ def land(spark: SparkSession, pipeline: PipelineSpec, *, available_now: bool = T
     Raises ConsumerdError: of the source (options, brokers, data loss), of the table (owned by another checkpoint,
     behind this one) and of Spark.
     """
-    register(spark)
     options = dict(pipeline.source)
     lowered = {name.lower() for name in options}
     if not lowered & {"startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"}:
         options["startingOffsets"] = "earliest"
     with declared_errors():
-        stream = spark.readStream.format("consumerd").options(**begin(spark, pipeline, options)).load()
+        landing = _Landing(spark, pipeline)
+        options = begin(spark, pipeline, options)
+        table = landing.table
+        if isinstance(table, LakeBatchTable):
+            spark.dataSource.register(LandingSource)
+            stream = spark.readStream.format(LandingSource.name()).options(**options).option(FOLDER, table.path).load()
+            schema = landed_schema(read_options(options))
+            store: Callable[[DataFrame, int], None] = partial(landing.store_files, table, schema)
+        else:
+            register(spark)
+            stream = spark.readStream.format("consumerd").options(**options).load()
+            store = landing.store_rows
     interval = None if available_now or not pipeline.is_continuous else pipeline.trigger
-    result = land_stream(spark, pipeline, stream, interval=interval)
+    result = landing.run(stream, store, interval)
     return replace(result, committed=_commit(spark, pipeline))
 
 
@@ -71,29 +87,54 @@ def land_stream(
 ) -> LandResult:
     """As `land`, from any stream: its columns become bronze's. Raises ConsumerdError."""
     with declared_errors():
-        table = open_table(spark, pipeline.bronze, pipeline.format)
-        checkpoint = Checkpoint(spark, pipeline.checkpoint("land"))
-        checkpoint.must_match(table)
-        before = table.last_batch
+        landing = _Landing(spark, pipeline)
+    return landing.run(stream, landing.store_rows, interval)
 
-    def append(frame: DataFrame, batch: int) -> None:
-        note_new(spark, pipeline, batch)
-        rows = frame.withColumn("landed_at", F.current_timestamp())
-        table.append(rows, writer=checkpoint.query_id(), batch=batch)
 
-    run = run_query(spark, pipeline, "land", stream, append, interval=interval)
-    with declared_errors():
-        last = table.last_batch
-        rows = 0 if last in (None, before) else table.read(after=-1 if before is None else before).count()
-    return LandResult(
-        pipeline=pipeline.name,
-        table=table.path,
-        rows=rows,
-        batches=run.batches,
-        last_batch=last,
-        seconds=run.seconds,
-        stopped=run.stopped,
-    )
+class _Landing:
+    """One run. Raises what opening bronze and comparing it with the checkpoint raises."""
+
+    def __init__(self, spark: SparkSession, pipeline: PipelineSpec) -> None:
+        self._spark = spark
+        self._pipeline = pipeline
+        self.table = open_table(spark, pipeline.bronze, pipeline.format)
+        self._checkpoint = Checkpoint(spark, pipeline.checkpoint("land"))
+        self._checkpoint.must_match(self.table)
+        self._before = self.table.last_batch
+        #: Rows that tasks wrote; None while only the table knows.
+        self._rows: int | None = None
+
+    def store_files(self, table: LakeBatchTable, schema: pa.Schema, files: DataFrame, batch: int) -> None:
+        """Commit the files that the tasks of a batch write."""
+        note_new(self._spark, self._pipeline, batch)
+        rows = table.append_files(files, schema=schema, writer=self._checkpoint.query_id(), batch=batch)
+        self._rows = (self._rows or 0) + (rows or 0)
+
+    def store_rows(self, rows: DataFrame, batch: int) -> None:
+        """Append the rows of a batch."""
+        note_new(self._spark, self._pipeline, batch)
+        rows = rows.withColumn(LANDED_AT, F.current_timestamp())
+        self.table.append(rows, writer=self._checkpoint.query_id(), batch=batch)
+
+    def run(self, stream: DataFrame, store: Callable[[DataFrame, int], None], interval: str | None) -> LandResult:
+        """Pass the batches of `stream` to `store`. Raises ConsumerdError."""
+        run = run_query(self._spark, self._pipeline, "land", stream, store, interval=interval)
+        with declared_errors():
+            last = self.table.last_batch
+            return LandResult(
+                pipeline=self._pipeline.name,
+                table=self.table.path,
+                rows=self._count(last) if self._rows is None else self._rows,
+                batches=run.batches,
+                last_batch=last,
+                seconds=run.seconds,
+                stopped=run.stopped,
+            )
+
+    def _count(self, last: int | None) -> int:
+        if last in (None, self._before):
+            return 0
+        return self.table.read(after=-1 if self._before is None else self._before).count()
 
 
 def _commit(spark: SparkSession, pipeline: PipelineSpec) -> int:

@@ -63,7 +63,7 @@ class PipelineSpec:
     root: str
     #: Options of the data source, as Spark takes them; or `files`, a directory of the handler of that name.
     source: Mapping[str, str] = field(repr=False)
-    format: str = "parquet"
+    format: str = "delta"
     trigger: str = AVAILABLE_NOW
     refine: RefineSpec | None = None
     aggregate_spec: AggregateSpec | None = None

@@ -284,9 +284,9 @@ class SparkSection(Table):
         description="Folder or URL of all tables, with one folder for each pipeline.",
         examples=["/var/lib/consumerd/lake"],
     )
-    format: Literal["parquet", "delta"] = Field(
-        "parquet",
-        description="Format of the tables: Parquet, or Delta (extra `delta`), which object stores such as S3 require.",
+    format: Literal["delta", "parquet"] = Field(
+        "delta",
+        description="Format of the tables: Delta, or the Parquet layout of earlier releases.",
     )
     master: str | None = Field(
         None,

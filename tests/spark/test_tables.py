@@ -1,4 +1,4 @@
-"""Parquet tables with a real Spark: what is written once is read once, as a whole and as a stream."""
+"""Tables with a real Spark: what is written once is read once, as a whole and as a stream."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_writes_and_reads_each_batch_once(spark: SparkSession, tmp_path: Path) -
     assert [row.id for row in table.read(after=0).orderBy("id").collect()] == [10, 11, 12]
     assert table.batches() == (range(3),)
     assert table.last_batch == 2
-    assert not list((tmp_path / "t/_staging").iterdir())
+    assert {path.name for path in (tmp_path / "t").iterdir() if path.is_dir()} == {"_delta_log"}
     with pytest.raises(TableOwnedError, match="another checkpoint"):
         table.append(numbers(spark, 0, 1), writer="other", batch=3)
     with pytest.raises(TableSchemaError, match="'text'"):
@@ -85,6 +85,23 @@ def test_writes_and_reads_each_batch_once(spark: SparkSession, tmp_path: Path) -
     assert streamed(table, tmp_path / "c", 2) == [list(range(13)), [20]]
     assert table.append(numbers(spark, 30, 32), writer="w", batch=4)
     assert streamed(table, tmp_path / "c", 2) == [[30, 31]]
+    # A stream goes on where it was while files of batches that it has read are merged with others.
+    assert table.append(numbers(spark, 40, 42), writer="w", batch=5)
+    merged = table.compact(1 << 20)
+    assert (merged.files_before > 5, merged.files_after) == (True, 1)
+    assert streamed(table, tmp_path / "c", 2) == [[40, 41]]
+    assert [row.id for row in table.read(after=2, to=4).orderBy("id").collect()] == [20, 30, 31]
+    assert ids(table) == [*range(13), 20, 30, 31, 40, 41]
+
+
+def test_reads_a_table_in_the_earlier_layout(spark: SparkSession, tmp_path: Path) -> None:
+    earlier = open_table(spark, str(tmp_path / "t"), "parquet")
+    assert earlier.append(numbers(spark, 0, 3), writer="w", batch=0)
+    table = open_table(spark, str(tmp_path / "t"))
+    assert ids(table) == [0, 1, 2]
+    assert streamed(table, tmp_path / "c") == [[0, 1, 2]]
+    with pytest.raises(TablePathError, match="earlier Parquet format: turn it into a Delta table"):
+        table.append(numbers(spark, 3, 4), writer="w", batch=1)
 
 
 class Crash(Exception):  # noqa: N818 - it is none of ours
@@ -120,7 +137,7 @@ class CrashingFiles:
 
 @pytest.mark.timeout(300, func_only=True)
 def test_survives_a_compaction_killed_anywhere_while_a_stream_reads(spark: SparkSession, tmp_path: Path) -> None:
-    table = open_table(spark, str(tmp_path / "t"))
+    table = open_table(spark, str(tmp_path / "t"), "parquet")
     assert isinstance(table, ParquetTable)
     for batch in range(5):
         assert table.append(bulky(spark, batch * 10, batch * 10 + 10), writer="w", batch=batch)
@@ -162,7 +179,7 @@ def test_survives_an_append_killed_anywhere(spark: SparkSession, tmp_path: Path)
     while True:
         at += 1
         path = tmp_path / f"t{at}"
-        table = open_table(spark, str(path))
+        table = open_table(spark, str(path), "parquet")
         assert isinstance(table, ParquetTable)
         files, table.files = table.files, CrashingFiles(table.files, at)
         try:
@@ -170,7 +187,7 @@ def test_survives_an_append_killed_anywhere(spark: SparkSession, tmp_path: Path)
         except Crash:
             written = None
         table.files = files
-        again = open_table(spark, str(path)).append(numbers(spark, 0, 3).coalesce(1), writer="w", batch=0)
+        again = open_table(spark, str(path), "parquet").append(numbers(spark, 0, 3).coalesce(1), writer="w", batch=0)
         assert held(path) == [0, 1, 2]
         if written is not None:
             break
@@ -201,10 +218,8 @@ def test_tables_work_on_hadoop_file_systems(spark: SparkSession, tmp_path: Path)
     files.remove_tree(f"{root}/other")
     assert not files.exists(f"{root}/other")
     with pytest.raises(TablePathError, match="in an object store"):
-        open_table(spark, "s3a://bucket/table")
+        open_table(spark, "s3a://bucket/table", "parquet")
     with pytest.raises(TablePathError, match="as a glob pattern"):
         open_table(spark, f"{tmp_path}/a{{b}}")
     with pytest.raises(ConfigError, match="'iceberg' is not a table format"):
         open_table(spark, str(tmp_path), "iceberg")
-    with pytest.raises(ConfigError, match="does not support Delta: start it with"):
-        open_table(spark, str(tmp_path), "delta")

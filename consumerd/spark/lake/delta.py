@@ -189,6 +189,18 @@ class DeltaLakeTable:
 
         return self._committed(attempt)
 
+    def accepts(self, *, writer: str, batch: int, schema: pa.Schema) -> bool:
+        table = self._open()
+        if table is None:
+            if self._log is not None:
+                self._log.folder_must_be_free()
+            return True
+        if _owner(table) is not None or table.file_uris():
+            self._must_belong_to(writer, table)
+        _new_columns(table, _stored(schema), self.path)
+        last = _last_batch(table, writer)
+        return last is None or batch > last
+
     def _claimed(self, writer: str, schema: pa.Schema) -> DeltaTable:
         """A snapshot of the table, which belongs to `writer` and has these columns."""
         stored = _stored(schema)
@@ -198,11 +210,18 @@ class DeltaLakeTable:
                 self._log.folder_must_be_free()
             DeltaTable.create(self.path, stored, storage_options=self._options, commit_properties=_once())
             table = self._existing()
-        owner = _owner(table)
-        if owner is None and not table.file_uris():
+        if _owner(table) is None and not table.file_uris():
             table.alter.set_table_properties({OWNER: writer}, raise_if_not_exists=False, commit_properties=_once())
             table = self._existing()
-            owner = _owner(table)
+        self._must_belong_to(writer, table)
+        new = _new_columns(table, stored, self.path)
+        if new:
+            table.alter.add_columns(new, commit_properties=_once())
+            table = self._existing()
+        return table
+
+    def _must_belong_to(self, writer: str, table: DeltaTable) -> None:
+        owner = _owner(table)
         if owner != writer:
             raise TableOwnedError(
                 f"the table {self.path} was written with another checkpoint ({owner}, this one is {writer}): restore "
@@ -213,11 +232,6 @@ class DeltaLakeTable:
                 f"the table {self.path} is partitioned by {', '.join(table.metadata().partition_columns)}: move it and "
                 "its checkpoint away to write everything again."
             )
-        new = _new_columns(table, stored, self.path)
-        if new:
-            table.alter.add_columns(new, commit_properties=_once())
-            table = self._existing()
-        return table
 
     def optimize(self, target_bytes: int) -> CompactResult:
         if target_bytes <= 0:

@@ -7,13 +7,12 @@ groups are read that may have them, by the statistics of the column `batch`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from consumerd.spark.lake.folders import DataFolder
 from consumerd.spark.lake.table import BATCH
 from consumerd.spark.tables.errors import TableCorruptError, TableError
 
@@ -22,12 +21,27 @@ ARROW_BYTES: Final = 4 << 20
 ARROW_ROWS: Final = 65_536
 
 
+class Opener(Protocol):
+    """What opens a file by its name: a `DataFolder`, for one."""
+
+    def open(self, name: str) -> Any:
+        """The file for reading at any place. Raises FileNotFoundError."""
+        ...
+
+
 def read_file(
-    folder: DataFolder, name: str, schema: pa.Schema, *, after: int = -1, to: int | None = None
+    folder: Opener,
+    name: str,
+    schema: pa.Schema,
+    *,
+    after: int = -1,
+    to: int | None = None,
+    share: tuple[int, int] = (0, 1),
 ) -> Iterator[pa.RecordBatch]:
     """The rows of batches greater than `after` and up to `to`, in the file's order, with the columns `schema`.
 
-    Raises TableError for a missing file, TableCorruptError for a damaged one.
+    `share`: (2, 3) is the last third of the file's row groups. Raises TableError for a missing file, TableCorruptError
+    for a damaged one.
     """
     try:
         with (
@@ -36,7 +50,9 @@ def read_file(
         ):
             present = set(file.schema_arrow.names)
             columns = [field for field in schema.names if field in present]
-            for group in range(file.metadata.num_row_groups):
+            groups = range(file.metadata.num_row_groups)
+            number, of = share
+            for group in groups[number * len(groups) // of : (number + 1) * len(groups) // of]:
                 for rows in _rows_of(file, group, columns, after, to):
                     yield fitted(rows, schema, name)
     except FileNotFoundError:

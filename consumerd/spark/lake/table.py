@@ -64,6 +64,10 @@ class LakeTable(Protocol):
         """
         ...
 
+    def accepts(self, *, writer: str, batch: int, schema: pa.Schema) -> bool:
+        """Whether `commit` would add that batch, before its files are written. Raises as `commit`."""
+        ...
+
     def files(self, after: int = -1, to: int | None = None) -> list[DataFile]:
         """The files that may have rows of batches greater than `after` and up to `to`, by their first batch.
 

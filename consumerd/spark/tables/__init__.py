@@ -2,7 +2,7 @@
 
 In: frames with the number of their batch. Out: directories of files, each batch renamed into place once.
 
-Files in reading order: table, layout, files, parquet, delta, schema, batch_stream, errors.
+Files in reading order: table, lake, files, batch_stream, parquet, layout, schema, errors.
 
 Easy to miss:
 
@@ -14,21 +14,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from consumerd.base.errors import ConfigError
 from consumerd.spark.tables.table import BatchTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def open_table(spark: SparkSession, path: str, format: Literal["parquet", "delta"] | str = "parquet") -> BatchTable:  # noqa: A002 - Spark's word
-    """The table at `path`, which need not exist yet. Raises TablePathError, ConfigError for an unknown format."""
+def open_table(
+    spark: SparkSession,
+    path: str,
+    format: Literal["delta", "parquet"] | str = "delta",  # noqa: A002 - Spark's word
+) -> BatchTable:
+    """The table at `path`, which need not exist yet. Raises TablePathError, ConfigError for an unknown format.
+
+    A table that exists in the earlier Parquet layout is opened for reading as that, whatever the format: its `append`
+    raises TablePathError unless the format is `parquet`.
+    """
+    from consumerd.spark.tables.parquet import ParquetTable  # noqa: PLC0415 - executors do not need it
+
     if format == "parquet":
-        from consumerd.spark.tables.parquet import ParquetTable  # noqa: PLC0415 - executors do not need it
-
         return ParquetTable(spark, path)
-    if format == "delta":
-        from consumerd.spark.tables.delta import DeltaTable  # noqa: PLC0415 - likewise
+    from consumerd.spark.tables.lake import LakeBatchTable  # noqa: PLC0415 - likewise
 
-        return DeltaTable(spark, path)
-    raise ConfigError(f"{format!r} is not a table format: must be parquet or delta.")
+    table = LakeBatchTable(spark, path, format)
+    return table if table.exists else ParquetTable.existing(spark, path) or table

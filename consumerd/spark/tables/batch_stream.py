@@ -1,45 +1,42 @@
-"""A Parquet table as a stream whose offsets are batch numbers, so that compaction does not disturb it.
+"""A table as a stream whose offsets are batch numbers, so that compaction does not disturb it.
 
-Strategy. The planner lists directories and assigns files; executors read them with pyarrow in pieces of bounded size.
-An offset is `{"batch": n}`, the last batch that was read; a directory that covers more than requested is read through a
-filter on the column `batch`. Nothing is kept between calls but the target of an AvailableNow query.
+Strategy. The planner finds the files that may have the requested batches and assigns them; executors read them with
+pyarrow in pieces of bounded size. An offset is `{"batch": n}`, the last batch that was read; a file that covers more
+than requested is read through a filter on the column `batch`. Nothing is kept between calls but the target of an
+AvailableNow query.
 
-Files are opened without a JVM, with fsspec if the path is a URL (its driver for the scheme must be installed).
-Executors import this module.
+A table of the lake names its files (`consumerd.spark.lake`). One in the earlier Parquet layout has a directory for each
+batch; where such a table has a URL, its files are opened with fsspec, whose driver for the scheme must be installed.
+Executors import this module, and need no JVM to open files.
 
-A file is read one row group after the other, a piece at a time; the number of rows in a piece follows from the size of
-the group's rows. A part of a directory's batches is found by the column `batch`, first in the statistics of the row
-groups. Columns are cast to the declared types; a column that a file lacks, because it was added later, is null.
+Delta's own stream, which earlier releases used, has other offsets: the version of the table up to which, and without,
+everything was read. They are translated to the last batch before that version.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 
-from consumerd.spark.tables.errors import TableCorruptError, TableError
+from consumerd.spark.lake import open_lake_table
+from consumerd.spark.lake.folders import open_folder
+from consumerd.spark.lake.reading import read_file
+from consumerd.spark.tables.errors import TableError
 from consumerd.spark.tables.layout import Slice, cut, has_gap, parse_folders, resolve
-from consumerd.spark.tables.schema import BATCH
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 #: Bytes of files that one task reads, about.
 TASK_BYTES: Final = 64 << 20
-#: Bytes of one Arrow batch in memory, about, and rows of it at most.
-ARROW_BYTES: Final = 4 << 20
-ARROW_ROWS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +58,57 @@ class TaskParts(InputPartition):
 
 
 class TableStream(DataSource):
-    """Format `consumerd-batches`: options `path` (of the table) and `batchesPerTrigger`. The schema has to be given."""
+    """Format `consumerd-batches`. The schema has to be given.
+
+    Options: `path` of the table, `tableFormat` (that of a table of the lake; without it the table is in the earlier
+    Parquet layout) and `batchesPerTrigger`.
+    """
 
     @classmethod
     def name(cls) -> str:
         return "consumerd-batches"
 
     def streamReader(self, schema: StructType) -> BatchStreamReader:  # noqa: N802 - pyspark's name
-        limit = self.options.get("batchesPerTrigger")
-        return BatchStreamReader(self.options["path"], schema, int(limit) if limit is not None else None)
+        path, kind, limit = (self.options.get(name) for name in ("path", "tableFormat", "batchesPerTrigger"))
+        assert path is not None
+        files = FolderFiles(path) if kind is None else LakeFiles(path, kind)
+        return BatchStreamReader(files, schema, None if limit is None else int(limit))
+
+
+class BatchFile(NamedTuple):
+    """A file, its size in bytes, and the batches `first` to `last` that are to be read from it."""
+
+    path: str
+    size: int
+    first: int
+    last: int
+
+
+class BatchFiles(Protocol):
+    """The files of a table. A reader of each file is in executors, too."""
+
+    def last(self) -> int:
+        """The last batch; -1 without any."""
+        ...
+
+    def files(self, after: int, to: int) -> Iterable[BatchFile]:
+        """The files with batches greater than `after` and not greater than `to`."""
+        ...
+
+    def open(self, name: str) -> Any:
+        """The file of that path, for reading."""
+        ...
+
+    def reached(self, offset: dict[str, Any]) -> int:
+        """The last batch that was read, from an offset of Spark's checkpoint."""
+        ...
 
 
 class BatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """See the module's text."""
 
-    def __init__(self, path: str, schema: StructType, limit: int | None) -> None:
-        self._path = path
+    def __init__(self, files: BatchFiles, schema: StructType, limit: int | None) -> None:
+        self._files = files
         self._schema = schema
         self._limit = limit
         self._target: int | None = None
@@ -91,11 +123,11 @@ class BatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if self._limit is None else ReadMaxFiles(self._limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - pyspark's name
-        self._target = self._last()
+        self._target = self._files.last()
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - pyspark's name
-        after = start["batch"]
-        last = self._last() if self._target is None else self._target
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - pyspark's name
+        after = self._files.reached(start)
+        last = self._files.last() if self._target is None else self._target
         if last <= after:
             return start
         if isinstance(limit, ReadMaxFiles):
@@ -103,17 +135,78 @@ class BatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"batch": last}
 
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802 - pyspark's name
-        return {"batch": self._last()}
+        return {"batch": self._files.last()}
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[TaskParts]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[TaskParts]:
         parts = []
-        for each in cut(self._slices(), start["batch"], end["batch"]):
-            for path, size in _parquet_files(f"{self._path}/{each.folder.name}"):
-                shares = max(1, round(size / TASK_BYTES))
-                parts += [
-                    (FilePart(path, share, shares, each.first, each.last), size // shares) for share in range(shares)
-                ]
+        for file in self._files.files(self._files.reached(start), self._files.reached(end)):
+            shares = max(1, round(file.size / TASK_BYTES))
+            parts += [
+                (FilePart(file.path, share, shares, file.first, file.last), file.size // shares)
+                for share in range(shares)
+            ]
         return [TaskParts(packed) for packed in pack(parts, TASK_BYTES)]
+
+    # In a worker.
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, TaskParts)
+        for part in partition.parts:
+            yield from read_part(part, self._schema, self._files)
+
+
+class LakeFiles:
+    """The files that a table of the lake names."""
+
+    def __init__(self, path: str, format: str) -> None:  # noqa: A002 - Spark's word
+        self._path = path
+        self._format = format
+
+    def last(self) -> int:
+        ranges = open_lake_table(self._path, self._format).batches()
+        return ranges[-1][-1] if ranges else -1
+
+    def files(self, after: int, to: int) -> Iterator[BatchFile]:
+        if after < to:
+            for file in open_lake_table(self._path, self._format).files(after, to):
+                yield BatchFile(file.path, file.size, after + 1, to)
+
+    def open(self, name: str) -> pa.NativeFile:
+        return open_folder(self._path).open(name)
+
+    def reached(self, offset: dict[str, Any]) -> int:
+        if "batch" in offset:
+            return int(offset["batch"])
+        return self._before_version(offset)
+
+    def _before_version(self, offset: dict[str, Any]) -> int:
+        """The last batch before a version of a Delta table. Raises TableError where the offset is within a version."""
+        version, index = int(offset["reservoirVersion"]), int(offset["index"])
+        if index >= 0:
+            raise TableError(
+                f"an earlier release stopped within version {version} of {self._path}: finish its batch with that "
+                "release first, or move the step's checkpoint and its tables away to compute them again."
+            )
+        if version == 0:
+            return -1
+        ranges = open_lake_table(self._path, self._format).as_of(version - 1).batches()
+        return ranges[-1][-1] if ranges else -1
+
+
+class FolderFiles:
+    """The files of a table in the earlier Parquet layout, whose directories have the numbers of their batches."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def last(self) -> int:
+        slices = self._slices()
+        return slices[-1].last if slices else -1
+
+    def files(self, after: int, to: int) -> Iterator[BatchFile]:
+        for each in cut(self._slices(), after, to):
+            for path, size in _parquet_files(f"{self._path}/{each.folder.name}"):
+                yield BatchFile(path, size, each.first, each.last)
 
     def _slices(self) -> list[Slice]:
         slices = resolve(parse_folders(_names(self._path)))
@@ -121,16 +214,15 @@ class BatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             slices = resolve(parse_folders(_names(self._path)))  # see ParquetTable.slices
         return slices
 
-    def _last(self) -> int:
-        slices = self._slices()
-        return slices[-1].last if slices else -1
+    def open(self, name: str) -> Any:
+        if "://" not in name:
+            return pa.OSFile(name, "rb")
+        import fsspec  # noqa: PLC0415 - only where the table has a URL
 
-    # In a worker.
+        return fsspec.open(name, "rb")
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, TaskParts)
-        for part in partition.parts:
-            yield from read_part(part, self._schema)
+    def reached(self, offset: dict[str, Any]) -> int:
+        return int(offset["batch"])
 
 
 def pack(parts: Iterable[tuple[FilePart, int]], limit: int) -> list[tuple[FilePart, ...]]:
@@ -176,77 +268,8 @@ def _parquet_files(path: str) -> list[tuple[str, int]]:
     return sorted((file, size) for file, size in found if file.rpartition("/")[2][:1] not in "._")
 
 
-def read_part(part: FilePart, schema: StructType) -> Iterator[pa.RecordBatch]:
+def read_part(part: FilePart, schema: StructType, files: BatchFiles) -> Iterator[pa.RecordBatch]:
     """The rows of a part, in the file's order. Raises TableError, TableCorruptError."""
     wanted = to_arrow_schema(schema, timezone="UTC")
-    with contextlib.ExitStack() as stack:
-        try:
-            file = stack.enter_context(_open(part.path, stack))
-        except FileNotFoundError:
-            raise TableError(
-                f"{part.path} was deleted: a compaction removed the files that it merged while this query read them. "
-                "Run the step again, which continues where it stopped, and raise compact.keep."
-            ) from None
-        except pa.ArrowInvalid as error:
-            raise TableCorruptError(f"{part.path} is not a Parquet file: {error}.") from None
-        groups = range(file.metadata.num_row_groups)
-        groups = groups[part.share * len(groups) // part.of : (part.share + 1) * len(groups) // part.of]
-        present = set(file.schema_arrow.names)
-        columns = [name for name in wanted.names if name in present]
-        for group in groups:
-            for rows in _rows_of(file, group, columns, part):
-                yield _fitted(rows, wanted, part.path)
-
-
-def _open(path: str, stack: contextlib.ExitStack) -> Any:
-    options = {"coerce_int96_timestamp_unit": "us", "memory_map": False, "pre_buffer": False, "buffer_size": 1 << 20}
-    if "://" not in path:
-        return pq.ParquetFile(path, **options)
-    import fsspec  # noqa: PLC0415 - only where the table has a URL
-
-    return pq.ParquetFile(stack.enter_context(fsspec.open(path, "rb")), **options)
-
-
-def _rows_of(file: Any, group: int, columns: list[str], part: FilePart) -> Iterator[pa.RecordBatch]:
-    metadata = file.metadata.row_group(group)
-    known = _batches_of(metadata)
-    if known is not None and (known[0] > part.last or known[1] < part.first):
-        return
-    whole = known is not None and known[0] >= part.first and known[1] <= part.last
-    per_row = max(1, metadata.total_byte_size // max(1, metadata.num_rows))
-    size = max(1, min(ARROW_ROWS, ARROW_BYTES // per_row))
-    for rows in file.iter_batches(batch_size=size, row_groups=[group], columns=columns, use_threads=False):
-        if not whole:
-            numbers = rows.column(BATCH)
-            mask = pc.and_(pc.greater_equal(numbers, part.first), pc.less_equal(numbers, part.last))
-            rows = rows.filter(mask)
-        if rows.num_rows:
-            yield rows
-
-
-def _batches_of(metadata: Any) -> tuple[int, int] | None:
-    """Least and greatest batch of a row group, from its statistics."""
-    for index in range(metadata.num_columns):
-        column = metadata.column(index)
-        if column.path_in_schema == BATCH:
-            statistics = column.statistics
-            if statistics is not None and statistics.has_min_max and statistics.null_count == 0:
-                return int(statistics.min), int(statistics.max)
-    return None
-
-
-def _fitted(rows: pa.RecordBatch, wanted: pa.Schema, path: str) -> pa.RecordBatch:
-    arrays = []
-    for field in wanted:
-        index = rows.schema.get_field_index(field.name)
-        if index < 0:
-            arrays.append(pa.nulls(rows.num_rows, field.type))
-            continue
-        column = rows.column(index)
-        try:
-            arrays.append(column if column.type == field.type else column.cast(field.type))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise TableCorruptError(
-                f"{path}: column {field.name} does not match the table's declaration: {error}."
-            ) from None
-    return pa.RecordBatch.from_arrays(arrays, schema=wanted)
+    batches = {"after": part.first - 1, "to": part.last}
+    return read_file(files, part.path, wanted, **batches, share=(part.share, part.of))

@@ -26,7 +26,7 @@ import secrets
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
@@ -34,6 +34,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from consumerd.base.errors import NotFoundError
 from consumerd.base.files import FileEntry
 from consumerd.spark.tables.batch_stream import TableStream
+from consumerd.spark.tables.errors import TablePathError
 from consumerd.spark.tables.files import locate
 from consumerd.spark.tables.layout import (
     STAGING,
@@ -65,12 +66,19 @@ _APPEND: Final = "append-"
 class ParquetTable(BatchTable):
     """See the module's text. The folder is made by the first `append`."""
 
-    def __init__(self, spark: SparkSession, path: str) -> None:
+    def __init__(self, spark: SparkSession, path: str, *, appends: bool = True) -> None:
         self._spark = spark
-        self.path, self.files = locate(spark, path, renames=True)
+        self.path, self.files = locate(spark, path, renames=appends)
         self.path = self.path.rstrip("/")
+        self._appends = appends
         #: The last batch that is known to be there, -1 for none; None until this process first writes.
         self._found: int | None = None
+
+    @classmethod
+    def existing(cls, spark: SparkSession, path: str) -> Self | None:
+        """The table at `path`, to be read; None if there is none."""
+        table = cls(spark, path, appends=False)
+        return table if table.exists else None
 
     @property
     def exists(self) -> bool:
@@ -79,6 +87,11 @@ class ParquetTable(BatchTable):
     def append(self, frame: DataFrame, *, writer: str, batch: int) -> bool:
         if batch < 0:
             raise ValueError(f"batch {batch} is negative")
+        if not self._appends:
+            raise TablePathError(
+                f"{self.path} holds a table in the earlier Parquet format: turn it into a Delta table with "
+                "`consumerd spark convert`."
+            )
         claim(self.files, self.path, kind="parquet", writer=writer)
         staging = f"{self.path}/{STAGING}"
         found = self._take_over(staging) if self._found is None else self._found

@@ -14,7 +14,15 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
 from consumerd.spark.tables import batch_stream
-from consumerd.spark.tables.batch_stream import BatchStreamReader, FilePart, TableStream, TaskParts, pack, read_part
+from consumerd.spark.tables.batch_stream import (
+    BatchStreamReader,
+    FilePart,
+    FolderFiles,
+    TableStream,
+    TaskParts,
+    pack,
+    read_part,
+)
 from consumerd.spark.tables.errors import TableCorruptError, TableError
 from consumerd.spark.tables.layout import batch_name, merged_name
 from tests.support.object_store import PROTOCOL
@@ -120,7 +128,9 @@ def test_holds_few_rows_at_a_time(tmp_path: Path) -> None:
     table = pa.table({"value": pa.array(values, pa.binary()), "batch": pa.array([0] * 100, pa.int64())})
     pq.write_table(table, folder / "part-0.parquet")
     schema = StructType([StructField("value", BinaryType()), StructField("batch", LongType())])
-    sizes = [rows.nbytes for rows in read_part(FilePart(str(folder / "part-0.parquet"), 0, 1, 0, 0), schema)]
+    sizes = [
+        rows.nbytes for rows in read_part(FilePart(str(folder / "part-0.parquet"), 0, 1, 0, 0), schema, FolderFiles(""))
+    ]
     assert max(sizes) < 5 << 20
     assert sum(sizes) > 20_000_000
 
@@ -133,7 +143,7 @@ def test_small_files_share_a_task() -> None:
 
 @pytest.mark.parametrize(
     ("content", "error", "sentence"),
-    [(None, TableError, "a compaction removed"), (b"PAR1 and no more", TableCorruptError, "is not a Parquet file")],
+    [(None, TableError, "was deleted"), (b"PAR1 and no more", TableCorruptError, "is not a valid Parquet file")],
 )
 def test_names_an_unreadable_file(tmp_path: Path, content: bytes | None, error: type[Exception], sentence: str) -> None:
     path = tmp_path / "part-0.parquet"
@@ -149,4 +159,4 @@ def test_reports_a_column_of_another_type(tmp_path: Path) -> None:
     table = pa.table({"id": pa.array(["x"]), "batch": pa.array([0], pa.int64())})
     pq.write_table(table, tmp_path / "f.parquet")
     with pytest.raises(TableCorruptError, match="column id does not match the table's declaration"):
-        list(read_part(FilePart(str(tmp_path / "f.parquet"), 0, 1, 0, 0), SCHEMA))
+        list(read_part(FilePart(str(tmp_path / "f.parquet"), 0, 1, 0, 0), SCHEMA, FolderFiles("")))

@@ -1,0 +1,107 @@
+"""A table whose files are written by Spark's tasks from Arrow, and committed by the driver without the JVM.
+
+Strategy: the rows of a frame go to Python workers as Arrow batches; each task writes one file and returns one row that
+describes it (`consumerd.spark.lake.tasks`). The driver commits those files together. Spark reads the files that the
+table has now, by their names: it needs neither the format's jar nor a listing.
+
+`mapInArrow` itself requires pandas, which is not needed for Arrow; so the same plan is made here without that check.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+from pyspark.sql.udf import UserDefinedFunction
+from pyspark.util import PythonEvalType
+
+from consumerd.spark.lake import open_lake_table
+from consumerd.spark.lake.data_file import DataFile
+from consumerd.spark.lake.table import BATCH, LakeTable
+from consumerd.spark.lake.tasks import FILE, FILE_DDL, FileTarget
+from consumerd.spark.tables.batch_stream import TableStream
+from consumerd.spark.tables.files import locate
+from consumerd.spark.tables.schema import with_batch
+from consumerd.spark.tables.table import BatchTable, CompactResult
+
+
+class LakeBatchTable(BatchTable):
+    """See the module's text. `format`: as for `open_lake_table`."""
+
+    def __init__(self, spark: SparkSession, path: str, format: str) -> None:  # noqa: A002 - Spark's word
+        self._spark = spark
+        self._format = format
+        self.path = locate(spark, path, renames=False)[0].rstrip("/")
+        self.lake: LakeTable = open_lake_table(self.path, format)
+
+    @property
+    def exists(self) -> bool:
+        return self.lake.exists
+
+    def append(self, frame: DataFrame, *, writer: str, batch: int) -> bool:
+        schema = arrow_schema(with_batch(frame.schema))
+        target = FileTarget(self.path, schema, {BATCH: batch})
+        return self.append_files(_written(frame, target), schema=schema, writer=writer, batch=batch) is not None
+
+    def append_files(self, files: DataFrame, *, schema: pa.Schema, writer: str, batch: int) -> int | None:
+        """Commit the files that the tasks of a frame write, each described by one row (`FILE_DDL`).
+
+        `schema`: the columns of the files. Returns the number of their rows; None where the table has that batch
+        already, and then the frame is not computed. Raises as `append`.
+        """
+        if not self.lake.accepts(writer=writer, batch=batch, schema=schema):
+            return None
+        found = [DataFile.from_json(row[FILE]) for row in files.collect()]
+        committed = self.lake.commit(found, writer=writer, batch=batch, schema=schema)
+        return sum(file.rows for file in found) if committed else None
+
+    def read(self, after: int = -1, to: int | None = None) -> DataFrame:
+        schema = self.schema()
+        files = self.lake.files(after, to)
+        if not files:
+            return self._spark.createDataFrame([], schema)
+        frame = self._spark.read.schema(schema).parquet(*(self._url(each) for each in files))
+        if after >= 0:
+            frame = frame.where(F.col(BATCH) > after)
+        return frame if to is None else frame.where(F.col(BATCH) <= to)
+
+    def schema(self) -> StructType:
+        """All columns. Raises NotFoundError."""
+        return from_arrow_schema(self.lake.schema(), prefer_timestamp_ntz=True)
+
+    def _url(self, file: DataFile) -> str:
+        path = f"{self.path}/{file.path}"
+        return f"file://{path}" if path.startswith("/") else path  # Spark's default file system does not matter then
+
+    def read_stream(self, batches_per_trigger: int | None = None) -> DataFrame:
+        schema = self.schema()
+        self._spark.dataSource.register(TableStream)
+        options = {"path": self.path, "tableFormat": self._format}
+        reader = self._spark.readStream.format(TableStream.name()).schema(schema).options(**options)
+        if batches_per_trigger is not None:
+            reader = reader.option("batchesPerTrigger", batches_per_trigger)
+        return reader.load()
+
+    def batches(self) -> tuple[range, ...]:
+        return self.lake.batches()
+
+    def compact(self, target_bytes: int, *, keep_seconds: float = 3600.0) -> CompactResult:
+        """Merge small files, which stay for readers and for time travel until `vacuum` removes them."""
+        return self.lake.optimize(target_bytes)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The columns as files have them: nullable, and times in UTC."""
+    return to_arrow_schema(schema.toNullable(), timezone="UTC")
+
+
+def _written(frame: DataFrame, target: FileTarget) -> DataFrame:
+    """The frame that writes the rows of another one when it is computed: as `frame.mapInArrow`, without pandas."""
+    udf = UserDefinedFunction(target.write, FILE_DDL, "write", PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+    column: Any = udf(*(frame[f"`{name}`"] for name in frame.columns))
+    plan: Any = frame
+    return DataFrame(plan._jdf.mapInArrow(column._jc, False, None), frame.sparkSession)  # noqa: SLF001 - see above
