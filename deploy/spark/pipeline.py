@@ -2,7 +2,7 @@
 
     spark-submit deploy/spark/pipeline.py -c events.toml [--pipeline NAME] [land refine ...]
 
-Master, resources and jars (`--packages`, for Avro and Delta) are spark-submit's; the result is one JSON object on
+Master, resources and jars (`--packages`, for Avro) are spark-submit's; the result is one JSON object on
 standard output. The exit codes are those of the `consumerd` command.
 """
 

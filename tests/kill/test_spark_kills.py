@@ -1,6 +1,6 @@
 """The driver of a pipeline killed, JVM, workers and all, at random moments: every message once, wherever it ends up.
 
-What is in the tables is read with pyarrow, from the folders that their layout names; the corpus is known by identity
+What is in the tables is read with deltalake and pyarrow; the corpus is known by identity
 from how it was made. Moments are drawn from a seed, as waits for the next change of the tables or checkpoints and for
 a while after it.
 """
@@ -19,13 +19,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 
-from consumerd.spark.tables.layout import parse_folders, resolve
 from consumerd.wire.compression import Codec
 from consumerd.wire.v07 import encode_message_set
+from tests.support.lake_tables import rows_of
 from tests.support.spark_jvm import QUICK_JVM
 
 pytestmark = [pytest.mark.kill, pytest.mark.spark]
@@ -159,7 +157,7 @@ class Driver:
 def traces(root: Path) -> set[str]:
     """Names by which one sees how far a run is."""
     base = root / "lake/p"
-    patterns = ["*/batch=*", "*/_staging/*", "_checkpoints/*/offsets/[0-9]*", "_checkpoints/*/commits/[0-9]*"]
+    patterns = ["*/_delta_log/*.json", "*/part-*", "_checkpoints/*/offsets/[0-9]*", "_checkpoints/*/commits/[0-9]*"]
     return {str(path) for pattern in patterns for path in base.glob(pattern)}
 
 
@@ -186,28 +184,24 @@ def between_silver_and_quarantine(root: Path) -> Callable[[], bool]:
     base = root / "lake/p"
 
     def count(table: str) -> int:
-        return sum(1 for _ in (base / table).glob("batch=*"))
+        return sum(1 for _ in (base / table).glob("_delta_log/*.json"))
 
     return lambda: count("silver") > count("quarantine")
 
 
 def while_compacting(root: Path) -> Callable[[], bool]:
-    """The moment when a folder of merged batches is being written."""
-    return lambda: next(iter((root / "lake/p").glob("*/_staging/compact-*")), None) is not None
+    """The moment when a merged file is written and not committed, after two batches were refined."""
+    base = root / "lake/p"
+
+    def is_orphaned(file: Path) -> bool:
+        return not any(file.name in log.read_text() for log in file.parent.glob("_delta_log/*.json"))
+
+    return lambda: (base / "_checkpoints/refine/commits/1").exists() and any(map(is_orphaned, base.glob("*/part-*")))
 
 
 def identities(table: Path) -> Counter[Identity]:
-    """The number of rows of each identity in a table, from the folders that a reader uses."""
-    found: Counter[Identity] = Counter()
-    for each in resolve(parse_folders(path.name for path in table.iterdir())):
-        for file in sorted((table / each.folder.name).glob("*.parquet")):
-            rows = pq.ParquetFile(file).read(columns=["partition", "offset", "index", "batch"])
-            rows = rows.filter(
-                pc.and_(pc.greater_equal(rows["batch"], each.first), pc.less_equal(rows["batch"], each.last))
-            )
-            columns = [rows[name].to_pylist() for name in ("partition", "offset", "index")]
-            found.update(zip(*columns, strict=True))
-    return found
+    """The number of rows of each identity in a table."""
+    return Counter(rows_of(table, ["partition", "offset", "index"]))  # type: ignore[arg-type]
 
 
 def check(root: Path, corpus: Corpus) -> None:

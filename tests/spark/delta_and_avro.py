@@ -1,14 +1,19 @@
 """The part of `test_delta.py` that needs a process of its own: jars have to be named before a session starts.
 
-Arguments: a folder, and the jars by commas. Prints one JSON object.
+The first batches are written as earlier releases wrote Delta tables, by the JVM and a jar; then the steps go on as they
+are now. Arguments: a folder, and the jars by commas. Prints one JSON object.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from consumerd.base.errors import ConsumerdError
 from consumerd.spark.land import land_stream
@@ -18,6 +23,13 @@ from consumerd.spark.run import compact
 from consumerd.spark.session import build_session
 from consumerd.spark.spec import parse_spark
 from consumerd.spark.tables import open_table
+from consumerd.spark.tables.schema import with_batch
+from consumerd.spark.tables.table import BatchTable, CompactResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = {
     "type": "record",
@@ -39,6 +51,51 @@ COLUMNS = (
 )
 
 
+class EarlierTable(BatchTable):
+    """What earlier releases did."""
+
+    def __init__(self, spark: SparkSession, path: str, format: str) -> None:  # noqa: A002
+        self._spark = spark
+        self.path = path
+        self._writer = ""
+
+    @property
+    def exists(self) -> bool:
+        return Path(self.path, "_delta_log").exists()
+
+    def append(self, frame: DataFrame, *, writer: str, batch: int) -> bool:
+        if not self.exists:
+            columns = ", ".join(f"`{each.name}` {each.dataType.simpleString()}" for each in with_batch(frame.schema))
+            owner = f"TBLPROPERTIES ('consumerd.writer' = '{writer}')"
+            self._spark.sql(f"CREATE TABLE delta.`{self.path}` ({columns}) USING delta {owner}")
+        options = {"txnAppId": writer, "txnVersion": str(batch), "mergeSchema": "true"}
+        rows = frame.withColumn("batch", F.lit(batch).cast("bigint"))
+        rows.write.format("delta").mode("append").options(**options).save(self.path)
+        return True
+
+    def read(self, after: int = -1, to: int | None = None) -> DataFrame:
+        return self._spark.read.format("delta").load(self.path).where(F.col("batch") > after)
+
+    def read_stream(self, batches_per_trigger: int | None = None) -> DataFrame:
+        return self._spark.readStream.format("delta").option("maxFilesPerTrigger", 64).load(self.path)
+
+    def batches(self) -> tuple[range, ...]:
+        if not self.exists:
+            return ()
+        last = self.read().agg(F.max("batch")).collect()[0][0]
+        return () if last is None else (range(last + 1),)
+
+    def compact(self, target_bytes: int, *, keep_seconds: float = 3600.0) -> CompactResult:
+        raise NotImplementedError
+
+
+@contextmanager
+def earlier_release() -> Iterator[None]:
+    steps = ("consumerd.spark.land.open_table", "consumerd.spark.refine.open_table")
+    with mock.patch(steps[0], EarlierTable), mock.patch(steps[1], EarlierTable):
+        yield
+
+
 def main(root: Path, jars: str) -> dict[str, Any]:
     (root / "visit.avsc").write_text(json.dumps(SCHEMA))
     refined = {
@@ -51,6 +108,8 @@ def main(root: Path, jars: str) -> dict[str, Any]:
     pipeline = parse_spark(document, "test").pipeline()
     config = {"spark.jars": jars, "spark.sql.shuffle.partitions": "1", "spark.log.level": "ERROR"}
     config["spark.databricks.delta.snapshotPartitions"] = "1"
+    config["spark.sql.extensions"] = "io.delta.sql.DeltaSparkSessionExtension"
+    config["spark.sql.catalog.spark_catalog"] = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
     config["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # as in the session of others
     needs = required_packages([pipeline], config)
     assert not needs.packages, needs.packages  # the jars are there
@@ -62,12 +121,14 @@ def main(root: Path, jars: str) -> dict[str, Any]:
         spark.createDataFrame(rows, COLUMNS).coalesce(1).write.mode("append").parquet(str(root / "inbox"))
         return land_stream(spark, pipeline, spark.readStream.schema(COLUMNS).parquet(str(root / "inbox")))
 
-    said["landed"] = [land(MESSAGES).rows, land([(0, b"\x0c\x00"), (50, b"\x0e\x00")]).rows, land([]).rows]
+    with earlier_release():
+        said["earlier"] = [land(MESSAGES[:3]).rows, refine(spark, pipeline).rows_silver]
+    said["landed"] = [land(MESSAGES[3:]).rows, land([(0, b"\x0c\x00"), (50, b"\x0e\x00")]).rows, land([]).rows]
     result = refine(spark, pipeline)
     said["refined"] = [result.rows_silver, result.rows_quarantined, result.duplicates, dict(result.reasons)]
-    silver = open_table(spark, pipeline.silver, "delta")
+    silver = open_table(spark, pipeline.silver)
     said["silver"] = sorted((row.offset, row.id, row.address or "") for row in silver.read().collect())
-    bronze = open_table(spark, pipeline.bronze, "delta")
+    bronze = open_table(spark, pipeline.bronze)
     # A batch that comes again is left out, by number and whatever it holds; another writer is refused.
     writer = json.loads((root / "lake/p/_checkpoints/land/metadata").read_text())["id"]
     last = bronze.last_batch

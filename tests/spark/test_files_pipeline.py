@@ -20,6 +20,7 @@ from consumerd.spark.refine import refine
 from consumerd.spark.spec import PipelineSpec, parse_spark
 from consumerd.spark.tables import open_table
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
+from tests.support.lake_tables import change_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,12 +78,7 @@ def check(result: ReconcileResult, name: str) -> PartitionCheck:
 
 def rewrite(spark: SparkSession, path: str, condition: str) -> int:
     """Keep only rows of a table's first batch that meet a condition; how many went."""
-    folder = f"{path}/batch={0:020d}"
-    rows = spark.read.parquet(folder)
-    kept = rows.where(condition).localCheckpoint()
-    gone = rows.count() - kept.count()
-    kept.write.mode("overwrite").parquet(folder)
-    return gone
+    return change_batch(spark, path, lambda rows: rows.where(condition))
 
 
 # Every day: the demo lands, refines and reconciles such files (tests/integration/test_demo.py), test_reconcile.py names

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from consumerd.base.java import JavaRuntime, MissingRuntimeError
 from consumerd.spark.land import land
@@ -22,9 +23,10 @@ from consumerd.spark.spec import PipelineSpec, parse_spark
 from consumerd.spark.tables import open_table
 from tests.spark.test_spark_docs import run
 from tests.support.kafka import RELEASES, KafkaBroker, kafka_jars
+from tests.support.lake_tables import change_batch
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 Sent = dict[tuple[str, int, int], tuple[bytes | None, bytes | None]]
@@ -138,10 +140,11 @@ def check(result: ReconcileResult, topic: str) -> PartitionCheck:
 
 def rewrite(spark: SparkSession, path: str, expression: str, column: str = "value") -> None:
     """Give a column of a table's first batch other values; rows where that is null go."""
-    folder = f"{path}/batch={0:020d}"
-    rows = spark.read.parquet(folder).selectExpr("*", f"{expression} AS changed").where("changed IS NOT NULL")
-    changed = rows.drop(column).withColumnRenamed("changed", column).localCheckpoint()
-    changed.write.mode("overwrite").parquet(folder)
+
+    def change(rows: DataFrame) -> DataFrame:
+        return rows.withColumn(column, F.expr(expression)).where(F.col(column).isNotNull())
+
+    change_batch(spark, path, change)
 
 
 def test_lands_refines_and_reconciles_topics_of_kafka(

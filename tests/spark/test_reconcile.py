@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from consumerd.base.errors import NotFoundError
@@ -19,6 +18,7 @@ from consumerd.spark.spec import PipelineSpec
 from consumerd.spark.tables import open_table
 from consumerd.wire.compression import compress
 from consumerd.wire.v07 import Codec, decode_batch, encode_message, encode_message_set
+from tests.support.lake_tables import change_batch
 
 #: An empty compressed message: a place in the log without a message.
 EMPTY = encode_message(compress(Codec.GZIP, b""), codec=Codec.GZIP)
@@ -66,13 +66,6 @@ def check(result: ReconcileResult, partition: int = 0) -> PartitionCheck:
     return next(each for each in result.partitions if each.broker_partition == f"0-{partition}")
 
 
-def rewrite(spark: SparkSession, pipeline: PipelineSpec, change: Callable[[DataFrame], DataFrame]) -> None:
-    """Put other rows in the place of bronze's first batch, as no part of consumerd would."""
-    folder = f"{pipeline.bronze}/batch={0:020d}"
-    rows = change(spark.read.parquet(folder)).localCheckpoint()
-    rows.write.mode("overwrite").parquet(folder)
-
-
 def test_intact_tables_are_clean_and_every_defect_is_named(
     spark: SparkSession, pipeline: PipelineSpec, logs: dict[int, list[tuple[int, int, int, bytes]]]
 ) -> None:
@@ -105,9 +98,9 @@ def test_intact_tables_are_clean_and_every_defect_is_named(
     assert copied > 2
     lost = F.expr(f"partition = 0 AND (offset = {whole[0]} OR offset = {wrapper[0]} AND index = 1)")
     altered = F.expr("partition = 2 AND offset = 0")
-    rewrite(
+    change_batch(
         spark,
-        pipeline,
+        pipeline.bronze,
         lambda rows: rows.where(~lost).withColumn("value", F.when(altered, F.lit(b"!")).otherwise(F.col("value"))),
     )
     query = json.loads((Path(pipeline.base) / "_checkpoints/land/metadata").read_text())["id"]

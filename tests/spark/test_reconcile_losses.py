@@ -14,6 +14,7 @@ from consumerd.spark.report.page import partition_findings, report_verdict
 from consumerd.spark.spec import GoneSpec, PipelineSpec
 from consumerd.wire.compression import compress
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set
+from tests.support.lake_tables import change_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -130,9 +131,7 @@ def test_remembers_empty_offsets_after_retention_without_hiding_lost_rows(
         (later,) = reconcile(spark, pipeline, shallow=shallow).partitions
         assert (later.is_clean, later.empty) == (True, check.empty)
 
-    (folder,) = Path(pipeline.bronze).glob("batch=*")
-    rows = spark.read.parquet(str(folder)).where("offset > 0").localCheckpoint()
-    rows.write.mode("overwrite").parquet(str(folder))
+    change_batch(spark, pipeline.bronze, lambda rows: rows.where("offset > 0"))
     for shallow in (False, True):
         (wrong,) = reconcile(spark, pipeline, shallow=shallow).partitions
         assert not wrong.is_clean
@@ -164,9 +163,7 @@ def test_expects_a_later_partition_from_its_first_known_offset(
     land(spark, pipeline)
     # Its first messages are lost in bronze, and retention has deleted them since.
     remove(logs, 0, partition=1)
-    for folder in Path(pipeline.bronze).glob("batch=*"):
-        rows = spark.read.parquet(str(folder)).where(f"partition = 0 OR offset >= {first}").localCheckpoint()
-        rows.write.mode("overwrite").parquet(str(folder))
+    change_batch(spark, pipeline.bronze, lambda rows: rows.where(f"partition = 0 OR offset >= {first}"), batch=1)
     result = reconcile(spark, pipeline)
     assert [(each.start, each.is_clean) for each in result.partitions] == [(0, True), (0, False)]
     assert [str(each) for each in result.partitions[1].gaps.first] == [f"[0, {first})"]

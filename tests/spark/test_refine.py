@@ -90,7 +90,7 @@ def test_refines_each_identity_once_with_its_reason(
         ],
     )
     assert (landed.rows, landed.batches, landed.last_batch, landed.stopped) == (13, 1, 0, False)
-    (file,) = (tmp_path / "lake/p/bronze").glob("batch=*/*.parquet")
+    (file,) = (tmp_path / "lake/p/bronze").glob("*.parquet")
     group = pq.ParquetFile(file).metadata.row_group(0)
     dictionaries = {
         group.column(n).path_in_schema: group.column(n).has_dictionary_page for n in range(group.num_columns)

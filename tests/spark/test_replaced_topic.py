@@ -77,7 +77,7 @@ class Events:
             producer.commit_transaction(60)
 
 
-def declared(root: Path, broker: KafkaBroker | V08Broker, **source: Any) -> PipelineSpec:
+def declared(root: Path, broker: KafkaBroker | V08Broker, table_format: str = "delta", **source: Any) -> PipelineSpec:
     table = {
         "source": {
             "bootstrap": f"127.0.0.1:{broker.port}",
@@ -91,7 +91,8 @@ def declared(root: Path, broker: KafkaBroker | V08Broker, **source: Any) -> Pipe
         },
         "aggregate": {"window": "1 minute", "watermark": "1 minute", "group_by": ["log"]},
     }
-    return parse_spark({"spark": {"root": str(root / "lake"), "pipelines": {"p": table}}}, "test").pipeline("p")
+    document = {"spark": {"root": str(root / "lake"), "format": table_format, "pipelines": {"p": table}}}
+    return parse_spark(document, "test").pipeline("p")
 
 
 def test_a_topic_that_was_created_again_is_data_loss_or_lands_whole(
@@ -161,7 +162,9 @@ def test_a_pipeline_of_an_earlier_release_takes_up_its_log(
     spark: SparkSession, broker: KafkaBroker, tmp_path: Path
 ) -> None:
     events = Events(broker.address)
-    strict, lenient = declared(tmp_path, broker), declared(tmp_path, broker, failOnDataLoss=False)
+    strict, lenient = (
+        declared(tmp_path, broker, table_format="parquet", failOnDataLoss=fails) for fails in (True, False)
+    )
     events.produce("former", 200)
     land(spark, strict)
     forget_logs(spark, strict)

@@ -20,7 +20,6 @@ from consumerd.spark.source.columns import COLUMNS
 from consumerd.spark.source.options import OPTIONS
 from consumerd.spark.spec import parse_spark
 from consumerd.spark.tables import open_table
-from consumerd.spark.tables.delta import DELTA_PACKAGE
 from consumerd.testing.plugin import BrokerFactory
 from consumerd.wire.v07 import Codec, encode_message_set
 
@@ -145,6 +144,6 @@ def test_guide_lists_all_columns_and_options() -> None:
     assert len(options) == len(set(options))
 
 
-def test_deployment_guide_names_the_jars_that_sessions_request() -> None:
+def test_deployment_guide_names_the_jar_that_sessions_request() -> None:
     deploying = (ROOT / "deploy" / "spark" / "README.md").read_text("utf-8")
-    assert re.findall(r"--packages (\S+?)`", deploying) == [AVRO_PACKAGE, DELTA_PACKAGE]
+    assert re.findall(r"--packages (\S+?)`", deploying) == [AVRO_PACKAGE]

@@ -51,5 +51,5 @@ def test_finds_a_folder_of_this_machine_without_spark(path: str) -> None:
 
 
 def test_refuses_a_checkpoint_elsewhere_without_spark() -> None:
-    with pytest.raises(TablePathError, match="^s3://lake/p is not a folder of this machine: .* Spark"):
+    with pytest.raises(TablePathError, match=r"^s3://lake/p is not a folder of this machine: .* Spark"):
         Checkpoint(None, "s3://lake/p")
