@@ -65,6 +65,11 @@ def test_executors_reading_v08_import_the_client_without_packages() -> None:
     assert "consumerd.net.client.cluster" in loaded(EXECUTORS.replace("print(", more), HEAVY, ROOMS | CLIENT_ROOMS)
 
 
+def test_tasks_that_read_and_write_tables_import_no_package_for_that() -> None:
+    more = "import consumerd.spark.source.landing, consumerd.spark.tables.batch_stream\nprint("
+    loaded(EXECUTORS.replace("print(", more), HEAVY | {"deltalake"}, ROOMS)
+
+
 def room_of(module: str) -> str:
     """The room; of those that tasks import parts of, the part."""
     _, room, *parts = module.split(".")
