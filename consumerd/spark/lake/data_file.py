@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from consumerd.spark.lake.arrays import repeated
 from consumerd.spark.lake.folders import open_folder
 from consumerd.spark.seen import OffsetStretch, SeenPartition
 
@@ -260,6 +261,9 @@ def _written(value: Any, kind: pa.DataType, *, up: bool) -> Any:
 # -- identities
 
 _SOURCE: Final = SeenPartition._fields
+_FALSE: Final = repeated(False, pa.bool_(), 1)[0]
+_FIRST: Final = repeated(0, pa.int32(), 1)[0]
+_ONE: Final = repeated(1, pa.int64(), 1)[0]
 
 
 #: The columns by which messages are identified, and what follows them. The first three must be there.
@@ -305,13 +309,13 @@ class _Identities:
         """Add rows of one source."""
         source = SeenPartition(*(_column(rows, name)[0].as_py() for name in _SOURCE))
         offset, following = rows.column("offset"), _column(rows, "next_offset")
-        index = pc.fill_null(_column(rows, "index"), 0)
+        index = pc.fill_null(_column(rows, "index"), _FIRST)
         self.ascending = self.ascending and not offset.null_count
         found = pc.min_max(offset)
         if found["min"].as_py() is None:
             return
         # Leaves of a compressed message but the last end where they start.
-        end = pc.max(pc.max_element_wise(pc.add(offset, 1), following)).as_py()
+        end = pc.max(pc.max_element_wise(pc.add(offset, _ONE), following)).as_py()
         start, before = found["min"].as_py(), self._ranges.get(source)
         self._ranges[source] = (start, end) if before is None else (min(before[0], start), max(before[1], end))
         if self.ascending:
@@ -331,7 +335,7 @@ def _run_starts(rows: pa.RecordBatch) -> list[int]:
     for name in _SOURCE:
         column = _column(rows, name)
         before, after = column.slice(0, len(column) - 1), column.slice(1)
-        differ = pc.fill_null(pc.not_equal(before, after), False)
+        differ = pc.fill_null(pc.not_equal(before, after), _FALSE)
         if 0 < column.null_count < len(column):
             differ = pc.or_(differ, pc.xor(pc.is_null(before), pc.is_null(after)))
         changed = differ if changed is None else pc.or_(changed, differ)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from consumerd.spark.lake.arrays import repeated, texts
 from consumerd.spark.lake.data_file import DataFile, DataFileWriter
 
 #: The only column of the row that a task returns: `DataFile.to_json`.
@@ -40,7 +41,7 @@ class FileTarget:
         """
         file = self.write_file(batches)
         if file is not None:
-            yield pa.RecordBatch.from_pylist([{FILE: file.to_json()}], schema=_FILE_SCHEMA)
+            yield pa.RecordBatch.from_arrays([texts([file.to_json()])], schema=_FILE_SCHEMA)
 
     def write_file(self, batches: Iterable[pa.RecordBatch]) -> DataFile | None:
         """As `write`; None if there are no rows."""
@@ -56,8 +57,7 @@ class FileTarget:
             if each.name in self.constants:
                 array = filled.get(each.name)
                 if array is None or len(array) < rows.num_rows:
-                    scalar = pa.scalar(self.constants[each.name], each.type)
-                    array = filled[each.name] = pa.repeat(scalar, rows.num_rows)
+                    array = filled[each.name] = repeated(self.constants[each.name], each.type, rows.num_rows)
                 arrays.append(array.slice(0, rows.num_rows))
                 continue
             at = rows.schema.get_field_index(each.name)

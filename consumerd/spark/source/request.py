@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
 
+from consumerd.spark.lake.arrays import repeated
 from consumerd.spark.source.columns import ParseMode
 from consumerd.wire.v07 import DEFAULT_LIMITS, Codec, DecodeLimits
 
@@ -80,8 +81,7 @@ class ConstantColumns:
         made = self._made.get(field.name)
         if made is None or len(made) < rows:
             value = self._values.get(field.name)
-            made = pa.nulls(rows, field.type) if value is None else pa.repeat(pa.scalar(value, field.type), rows)
-            self._made[field.name] = made
+            made = self._made[field.name] = repeated(value, field.type, rows)
         return made.slice(0, rows)
 
 

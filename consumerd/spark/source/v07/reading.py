@@ -25,6 +25,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from consumerd.spark.lake.arrays import texts
 from consumerd.spark.source.columns import ParseMode, arrow_schema
 from consumerd.spark.source.errors import DataLossError, MalformedMessageError, SplitBoundaryError
 from consumerd.spark.source.request import (
@@ -173,7 +174,7 @@ LARGE_MESSAGE: Final = 1 << 20
 OWN_BATCH_BYTES: Final = 1 << 19
 
 #: The values of `codec` by number; the last one is for unknown.
-_CODECS: Final = pa.array([*(codec.name.lower() for codec in Codec), None], pa.string())
+_CODECS: Final = pa.concat_arrays([texts([codec.name.lower() for codec in Codec]), pa.nulls(1, pa.string())])
 _NO_CODEC: Final = len(Codec)
 
 

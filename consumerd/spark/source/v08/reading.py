@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from consumerd.spark.lake.arrays import texts
 from consumerd.spark.source.columns import HEADERS, ParseMode, arrow_schema
 from consumerd.spark.source.errors import (
     BrokerReadError,
@@ -204,7 +205,7 @@ class _Reader:
 
 
 #: The values of the cells of `codec`, by number.
-_CODECS: Final = pa.array([codec.name.lower() for codec in RecordCodec], pa.string())
+_CODECS: Final = texts([codec.name.lower() for codec in RecordCodec])
 #: Spark cannot hold timestamps beyond: it counts microseconds in 64 bits.
 _LAST_MS: Final = ((1 << 63) - 1) // 1000
 _INT64: Final = 1 << 63
