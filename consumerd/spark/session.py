@@ -44,6 +44,8 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.serializer.objectStreamReset": "4",
     # Looking for a smaller form of each cached column took a sixth of refine's time, and payloads rarely have one.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
+    # Rows that Python workers write come in Arrow batches of at most 10,000 rows, however large, or this size.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",

@@ -13,11 +13,14 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
+from consumerd.spark.lake import open_lake_table
+from consumerd.spark.lake.data_file import DataFileWriter
 from consumerd.spark.tables import batch_stream
 from consumerd.spark.tables.batch_stream import (
     BatchStreamReader,
     FilePart,
     FolderFiles,
+    LakeFiles,
     TableStream,
     TaskParts,
     pack,
@@ -160,3 +163,52 @@ def test_reports_a_column_of_another_type(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "f.parquet")
     with pytest.raises(TableCorruptError, match="column id does not match the table's declaration"):
         list(read_part(FilePart(str(tmp_path / "f.parquet"), 0, 1, 0, 0), SCHEMA, FolderFiles("")))
+
+
+NUMBERS = pa.schema([("id", pa.int64()), ("batch", pa.int64())])
+
+
+def commit(path: Path, batch: int, numbers: list[int]) -> None:
+    with DataFileWriter(str(path), NUMBERS) as writer:
+        writer.write(pa.RecordBatch.from_pylist([{"id": each, "batch": batch} for each in numbers], schema=NUMBERS))
+        file = writer.close()
+    assert open_lake_table(str(path)).commit([file] if file else [], writer="w", batch=batch, schema=NUMBERS)
+
+
+def lake_ids(reader: BatchStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+    return [
+        each
+        for parts in reader.partitions(start, end)
+        for rows in reader.read(parts)
+        for each in rows.column("id").to_pylist()
+    ]
+
+
+def test_reads_the_files_that_a_table_names_by_batch(tmp_path: Path) -> None:
+    schema = StructType([StructField("id", LongType()), StructField("batch", LongType())])
+    reader = TableStream({"path": str(tmp_path), "tableFormat": "delta"}).streamReader(schema)
+    for batch, numbers in enumerate(([1, 2], [], [3], [4])):
+        commit(tmp_path, batch, numbers)
+    assert reader.latestOffset(reader.initialOffset(), ReadAllAvailable()) == {"batch": 3}
+    assert reader.latestOffset(reader.initialOffset(), ReadMaxFiles(2)) == {"batch": 1}
+    assert lake_ids(reader, {"batch": -1}, {"batch": 2}) == [1, 2, 3]
+    open_lake_table(str(tmp_path)).optimize(1 << 20)
+    assert lake_ids(reader, {"batch": 0}, {"batch": 2}) == [3]
+    assert lake_ids(reader, {"batch": -1}, {"batch": 3}) == [1, 2, 3, 4]
+    assert reader.partitions({"batch": 3}, {"batch": 3}) == []
+
+
+def test_continues_at_an_offset_of_deltas_own_stream(tmp_path: Path) -> None:
+    files = LakeFiles(str(tmp_path), "delta")
+    versions = {}
+    for batch in range(3):
+        commit(tmp_path, batch, [batch])
+        versions[batch] = open_lake_table(str(tmp_path)).version()
+
+    def reached(version: int, index: int = -1) -> int:
+        return files.reached({"reservoirVersion": version, "index": index, "isStartingVersion": False})
+
+    assert [reached(versions[batch]) for batch in range(3)] == [-1, 0, 1]
+    assert (reached(0), reached(versions[2] + 1), files.reached({"batch": 7})) == (-1, 2, 7)
+    with pytest.raises(TableError, match="an earlier release stopped within version"):
+        reached(versions[1], index=0)
