@@ -121,7 +121,7 @@ def test_two_processes_that_commit_the_same_batches_add_each_once(table: DeltaLa
     racing = [context.Process(target=_commit_all, args=(table.path, start, results)) for _ in range(2)]
     for each in racing:
         each.start()
-    assert sum(results.get(timeout=120) for _ in racing) == 3
+    assert sum(results.get(timeout=60) for _ in racing) == 3
     for each in racing:
         each.join()
         assert each.exitcode == 0
@@ -186,6 +186,48 @@ def test_rejects_a_negative_batch_and_columns_without_batch(
 ) -> None:
     with pytest.raises(ValueError, match="batch"):
         table.commit([], writer=WRITER, batch=batch, schema=schema)
+
+
+#: What Delta's jar 4.4 wrote for a table of an earlier release: its creation, and a batch.
+OF_THE_JVM: tuple[dict[str, Any], ...] = (
+    {
+        "commitInfo": {"timestamp": 1795898307582, "operation": "CREATE TABLE", "isBlindAppend": True,
+                       "operationParameters": {"partitionBy": "[]", "properties": '{"consumerd.writer":"c0ffee"}'},
+                       "engineInfo": "Apache-Spark/4.2.0 Delta-Lake/4.4.0", "txnId": "33ef381b-5a00-4656-930c"},
+        "metaData": {"id": "b9daa988-de4f-491b-8fb1-7c941f04316f", "format": {"provider": "parquet", "options": {}},
+                     "schemaString": json.dumps({"type": "struct", "fields": [
+                         {"name": name, "type": kind, "nullable": True, "metadata": {}}
+                         for name, kind in (("page", "string"), ("ms", "integer"), ("batch", "long"))]}),
+                     "partitionColumns": [], "configuration": {"consumerd.writer": "c0ffee"},
+                     "createdTime": 1795898307379},
+        "protocol": {"minReaderVersion": 1, "minWriterVersion": 2},
+    },
+    {
+        "commitInfo": {"timestamp": 1795898342638, "operation": "WRITE", "readVersion": 0, "isBlindAppend": True,
+                       "operationParameters": {"mode": "Append", "partitionBy": "[]", "canMergeSchema": True}},
+        "txn": {"appId": "c0ffee", "version": 0, "lastUpdated": 1795898342630},
+        "add": {"path": "", "partitionValues": {}, "size": 0, "modificationTime": 1795898342574, "dataChange": True,
+                "stats": json.dumps({"numRecords": 3, "minValues": {"ms": 0, "page": "p0-0", "batch": 0},
+                                     "maxValues": {"ms": 2, "page": "p0-2", "batch": 0},
+                                     "nullCount": {"ms": 0, "page": 0, "batch": 0}})},
+    },
+)  # fmt: skip
+
+
+def test_goes_on_with_a_table_that_a_jvm_wrote(table: DeltaLakeTable) -> None:
+    file = write_file(table.path, 0)
+    Path(table.path, "_delta_log").mkdir()
+    for version, actions in enumerate(OF_THE_JVM):
+        if "add" in actions:
+            actions = actions | {"add": actions["add"] | {"path": file.path, "size": file.size}}
+        lines = [json.dumps({name: action}) for name, action in actions.items()]
+        Path(table.path, "_delta_log", f"{version:020d}.json").write_text("\n".join(lines) + "\n")
+        Path(table.path, "_delta_log", f"{version:020d}.crc").write_text("{}")
+    assert (table.owner(), table.batches(), table.schema()) == (WRITER, (range(1),), COLUMNS)
+    assert not add(table, 0)
+    assert add(table, 1)
+    assert table.optimize(1 << 20).merged == 1
+    assert pages(table) == expected(0, 1)
 
 
 # -- columns

@@ -1,0 +1,117 @@
+"""Lake tables in an object store: moto's server of S3, which has its conditional puts."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from consumerd.spark.lake import delta, open_lake_table
+from consumerd.spark.lake.data_file import DataFileWriter
+from consumerd.spark.tables.errors import TableError
+
+pytest.importorskip("moto", reason="moto is not installed")
+
+COLUMNS = pa.schema([("page", pa.string()), ("batch", pa.int64())])
+
+
+@pytest.fixture(scope="module")
+def options() -> Iterator[dict[str, str]]:
+    """Storage options of a store with the bucket `lake`."""
+    import boto3
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        try:
+            deadline = time.monotonic() + 60
+            while True:
+                try:
+                    socket.create_connection(("127.0.0.1", port)).close()
+                    break
+                except OSError:
+                    assert server.poll() is None
+                    assert time.monotonic() < deadline
+                    time.sleep(0.02)
+            keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b"}
+            endpoint = f"http://127.0.0.1:{port}"
+            boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys).create_bucket(Bucket="lake")
+            yield {"aws_endpoint_url": endpoint, "aws_region": "us-east-1", "aws_allow_http": "true", **keys}
+        finally:
+            server.kill()
+
+
+def add(table: Any, batch: int, options: dict[str, str] | None = None) -> bool:
+    with DataFileWriter(table.path, COLUMNS, storage_options=options) as writer:
+        writer.write(pa.record_batch([pa.array([f"p{batch}"]), pa.array([batch])], schema=COLUMNS))
+        file = writer.close()
+    assert file is not None
+    done = table.commit([file], writer="c0ffee", batch=batch, schema=COLUMNS)
+    assert isinstance(done, bool)
+    return done
+
+
+def pages(table: Any) -> list[str]:
+    return sorted(table.dataset().to_table().column("page").to_pylist())
+
+
+def test_table_is_written_merged_and_vacuumed_with_options_of_the_environment(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in options.items():
+        monkeypatch.setenv(name.upper(), value)
+    table = open_lake_table("s3://lake/environment/bronze")
+    assert [add(table, batch) for batch in (0, 1, 1)] == [True, True, False]
+    assert table.optimize(1 << 20).merged == 1
+    assert len(table.vacuum(0)) == 3  # the two that were merged, and the one that was not committed
+    assert (table.batches(), pages(table)) == ((range(2),), ["p0", "p1"])
+
+
+def test_the_store_refuses_the_second_of_two_commits_on_one_version(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, rival = (open_lake_table("s3://lake/stale/bronze", storage_options=options) for _ in range(2))
+    add(table, 0, options)
+    compare = delta._last_batch
+
+    def commit_between(*args: Any) -> int | None:
+        last = compare(*args)
+        monkeypatch.setattr(delta, "_last_batch", compare)
+        assert add(rival, 1, options)
+        return last
+
+    monkeypatch.setattr(delta, "_last_batch", commit_between)
+    assert not add(table, 1, options)
+    assert pages(table) == ["p0", "p1"]
+
+
+def test_two_writers_that_race_add_each_batch_once(options: dict[str, str]) -> None:
+    start = threading.Barrier(2)
+    done: list[bool] = []
+
+    def write() -> None:
+        table = open_lake_table("s3://lake/race/bronze", storage_options=options)
+        start.wait()
+        done.extend(add(table, batch, options) for batch in range(3))
+
+    racing = [threading.Thread(target=write) for _ in range(2)]
+    for each in racing:
+        each.start()
+    for each in racing:
+        each.join()
+    assert sorted(done) == [False] * 3 + [True] * 3
+    assert pages(open_lake_table("s3://lake/race/bronze", storage_options=options)) == ["p0", "p1", "p2"]
+
+
+def test_store_that_refuses_the_key_is_one_sentence(options: dict[str, str]) -> None:
+    table = open_lake_table("s3://missing/bronze", storage_options=options)
+    with pytest.raises(TableError, match=r"^the table s3://missing/bronze cannot be read or written: [^\n]*\.$"):
+        table.commit([], writer="c0ffee", batch=0, schema=COLUMNS)
