@@ -1,4 +1,4 @@
-"""`consumerd spark land`, `refine`, `aggregate`, `compact`, `reconcile`, `report` and `run`.
+"""`consumerd spark land`, `refine`, `aggregate`, `compact`, `convert`, `reconcile`, `report` and `run`.
 
 Strategy: every command names its steps; one function starts the session, runs them in order and shows their results.
 """
@@ -38,6 +38,10 @@ Examples:
 COMPACT_EXAMPLES = """\b
 Examples:
   consumerd spark compact -c events.toml --pipeline clicks
+"""
+CONVERT_EXAMPLES = """\b
+Examples:
+  consumerd spark convert -c events.toml
 """
 RECONCILE_EXAMPLES = """\b
 Examples:
@@ -122,6 +126,23 @@ def compact(**options: Any) -> int:
     return _run(("compact",), **options)
 
 
+@click.command("convert", epilog=CONVERT_EXAMPLES)
+@config_option("Configuration file (TOML) that declares the pipeline.")
+@click.option("--pipeline", metavar="NAME", help="Name of the pipeline; required if there are several.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def convert(path: Path, pipeline: str | None, as_json: bool) -> None:
+    """Turn the pipeline's tables of the earlier Parquet layout into Delta tables, in place.
+
+    Files stay where they are, and batches keep their numbers, so every step continues where it stopped. Safe to
+    interrupt and repeat. Requires that no step of the pipeline runs, and needs no Spark.
+    """
+    require_spark()
+    from consumerd.spark.spec import load_spark  # noqa: PLC0415 - heavy imports for the command that runs
+    from consumerd.spark.tables.convert import convert_pipeline  # noqa: PLC0415
+
+    _show({"convert": convert_pipeline(load_spark(path).pipeline(pipeline))}, as_json=as_json)
+
+
 @_step("reconcile", RECONCILE_EXAMPLES)
 @_shallow
 def reconcile(shallow: bool, **options: Any) -> int:
@@ -153,7 +174,7 @@ def run(shallow: bool, continuous: bool, **options: Any) -> int:
     return _run(None, shallow=shallow, rounds=continuous, **options)
 
 
-COMMANDS = (run, land, refine, aggregate, compact, reconcile, report)
+COMMANDS = (run, land, refine, aggregate, compact, convert, reconcile, report)
 
 
 def _run(

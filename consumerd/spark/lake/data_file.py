@@ -221,6 +221,20 @@ def _bounds(metadata: Any, schema: pa.Schema, names: set[str]) -> tuple[dict[str
     return minimums, maximums
 
 
+def describe(path: str, metadata: Any, *, size: int, modified: int) -> DataFile:
+    """A file that another program wrote, by its Parquet metadata. Floats have no bounds: one may be NaN."""
+    schema = metadata.schema.to_arrow_schema()
+    names = {field.name for field in schema if _is_bounded(field.type) and not pa.types.is_floating(field.type)}
+    minimums, maximums = _bounds(metadata, schema, names)
+    nulls: dict[str, int] = {}
+    for index in range(metadata.num_columns):
+        found = [metadata.row_group(number).column(index) for number in range(metadata.num_row_groups)]
+        known = all(each.statistics is not None and each.statistics.has_null_count for each in found)
+        if known and metadata.schema.column(index).path in names:
+            nulls[metadata.schema.column(index).path] = sum(each.statistics.null_count for each in found)
+    return DataFile(path, size, metadata.num_rows, modified, minimums, maximums, nulls)
+
+
 def _lower(value: Any, kind: pa.DataType) -> Any:
     """A bound that is not greater than `value`, as Delta writes it; None if it cannot be written."""
     if pa.types.is_string(kind):

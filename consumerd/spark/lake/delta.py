@@ -35,7 +35,7 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 from pyarrow.fs import FileType
 
 from consumerd.base.errors import NotFoundError
@@ -53,8 +53,9 @@ from consumerd.spark.tables.errors import (
 )
 from consumerd.spark.tables.table import CompactResult
 
-#: Features of Delta's protocol that do not change which rows a file has, or how its columns are called.
-_READABLE: Final = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
+#: Features of Delta's protocol that do not change which rows a file has, or how its columns are called. deltalake adds
+#: `variantType` to every table with `timestampNtz` when it sets a property.
+_READABLE: Final = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "variantType"})
 #: Commits that may be faster than ours, one after the other, and the seconds after which we try again, at most.
 _ATTEMPTS: Final = 30
 _PAUSE: Final = 0.5
@@ -195,7 +196,7 @@ class DeltaLakeTable:
             if self._log is not None:
                 self._log.folder_must_be_free()
             return True
-        if _owner(table) is not None or table.file_uris():
+        if not _is_free(table, writer):
             self._must_belong_to(writer, table)
         _new_columns(table, _stored(schema), self.path)
         last = _last_batch(table, writer)
@@ -210,14 +211,19 @@ class DeltaLakeTable:
                 self._log.folder_must_be_free()
             DeltaTable.create(self.path, stored, storage_options=self._options, commit_properties=_once())
             table = self._existing()
-        if _owner(table) is None and not table.file_uris():
-            table.alter.set_table_properties({OWNER: writer}, raise_if_not_exists=False, commit_properties=_once())
-            table = self._existing()
-        self._must_belong_to(writer, table)
+        table = self._owned(writer, table)
         new = _new_columns(table, stored, self.path)
         if new:
             table.alter.add_columns(new, commit_properties=_once())
             table = self._existing()
+        return table
+
+    def _owned(self, writer: str, table: DeltaTable) -> DeltaTable:
+        """A snapshot of the table after `writer` is its owner. Raises TableOwnedError."""
+        if _is_free(table, writer):
+            table.alter.set_table_properties({OWNER: writer}, raise_if_not_exists=False, commit_properties=_once())
+            table = self._existing()
+        self._must_belong_to(writer, table)
         return table
 
     def _must_belong_to(self, writer: str, table: DeltaTable) -> None:
@@ -232,6 +238,30 @@ class DeltaLakeTable:
                 f"the table {self.path} is partitioned by {', '.join(table.metadata().partition_columns)}: move it and "
                 "its checkpoint away to write everything again."
             )
+
+    def adopt(self, files: Sequence[DataFile], *, writer: str, batch: int | None, schema: pa.Schema) -> None:
+        """Create the table with files that are there, as all batches of `writer` up to `batch`, in one commit.
+
+        A table that exists keeps its files, and gets its owner if it has none. Raises TableOwnedError.
+        """
+        transactions = [] if batch is None else [Transaction(writer, batch)]
+        actions = [_add(file, data_change=True) for file in files]
+
+        def attempt() -> bool:
+            table = self._open()
+            if table is None:
+                create_table_with_add_actions(
+                    self.path,
+                    _stored(schema),
+                    actions,
+                    storage_options=self._options,
+                    commit_properties=CommitProperties(max_commit_retries=0, app_transactions=transactions),
+                )
+                table = self._existing()
+            self._owned(writer, table)
+            return True
+
+        self._committed(attempt)
 
     def optimize(self, target_bytes: int) -> CompactResult:
         if target_bytes <= 0:
@@ -333,6 +363,11 @@ def _owner(table: DeltaTable) -> str | None:
     return table.metadata().configuration.get(OWNER)
 
 
+def _is_free(table: DeltaTable, writer: str) -> bool:
+    """Whether `writer` may become its owner: its creation, or its conversion for `writer`, was not completed."""
+    return _owner(table) is None and (not table.file_uris() or _last_batch(table, writer) is not None)
+
+
 def _last_batch(table: DeltaTable, writer: str | None) -> int | None:
     return None if writer is None else table.transaction_version(writer)
 
@@ -396,6 +431,16 @@ def _arrow(table: DeltaTable) -> pa.Schema:
 def _stored(schema: pa.Schema) -> Schema:
     """The columns in Delta's types, all of them nullable."""
     return Schema.from_json(json.dumps(_nullable(json.loads(Schema.from_arrow(schema).to_json()))))
+
+
+def columns_of(text: bytes, source: str) -> pa.Schema:
+    """The columns that Spark's JSON of a schema declares. `source`: its file, for TableCorruptError."""
+    try:
+        return pa.schema(Schema.from_json(text.decode()).to_arrow())
+    except (ValueError, DeltaError) as error:
+        raise TableCorruptError(
+            f"{source} is not a valid list of columns ({error}): restore it from a backup."
+        ) from None
 
 
 def _nullable(kind: Any) -> Any:

@@ -2,7 +2,7 @@
 
 In: frames with the number of their batch. Out: directories of files, each batch renamed into place once.
 
-Files in reading order: table, lake, files, batch_stream, parquet, layout, schema, errors.
+Files in reading order: table, lake, files, batch_stream, parquet, layout, schema, convert, errors.
 
 Easy to miss:
 

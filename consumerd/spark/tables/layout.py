@@ -1,4 +1,4 @@
-"""Directory names of a Parquet table: which batches a directory holds, and which one to read each batch from.
+"""Names in the folder of a Parquet table: which batches a directory holds, and which one to read each batch from.
 
 Strategy: pure text and numbers, no file is touched. A directory holds one batch or, merged, a range of them without
 gaps, and every row has its batch. So in any set of directories that a reader finds, also during a compaction or after
@@ -8,10 +8,18 @@ for those of its batches that no directory before it has.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from consumerd.spark.tables.errors import TableCorruptError
+
+#: The files with the table's columns, and with its owner.
+SCHEMA_FILE: Final = "_schema.json"
+OWNER_FILE: Final = "_table.json"
+#: The version that the owner's file has.
+TABLE_VERSION: Final = 1
 #: Folder of unfinished batches; its name keeps Spark and us from reading it.
 STAGING: Final = "_staging"
 _FOLDER = re.compile(r"batch=([0-9]{20})(?:-([0-9]{20}))?")
@@ -98,3 +106,18 @@ def has_gap(slices: Iterable[Slice]) -> bool:
             return True
         expected = each.last + 1
     return False
+
+
+def owner_of(data: bytes, path: str, kind: str) -> str:
+    """The owner that the file names. Raises TableCorruptError."""
+    try:
+        found = json.loads(data)
+        version, found_kind, writer = found["consumerd_table"], found["kind"], found["writer"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise TableCorruptError(f"{path} does not describe a table ({error}): restore it from a backup.") from None
+    if version != TABLE_VERSION or found_kind != kind or not isinstance(writer, str):
+        raise TableCorruptError(
+            f"{path} describes a table of kind {found_kind!r}, version {version!r}, not {kind!r}, version "
+            f"{TABLE_VERSION}: read it with the release and the format that wrote it."
+        )
+    return writer

@@ -37,6 +37,7 @@ from consumerd.spark.tables.batch_stream import TableStream
 from consumerd.spark.tables.errors import TablePathError
 from consumerd.spark.tables.files import locate
 from consumerd.spark.tables.layout import (
+    OWNER_FILE,
     STAGING,
     BatchFolder,
     Slice,
@@ -48,7 +49,7 @@ from consumerd.spark.tables.layout import (
     parse_folders,
     resolve,
 )
-from consumerd.spark.tables.schema import BATCH, OWNER_FILE, claim, stored_schema, widen, with_batch
+from consumerd.spark.tables.schema import BATCH, claim, stored_schema, widen, with_batch
 from consumerd.spark.tables.table import BatchTable, CompactResult
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from consumerd.base.files import Files
 from consumerd.spark.tables.errors import TableCorruptError, TableOwnedError, TableSchemaError
+from consumerd.spark.tables.layout import OWNER_FILE, SCHEMA_FILE, TABLE_VERSION, owner_of
 
-SCHEMA_FILE: Final = "_schema.json"
 #: The column with the batch of each row.
 BATCH: Final = "batch"
 
@@ -70,17 +70,13 @@ def with_batch(schema: StructType) -> StructType:
     return StructType([*kept, StructField(BATCH, LongType(), nullable=True)])
 
 
-OWNER_FILE: Final = "_table.json"
-_VERSION: Final = 1
-
-
 def claim(files: Files, table: str, *, kind: str, writer: str) -> None:
     """Make `writer` the owner of the table, or verify that it is. Raises TableOwnedError, TableCorruptError."""
     path = f"{table}/{OWNER_FILE}"
     data = files.read(path)
     if data is None:
         files.make_directory(table)
-        text = json.dumps({"consumerd_table": _VERSION, "kind": kind, "writer": writer}) + "\n"
+        text = json.dumps({"consumerd_table": TABLE_VERSION, "kind": kind, "writer": writer}) + "\n"
         if files.create(path, text.encode()):
             return
         data = files.read(path) or b""
@@ -90,18 +86,3 @@ def claim(files: Files, table: str, *, kind: str, writer: str) -> None:
             f"the table {table} was written with another checkpoint ({owner}, this one is {writer}): restore that "
             "checkpoint, or move the table away to land everything again."
         )
-
-
-def owner_of(data: bytes, path: str, kind: str) -> str:
-    """The owner that the file names. Raises TableCorruptError."""
-    try:
-        found = json.loads(data)
-        version, found_kind, writer = found["consumerd_table"], found["kind"], found["writer"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise TableCorruptError(f"{path} does not describe a table ({error}): restore it from a backup.") from None
-    if version != _VERSION or found_kind != kind or not isinstance(writer, str):
-        raise TableCorruptError(
-            f"{path} describes a table of kind {found_kind!r}, version {version!r}, not {kind!r}, version {_VERSION}: "
-            "read it with the release and the format that wrote it."
-        )
-    return writer

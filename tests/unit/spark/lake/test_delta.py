@@ -288,6 +288,14 @@ def test_takes_nested_columns_again_as_the_table_has_them(table: DeltaLakeTable)
     assert table.commit([], writer=WRITER, batch=2, schema=table.schema())
 
 
+def test_takes_times_without_a_zone(table: DeltaLakeTable) -> None:
+    schema = COLUMNS.append(pa.field("at", pa.timestamp("us")))
+    at = datetime(2026, 1, 2, 3, 4, 5, 678901)
+    assert add(table, 0, schema, at=at)
+    assert add(table, 1, schema, at=at)
+    assert table.dataset().to_table().column("at").to_pylist() == [at] * 6
+
+
 # -- reading
 
 
