@@ -63,6 +63,18 @@ def run(name: str, **replaced: object) -> None:
     exec(compile(text, name, "exec"), {})
 
 
+def test_spark_without_the_package_reads_a_table(spark: SparkSession, tmp_path: Path) -> None:
+    table = open_table(spark, str(tmp_path / "silver"))
+    program = BLOCKS["spark_reader.py"].replace("/lake/clicks/silver", str(tmp_path / "silver"))
+    found: dict[str, list[tuple[str, int]]] = {}
+    for batch in range(3):
+        frame = spark.range(2).selectExpr("cast(id as string) page", *(["1 later"] if batch == 2 else []))
+        assert table.append(frame, writer="w", batch=batch)
+        exec(compile(program, "spark_reader.py", "exec"), found)
+        assert sorted(map(tuple, found["rows"])) == sorted((p, b) for b in range(batch + 1) for p in ("0", "1"))
+        table.compact(1 << 20)
+
+
 def test_examples_read_and_stream_an_archive(
     spark: SparkSession, archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

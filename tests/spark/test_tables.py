@@ -9,6 +9,7 @@ import pytest
 
 from consumerd.base.errors import ConfigError, NotFoundError
 from consumerd.spark.tables import open_table
+from consumerd.spark.tables.convert import convert_table
 from consumerd.spark.tables.errors import TableOwnedError, TablePathError, TableSchemaError
 from consumerd.spark.tables.files import HadoopFiles
 from consumerd.spark.tables.layout import merged_name, parse_folders, resolve
@@ -102,6 +103,11 @@ def test_reads_a_table_in_the_earlier_layout(spark: SparkSession, tmp_path: Path
     assert streamed(table, tmp_path / "c") == [[0, 1, 2]]
     with pytest.raises(TablePathError, match="earlier Parquet format: turn it into a Delta table"):
         table.append(numbers(spark, 3, 4), writer="w", batch=1)
+    assert convert_table(table.path).written == 0
+    table = open_table(spark, table.path)
+    assert table.append(numbers(spark, 3, 4), writer="w", batch=1)
+    assert ids(table) == [0, 1, 2, 3]
+    assert streamed(table, tmp_path / "c") == [[3]]
 
 
 class Crash(Exception):  # noqa: N818 - it is none of ours

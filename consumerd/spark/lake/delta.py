@@ -140,6 +140,8 @@ class DeltaLakeTable:
     def _existing(self) -> DeltaTable:
         table = self._open()
         if table is None:
+            if self._log is not None:
+                self._log.folder_must_be_free()
             raise NotFoundError(f"table {self.path} does not exist: run the step that writes it first.")
         return table
 

@@ -475,8 +475,9 @@ def test_missing_table_is_not_found(table: DeltaLakeTable) -> None:
 def test_table_of_the_earlier_format_is_not_written_to(table: DeltaLakeTable) -> None:
     Path(table.path).mkdir()
     Path(table.path, "_table.json").write_text("{}")
-    with pytest.raises(TablePathError, match="consumerd spark convert"):
-        add(table, 0)
+    for call in (lambda: add(table, 0), table.dataset):
+        with pytest.raises(TablePathError, match="consumerd spark convert"):
+            call()
     assert not table.exists
 
 
