@@ -24,7 +24,7 @@ from consumerd.spark.failures import declared_errors
 from consumerd.spark.queries import run_query
 from consumerd.spark.source import register
 from consumerd.spark.source.discovery import committer_of
-from consumerd.spark.source.landing import FOLDER, LANDED_AT, LandingSource, landed_schema
+from consumerd.spark.source.landing import LANDED_AT, LandingSource, landed_schema
 from consumerd.spark.source.options import read_options
 from consumerd.spark.tables import open_table
 from consumerd.spark.tables.lake import LakeBatchTable
@@ -70,7 +70,8 @@ def land(spark: SparkSession, pipeline: PipelineSpec, *, available_now: bool = T
         table = landing.table
         if isinstance(table, LakeBatchTable):
             spark.dataSource.register(LandingSource)
-            stream = spark.readStream.format(LandingSource.name()).options(**options).option(FOLDER, table.path).load()
+            options_of_tasks = {**options, **table.landing_options}
+            stream = spark.readStream.format(LandingSource.name()).options(**options_of_tasks).load()
             schema = landed_schema(read_options(options))
             store: Callable[[DataFrame, int], None] = partial(landing.store_files, table, schema)
         else:

@@ -6,6 +6,7 @@ is repeated writes another file; the driver gets the row of one of them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -19,6 +20,18 @@ from consumerd.spark.lake.data_file import DataFile, DataFileWriter
 FILE: Final = "file"
 FILE_DDL: Final = f"{FILE} string"
 _FILE_SCHEMA: Final = pa.schema([(FILE, pa.string())])
+
+
+#: Options of data sources whose tasks use a table: its folder, and its store's options as JSON. Spark does not show
+#: the values of options with such a name.
+FOLDER_OPTION: Final = "table.folder"
+STORE_OPTION: Final = "table.secret.store"
+
+
+def store_of(options: Mapping[str, str]) -> dict[str, str]:
+    """The options of the object store, from those of a data source."""
+    found: dict[str, str] = json.loads(options.get(STORE_OPTION, "{}"))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

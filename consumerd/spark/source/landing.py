@@ -7,7 +7,7 @@ which they were landed and the number of the batch, which Spark gives to each ta
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from datetime import UTC, datetime
 from typing import Final
 
@@ -18,26 +18,23 @@ from pyspark.sql.types import StructType
 
 from consumerd.base.errors import ConsumerdError
 from consumerd.spark.lake.table import BATCH
-from consumerd.spark.lake.tasks import FILE_DDL, FileTarget
+from consumerd.spark.lake.tasks import FILE_DDL, FOLDER_OPTION, STORE_OPTION, FileTarget, store_of
 from consumerd.spark.source.columns import arrow_schema, offered
 from consumerd.spark.source.datasource import ConsumerdDataSource, RejectedStreamReader, StreamReader
 from consumerd.spark.source.options import BATCH_ONLY, SourceOptions, read_options, refuse_options
 from consumerd.spark.source.request import ReadRequest
 
-#: The option with the folder of the table. All others are those of the source.
-FOLDER: Final = "landing.folder"
 LANDED_AT: Final = "landed_at"
 #: The local property with the number of the batch that a task of a streaming query computes.
 _BATCH_PROPERTY: Final = "streaming.sql.batchId"
 
 
 class LandingSource(ConsumerdDataSource):
-    """Format `consumerd-landing`, for streams only."""
+    """Format `consumerd-landing`, for streams only. Options: the source's, FOLDER_OPTION and STORE_OPTION."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        given = dict(options)
-        self._folder = given.pop(FOLDER, "")
-        super().__init__(given)
+        self._folder, self._store = options.get(FOLDER_OPTION, ""), store_of(options)
+        super().__init__({name: each for name, each in options.items() if name not in (FOLDER_OPTION, STORE_OPTION)})
 
     @classmethod
     def name(cls) -> str:
@@ -52,19 +49,20 @@ class LandingSource(ConsumerdDataSource):
             read = read_options(self._given)
         except ConsumerdError as error:
             return RejectedStreamReader(error)
-        return LandingReader(read, self._folder)
+        return LandingReader(read, self._folder, self._store)
 
 
 class LandingReader(StreamReader):
     """Plans as the source's stream, and writes in executors."""
 
-    def __init__(self, options: SourceOptions, folder: str) -> None:
+    def __init__(self, options: SourceOptions, folder: str, store: Mapping[str, str]) -> None:
         super().__init__(options, ReadRequest.of(options, _columns(options)))
         self._folder = folder
+        self._store = store
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         constants = {LANDED_AT: datetime.now(UTC), BATCH: _batch_of_task()}
-        target = FileTarget(self._folder, landed_schema(self._options), constants)
+        target = FileTarget(self._folder, landed_schema(self._options), constants, self._store)
         return target.write(super().read(partition))
 
 

@@ -1,8 +1,8 @@
 """Tables of the pipeline: batches that are written once, read as a whole or as a stream, and compacted.
 
-In: frames with the number of their batch. Out: directories of files, each batch renamed into place once.
+In: frames with the number of their batch. Out: tables, in which each batch is committed once.
 
-Files in reading order: table, lake, files, batch_stream, parquet, layout, schema, convert, errors.
+Files in reading order: table, lake, store_options, files, batch_stream, parquet, layout, schema, convert, errors.
 
 Easy to miss:
 

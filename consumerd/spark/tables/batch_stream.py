@@ -16,7 +16,7 @@ everything was read. They are translated to the last batch before that version.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -29,11 +29,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from consumerd.spark.lake import open_lake_table
 from consumerd.spark.lake.folders import open_folder
 from consumerd.spark.lake.reading import read_file
+from consumerd.spark.lake.tasks import store_of
 from consumerd.spark.tables.errors import TableError
 from consumerd.spark.tables.layout import Slice, cut, has_gap, parse_folders, resolve
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+    from consumerd.spark.lake.table import LakeTable
 
 #: Bytes of files that one task reads, about.
 TASK_BYTES: Final = 64 << 20
@@ -71,7 +74,7 @@ class TableStream(DataSource):
     def streamReader(self, schema: StructType) -> BatchStreamReader:  # noqa: N802 - pyspark's name
         path, kind, limit = (self.options.get(name) for name in ("path", "tableFormat", "batchesPerTrigger"))
         assert path is not None
-        files = FolderFiles(path) if kind is None else LakeFiles(path, kind)
+        files = FolderFiles(path) if kind is None else LakeFiles(path, kind, store_of(self.options))
         return BatchStreamReader(files, schema, None if limit is None else int(limit))
 
 
@@ -158,21 +161,25 @@ class BatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class LakeFiles:
     """The files that a table of the lake names."""
 
-    def __init__(self, path: str, format: str) -> None:  # noqa: A002 - Spark's word
+    def __init__(self, path: str, format: str, store: Mapping[str, str]) -> None:  # noqa: A002 - Spark's word
         self._path = path
         self._format = format
+        self._store = store
+
+    def _table(self) -> LakeTable:
+        return open_lake_table(self._path, self._format, storage_options=self._store)
 
     def last(self) -> int:
-        ranges = open_lake_table(self._path, self._format).batches()
+        ranges = self._table().batches()
         return ranges[-1][-1] if ranges else -1
 
     def files(self, after: int, to: int) -> Iterator[BatchFile]:
         if after < to:
-            for file in open_lake_table(self._path, self._format).files(after, to):
+            for file in self._table().files(after, to):
                 yield BatchFile(file.path, file.size, after + 1, to)
 
     def open(self, name: str) -> pa.NativeFile:
-        return open_folder(self._path).open(name)
+        return open_folder(self._path, self._store).open(name)
 
     def reached(self, offset: dict[str, Any]) -> int:
         if "batch" in offset:
@@ -189,7 +196,7 @@ class LakeFiles:
             )
         if version == 0:
             return -1
-        ranges = open_lake_table(self._path, self._format).as_of(version - 1).batches()
+        ranges = self._table().as_of(version - 1).batches()
         return ranges[-1][-1] if ranges else -1
 
 

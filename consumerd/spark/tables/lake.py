@@ -9,6 +9,7 @@ table has now, by their names: it needs neither the format's jar nor a listing.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pyarrow as pa
@@ -22,10 +23,11 @@ from pyspark.util import PythonEvalType
 from consumerd.spark.lake import open_lake_table
 from consumerd.spark.lake.data_file import DataFile
 from consumerd.spark.lake.table import BATCH, LakeTable
-from consumerd.spark.lake.tasks import FILE, FILE_DDL, FileTarget
+from consumerd.spark.lake.tasks import FILE, FILE_DDL, FOLDER_OPTION, STORE_OPTION, FileTarget
 from consumerd.spark.tables.batch_stream import TableStream
 from consumerd.spark.tables.files import locate
 from consumerd.spark.tables.schema import with_batch
+from consumerd.spark.tables.store_options import store_options
 from consumerd.spark.tables.table import BatchTable, CompactResult
 
 
@@ -36,7 +38,8 @@ class LakeBatchTable(BatchTable):
         self._spark = spark
         self._format = format
         self.path = locate(spark, path, renames=False)[0].rstrip("/")
-        self.lake: LakeTable = open_lake_table(self.path, format)
+        self._store = store_options(self.path, spark.sparkContext.getConf().get)
+        self.lake: LakeTable = open_lake_table(self.path, format, storage_options=self._store)
 
     @property
     def exists(self) -> bool:
@@ -44,8 +47,13 @@ class LakeBatchTable(BatchTable):
 
     def append(self, frame: DataFrame, *, writer: str, batch: int) -> bool:
         schema = arrow_schema(with_batch(frame.schema))
-        target = FileTarget(self.path, schema, {BATCH: batch})
+        target = FileTarget(self.path, schema, {BATCH: batch}, self._store)
         return self.append_files(_written(frame, target), schema=schema, writer=writer, batch=batch) is not None
+
+    @property
+    def landing_options(self) -> dict[str, str]:
+        """The options of a stream whose tasks write the files of this table (`LandingSource`)."""
+        return {FOLDER_OPTION: self.path, STORE_OPTION: json.dumps(self._store)}
 
     def append_files(self, files: DataFrame, *, schema: pa.Schema, writer: str, batch: int) -> int | None:
         """Commit the files that the tasks of a frame write, each described by one row (`FILE_DDL`).
@@ -80,7 +88,7 @@ class LakeBatchTable(BatchTable):
     def read_stream(self, batches_per_trigger: int | None = None) -> DataFrame:
         schema = self.schema()
         self._spark.dataSource.register(TableStream)
-        options = {"path": self.path, "tableFormat": self._format}
+        options = {"path": self.path, "tableFormat": self._format, STORE_OPTION: json.dumps(self._store)}
         reader = self._spark.readStream.format(TableStream.name()).schema(schema).options(**options)
         if batches_per_trigger is not None:
             reader = reader.option("batchesPerTrigger", batches_per_trigger)

@@ -12,10 +12,11 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from consumerd.base.errors import ConsumerdError
 from consumerd.spark.lake.data_file import DataFile
+from consumerd.spark.lake.tasks import FOLDER_OPTION
 from consumerd.spark.seen import OffsetStretch, SeenPartition
 from consumerd.spark.source.columns import COLUMNS
 from consumerd.spark.source.datasource import StreamReader
-from consumerd.spark.source.landing import FOLDER, LandingSource
+from consumerd.spark.source.landing import LandingSource
 from consumerd.wire.v07 import Codec, encode_message_set
 
 ROW = StructType([StructField("file", StringType())])
@@ -34,7 +35,7 @@ def archive(tmp_path: Path) -> Path:
 def reader(archive: Path, table: Path, **options: str) -> StreamReader:
     given = {"path": str(archive), "broker": "4", "subscribe": "t", "startingOffsets": "earliest", **options}
     lowered = {name.lower(): value for name, value in given.items()}  # as Spark passes them
-    return LandingSource({**lowered, FOLDER: str(table)}).streamReader(ROW)
+    return LandingSource({**lowered, FOLDER_OPTION: str(table)}).streamReader(ROW)
 
 
 def landed(stream: StreamReader, batch: int) -> list[DataFile]:

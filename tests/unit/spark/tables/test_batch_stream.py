@@ -199,7 +199,7 @@ def test_reads_the_files_that_a_table_names_by_batch(tmp_path: Path) -> None:
 
 
 def test_continues_at_an_offset_of_deltas_own_stream(tmp_path: Path) -> None:
-    files = LakeFiles(str(tmp_path), "delta")
+    files = LakeFiles(str(tmp_path), "delta", {})
     versions = {}
     for batch in range(3):
         commit(tmp_path, batch, [batch])
