@@ -70,7 +70,8 @@ def _readable(frame: DataFrame) -> list[Column]:
 def _cast(raw: Column, kind: ColumnType, parse: str) -> Column:
     """The value cast to its type, null if it does not fit."""
     if kind.epoch is not None:
-        micros = raw.try_cast("decimal(38,6)") * F.lit(1_000_000 // kind.epoch)
+        # A plain product too large for the type would end the query.
+        micros = F.try_multiply(raw.try_cast("decimal(38,6)"), F.lit(1_000_000 // kind.epoch))
         return F.when(micros.between(_FIRST_MICROS, _LAST_MICROS), F.timestamp_micros(micros.try_cast("bigint")))
     if kind.ddl == "binary" and parse == "json":
         return F.try_to_binary(raw, F.lit("base64"))

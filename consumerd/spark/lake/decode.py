@@ -1,0 +1,368 @@
+"""Messages into the declared columns, in Arrow and without Spark: the same values and reasons as Spark's `parse`.
+
+Strategy: msgspec decodes each message into the scalars that are declared, whatever their JSON type is, and a column of
+a batch is made at once where all its values have the type's own. Every other value is read from its text, as Spark
+reads it (`casts`); every message that msgspec refuses, or might accept where Spark does not, goes through the exact
+reader (`json_text`). A message costs a few microseconds there instead of one.
+
+`parse = "regex"` works for patterns that mean the same in Java and in Python (`regex`). Avro, and the other patterns,
+are for Spark alone: `reason_for_spark` says so, and MessageDecoder raises it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, tzinfo
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from consumerd.base.errors import ConfigError
+from consumerd.spark.lake import casts, json_text
+
+if TYPE_CHECKING:
+    from consumerd.spark.spec_model import ColumnType, RefineSpec
+
+NOT_UTF8: Final = "the message is not UTF-8"
+NOT_AN_OBJECT: Final = "the message is not a JSON object"
+NESTED: Final = "a nested field does not have its declared type"
+NO_VALUE: Final = "the message has no value"
+WRONG_CRC: Final = "the CRC is wrong"
+CORRUPT: Final = "corrupt in the log"
+
+#: Messages up to this size cannot reach a limit of Jackson's.
+_SHORT: Final = 1000
+_LONG_NUMBER = re.compile(rb"[0-9.eE+-]{1001}")
+_LONG_NAME = re.compile(rb'"(?:[^"\\]|\\.){50001}', re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The result for a batch of messages. `columns`: the declared fields of the good ones, in their order."""
+
+    columns: pa.RecordBatch
+    #: For each message whether it is good.
+    good: pa.BooleanArray
+    #: For each of the others the reason, in their order.
+    reasons: pa.StringArray
+
+
+def reason_for_spark(spec: RefineSpec) -> str | None:
+    """Why only Spark can parse such messages; None where `MessageDecoder` does the same."""
+    if spec.parse == "avro":
+        return 'parse = "avro" requires Spark'
+    if spec.parse == "regex":
+        return "patterns require Spark"
+    sources: dict[str, str] = {}
+    for name, field in spec.fields.items():
+        source, kind = field.source or name, field.parsed.ddl if field.parsed.is_nested else "string"
+        if sources.setdefault(source, kind) != kind:
+            return f"{source!r} is read as two types, which requires Spark"
+        if "map<" in kind and re.search(r"map<(?!string,)", kind):
+            return f"{name!r} has a map whose keys are not strings, which requires Spark"
+    if len({source.lower() for source in sources}) < len(sources):
+        return "names that differ in case alone require Spark"
+    return None
+
+
+class MessageDecoder:
+    """Decodes batches of bronze by one `[refine]` table. `zone`: the zone of times that name none.
+
+    Raises ConfigError where only Spark can parse such messages.
+    """
+
+    def __init__(self, spec: RefineSpec, zone: tzinfo = UTC) -> None:
+        reason = reason_for_spark(spec)
+        if reason is not None:
+            raise ConfigError(f"{reason}: run the step `refine` with `consumerd spark`.")
+        self._fields = [
+            _Field(name, field.parsed, required=field.parsed.required or name == spec.event_time, zone=zone)
+            for name, field in spec.fields.items()
+        ]
+        self.schema = pa.schema([pa.field(each.name, each.type) for each in self._fields])
+        self._read = _JsonReader([field.source or name for name, field in spec.fields.items()], self._fields)
+
+    def decode(self, rows: pa.RecordBatch) -> Decoded:
+        """`rows`: columns of bronze, of them `value`, and where present `crc_ok` and `_corrupt`."""
+        refused = dict(_unreadable(rows))
+        records = self._read.batch(rows.column("value"), refused)
+        columns, misfits = self._columns(records)
+        if misfits:
+            positions = [at for at in range(rows.num_rows) if at not in refused] if refused else range(rows.num_rows)
+            refused.update((positions[at], reason) for at, reason in misfits.items())
+            kept = pa.array([at not in misfits for at in range(len(records))], pa.bool_())
+            columns = [column.filter(kept) for column in columns]
+        if not refused:
+            good = pa.repeat(pa.scalar(True), rows.num_rows)
+        else:
+            good = pa.array([at not in refused for at in range(rows.num_rows)], pa.bool_())
+        reasons = pa.array([refused[at] for at in sorted(refused)], pa.string())
+        return Decoded(pa.RecordBatch.from_arrays(columns, schema=self.schema), good, reasons)
+
+    def _columns(self, records: Sequence[Any]) -> tuple[list[pa.Array], dict[int, str]]:
+        """The columns of these records, and which of them do not fit, with the reason."""
+        columns = []
+        misfits: dict[int, str] = {}
+        for field, attribute in zip(self._fields, self._read.attributes, strict=True):
+            column, wrong = field.column(list(map(attrgetter(attribute), records)))
+            for at in wrong:
+                misfits.setdefault(at, field.wrong)
+            if field.required and column.null_count > len(wrong):
+                not_there = set(pc.indices_nonzero(column.is_null()).to_pylist()).difference(wrong)
+                for at in not_there:
+                    misfits.setdefault(at, field.missing)
+            columns.append(column)
+        return columns, misfits
+
+
+def _unreadable(rows: pa.RecordBatch) -> Iterable[tuple[int, str]]:
+    """The messages that the source could not read, with the reason. The last one of a message is the first to say."""
+    for name, reason in (("value", NO_VALUE), ("_corrupt", CORRUPT), ("crc_ok", WRONG_CRC)):
+        if name not in rows.schema.names:
+            continue
+        column = rows.column(name)
+        if name == "value":
+            found = column.is_null() if column.null_count else None
+        elif name == "_corrupt":
+            found = column.is_valid() if column.null_count < len(column) else None
+        else:
+            found = pc.invert(column).fill_null(False) if pc.any(pc.invert(column)).as_py() else None
+        if found is not None:
+            yield from ((at, reason) for at in pc.indices_nonzero(found).to_pylist())
+
+
+# -- columns
+
+
+class _Field:
+    """One declared field."""
+
+    def __init__(self, name: str, kind: ColumnType, *, required: bool, zone: tzinfo) -> None:
+        self.name = name
+        self.required = required
+        self.is_nested = kind.is_nested
+        self.type = casts.arrow_type(kind.ddl)
+        self.wrong = f"{name} is not a {kind.name}"
+        self.missing = f"{name} is missing"
+        self._ticks = kind.epoch
+        self._cast: casts.Cast
+        self.convert: json_text.Convert | None = None
+        if kind.is_nested:
+            self.convert = json_text.nested(kind.ddl, zone)
+        elif kind.epoch is not None:
+            self._cast = casts.epoch(kind.epoch)
+        else:
+            self._cast = casts.text_cast(kind.ddl, zone, binary=casts.base64)
+        self._limit = 1 << (casts.BITS[kind.ddl] - 1) if kind.ddl in casts.BITS else 0
+        self._is_whole = self._limit > 0 or kind.epoch is not None
+        self._own = _OWN.get(kind.ddl, frozenset()) if kind.epoch is None else frozenset()
+
+    def column(self, values: list[Any]) -> tuple[pa.Array, Sequence[int]]:
+        """The column of these values, and where one does not fit."""
+        if self.is_nested:
+            return pa.array(values, self.type), ()
+        kinds = set(map(type, values))
+        if str in kinds and self._is_whole:
+            values = [int(each) if type(each) is str and _is_short_number(each) else each for each in values]
+            kinds = set(map(type, values))
+        if self._ticks is not None and kinds <= _INTEGERS:
+            fast = _epoch_column(values, self._ticks)
+            if fast is not None:
+                return fast.cast(self.type), ()
+        own = self._own
+        wrong: list[int] = []
+        if own:
+            read = values
+            if not kinds <= own:
+                read = values.copy()
+                for at in [at for at, value in enumerate(values) if type(value) not in own]:
+                    read[at] = self._cast(_text_of(values[at]))
+                    if read[at] is None:
+                        wrong.append(at)
+            try:
+                return pa.array(read, self.type), wrong
+            except (pa.ArrowInvalid, OverflowError):  # an integer too large: which one?
+                pass
+        read = [None if value is None else self._value(value) for value in values]
+        wrong = [at for at, value in enumerate(read) if value is None and values[at] is not None]
+        return pa.array(read, self.type), wrong
+
+    def _value(self, value: Any) -> Any:
+        if type(value) is int and self._limit:
+            return value if -self._limit <= value < self._limit else None
+        return self._cast(_text_of(value))
+
+
+def _is_short_number(text: str) -> bool:
+    """Whether Python reads a text as a number as Spark does, and none of its types is exceeded by much."""
+    return len(text) < 20 and text.isascii() and text.isdigit()
+
+
+_NULL: Final = type(None)
+#: What Arrow stores as Spark would, if a column has nothing else.
+_INTEGERS: Final = frozenset((int, _NULL))
+_OWN: Final[Mapping[str, frozenset[type]]] = {
+    **dict.fromkeys(casts.BITS, _INTEGERS),
+    "double": frozenset((float, _NULL)),
+    "boolean": frozenset((bool, _NULL)),
+    "string": frozenset((str, _NULL)),
+}
+
+
+def _epoch_column(values: list[int | None], ticks: int) -> pa.Array | None:
+    """Microseconds since 1970; None where a number is out of range."""
+    try:
+        column = pa.array(values, pa.int64())
+    except (pa.ArrowInvalid, OverflowError):
+        return None
+    factor = 1_000_000 // ticks
+    bounds = pc.min_max(column).as_py()
+    if bounds["min"] is None:
+        return column
+    if bounds["min"] * factor < casts.FIRST_MICROS or bounds["max"] * factor > casts.LAST_MICROS:
+        return None
+    return pc.multiply(column, factor) if factor > 1 else column
+
+
+def _text_of(value: Any) -> str:
+    """A JSON scalar as the text that Spark makes of it."""
+    if type(value) is str:
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json_text.float_text(value) if isinstance(value, float) else str(value)
+
+
+# -- JSON
+
+_Scalar = int | float | str | bool | None
+
+
+class _JsonReader:
+    """Messages into records with an attribute for each name: a scalar, or a nested value for Arrow."""
+
+    def __init__(self, sources: Sequence[str], fields: Sequence[_Field]) -> None:
+        conversions = {source: field.convert for source, field in zip(sources, fields, strict=True)}
+        names = {source: f"f{number}" for number, source in enumerate(conversions)}
+        #: The attribute of each field.
+        self.attributes = [names[source] for source in sources]
+        self._wanted = {source: (names[source], convert) for source, convert in conversions.items()}
+        self._nested = [(names[source], convert) for source, convert in conversions.items() if convert is not None]
+        self._once = [f'"{source}"'.encode() for source, convert in conversions.items() if convert is not None]
+        self._plain = all(_PLAIN_NAME.fullmatch(source) for source in conversions)
+        self._record: Any = msgspec.defstruct(
+            "Record",
+            [
+                (names[source], _Scalar if convert is None else msgspec.Raw | None, None)
+                for source, convert in conversions.items()
+            ],
+            rename={attribute: source for source, attribute in names.items()},
+            gc=False,
+        )
+        self._decode = msgspec.json.Decoder(self._record).decode
+
+    def batch(self, values: pa.Array, refused: dict[int, str]) -> list[Any]:
+        """The records of the messages that `refused` does not have; adds those that cannot be read to it."""
+        messages = values.to_pylist()
+        for at in _not_utf8(values, messages):
+            refused.setdefault(at, NOT_UTF8)
+        is_short = (pc.max(pc.binary_length(values)).as_py() or 0) <= _SHORT
+        decode = self._decode if is_short and not self._nested else self._careful
+        records: list[Any] = []
+        add = records.append
+        for at in refused:
+            messages[at] = None
+        for at, message in enumerate(messages):
+            try:
+                add(decode(message))
+            except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
+                if message is None:
+                    continue
+                record = self._exact(message)
+                if isinstance(record, str):
+                    refused[at] = record
+                else:
+                    add(record)
+        return records
+
+    def _careful(self, message: bytes) -> Any:
+        """As msgspec decodes it. Raises ValueError for a message that it might read otherwise than Spark does."""
+        if len(message) > _SHORT and _reaches_limits(message):
+            raise ValueError("a limit of Jackson's")
+        if self._nested and (
+            not self._plain or b"\\u00" in message or any(message.count(name) > 1 for name in self._once)
+        ):
+            raise ValueError("a name may come twice")
+        record = self._decode(message)
+        for attribute, convert in self._nested:
+            raw = getattr(record, attribute)
+            if raw is not None:
+                setattr(record, attribute, convert(json_text.read_strict(str(raw, "utf-8"))))
+        return record
+
+    def _exact(self, message: bytes) -> Any:
+        """The record as Spark reads it, or the reason why it does not."""
+        try:
+            objects = json_text.read_records(message.decode())
+        except json_text.MalformedJsonError:
+            return NOT_AN_OBJECT
+        values: dict[str, Any] = {}
+        is_refused = False
+        for members in objects:
+            values = {}
+            for name, token in members or ():
+                if name not in self._wanted:
+                    continue
+                attribute, convert = self._wanted[name]
+                try:
+                    values[attribute] = json_text.text_of(token) if convert is None else convert(token)
+                except json_text.NestedTypeError:
+                    is_refused = True
+        if objects[-1] is None:
+            return NOT_AN_OBJECT
+        return NESTED if is_refused else self._record(**values)
+
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]*")
+
+
+#: Messages that are verified at once.
+_BLOCK: Final = 256
+
+
+def _not_utf8(values: pa.Array, messages: Sequence[bytes | None]) -> Iterator[int]:
+    """The messages that are not UTF-8."""
+    if _all_utf8(values):
+        return
+    for start in range(0, len(values), _BLOCK):
+        if not _all_utf8(values.slice(start, _BLOCK)):
+            block = enumerate(messages[start : start + _BLOCK], start)
+            yield from (at for at, message in block if message is not None and not _is_utf8(message))
+
+
+def _all_utf8(values: pa.Array) -> bool:
+    try:
+        values.cast(pa.large_string() if pa.types.is_large_binary(values.type) else pa.string())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _is_utf8(message: bytes) -> bool:
+    try:
+        message.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _reaches_limits(message: bytes) -> bool:
+    """Whether a message may be nested deeper, or have a longer number or name, than Jackson reads."""
+    if message.count(b"{") + message.count(b"[") >= json_text.MAX_DEPTH or _LONG_NUMBER.search(message):
+        return True
+    return len(message) > json_text.MAX_NAME and _LONG_NAME.search(message) is not None

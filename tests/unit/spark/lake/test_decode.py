@@ -1,0 +1,71 @@
+"""What the comparison with Spark (`tests/spark/test_decode.py`) leaves out: other columns of bronze, limits of time."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from consumerd.base.errors import ConfigError
+from consumerd.spark.lake.casts import zone_of
+from consumerd.spark.lake.decode import MessageDecoder, reason_for_spark
+from consumerd.spark.spec_model import RefineSpec
+
+
+def decoder(**fields: str) -> MessageDecoder:
+    return MessageDecoder(RefineSpec(fields=fields))
+
+
+def test_names_what_the_source_could_not_read_before_what_the_message_lacks() -> None:
+    rows = pa.record_batch(
+        {
+            "value": pa.array(
+                [b'{"id":1}', b"\xff", None, b"\xff", b"{", b'{"id":"x"}', b"{}", b'{"id":7}'], pa.binary()
+            ),
+            "crc_ok": pa.array([True, False, False, True, None, True, True, None]),
+            "_corrupt": pa.array([None, "bad", "bad", "bad", None, None, None, None], pa.string()),
+        }
+    )
+    found = decoder(id="int not null").decode(rows)
+    assert found.columns.to_pydict() == {"id": [1, 7]}
+    assert found.good.to_pylist() == [True, False, False, False, False, False, False, True]
+    assert found.reasons.to_pylist() == [
+        "the CRC is wrong", "the CRC is wrong", "corrupt in the log", "the message is not a JSON object",
+        "id is not a int", "id is missing",
+    ]  # fmt: skip
+
+
+def test_a_field_may_be_stored_twice_and_have_any_name_in_the_message() -> None:
+    spec = RefineSpec(fields={"a": {"type": "int", "from": "x y"}, "b": {"type": "string", "from": "x y"}})
+    found = MessageDecoder(spec).decode(pa.record_batch({"value": pa.array([b'{"x y":5}'], pa.binary())}))
+    assert found.columns.to_pylist() == [{"a": 5, "b": "5"}]
+
+
+@pytest.mark.timeout(10)
+def test_reads_a_cut_message_in_linear_time() -> None:
+    cut = b'{"a":"' + b"x" * 100_000
+    found = decoder(a="string").decode(
+        pa.record_batch({"value": pa.array([cut, cut + b"\\q", b"[" * 5000], pa.binary())})
+    )
+    assert found.reasons.to_pylist() == ["the message is not a JSON object"] * 3
+
+
+def test_decimals_with_huge_exponents_end_no_batch() -> None:
+    values = [b'{"a":"1e%s"}' % exponent for exponent in (b"-2147483647", b"2147483647", b"-99999999999", b"2")]
+    found = decoder(a="decimal(5,2)").decode(pa.record_batch({"value": pa.array(values, pa.binary())}))
+    assert found.columns.column("a").to_pylist() == [Decimal("0.00"), Decimal("100.00")]
+    assert found.reasons.to_pylist() == ["a is not a decimal(5,2)"] * 2
+
+
+def test_reports_what_only_spark_can_parse() -> None:
+    spec = RefineSpec(fields={"a": "map<int,int>"})
+    assert reason_for_spark(RefineSpec(fields={"a": "map<string,int>"})) is None
+    assert "keys are not strings" in (reason_for_spark(spec) or "")
+    with pytest.raises(ConfigError, match="requires Spark: run the step `refine` with `consumerd spark`"):
+        MessageDecoder(spec)
+
+
+@pytest.mark.parametrize("name", ["Mars/Base", "ROC", "+25:00", "utc", ""])
+def test_refuses_zones_that_java_does_not_have(name: str) -> None:
+    assert zone_of(name) is None
