@@ -132,7 +132,9 @@ def test_reports_a_lost_checkpoint_or_table(spark: SparkSession, tmp_path: Path,
         refine(spark, pipeline)
     base = tmp_path / "lake/p"
     (base / "_checkpoints/land").rename(tmp_path / "lost")
-    with pytest.raises(TableOwnedError, match="another checkpoint"):
+    with pytest.raises(
+        TableOwnedError, match=f"land of the pipeline p: .* another checkpoint .* or move {base}/bronze"
+    ):
         lander(pipeline, [(10, {"id": 2})])
     (base / "_checkpoints/land").rename(tmp_path / "wrong")
     (tmp_path / "lost").rename(base / "_checkpoints/land")
