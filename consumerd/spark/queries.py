@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: Seconds between looks at a running query.
 _TURN: Final = 0.5
 #: The tables that a step writes.
-_TABLES: Final = {"land": ("bronze",), "refine": ("silver", "quarantine"), "aggregate": ("aggregate",)}
+STEP_TABLES: Final = {"land": ("bronze",), "refine": ("silver", "quarantine"), "aggregate": ("aggregate",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def run_query(
 def with_tables(error: TableOwnedError, pipeline: PipelineSpec, step: str) -> TableOwnedError:
     """The error of one table, with the step that writes it and all tables of that step: they go by one checkpoint."""
     found = str(error).partition(": restore ")[0]
-    tables = " and ".join(str(getattr(pipeline, name)) for name in _TABLES.get(step, ()))
+    tables = " and ".join(str(getattr(pipeline, name)) for name in STEP_TABLES.get(step, ()))
     return TableOwnedError(
         f"{step} of the pipeline {pipeline.name}: {found}: restore {pipeline.checkpoint(step)}, or move {tables} away "
         f"and run {step} again, which then writes all of it."

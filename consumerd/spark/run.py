@@ -6,18 +6,23 @@ signal ends the current step gracefully and skips those that follow, as are step
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.base.errors import ConfigError
 from consumerd.spark.aggregate import aggregate
 from consumerd.spark.failures import declared_errors
 from consumerd.spark.land import land
+from consumerd.spark.queries import STEP_TABLES
 from consumerd.spark.reconcile import reconcile
 from consumerd.spark.refine import refine
 from consumerd.spark.report.facts import StepResult
+from consumerd.spark.report.table_files import table_files
 from consumerd.spark.spec_model import interval_seconds
+from consumerd.spark.step_history import StepRun, note_run, step_run
 from consumerd.spark.tables import open_table
 from consumerd.spark.tables.table import CompactResult
 
@@ -66,6 +71,53 @@ def perform(
     shallow: bool = False,
 ) -> StepResult:
     """Do one step of `STEPS`. `results`: those of the steps before it, for the report. Raises ConsumerdError."""
+    return timed(step, spark, pipeline, results, available_now=available_now, shallow=shallow)[0]
+
+
+def timed(
+    step: str,
+    spark: SparkSession,
+    pipeline: PipelineSpec,
+    results: Mapping[str, StepResult],
+    *,
+    available_now: bool = True,
+    shallow: bool = False,
+) -> tuple[StepResult, StepRun]:
+    """As `perform`, and how long it took. The run is recorded for the report if it had rows and ended by itself."""
+    with declared_errors():
+        before = {path: open_table(spark, path, pipeline.format).last_batch for path in _written_by(pipeline, step)}
+    started, clock = datetime.now(UTC), time.monotonic()
+    result = _perform(step, spark, pipeline, results, available_now=available_now, shallow=shallow)
+    seconds = time.monotonic() - clock
+    written = None
+    if before:
+        with declared_errors():
+            written = sum(_size_after(spark, pipeline, path, last) for path, last in before.items())
+    run = step_run(step, started, seconds, result.as_json(), written)
+    if run.rows and available_now:
+        note_run(spark, pipeline, run)
+    return result, run
+
+
+def _written_by(pipeline: PipelineSpec, step: str) -> tuple[str, ...]:
+    return tuple(getattr(pipeline, name) for name in STEP_TABLES.get(step, ()))
+
+
+def _size_after(spark: SparkSession, pipeline: PipelineSpec, path: str, last: int | None) -> int:
+    """Bytes of the files with batches after `last`."""
+    table = open_table(spark, path, pipeline.format)
+    return 0 if table.last_batch in (None, last) else table_files(spark, table, -1 if last is None else last).size
+
+
+def _perform(
+    step: str,
+    spark: SparkSession,
+    pipeline: PipelineSpec,
+    results: Mapping[str, StepResult],
+    *,
+    available_now: bool,
+    shallow: bool,
+) -> StepResult:
     match step:
         case "land":
             return land(spark, pipeline, available_now=available_now)

@@ -10,15 +10,31 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from consumerd.spark.land import land
 from consumerd.spark.progress import open_log
-from consumerd.spark.reconcile import reconcile
-from consumerd.spark.refine import refine
-from consumerd.spark.report.facts import LandedFacts, QuarantineFacts, QuarantineSample, StepResult
-from consumerd.spark.report.measure import MAX_VALUE, measure_landed, measure_quarantine, preview
+from consumerd.spark.report.facts import (
+    EventFacts,
+    GroupRow,
+    LandedFacts,
+    LandedInterval,
+    QuarantineFacts,
+    QuarantineSample,
+    StepResult,
+)
+from consumerd.spark.report.measure import (
+    MAX_VALUE,
+    TOP_GROUPS,
+    measure_events,
+    measure_groups,
+    measure_landed,
+    measure_quarantine,
+    measure_trend,
+)
+from consumerd.spark.report.wording import size
 from consumerd.spark.report.writing import write_report
+from consumerd.spark.run import perform
 from consumerd.spark.source.columns import schema_ddl
 from consumerd.spark.spec import parse_spark
+from consumerd.spark.step_history import read_runs
 from consumerd.wire.v07 import Codec, encode_message_set
 
 START = datetime(2026, 11, 21, 17, tzinfo=UTC)
@@ -100,13 +116,49 @@ def test_limits_the_number_of_reasons(spark: SparkSession) -> None:
     assert (found.reasons[0].text, found.reasons[0].rows, found.other_rows) == ("common", 10, 49_971)
 
 
-def test_preview_contains_text(spark: SparkSession) -> None:
-    frame = spark.range(50).selectExpr("id", "cast('a' as binary) as b", "if(id = 49, null, map('k', id)) as `a.b``c`")
-    found = preview(frame, ["id"])
-    assert found.columns == ("id", "b", "a.b`c")
-    assert found.total == 50
-    assert found.rows[:2] == (("49", "61", ""), ("48", "61", "{k -> 48}"))
-    assert len(found.rows) == 20
+def test_counts_events_by_their_time_and_leaves_out_wrong_clocks(spark: SparkSession) -> None:
+    minutes = [*[n / 10 for n in range(600)], None, -30 * 525_600.0, 9_000_000_000_000.0]
+    frame = spark.createDataFrame([(minute,) for minute in minutes], "minute double").select(
+        F.expr(f"timestamp_seconds({int(START.timestamp())} + minute * 60)").alias("at `it`")
+    )
+    found = measure_events(frame, "at `it`")
+    assert (found.rows, found.without_time, found.outside) == (602, 1, 2)
+    assert found.width == timedelta(minutes=2), "an hour is shown before and after most events"
+    assert found.oldest == START - timedelta(days=30 * 365)
+    assert found.newest is not None
+    assert found.newest.year == 9999
+    assert [rows for _, rows in found.intervals] == [20] * 30
+    assert found.intervals[0][0] == START
+    assert measure_events(frame.where("`at ``it``` IS NULL"), "at `it`") == EventFacts(without_time=1)
+
+
+def test_finds_the_groups_with_the_most_events(spark: SparkSession) -> None:
+    frame = spark.range(200).selectExpr(
+        f"timestamp_seconds({int(START.timestamp())} + id div 100 * 60) AS window_start",
+        f"timestamp_seconds({int(START.timestamp())} + id div 100 * 60 + 60) AS window_end",
+        "if(id % 50 = 0, null, id % 50) AS `a.b`",
+        "id % 50 AS count",
+        "cast(id AS decimal(38,2)) AS sum_ms",
+    )
+    found = measure_groups(frame, ["a.b"], ["ms"])
+    assert (found.groups, found.events, found.windows) == (50, 4 * sum(range(50)), 2)
+    assert (found.first, found.last) == (START, START + timedelta(minutes=2))
+    assert len(found.rows) == TOP_GROUPS
+    assert found.rows[0] == GroupRow(("49",), 4 * 49, (f"{49 + 99 + 149 + 199}.00",))
+    (everything,) = measure_groups(frame, [], []).rows
+    assert everything == GroupRow((), found.events)
+    lone = measure_groups(frame.where("id = 0"), ["a.b"], ["ms"])
+    assert lone.rows == (GroupRow(("null",), 0, ("0.00",)),)
+    assert measure_groups(frame.limit(0), ["a.b"], ["ms"]).windows == 0
+
+
+def test_counts_quarantined_rows_by_when_they_landed(spark: SparkSession) -> None:
+    landed = measure_landed(bronze(spark, [row(n, b"x", minutes=n) for n in (0, 1, 1, 5)]))
+    refused = bronze(spark, [row(5, b"x", minutes=5), row(1, b"x", minutes=1), row(1, b"x", minutes=1)])
+    assert [one.quarantined for one in measure_trend(refused, landed).intervals] == [0, 2, 1]
+    many = LandedFacts(width=timedelta(minutes=5), intervals=(LandedInterval(START, 9, 9), LandedInterval(START, 1, 1)))
+    assert [one.quarantined for one in measure_trend(refused, many).intervals] == [0, 3]
+    assert measure_trend(refused, LandedFacts()) == LandedFacts()
 
 
 def test_writes_the_page_of_a_real_pipeline(spark: SparkSession, tmp_path: Path) -> None:
@@ -125,7 +177,7 @@ def test_writes_the_page_of_a_real_pipeline(spark: SparkSession, tmp_path: Path)
         "pipelines": {
             "clicks": {
                 "source": {"path": f"{tmp_path}/logs", "broker": 7, "subscribe": "clicks", "maxBytesPerTrigger": 4000},
-                "refine": {"fields": {"id": "bigint not null"}},
+                "refine": {"fields": {"id": "bigint not null"}, "event_time": "landed_at"},
             }
         },
     }
@@ -135,23 +187,31 @@ def test_writes_the_page_of_a_real_pipeline(spark: SparkSession, tmp_path: Path)
     assert before.page == f"{tmp_path}/lake/clicks/report.html"
     assert "Nothing has landed yet." in Path(before.page).read_text("utf-8")
 
-    results: dict[str, StepResult] = {"land": land(spark, pipeline), "refine": refine(spark, pipeline)}
-    results["reconcile"] = reconcile(spark, pipeline)
+    results: dict[str, StepResult] = {}
+    for step in ("land", "refine", "reconcile"):
+        results[step] = perform(step, spark, pipeline, results)
     written = write_report(spark, pipeline, results)
     text = Path(written.page).read_text("utf-8")
     assert written.as_json() == {"pipeline": "clicks", "page": before.page}
     for words in (
         "Everything that was to land has landed, once: 1 partition, compared message by message.",
-        "<dt>Landed</dt><dd>402</dd>",
-        "<dt>Refined</dt><dd>400</dd>",
-        "<dt>Quarantined</dt><dd>2</dd>",
+        '<dt>Landed</dt><dd><a href="#landing">402</a></dd>',
+        '<dt>Refined</dt><dd><a href="#tables">400</a></dd>',
+        '<dt>Quarantined</dt><dd><a href="#quarantine">2</a></dd>',
         "&lt;script&gt;alert(1)&lt;/script&gt;&#34;} \\xff",
         "<em>empty</em>",
         "clicks/7-0 at ",
     ):
         assert words in text
     assert "<script" not in text
-    assert text.count("<svg") == 3
+    runs = read_runs(spark, pipeline)
+    assert [(run.step, run.rows) for run in runs] == [("land", 402), ("refine", 402), ("reconcile", 402)]
+    folders = [Path(pipeline.bronze), Path(pipeline.silver), Path(pipeline.quarantine)]
+    sizes = [sum(file.stat().st_size for file in folder.rglob("*.parquet")) for folder in folders]
+    assert [run.written for run in runs] == [sizes[0], sizes[1] + sizes[2], None]
+    for step in ("land", "refine", "reconcile"):
+        assert f'<th scope="row">{step}</th><td class="moment">' in text
+    assert f'<td class="number">{size(sizes[0])}</td>' in text
     batches = open_log(spark, pipeline, "land").read().batches
     assert len(batches) > 1
     assert batches[-1].behind == 0

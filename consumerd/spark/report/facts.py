@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from consumerd.spark.reconcile_result import ReconcileResult
 
 if TYPE_CHECKING:
-    from datetime import datetime, timedelta
+    from datetime import timedelta
 
     from consumerd.spark.progress import ProgressHistory
+    from consumerd.spark.step_history import StepRun
 
 #: Reasons that are shown by themselves; all others are one line.
 TOP_REASONS = 20
@@ -36,6 +38,8 @@ class LandedInterval:
     #: Bytes of values.
     size: int
     batch: int | None = None
+    #: Those of the rows that are in quarantine; None before the first refinement.
+    quarantined: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +123,88 @@ class QuarantineFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class TablePreview:
-    """The newest rows of a table, as text."""
+class EventFacts:
+    """The rows of silver by the time of the event. Without rows that have one, there is no oldest and no newest."""
+
+    rows: int = 0
+    without_time: int = 0
+    oldest: datetime | None = None
+    newest: datetime | None = None
+    #: The beginning of each interval and its rows, in order and without those that have none; intervals are this wide.
+    intervals: tuple[tuple[datetime, int], ...] = ()
+    width: timedelta | None = None
+
+    @property
+    def outside(self) -> int:
+        """Rows so far from most others that no interval shows them."""
+        return self.rows - sum(rows for _, rows in self.intervals)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowFacts:
+    """What the aggregate waits for, and what it has missed; None for what is not known."""
+
+    #: All windows that end before are written.
+    watermark: datetime | None = None
+    #: Windows of a group each that are not written yet.
+    open_windows: int | None = None
+    #: How often an event was missing from a window that had been written, in all runs on record.
+    late: int | None = None
+
+
+def window_facts(runs: Sequence[Mapping[str, Any]]) -> WindowFacts:
+    """From results of the aggregate as they are for `--json`, oldest first; one without events has only `late`."""
+    watermarks = [moment for run in runs if (moment := _moment_of(run.get("watermark"))) is not None]
+    waiting = [run["open_windows"] for run in runs if run.get("open_windows") is not None]
+    late = [run["late"] for run in runs if run.get("late") is not None]
+    return WindowFacts(
+        watermark=watermarks[-1] if watermarks else None,
+        open_windows=waiting[-1] if waiting else None,
+        late=sum(late) if late else None,
+    )
+
+
+def _moment_of(text: object) -> datetime | None:
+    """The time of a watermark, as Spark writes it; None before the first one, which is 1970."""
+    try:
+        found = datetime.fromisoformat(str(text)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+    return found if found.timestamp() > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """A group with its events, and the declared sums as text."""
+
+    values: tuple[str, ...]
+    events: int
+    sums: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """The groups of the aggregate with the most events, over all windows that are written."""
 
     columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    total: int
+    sums: tuple[str, ...]
+    rows: tuple[GroupRow, ...]
+    groups: int
+    events: int
+    windows: int
+    first: datetime | None = None
+    last: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """One table of the pipeline. `size`: bytes of its files."""
+
+    name: str
+    rows: int
+    batches: int
+    files: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +221,14 @@ class ReportFacts:
     counts_messages: bool = False
     refined: int | None = None
     quarantine: QuarantineFacts | None = None
-    aggregate: TablePreview | None = None
+    #: None without a time of the event, and before the first refinement.
+    events: EventFacts | None = None
+    #: Both None without an aggregate.
+    windows: WindowFacts | None = None
+    groups: GroupFacts | None = None
+    tables: Sequence[TableFacts] = ()
+    #: The runs of steps on record, oldest first.
+    history: Sequence[StepRun] = ()
     reconciled: ReconcileResult | None = None
     #: By step, what its result says of itself.
     steps: Mapping[str, Mapping[str, object]] = field(default_factory=dict)

@@ -2,13 +2,16 @@
 
 Strategy: bronze is read twice: first its two small columns `batch` and `landed_at`, to choose intervals, and then its
 values, counted and summed by interval and size class together; percentiles follow from the classes. The quarantine is
-read for its reasons, and for the first and last value of those that are shown. However many rows, batches or reasons
-there are, the driver gets some thousand numbers.
+read for its reasons, for the first and last value of those that are shown, and for when its rows landed. Of silver only
+the time of the event is read, twice: first for its bounds and for where most rows are. However many rows, batches or
+reasons there are, the driver gets some thousand numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -18,6 +21,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from consumerd.spark.report.facts import (
     CLASSES_PER_DOUBLING,
     TOP_REASONS,
+    EventFacts,
+    GroupFacts,
+    GroupRow,
     LandedFacts,
     LandedInterval,
     MessageSizes,
@@ -25,7 +31,6 @@ from consumerd.spark.report.facts import (
     QuarantineReason,
     QuarantineSample,
     SizeClass,
-    TablePreview,
 )
 
 #: Up to this many batches are shown one by one, more of them by time.
@@ -36,7 +41,7 @@ _WIDTHS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200,
 #: Bytes of a value, and characters of a reason or a cell, that a report shows.
 MAX_VALUE: Final = 200
 MAX_TEXT: Final = 300
-PREVIEW_ROWS: Final = 20
+TOP_GROUPS: Final = 15
 _DAY: Final = 86400
 
 
@@ -113,11 +118,98 @@ def measure_quarantine(quarantine: DataFrame) -> QuarantineFacts:
     return QuarantineFacts(all_of_them["rows"], found, all_of_them["reasons"] - len(found))
 
 
-def preview(table: DataFrame, order: Iterable[str]) -> TablePreview:
-    """The greatest rows by the columns `order`, the greatest first."""
-    texts = [F.substring(F.coalesce(_text(table, name), F.lit("")), 1, MAX_TEXT).alias(name) for name in table.columns]
-    rows = table.orderBy(*(F.desc(_quoted(name)) for name in order)).limit(PREVIEW_ROWS).select(*texts).collect()
-    return TablePreview(tuple(table.columns), tuple(tuple(map(str, row)) for row in rows), table.count())
+def measure_trend(quarantine: DataFrame, landed: LandedFacts) -> LandedFacts:
+    """`landed` with the quarantined rows of each interval. `quarantine` has bronze's `landed_at`."""
+    starts = [round(one.start.timestamp()) for one in landed.intervals]
+    if not starts:
+        return landed
+    width = 1 if landed.width is None else round(landed.width.total_seconds())
+    second = F.floor(F.unix_seconds("landed_at") / width) * width
+    counts = [0] * len(starts)
+    for row in quarantine.groupBy(second.alias("second")).agg(F.count("*").alias("rows")).collect():
+        if row["second"] is not None:
+            counts[max(0, bisect_right(starts, row["second"]) - 1)] += row["rows"]
+    pairs = zip(landed.intervals, counts, strict=True)
+    return replace(landed, intervals=tuple(replace(one, quarantined=rows) for one, rows in pairs))
+
+
+def measure_events(silver: DataFrame, event_time: str) -> EventFacts:
+    """Rows by the time of the event, over the stretch of time in which most of them are."""
+    time = F.col(_quoted(event_time)).cast("timestamp")
+    micros = F.unix_micros(time)
+    span = _one(
+        silver.agg(
+            F.count("*").alias("all"),
+            F.count(time).alias("rows"),
+            F.min(micros).alias("oldest"),
+            F.max(micros).alias("newest"),
+            F.percentile_approx(micros, [0.01, 0.99], 1000).alias("most"),
+        )
+    )
+    if not span["rows"]:
+        return EventFacts(without_time=span["all"])
+    low, high = event_range(span["oldest"], span["newest"], *span["most"])
+    width = choose_width(MAX_BATCHES + 1, (high - low) / 1e6) or 1
+    start = F.floor(micros / (width * 1_000_000)) * width
+    counted = silver.where(micros.between(low, high)).groupBy(start.alias("start")).agg(F.count("*").alias("rows"))
+    return EventFacts(
+        rows=span["rows"],
+        without_time=span["all"] - span["rows"],
+        oldest=_clipped(span["oldest"]),
+        newest=_clipped(span["newest"]),
+        intervals=tuple(
+            (_clipped(row["start"] * 1_000_000), row["rows"]) for row in counted.orderBy("start").collect()
+        ),
+        width=timedelta(seconds=width),
+    )
+
+
+def event_range(oldest: int, newest: int, early: int, late: int) -> tuple[int, int]:
+    """What to show of events between `oldest` and `newest`, of which 98 of 100 are between `early` and `late`.
+
+    All times in microseconds. Events with a wrong clock may be years away from the others, and are left out.
+    """
+    room = max(late - early, 3_600_000_000)
+    return max(oldest, early - room, _MICROS_OF_MIN), min(newest, late + room, _MICROS_OF_MAX)
+
+
+def measure_groups(aggregate: DataFrame, group_by: Sequence[str], sums: Sequence[str]) -> GroupFacts:
+    """The groups with the most events. `aggregate`: windows with `count`, their group and `sum_<field>`s."""
+    totals = _one(
+        aggregate.agg(
+            F.coalesce(F.sum("count"), F.lit(0)).alias("events"),
+            F.count("*").alias("rows"),
+            F.count_distinct("window_start").alias("windows"),
+            F.min(F.unix_seconds("window_start")).alias("first"),
+            F.max(F.unix_seconds("window_end")).alias("last"),
+        )
+    )
+    if not totals["rows"]:
+        return GroupFacts(tuple(group_by), tuple(sums), (), 0, 0, 0)
+    added = [F.sum(_quoted(f"sum_{name}")).cast("string").alias(f"sum{number}") for number, name in enumerate(sums)]
+    groups = aggregate.groupBy(*(F.col(_quoted(name)) for name in group_by))
+    counted = groups.agg(F.sum("count").alias("__events"), *added)
+    texts = [F.substring(_text(counted, name), 1, MAX_TEXT).alias(f"g{at}") for at, name in enumerate(group_by)]
+    shown = counted.select(F.col("__events").alias("events"), *texts, *(F.col(f"sum{at}") for at in range(len(sums))))
+    top = shown.orderBy(F.desc("events"), *(f"g{at}" for at in range(len(group_by)))).limit(TOP_GROUPS).collect()
+    rows = tuple(
+        GroupRow(
+            tuple(row[f"g{at}"] if row[f"g{at}"] is not None else "null" for at in range(len(group_by))),
+            row["events"],
+            tuple(row[f"sum{at}"] or "" for at in range(len(sums))),
+        )
+        for row in top
+    )
+    return GroupFacts(
+        tuple(group_by),
+        tuple(sums),
+        rows,
+        counted.count(),
+        totals["events"],
+        totals["windows"],
+        _clipped(totals["first"] * 1_000_000),
+        _clipped(totals["last"] * 1_000_000),
+    )
 
 
 def _intervals(cells: Iterable[Row], width: int | None) -> tuple[LandedInterval, ...]:
@@ -178,3 +270,12 @@ def _one(frame: DataFrame) -> Any:
 
 def _moment(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
+
+
+#: The times that Python has; messages may have others.
+_MICROS_OF_MIN: Final = -62_135_596_800_000_000 + 86_400_000_000
+_MICROS_OF_MAX: Final = 253_402_300_799_000_000 - 86_400_000_000
+
+
+def _clipped(micros: int) -> datetime:
+    return _moment(min(max(micros, _MICROS_OF_MIN), _MICROS_OF_MAX) / 1e6)

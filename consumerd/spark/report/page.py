@@ -7,8 +7,10 @@ allows its own styles and nothing else, so that even markup that slipped through
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import jinja2
 from markupsafe import Markup
@@ -16,12 +18,19 @@ from markupsafe import Markup
 import consumerd
 from consumerd.spark.reconcile_result import LogStretches, PartitionCheck, ReconcileResult
 from consumerd.spark.report import wording
-from consumerd.spark.report.facts import TOP_REASONS, ReportFacts
-from consumerd.spark.report.plots import Plot, plot_lag, plot_sizes, plot_throughput
-from consumerd.spark.report.wording import count, plural
+from consumerd.spark.report.facts import TOP_REASONS, GroupRow, LandedFacts, ReportFacts
+from consumerd.spark.report.plots import Plot, plot_events, plot_lag, plot_landed, plot_sizes
+from consumerd.spark.report.wording import count, duration, percent, plural
+
+if TYPE_CHECKING:
+    from consumerd.spark.step_history import StepRun
 
 #: Partitions that are listed; those with findings come first.
 MAX_PARTITIONS = 200
+#: Runs before the last one with which it is compared.
+MAX_BEFORE = 20
+#: Fewer intervals than this are a table, not a chart.
+MIN_BARS = 3
 PERCENTILES = (0.0, 0.5, 0.9, 0.99, 0.999, 1.0)
 
 
@@ -34,39 +43,97 @@ def render(facts: ReportFacts) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        name: getattr(wording, name) for name in ("count", "size", "plural", "moment", "printable")
-    } | {"inline": _inline, "distance": partial(wording.distance, messages=facts.counts_messages)}
+    words = ("age", "count", "digits", "moment", "percent", "plural", "printable", "rate", "seconds", "size")
+    environment.filters |= {name: getattr(wording, name) for name in words}
+    environment.filters |= {"inline": _inline, "distance": partial(wording.distance, messages=facts.counts_messages)}
     landed = facts.landed
     checks = [(check, partition_findings(check)) for check in facts.reconciled.partitions] if facts.reconciled else []
     checks.sort(key=lambda one: (one[0].is_clean, not one[1]))
+    known = [one.behind for one in facts.progress.batches if one.behind is not None]
+    watermark = facts.windows.watermark if facts.windows is not None else None
     return environment.get_template("report.html").render(
         facts=facts,
         landed=landed,
         version=consumerd.__version__,
-        throughput=plot_throughput(landed) if landed.intervals else None,
-        busy=_busy(facts),
-        known=[one.behind for one in facts.progress.batches if one.behind is not None],
-        lag=plot_lag(facts.progress.batches, messages=facts.counts_messages) if _has_lag(facts) else None,
+        events=plot_events(facts.events, watermark) if facts.events and len(facts.events.intervals) > 1 else None,
+        throughput=plot_landed(landed) if len(landed.intervals) >= MIN_BARS else None,
+        share=quarantine_share(facts),
+        trend=quarantine_trend(landed),
+        groups=_groups(facts),
+        known=known,
+        lag=plot_lag(facts.progress.batches, messages=facts.counts_messages) if len(known) > 1 and any(known) else None,
         sizes=plot_sizes(landed.sizes) if landed.sizes.classes else None,
         percentiles=[(share, landed.sizes.percentile(share)) for share in PERCENTILES] if landed.sizes.classes else [],
+        steps=step_rows(facts.history),
         verdict=report_verdict(facts.reconciled),
         checks=checks[:MAX_PARTITIONS],
         top_reasons=TOP_REASONS,
     )
 
 
-def _busy(facts: ReportFacts) -> float | None:
-    """Seconds that all of bronze's batches took together; None where the history does not have each of them."""
-    batches = facts.progress.batches
-    seconds = sum(one.seconds for one in batches)
-    return seconds if seconds and len(batches) == facts.landed.batches else None
+class StepRow(NamedTuple):
+    """The last run of a step beside the ones before it."""
+
+    run: StepRun
+    #: The median of the seconds of the runs before that had about as many rows, and their number.
+    usual: float | None
+    before: int
+    #: Of the seconds that the slowest step took.
+    share: float
+
+    @property
+    def difference(self) -> str:
+        """How the last run compares: `1.4 times as long`."""
+        if self.usual is None:
+            return ""
+        ratio = self.run.seconds / self.usual
+        return "as usual" if 0.8 <= ratio <= 1.25 else f"{ratio:.1f} times as long"
 
 
-def _has_lag(facts: ReportFacts) -> bool:
-    """Whether the plot would show more than a dot or a line at zero."""
-    known = [one.behind for one in facts.progress.batches if one.behind is not None]
-    return len(known) > 1 and any(known)
+def step_rows(history: Sequence[StepRun]) -> list[StepRow]:
+    """The last run of each step, in their order."""
+    by_step: dict[str, list[StepRun]] = {}
+    for run in history:
+        by_step.setdefault(run.step, []).append(run)
+    longest = max((runs[-1].seconds for runs in by_step.values()), default=0.0) or 1.0
+    rows = []
+    for *before, last in by_step.values():
+        alike = [run.seconds for run in before if similar(run, last)][-MAX_BEFORE:]
+        rows.append(StepRow(last, statistics.median(alike) if alike else None, len(alike), last.seconds / longest))
+    return sorted(rows, key=lambda row: row.run.started)
+
+
+def similar(run: StepRun, other: StepRun) -> bool:
+    """Whether two runs had about as many rows: no more than twice as many."""
+    return run.rows is not None and other.rows is not None and run.rows <= 2 * other.rows and other.rows <= 2 * run.rows
+
+
+def quarantine_share(facts: ReportFacts) -> float | None:
+    """The quarantined part of what was refined; None if nothing was."""
+    if facts.quarantine is None or facts.refined is None:
+        return None
+    refined = facts.refined + facts.quarantine.rows
+    return facts.quarantine.rows / refined if refined else None
+
+
+def quarantine_trend(landed: LandedFacts) -> str:
+    """How the share of the newest interval compares with that of the ones before; nothing without at least two."""
+    known = [one for one in landed.intervals if one.quarantined is not None and one.rows]
+    if len(known) < 2:
+        return ""
+    *before, last = known
+    now = (last.quarantined or 0) / last.rows
+    then = sum(one.quarantined or 0 for one in before) / sum(one.rows for one in before)
+    unit = "batch" if landed.width is None else duration(landed.width)
+    if now == then == 0:
+        return ""
+    return f"{percent(now)} of the newest {unit}, {percent(then)} before"
+
+
+def _groups(facts: ReportFacts) -> list[tuple[GroupRow, float]]:
+    """Each group with its share of the events."""
+    groups = facts.groups
+    return [(row, row.events / groups.events) for row in groups.rows] if groups is not None and groups.events else []
 
 
 def _inline(plot: Plot) -> Markup:
@@ -137,8 +204,8 @@ def report_verdict(result: ReconcileResult | None) -> ReportVerdict:
             )
         return ReportVerdict(text, bad=False)
     differences = [
-        plural(result.gaps, "gap"),
-        plural(result.duplicates, "duplicate"),
+        *([plural(result.gaps, "gap")] if result.gaps else []),
+        *([plural(result.duplicates, "duplicate")] if result.duplicates else []),
         *(
             f"{plural(number, 'stretch', 'stretches')} {words}"
             for name, words, bad in _KINDS
@@ -149,9 +216,9 @@ def report_verdict(result: ReconcileResult | None) -> ReportVerdict:
         differences.append(f"{plural(altered, 'partition')} with content that differs from the source's")
     dirty = sum(not one.is_clean for one in result.partitions)
     where = f"{count(dirty)} of {plural(len(result.partitions), 'partition')}"
-    return ReportVerdict(
-        f"{', '.join(differences[:-1])} and {differences[-1]}, in {where}; they are named below.", bad=True
-    )
+    *first, last = differences
+    found = f"{', '.join(first)} and {last}" if first else last
+    return ReportVerdict(f"{found}, in {where}; they are named below.", bad=True)
 
 
 def _stretches(stretches: LogStretches, words: str) -> str:

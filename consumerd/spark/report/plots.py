@@ -23,8 +23,18 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from consumerd.spark.report.facts import CLASSES_PER_DOUBLING, LandedFacts, MessageSizes, SizeClass
-from consumerd.spark.report.wording import axis_number, axis_size, count, distance, duration, plural, size
+from consumerd.spark.report.facts import CLASSES_PER_DOUBLING, EventFacts, LandedFacts, MessageSizes, SizeClass
+from consumerd.spark.report.wording import (
+    axis_number,
+    axis_size,
+    count,
+    distance,
+    duration,
+    moment,
+    plural,
+    rate,
+    size,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,14 +45,14 @@ if TYPE_CHECKING:
 _INK: Final = "#000001"
 _GRID: Final = "#000002"
 _FIRST: Final = "#000003"
-_SECOND: Final = "#000004"
-_LAG: Final = "#000005"
+_LAG: Final = "#000004"
+_BAD: Final = "#000005"
 _VARIABLES: Final = {
     _INK: "var(--ink-soft)",
     _GRID: "var(--line)",
     _FIRST: "var(--first)",
-    _SECOND: "var(--second)",
     _LAG: "var(--lag)",
+    _BAD: "var(--bad)",
 }
 _SETTINGS: Final[dict[Any, Any]] = {
     "svg.hashsalt": "consumerd",
@@ -72,6 +82,8 @@ _XLINK: Final = "http://www.w3.org/1999/xlink"
 #: More points than this are indistinguishable; each is then the largest of its neighbours.
 MAX_POINTS: Final = 400
 _SECOND_OF_DAY: Final = 1 / 86400
+#: What a rate may be of, and its seconds.
+_UNITS: Final = (("minute", 60), ("hour", 3600), ("day", 86400))
 #: Bars of the histogram.
 _MAX_BARS: Final = 48
 #: Room for this many bars at least in the chart of batches.
@@ -87,28 +99,74 @@ class Plot:
     description: str
 
 
-def plot_throughput(landed: LandedFacts) -> Plot:
-    """Rows and bytes per batch, or per stretch of time. There must be intervals."""
+def plot_events(events: EventFacts, watermark: datetime | None = None) -> Plot:
+    """Events per minute over the time of the event; what is after the watermark may grow. There must be intervals.
+
+    Where there is less than one a minute, they are per hour, or per day.
+    """
+    assert events.width is not None
+    starts, values = zip(*_filled(events.intervals, events.width), strict=True)
+    end = starts[-1] + events.width
+    mean = sum(values) / (end - starts[0]).total_seconds()
+    unit, length = next(((unit, length) for unit, length in _UNITS if mean * length >= 1), _UNITS[-1])
+    rates = [rows * length / events.width.total_seconds() for rows in values]
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        times = [*map(_days, starts), _days(end)]
+        axes.fill_between(times, [*rates, rates[-1]], step="post", color=_FIRST, alpha=0.25, linewidth=0)
+        axes.step(times, [*rates, rates[-1]], where="post", color=_FIRST, linewidth=1.4)
+        axes.set_xlim(times[0], times[-1])
+        _count_axis(axes, rates)
+        if watermark is not None and starts[0] < watermark < end:
+            axes.axvline(_days(watermark), color=_LAG, linewidth=1.2, linestyle=(0, (4, 3)))
+            late = _days(watermark) > (times[0] + times[-1]) / 2
+            axes.annotate(
+                "watermark", (_days(watermark), 1.0), (-4 if late else 4, -4), xycoords=("data", "axes fraction"),
+                textcoords="offset points", ha="right" if late else "left", va="top", fontsize=8,
+            )  # fmt: skip
+        axes.set_title(f"events per {unit}, by the time of the event", loc="left", fontsize=9)
+        _time_axis(axes, [starts[0], end])
+
+    description = (
+        f"Events per {unit} from {moment(starts[0])} to {moment(end)}, counted by the {duration(events.width)}: "
+        f"at most {rate(max(rates))}, {rate(mean * length)} on average."
+    )
+    return _plot("events", f"Events per {unit}", description, draw, height=2.6)
+
+
+def _filled(intervals: Sequence[tuple[datetime, int]], width: timedelta) -> list[tuple[datetime, int]]:
+    """All intervals from the first to the last, also those without rows."""
+    rows = dict(intervals)
+    first, last = intervals[0][0], intervals[-1][0]
+    return [(start, rows.get(start, 0)) for start in (first + n * width for n in range((last - first) // width + 1))]
+
+
+def plot_landed(landed: LandedFacts) -> Plot:
+    """Rows per batch, or per stretch of time, and the share of them in quarantine. There must be intervals."""
     rows = [one.rows for one in landed.intervals]
-    sizes = [one.size for one in landed.intervals]
+    shares = [100 * (one.quarantined or 0) / one.rows if one.rows else 0.0 for one in landed.intervals]
+    refined = any(one.quarantined for one in landed.intervals)
     unit = "batch" if landed.width is None else duration(landed.width)
 
     def draw(figure: Figure) -> None:
-        upper, lower = figure.subplots(2, sharex=True)
-        _bars(upper, landed, rows, _FIRST)
-        _count_axis(upper, rows)
-        upper.set_title(f"rows per {unit}", loc="left", fontsize=9)
-        _bars(lower, landed, sizes, _SECOND)
-        _byte_axis(lower, sizes)
-        lower.set_title(f"bytes per {unit}", loc="left", fontsize=9)
+        panels = figure.subplots(2, sharex=True, height_ratios=(3, 2)) if refined else [figure.subplots()]
+        _bars(panels[0], landed, rows, _FIRST)
+        _count_axis(panels[0], rows)
+        panels[0].set_title(f"rows landed per {unit}", loc="left", fontsize=9)
+        if refined:
+            _bars(panels[1], landed, shares, _BAD)
+            _share_axis(panels[1], shares)
+            panels[1].set_title("of these in quarantine", loc="left", fontsize=9)
         if landed.width is None:
-            lower.set_xlabel("batch")
+            panels[-1].set_xlabel("batch")
 
     description = (
         f"Bars, one per {unit}: {count(landed.rows)} rows and {size(landed.size)} altogether, "
-        f"at most {count(max(rows))} rows and {size(max(sizes))} per {unit}."
+        f"at most {count(max(rows))} rows per {unit}"
+        + (f"; {max(shares):.1f} % in quarantine at most, {shares[-1]:.1f} % in the last." if refined else ".")
     )
-    return _plot("throughput", "What landed over time", description, draw, height=3.6)
+    return _plot("landed", "What landed over time", description, draw, height=3.2 if refined else 2.2)
 
 
 def plot_lag(batches: Sequence[BatchProgress], *, messages: bool = False) -> Plot:
@@ -202,7 +260,7 @@ def _byte_ticks(most: int) -> list[int]:
     return list(range(0, most + step, step))
 
 
-def _bars(axes: Axes, landed: LandedFacts, values: Sequence[int], colour: str) -> None:
+def _bars(axes: Axes, landed: LandedFacts, values: Sequence[float], colour: str) -> None:
     if landed.width is None:
         batches = [one.batch or 0 for one in landed.intervals]
         axes.bar(range(len(batches)), values, color=colour, linewidth=0)
@@ -217,10 +275,16 @@ def _bars(axes: Axes, landed: LandedFacts, values: Sequence[int], colour: str) -
     _time_axis(axes, [one.start for one in landed.intervals if one.start is not None])
 
 
-def _count_axis(axes: Axes, values: Sequence[int]) -> None:
+def _count_axis(axes: Axes, values: Sequence[float]) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: axis_number(value)))
     axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.set_ylim(0, max(*values, 1) * 1.08)
+
+
+def _share_axis(axes: Axes, values: Sequence[float]) -> None:
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
+    axes.yaxis.set_major_locator(MaxNLocator(3))
+    axes.set_ylim(0, max(*values, 0.1) * 1.08)
 
 
 def _byte_axis(axes: Axes, values: Sequence[int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -57,6 +58,46 @@ def duration(value: timedelta) -> str:
             number = seconds // length
             return name if number == 1 else f"{number} {name}s"
     return f"{value.total_seconds():g} seconds"
+
+
+def seconds(value: float) -> str:
+    """A span of time in two digits or more: `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `12 days`, `3 years`."""
+    if value < 10:
+        return f"{value:.1f} s"
+    rest = round(value)
+    if rest < 60:
+        return f"{rest} s"
+    if rest < 3600:
+        return f"{rest // 60} min {rest % 60} s" if rest % 60 else f"{rest // 60} min"
+    if rest < 2 * 86400:
+        return f"{rest // 3600} h {rest % 3600 // 60} min"
+    return plural(rest // 86400, "day") if rest < 2 * 365 * 86400 else plural(round(rest / 86400 / 365.25), "year")
+
+
+def age(value: timedelta) -> str:
+    """How long before the report something was: `3 min 20 s ago`; by a clock that is ahead, `2 h 0 min ahead`."""
+    passed = value.total_seconds()
+    return f"{seconds(passed)} ago" if passed >= 0 else f"{seconds(-passed)} ahead"
+
+
+def percent(value: float) -> str:
+    """A share in per cent: as many digits as it takes to see it is not zero, and not all."""
+    if 0 < value < 0.0005 or 0.9995 < value < 1:
+        return "< 0.1 %" if value < 0.5 else "> 99.9 %"
+    return f"{100 * value:.1f} %"
+
+
+def digits(text: str) -> str:
+    """A number as text with its thousands separated; any other text as it is."""
+    whole, point, fraction = text.partition(".")
+    if not re.fullmatch(r"-?(0|[1-9][0-9]*)", whole):
+        return text
+    return f"{int(whole):,}{point}{fraction}"
+
+
+def rate(value: float) -> str:
+    """A number per time: `1,234`, `12`, `0.25`."""
+    return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.2g}"
 
 
 def moment(value: datetime) -> str:

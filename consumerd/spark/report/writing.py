@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -10,16 +10,34 @@ from typing import TYPE_CHECKING, Any
 from consumerd.spark.failures import declared_errors
 from consumerd.spark.progress import open_log
 from consumerd.spark.reconcile_result import ReconcileResult
-from consumerd.spark.report.facts import LandedFacts, QuarantineFacts, ReportFacts, StepResult, TablePreview
-from consumerd.spark.report.measure import measure_landed, measure_quarantine, preview
+from consumerd.spark.report.facts import (
+    EventFacts,
+    GroupFacts,
+    LandedFacts,
+    QuarantineFacts,
+    ReportFacts,
+    StepResult,
+    TableFacts,
+    WindowFacts,
+    window_facts,
+)
+from consumerd.spark.report.measure import (
+    measure_events,
+    measure_groups,
+    measure_landed,
+    measure_quarantine,
+    measure_trend,
+)
 from consumerd.spark.report.page import render
+from consumerd.spark.report.table_files import table_files
 from consumerd.spark.source.options import SECRET, read_options
+from consumerd.spark.step_history import StepRun, read_runs
 from consumerd.spark.tables import open_table
 from consumerd.spark.tables.files import locate
 from consumerd.spark.tables.table import BatchTable
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from consumerd.spark.spec import PipelineSpec
 
@@ -45,17 +63,36 @@ def write_report(spark: SparkSession, pipeline: PipelineSpec, results: Mapping[s
     reconciled = results.get("reconcile")
     with declared_errors():
         path, files = locate(spark, pipeline.report, renames=False)
+        tables = {
+            name: table
+            for name in ("bronze", "silver", "quarantine", "aggregate")
+            if (table := open_table(spark, getattr(pipeline, name), pipeline.format)).exists
+        }
+        rows = {name: table.read() for name, table in tables.items()}
+        counts = {name: frame.count() for name, frame in rows.items()}
+        landed = measure_landed(rows["bronze"]) if "bronze" in rows else LandedFacts()
+        quarantine = None
+        if "quarantine" in rows:
+            quarantine = measure_quarantine(rows["quarantine"])
+            landed = measure_trend(rows["quarantine"], landed)
+        elif "silver" in rows:
+            quarantine = QuarantineFacts()
+        history = read_runs(spark, pipeline)
         text = render(
             ReportFacts(
                 pipeline=pipeline.name,
                 made=datetime.now(UTC),
                 source=tuple((name, _shown(name, value)) for name, value in pipeline.source.items()),
                 counts_messages=read_options(pipeline.source).counts_messages,
-                landed=_landed(_table(spark, pipeline, pipeline.bronze)),
+                landed=landed,
                 progress=open_log(spark, pipeline, "land").read(),
-                refined=_count(_table(spark, pipeline, pipeline.silver)),
-                quarantine=_quarantine(spark, pipeline),
-                aggregate=_preview(_table(spark, pipeline, pipeline.aggregate)),
+                refined=counts.get("silver"),
+                quarantine=quarantine,
+                events=_events(pipeline, rows.get("silver")),
+                windows=_windows(pipeline, results, history),
+                groups=_groups(pipeline, rows.get("aggregate")),
+                tables=tuple(_table(spark, name, table, counts[name]) for name, table in tables.items()),
+                history=history,
                 reconciled=reconciled if isinstance(reconciled, ReconcileResult) else None,
                 steps={name: result.as_json() for name, result in results.items() if name != "reconcile"},
             )
@@ -69,30 +106,32 @@ def _shown(option: str, value: str) -> str:
     return "(not shown)" if option.lower() in SECRET else value
 
 
-def _table(spark: SparkSession, pipeline: PipelineSpec, path: str) -> BatchTable | None:
-    """The table, if anything was ever written to it."""
-    table = open_table(spark, path, pipeline.format)
-    return table if table.exists else None
+def _table(spark: SparkSession, name: str, table: BatchTable, rows: int) -> TableFacts:
+    files = table_files(spark, table)
+    return TableFacts(name, rows, sum(map(len, table.batches())), files.number, files.size)
 
 
-def _landed(bronze: BatchTable | None) -> LandedFacts:
-    return LandedFacts() if bronze is None else measure_landed(bronze.read())
+def _events(pipeline: PipelineSpec, silver: DataFrame | None) -> EventFacts | None:
+    name = None if pipeline.refine is None else pipeline.refine.event_time
+    return None if silver is None or name is None else measure_events(silver, name)
 
 
-def _count(table: BatchTable | None) -> int | None:
-    return None if table is None else table.read().count()
-
-
-def _quarantine(spark: SparkSession, pipeline: PipelineSpec) -> QuarantineFacts | None:
-    """None before the first refinement, which silver tells: quarantine may have no rows."""
-    table = _table(spark, pipeline, pipeline.quarantine)
-    if table is not None:
-        return measure_quarantine(table.read())
-    return None if _table(spark, pipeline, pipeline.silver) is None else QuarantineFacts()
-
-
-def _preview(table: BatchTable | None) -> TablePreview | None:
-    if table is None:
+def _groups(pipeline: PipelineSpec, aggregate: DataFrame | None) -> GroupFacts | None:
+    spec = pipeline.aggregate_spec
+    if spec is None:
         return None
-    rows = table.read().drop("batch")
-    return preview(rows, rows.columns)
+    if aggregate is None:
+        return GroupFacts(tuple(spec.group_by), tuple(spec.sums), (), 0, 0, 0)
+    return measure_groups(aggregate, spec.group_by, spec.sums)
+
+
+def _windows(
+    pipeline: PipelineSpec, results: Mapping[str, StepResult], history: Sequence[StepRun]
+) -> WindowFacts | None:
+    """What the last runs of the aggregate say, the one of this run last."""
+    if pipeline.aggregate_spec is None:
+        return None
+    runs = [run.figures for run in history if run.step == "aggregate"]
+    if (now := results.get("aggregate")) is not None and (figures := now.as_json()) not in runs:
+        runs.append(figures)
+    return window_facts(runs)

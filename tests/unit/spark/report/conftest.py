@@ -9,6 +9,9 @@ import pytest
 from consumerd.spark.progress import BatchProgress, ProgressHistory, SourceLag
 from consumerd.spark.reconcile_result import LogStretch, LogStretches, PartitionCheck, ReconcileResult
 from consumerd.spark.report.facts import (
+    EventFacts,
+    GroupFacts,
+    GroupRow,
     LandedFacts,
     LandedInterval,
     MessageSizes,
@@ -17,8 +20,10 @@ from consumerd.spark.report.facts import (
     QuarantineSample,
     ReportFacts,
     SizeClass,
-    TablePreview,
+    TableFacts,
+    WindowFacts,
 )
+from consumerd.spark.step_history import StepRun
 
 START = datetime(2026, 11, 21, 17, tzinfo=UTC)
 HOSTILE = "<script>alert('1')</script>\"'&${x}$\\frac{1}{2}$\u202e\x00\x1b[31m{{ 7 * 7 }}]]>"
@@ -47,7 +52,9 @@ def facts() -> ReportFacts:
             first=minutes[0],
             last=minutes[-1],
             width=timedelta(minutes=1),
-            intervals=tuple(LandedInterval(at, 100, 13_500) for at in minutes),
+            intervals=tuple(
+                LandedInterval(at, 100, 13_500, quarantined=2 if n == 59 else 1) for n, at in enumerate(minutes)
+            ),
             sizes=sizes,
         ),
         progress=ProgressHistory(tuple(batches), unreadable=1),
@@ -66,7 +73,24 @@ def facts() -> ReportFacts:
             ),
             other_reasons=7,
         ),
-        aggregate=TablePreview((HOSTILE, "rows"), ((HOSTILE, "1"),), total=4711),
+        events=EventFacts(5890, 10, minutes[0], minutes[-1], tuple((at, 98) for at in minutes), timedelta(minutes=1)),
+        windows=WindowFacts(minutes[40], open_windows=12, late=3),
+        groups=GroupFacts(
+            (HOSTILE, "page"),
+            (HOSTILE,),
+            (GroupRow((HOSTILE, "/a"), 30, (HOSTILE,)), GroupRow(("null", "/b"), 10, ("1",))),
+            groups=4711,
+            events=50,
+            windows=7,
+            first=minutes[0],
+            last=minutes[-1],
+        ),
+        tables=(TableFacts("bronze", 6000, 60, 60, 600_000), TableFacts("silver", 5900, 60, 0, 0)),
+        history=tuple(
+            StepRun(step, at + timedelta(seconds=second), seconds, 100, 5_000)
+            for at, seconds in ((minutes[0], 2.0), (minutes[1], 2.0), (minutes[2], 5.0))
+            for second, step in enumerate(("land", HOSTILE))
+        ),
         reconciled=ReconcileResult(HOSTILE, False, (PartitionCheck("clicks", "0-1", 0, 900, 10, 10), wrong)),
         steps={HOSTILE: {HOSTILE: [HOSTILE], "rows": 1}},
     )

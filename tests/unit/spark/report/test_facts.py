@@ -6,9 +6,21 @@ from datetime import timedelta
 
 import pytest
 
-from consumerd.spark.report.facts import CLASSES_PER_DOUBLING, MessageSizes, SizeClass
-from consumerd.spark.report.measure import MAX_BATCHES, MAX_INTERVALS, choose_width
-from consumerd.spark.report.wording import axis_number, axis_size, count, duration, printable, size
+from consumerd.spark.report.facts import CLASSES_PER_DOUBLING, MessageSizes, SizeClass, window_facts
+from consumerd.spark.report.measure import MAX_BATCHES, MAX_INTERVALS, choose_width, event_range
+from consumerd.spark.report.wording import (
+    age,
+    axis_number,
+    axis_size,
+    count,
+    digits,
+    duration,
+    percent,
+    printable,
+    rate,
+    seconds,
+    size,
+)
 
 
 def classes(values: list[int]) -> MessageSizes:
@@ -56,6 +68,18 @@ def test_formats_numbers_for_people() -> None:
     ]  # fmt: skip
     assert [axis_number(0), axis_number(1500), axis_number(2e6)] == ["0", "1.5 k", "2 M"]
     assert [axis_size(512), axis_size(1 << 20), axis_size(1536)] == ["512 B", "1 MiB", "1.5 KiB"]
+    assert [digits("1234567"), digits("-1234.50"), digits("007"), digits("1e9"), digits("")] == [
+        "1,234,567", "-1,234.50", "007", "1e9", "",
+    ]  # fmt: skip
+    assert [percent(0), percent(0.0001), percent(0.123), percent(0.99999), percent(1)] == [
+        "0.0 %", "< 0.1 %", "12.3 %", "> 99.9 %", "100.0 %",
+    ]  # fmt: skip
+    assert [rate(0), rate(0.25), rate(12.4), rate(12345)] == ["0", "0.25", "12", "12,345"]
+    passed = [0.4, 12, 200, 240, 7500, 12 * 86400, 15 * 365.25 * 86400]
+    assert [seconds(one) for one in passed] == [
+        "0.4 s", "12 s", "3 min 20 s", "4 min", "2 h 5 min", "12 days", "15 years",
+    ]  # fmt: skip
+    assert [age(timedelta(seconds=30)), age(timedelta(seconds=-30))] == ["30 s ago", "30 s ahead"]
     spans = [1, 30, 60, 300, 3600, 86400, 2 * 86400]
     assert [duration(timedelta(seconds=one)) for one in spans] == [
         "second", "30 seconds", "minute", "5 minutes", "hour", "day", "2 days",
@@ -66,3 +90,24 @@ def test_makes_foreign_bytes_visible() -> None:
     assert printable("grün 🎉 <b>") == "grün 🎉 <b>"
     assert printable(b"a\x00\n\t\x7f\xff\xc3") == r"a\x00\n\t\x7f\xff\xc3"
     assert printable("\u202egnp.exe\u200b\ud800") == r"\u202egnp.exe\u200b\ud800"
+
+
+def test_shows_the_time_in_which_most_events_are() -> None:
+    hour = 3_600_000_000
+    assert event_range(0, 10, 1, 9) == (0, 10)
+    assert event_range(0, 1000 * hour, 500 * hour, 502 * hour) == (498 * hour, 504 * hour), "two clocks are wrong"
+    low, high = event_range(-(1 << 62), 1 << 62, -(1 << 61), 1 << 61)
+    assert (low, high) == (-62_135_510_400_000_000, 253_402_214_399_000_000), "what Python can show"
+
+
+def test_takes_windows_from_the_last_run_that_knows_them() -> None:
+    runs: list[dict[str, object]] = [
+        {"watermark": "1970-01-01T00:00:00.000Z", "open_windows": 4, "late": 0},
+        {"watermark": "2026-11-21T17:00:00.000Z", "open_windows": 7, "late": 2},
+        {"watermark": None, "open_windows": None, "late": 1},
+    ]
+    found = window_facts(runs)
+    assert found.watermark is not None
+    assert (found.watermark.isoformat(), found.open_windows, found.late) == ("2026-11-21T17:00:00+00:00", 7, 3)
+    assert window_facts(runs[:1]).watermark is None
+    assert window_facts([]).late is None

@@ -20,3 +20,10 @@ def test_headline_is_not_green_with_many_rows_in_quarantine(
     )
     assert ("in quarantine" in found.text) == (words is not None)
     assert words is None or f"But {words} of what was refined is in quarantine" in found.text
+
+
+def test_headline_names_what_was_found_and_nothing_else() -> None:
+    check = PartitionCheck("t", "0", 0, 100, 100, 103, 100, duplicates=3)
+    assert report_verdict(ReconcileResult("p", False, (check,))).text == (
+        "3 duplicates, in 1 of 1 partition; they are named below."
+    )

@@ -4,13 +4,15 @@ import copy
 import random
 import re
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
 from consumerd.spark.progress import BatchProgress, ProgressHistory
 from consumerd.spark.reconcile_result import LogStretch, LogStretches, PartitionCheck, ReconcileResult
-from consumerd.spark.report.facts import LandedInterval, QuarantineFacts, ReportFacts
-from consumerd.spark.report.page import MAX_PARTITIONS, render
+from consumerd.spark.report.facts import EventFacts, GroupFacts, LandedInterval, QuarantineFacts, ReportFacts
+from consumerd.spark.report.page import MAX_PARTITIONS, render, step_rows
+from consumerd.spark.step_history import StepRun
 
 if TYPE_CHECKING:
     import pytest
@@ -95,12 +97,14 @@ def test_ids_are_unique_and_references_resolve(facts: ReportFacts) -> None:
 
 def test_plots_have_descriptions_and_tables(facts: ReportFacts) -> None:
     page = Page(render(facts))
-    assert [one["role"] for one in page.all("svg")] == ["img"] * 3
-    assert len(page.all("title")) == 1 + 3
-    assert len(page.all("desc")) == 3
+    assert [one["role"] for one in page.all("svg")] == ["img"] * 4
+    assert len(page.all("title")) == 1 + 4
+    assert len(page.all("desc")) == 4
     assert "6,000 rows and 791.0 KiB altogether" in page.text
     assert "57.6 KiB behind after the first, 57.6 KiB at most, 0 B after the last" in page.text
-    assert len(page.all("table")) == 8
+    assert "counted by the minute: at most 98, 98 on average." in page.text
+    assert "2.0 % in quarantine at most, 2.0 % in the last." in page.text
+    assert len(page.all("table")) == 11
 
 
 def test_same_facts_give_the_same_page(facts: ReportFacts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,12 +121,23 @@ def test_page_shows_totals(facts: ReportFacts) -> None:
     for words in (
         "Landed 6,000 791.0 KiB of values",
         "Refined 5,900 10 of bronze neither here nor quarantined",
-        "Quarantined 90",
+        "Quarantined 90 1.5 % of what was refined",
+        "Newest event 1 min ago 2026-11-21 17:59:00 UTC Newest landed 1 min ago 2026-11-21 17:59:00 UTC",
+        "Behind the source 0 B after the last batch",
+        "Open windows 12 until the watermark passes them Watermark 20 min ago 2026-11-21 17:40:00 UTC",
+        "Late events 3 missing from their windows",
+        "10 rows have no time, and are in no window.",
+        "1.5 % of what was refined: 2.0 % of the newest minute, 1.0 % before. The chart of what landed shows",
+        "The 2 largest of 4,711 groups, over 7 windows from 2026-11-21 17:00:00 UTC to 2026-11-21 17:59:00 UTC",
+        "/a 30 60.0 %",
+        "null /b 10 20.0 % 1",
+        "bronze 6,000 60 60 585.9 KiB 9.8 KiB 100 B",
+        "silver 5,900 60 0 0 B 0 B",
+        "land 2026-11-21 17:02:00 UTC 5.0 s 100 20 4.9 KiB 2.5 times as long (2.0 s in 2 runs)",
         "Gaps 30 in bronze Duplicates 3 in bronze",
         "Undecodable 2",
         "30 gaps, 3 duplicates, 30 stretches lost before they landed and 1 partition with content",
         "7 other reasons 10 11.1 %",
-        "The newest 1 of 4,711 rows",
         "0 300 90 40 missing: [0, 5), [10, 15),",
         "[190, 195) and 10 more 3 duplicates content differs",
         "clicks 0-1 0 900 10 10 none",
@@ -162,16 +177,16 @@ def test_page_of_one_batch_without_lag(facts: ReportFacts) -> None:
     assert "0 2026-11-21 17:00:00 UTC 1.0 s unknown" in page.text
     known = ProgressHistory((replace(progress.batches[0], behind=5),))
     page = Page(render(replace(facts, landed=replace(landed, batches=1), progress=known)))
-    assert len(page.all("svg")) == 2
+    assert len(page.all("svg")) == 2, "events and sizes: one bar is not a chart"
     assert "5 B behind the source's end after the only batch." in page.text
-    assert "The batches took 1.0 s together: 6,000 rows and 791.0 KiB of values a second." in page.text
+    assert "6,000 rows and 791.0 KiB of values in 1 batch." in page.text
 
 
 def test_shows_zero_lag_as_a_sentence(facts: ReportFacts) -> None:
     never = ProgressHistory(tuple(replace(batch, behind=0) for batch in facts.progress.batches))
     page = Page(render(replace(facts, progress=never)))
     assert "0 B behind the source's end after each of 60 batches." in page.text
-    assert len(page.all("svg")) == 2
+    assert len(page.all("svg")) == 3
 
 
 def test_shows_lag_of_v08_in_messages(facts: ReportFacts) -> None:
@@ -189,3 +204,35 @@ def test_lists_partitions_with_findings_first(facts: ReportFacts) -> None:
     assert f"{MAX_PARTITIONS} of 1,000 partitions, those with findings first" in page.text
     assert "findings t 0-700 0 9 1 1 missing: [3, 5) t 0-800 0 9 1 1 4 rows not refined yet t 0-0" in page.text
     assert "0-300" not in page.text
+
+
+def test_names_events_that_are_far_from_the_others(facts: ReportFacts) -> None:
+    assert facts.events is not None
+    assert "far from the others" not in Page(render(facts)).text.replace("10 events are far from the others", "")
+    wrong = replace(facts.events, rows=facts.events.rows + 5, oldest=datetime(1970, 1, 1, tzinfo=UTC))
+    text = Page(render(replace(facts, events=wrong))).text
+    assert "15 events are far from the others and not in the chart: the oldest is of 1970-01-01 00:00:00 UTC" in text
+    ahead = replace(facts.events, newest=facts.made + timedelta(hours=3))
+    assert "Newest event 3 h 0 min ahead" in Page(render(replace(facts, events=ahead))).text
+
+
+def test_page_without_times_and_aggregate_says_so(facts: ReportFacts) -> None:
+    text = Page(render(replace(facts, events=None, windows=None, groups=None, history=(), tables=()))).text
+    assert "Newest event unknown the pipeline names no event_time" in text
+    assert not any(words in text for words in ("Open windows", "Top groups", "compared", "batches files size"))
+    assert "Newest event unknown no row of silver has a time" in Page(render(replace(facts, events=EventFacts()))).text
+    waiting = GroupFacts(("page",), (), (), 0, 0, 0)
+    assert "No window is complete yet" in Page(render(replace(facts, groups=waiting))).text
+
+
+def test_compares_a_step_with_runs_of_about_as_many_rows(facts: ReportFacts) -> None:
+    def run(minute: int, seconds: float, rows: int) -> StepRun:
+        return StepRun("land", facts.made + timedelta(minutes=minute), seconds, rows)
+
+    (row,) = step_rows([run(0, 10, 100), run(1, 900, 10_000), run(2, 12, 190), run(3, 30, 110)])
+    assert (row.usual, row.before, row.difference) == (11, 2, "2.7 times as long")
+    (row,) = step_rows([run(0, 10, 100), run(1, 11, 100)])
+    assert row.difference == "as usual"
+    (row,) = step_rows([run(0, 10, 100), run(1, 11, 1000)])
+    assert (row.usual, row.before, row.difference) == (None, 0, "")
+    assert "no such run before" in Page(render(replace(facts, history=(run(0, 1, 1),)))).text

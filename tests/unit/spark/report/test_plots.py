@@ -7,15 +7,17 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from consumerd.spark.report.facts import LandedFacts, LandedInterval, MessageSizes, ReportFacts, SizeClass
-from consumerd.spark.report.plots import MAX_POINTS, Plot, merge, plot_lag, plot_sizes, plot_throughput, thin
+from consumerd.spark.report.facts import EventFacts, LandedFacts, LandedInterval, MessageSizes, ReportFacts, SizeClass
+from consumerd.spark.report.plots import MAX_POINTS, Plot, merge, plot_events, plot_lag, plot_landed, plot_sizes, thin
 
 MIDNIGHT = datetime(2026, 11, 21, tzinfo=UTC)
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def plots(facts: ReportFacts) -> list[Plot]:
-    return [plot_throughput(facts.landed), plot_lag(facts.progress.batches), plot_sizes(facts.landed.sizes)]
+    assert facts.events is not None
+    events = plot_events(facts.events, facts.windows.watermark if facts.windows else None)
+    return [events, plot_landed(facts.landed), plot_lag(facts.progress.batches), plot_sizes(facts.landed.sizes)]
 
 
 def test_plots_are_svg_for_inclusion_in_a_page(facts: ReportFacts) -> None:
@@ -46,8 +48,10 @@ def test_plots_do_not_change_global_matplotlib_settings(facts: ReportFacts) -> N
 
 
 def test_draws_a_bar_per_interval(facts: ReportFacts) -> None:
-    fills = re.findall(r"fill: var\(--(first|second)\)", plot_throughput(facts.landed).svg)
-    assert fills.count("first") == fills.count("second") == len(facts.landed.intervals)
+    fills = re.findall(r"fill: var\(--(first|bad)\)", plot_landed(facts.landed).svg)
+    assert fills.count("first") == fills.count("bad") == len(facts.landed.intervals)
+    unrefined = tuple(replace(one, quarantined=None) for one in facts.landed.intervals)
+    assert "var(--bad)" not in plot_landed(replace(facts.landed, intervals=unrefined)).svg
 
 
 @pytest.mark.parametrize("rows", [0, 1, 10**15])
@@ -56,9 +60,9 @@ def test_plots_any_number(facts: ReportFacts, rows: int) -> None:
     landed = LandedFacts(
         rows, rows, 0, 1, start, start, None, (LandedInterval(start, rows, rows, 12345),), MessageSizes()
     )
-    assert "12345" in plot_throughput(landed).svg
+    assert "12345" in plot_landed(landed).svg
     many = [LandedInterval(start + timedelta(days=n), rows, rows) for n in range(120)]
-    assert "at most" in plot_throughput(LandedFacts(width=timedelta(days=1), intervals=tuple(many))).description
+    assert "at most" in plot_landed(LandedFacts(width=timedelta(days=1), intervals=tuple(many))).description
     assert plot_sizes(MessageSizes((SizeClass(0, 1 + rows, 0, 0),))).svg
 
 
@@ -93,7 +97,7 @@ def test_time_axis_has_dates_even_with_hourly_ticks(facts: ReportFacts) -> None:
 @pytest.mark.parametrize("count", [1, 6, 30])
 def test_bars_of_batches_fill_the_width_of_the_plot(facts: ReportFacts, count: int) -> None:
     batches = tuple(LandedInterval(facts.made, 10, 10, number) for number in range(count))
-    svg = plot_throughput(LandedFacts(10 * count, 10 * count, intervals=batches)).svg
+    svg = plot_landed(LandedFacts(10 * count, 10 * count, intervals=batches)).svg
     _, _, width, _ = map(float, ET.fromstring(svg).attrib["viewBox"].split())
     bars = [path for path in ET.fromstring(svg).iter(f"{SVG}path") if "var(--first)" in path.attrib.get("style", "")]
     xs = [float(x) for bar in bars for x in re.findall(r"[ML] ([0-9.]+)", bar.attrib["d"])]
@@ -102,3 +106,17 @@ def test_bars_of_batches_fill_the_width_of_the_plot(facts: ReportFacts, count: i
     assert abs(left - right) < width / 6, "beside the labels of the axis"
     if count > 4:
         assert left + right < width / 5
+
+
+def events(*rows: int, hours: float = 1 / 60) -> EventFacts:
+    width = timedelta(hours=hours)
+    found = tuple((MIDNIGHT + n * width, each) for n, each in enumerate(rows) if each)
+    return EventFacts(sum(rows), 0, MIDNIGHT, MIDNIGHT, found, width)
+
+
+def test_rates_of_events_have_a_unit_that_suits_them() -> None:
+    assert "at most 30, 20 on average" in plot_events(events(30, 0, 30)).description, "also minutes without an event"
+    assert plot_events(events(30, 0, 30)).title == "Events per minute"
+    hourly = plot_events(events(5, 0, 10, hours=1))
+    assert (hourly.title, hourly.description.rpartition(": ")[2]) == ("Events per hour", "at most 10, 5 on average.")
+    assert "at most 1, 0.5 on average" in plot_events(events(1, 0, 0, 1, hours=24)).description
