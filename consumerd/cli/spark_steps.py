@@ -16,10 +16,11 @@ import click
 from consumerd.base.errors import ConfigError, ExitCode
 from consumerd.cli.config_option import config_option
 from consumerd.cli.spark_session import StoppedBySignal, Work, require_spark, session_options, working
-from consumerd.cli.spark_show import show_json, show_result
+from consumerd.cli.spark_show import show_json, show_result, show_steps
 
 if TYPE_CHECKING:
     from consumerd.spark.spec import PipelineSpec
+    from consumerd.spark.step_history import StepRun
 
 
 LAND_EXAMPLES = """\b
@@ -193,7 +194,7 @@ def _run(
     require_spark(*(("jinja2", "matplotlib") if steps is None or "report" in steps else ()))
     from consumerd.spark.packages import required_packages  # noqa: PLC0415 - heavy imports for the command that runs
     from consumerd.spark.preflight import check_steps  # noqa: PLC0415
-    from consumerd.spark.run import declared_steps, perform  # noqa: PLC0415
+    from consumerd.spark.run import declared_steps, timed  # noqa: PLC0415
     from consumerd.spark.spec import load_spark  # noqa: PLC0415
 
     spec = load_spark(path)
@@ -208,6 +209,7 @@ def _run(
     check_steps(chosen, names, spec.config)
     needs = required_packages([chosen], spec.config)
     results: dict[str, Any] = {}
+    runs: list[StepRun] = []
     try:
         with working(
             master=master or spec.master, config={**spec.config, **needs.config}, packages=needs.packages, log=log,
@@ -217,23 +219,24 @@ def _run(
                 return _repeat(names, work, chosen, as_json=as_json)
             for step in names:
                 work.begin(step)
-                results[step] = perform(
+                results[step], run = timed(
                     step, work.spark, chosen, results, available_now=not continuous, shallow=shallow
                 )
+                runs.append(run)
                 if not continuous:
                     work.check()
     except StoppedBySignal:
         if continuous or rounds:
             return ExitCode.OK  # a signal is how a continuous run ends, also during a step
         raise
-    _show(results, as_json=as_json)
+    _show(results, runs, as_json=as_json)
     clean = "reconcile" not in results or results["reconcile"].is_clean
     return ExitCode.OK if clean else ExitCode.CHECK_FAILED
 
 
 def _repeat(steps: Sequence[str], work: Work, pipeline: PipelineSpec, *, as_json: bool) -> int:
     """Do these steps again and again, each time after the pipeline's interval, until a signal."""
-    from consumerd.spark.run import perform  # noqa: PLC0415 - as above
+    from consumerd.spark.run import timed  # noqa: PLC0415 - as above
     from consumerd.spark.spec_model import interval_seconds  # noqa: PLC0415
 
     interval = interval_seconds(pipeline.trigger)
@@ -241,24 +244,29 @@ def _repeat(steps: Sequence[str], work: Work, pipeline: PipelineSpec, *, as_json
     while True:
         began = time.monotonic()
         results: dict[str, Any] = {}
+        runs = []
         for step in steps:
             if first:
                 work.begin(step)
-            results[step] = perform(step, work.spark, pipeline, results)
+            results[step], run = timed(step, work.spark, pipeline, results)
+            runs.append(run)
             if work.wait(0):
                 break
         if first or results["land"].rows:
-            _show(results, as_json=as_json)
+            _show(results, runs, as_json=as_json)
         first = False
         if work.wait(max(0.0, interval - (time.monotonic() - began))):
             return ExitCode.OK
 
 
-def _show(results: Mapping[str, Any], *, as_json: bool) -> None:
+def _show(results: Mapping[str, Any], runs: Sequence[StepRun], *, as_json: bool) -> None:
     shown = {step: result.as_json() for step, result in results.items()}
+    steps = [run.as_json() for run in runs]
     if as_json:
-        show_json(shown if len(shown) > 1 else next(iter(shown.values())))
+        show_json({**shown, "steps": steps} if len(shown) > 1 else next(iter(shown.values())))
     else:
+        if len(shown) > 1:
+            show_steps(steps)
         for step, result in shown.items():
             show_result(step, result)
     sys.stdout.flush()

@@ -61,7 +61,12 @@ def test_runs_all_steps_and_reports_missing_rows(
     assert run(["spark", "run", "-c", config, "--json"]) == ExitCode.OK
     told = capsys.readouterr()
     found = json.loads(told.out)
-    assert list(found) == ["land", "refine", "reconcile", "report"]
+    assert list(found) == ["land", "refine", "reconcile", "report", "steps"]
+    assert [(each["step"], each["rows"]) for each in found["steps"]] == [
+        *((step, LINES) for step in ("land", "refine", "reconcile")),
+        ("report", None),
+    ]
+    assert found["steps"][0]["megabytes_per_second"] is not None
     assert (found["land"]["rows"], found["refine"]["rows_quarantined"]) == (LINES, LINES // 10)
     assert (found["reconcile"]["clean"], found["reconcile"]["gaps"]) == (True, 0)
     assert Path(found["report"]["page"]).is_file()
@@ -133,15 +138,15 @@ def test_a_signal_during_a_round_ends_a_continuous_run_with_exit_code_0(
     monkeypatch: pytest.MonkeyPatch,
     step: str,
 ) -> None:
-    perform = steps_of_spark.perform
+    timed = steps_of_spark.timed
 
     def stop_and_perform(performed: str, *args: Any, **options: Any) -> Any:
         if performed == step:
             os.kill(os.getpid(), signal.SIGTERM)
             spark.range(1 << 50).selectExpr("sum(hash(id))").collect()  # takes hours, unless its end is requested
-        return perform(performed, *args, **options)
+        return timed(performed, *args, **options)
 
-    monkeypatch.setattr(steps_of_spark, "perform", stop_and_perform)
+    monkeypatch.setattr(steps_of_spark, "timed", stop_and_perform)
     config = declared(trigger="1 second")
     assert run(["spark", "run", "-c", config, "--continuous", "--json"]) == ExitCode.OK
     monkeypatch.undo()

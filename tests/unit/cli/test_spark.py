@@ -6,16 +6,20 @@ import importlib.util
 import json
 import subprocess
 import sys
+from dataclasses import replace
+from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
 from consumerd.cli.spark_progress import SECONDS_PER_LINE, Counter, StepLines, display
-from consumerd.cli.spark_show import show_json, show_result
+from consumerd.cli.spark_show import show_json, show_result, show_steps
+from consumerd.spark.step_history import StepRun
 
 PIPELINE = '[spark]\nroot = "lake"\n[spark.pipelines.p.source]\npath = "/archive"\nsubscribe = "t"\n'
 
@@ -96,6 +100,35 @@ def test_prints_a_line_per_value_and_row_in_a_pipe(capsys: pytest.CaptureFixture
         "land\treasons\tno JSON=3, x\\x1b[m=1",
         "land\tpartitions\tt\t5\t[0, 9)\t",
         "land\tpartitions\tu\t0\t\t1",
+    ]
+
+
+def test_prints_tables_with_heads_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = StepRun("land", datetime(2026, 11, 21, tzinfo=UTC), 19.0, 3_420_000, 120_000_000)
+    idle = replace(run, step="reconcile", rows=None, written=None, seconds=1.5)
+    compacted = {"pipeline": "p", "tables": [{"table": "bronze", "files_before": 1200, "merged": 2}]}
+    show_steps([run.as_json(), idle.as_json()])
+    assert (
+        capsys.readouterr().out == "steps\tland\t3420000\t180000\t120000000\t6.3\t19\nsteps\treconcile\t\t\t\t\t1.5\n"
+    )
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    show_steps([run.as_json(), idle.as_json()])
+    show_result("compact", compacted)
+    assert click.unstyle(capsys.readouterr().out).splitlines() == [
+        "step            rows   rows/s  bytes written  MB/s  seconds",
+        "land       3,420,000  180,000    120,000,000   6.3       19",
+        f"{'reconcile':<56}1.5",
+        "",
+        "compact",
+        "result    value",
+        "pipeline  p",
+        "",
+        "compact: tables",
+        "table   files before  merged",
+        "bronze         1,200       2",
     ]
 
 
