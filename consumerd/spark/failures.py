@@ -19,7 +19,7 @@ from typing import Any, Final
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
-from consumerd.base.errors import ConsumerdError, ExitCode
+from consumerd.base.errors import ConfigError, ConsumerdError, ExitCode
 from consumerd.spark.jvm import how_it_ended
 
 _RAISED: Final = re.compile(r"^[^\n\"']*?\b(consumerd(?:\.\w+)*)\.(\w+): (.+)$", re.MULTILINE)
@@ -45,6 +45,19 @@ class SparkFailedError(ConsumerdError):
     """A job, a query or its planning failed in Spark."""
 
     exit_code = ExitCode.SPARK
+
+
+class SparkConnectError(ConfigError):
+    """The session is one of Spark Connect, which has no JVM in this process."""
+
+
+#: What pyspark says where Spark Connect lacks an attribute that needs a JVM.
+_NO_JVM: Final = "JVM_ATTRIBUTE_NOT_SUPPORTED"
+WITH_CONNECT: Final = (
+    "the steps of a pipeline do not run with Spark Connect, because checkpoints and tables need the driver's JVM: run "
+    "them in a session with a master such as local[*], spark://HOST:7077 or k8s://..., or by spark-submit; "
+    'the data source format("consumerd") works with Spark Connect'
+)
 
 
 class SparkGoneError(SparkFailedError):
@@ -78,6 +91,8 @@ def declared(error: Exception, place: str | None = None) -> ConsumerdError:
     """The declared error that an exception of Spark's stands for. `place` as in `declared_errors`."""
     if (gone := _gone(error)) is not None:
         return gone
+    if isinstance(error, PySparkException) and error.getCondition() == _NO_JVM:
+        return SparkConnectError(f"{WITH_CONNECT}.")
     texts = _texts(error)
     text = "\n".join(texts)
     for module, name, sentence in reversed(_RAISED.findall(text)):

@@ -34,6 +34,7 @@ from pyspark.sql import SparkSession
 
 from consumerd.base.errors import ConsumerdError, ExitCode, reason_of
 from consumerd.base.java import JavaRuntime, MissingRuntimeError, find_java
+from consumerd.spark.failures import WITH_CONNECT, SparkConnectError
 from consumerd.spark.jvm import forget, is_gone
 
 #: The settings of every session, unless the caller or Spark's own configuration has others.
@@ -82,9 +83,11 @@ def build_session(
     it on standard error. `log_level`: the least severe that Spark logs. Where a session runs already, all of these but
     `config`'s SQL settings are too late.
 
-    Raises MissingRuntimeError where there is no Java, SparkStartError where the JVM or the context does not start.
+    Raises MissingRuntimeError where there is no Java, SparkStartError where the JVM or the context does not start,
+    SparkConnectError where the master is a server of Spark Connect.
     """
     asked = dict(config or {})
+    _refuse_connect(master)
     if is_gone():
         forget()
     if running := SparkSession.getActiveSession():
@@ -114,6 +117,13 @@ def build_session(
         if "stopped SparkContext" in reason:  # what pyspark meets when the cluster has turned the application away
             reason = last_reason(log) or reason
         raise SparkStartError(f"Spark did not start on {conf.get('spark.master')}: {reason}") from error
+
+
+def _refuse_connect(master: str | None) -> None:
+    if master is not None and master.startswith("sc://"):
+        raise SparkConnectError(f"the master is {master}, but {WITH_CONNECT}.")
+    if remote := os.environ.get("SPARK_REMOTE"):
+        raise SparkConnectError(f"SPARK_REMOTE is {remote}, but {WITH_CONNECT}.")
 
 
 def is_here(master: str | None) -> bool:

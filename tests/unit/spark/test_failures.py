@@ -3,12 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkAttributeError, PySparkException
 
 from consumerd.base.errors import BrokerError, ConsumerdError, ExitCode, NotFoundError
 from consumerd.base.files import SystemFiles
 from consumerd.member.fetch.errors import BrokerUnknownError
-from consumerd.spark.failures import FileFailedError, SparkFailedError, declared, declared_errors
+from consumerd.spark.failures import FileFailedError, SparkConnectError, SparkFailedError, declared, declared_errors
 
 TRACEBACK = """[PYTHON_DATA_SOURCE_ERROR] Failed to plan: Traceback (most recent call last):
   File "x.py", line 1, in <module>
@@ -50,6 +50,19 @@ def test_keeps_class_and_sentence_of_an_error_with_other_arguments() -> None:
 )
 def test_ignores_names_that_are_not_declared_errors(last: str) -> None:
     assert type(declared(PySparkException(TRACEBACK.format(last=last)))) is BrokerError
+
+
+def test_says_that_steps_do_not_run_with_spark_connect() -> None:
+    error = PySparkAttributeError(
+        errorClass="JVM_ATTRIBUTE_NOT_SUPPORTED", messageParameters={"attr_name": "sparkContext"}
+    )
+    with (
+        pytest.raises(
+            SparkConnectError, match=r"^the steps of a pipeline do not run with Spark Connect, .*local\[\*\]"
+        ),
+        declared_errors(),
+    ):
+        raise error
 
 
 def test_shortens_other_errors_to_their_first_line() -> None:

@@ -8,10 +8,12 @@ import pytest
 
 from consumerd.base.java import JavaRuntime, MissingRuntimeError
 from consumerd.spark import session
+from consumerd.spark.failures import SparkConnectError
 from consumerd.spark.session import (
     LAUNCHER_HOME,
     LAUNCHER_VARIABLE,
     SparkStartError,
+    build_session,
     is_here,
     last_reason,
     prepare_java,
@@ -35,6 +37,13 @@ def fake_java(folder: Path, modules: str) -> JavaRuntime:
     )
     program.chmod(0o755)
     return JavaRuntime(program, 21, "test")
+
+
+@pytest.mark.parametrize(("variable", "master"), [("", "sc://spark:15002"), ("sc://spark:15002", None)])
+def test_rejects_a_server_of_spark_connect(monkeypatch: pytest.MonkeyPatch, variable: str, master: str | None) -> None:
+    monkeypatch.setenv("SPARK_REMOTE", variable)
+    with pytest.raises(SparkConnectError, match=r" is sc://spark:15002, but the steps of a pipeline do not run with"):
+        build_session(master)
 
 
 def test_sets_java_home_to_a_whole_jdk(tmp_path: Path) -> None:
