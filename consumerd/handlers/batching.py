@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import Any, Final, TypeVar, overload
 
+from consumerd.base.settings.kind import check_fields
 from consumerd.base.settings.processing import HandlerSection
+from consumerd.base.settings.setting import Bytes, Count, SecondsOrZero
 from consumerd.handlers.contents import Content, Source, sources_of
 from consumerd.handlers.messages import Batch
 
@@ -28,15 +30,14 @@ class BatchSettings:
     """The sizes of batches. None: as they were fetched."""
 
     #: Messages in one batch at most, if they are not of one compressed message.
-    max_batch: int | None = HandlerSection.max_batch
+    max_batch: Count | None = HandlerSection.max_batch
     #: Bytes of payloads in one batch at most; a message that is larger, or a compressed one, is a batch of its own.
-    max_bytes: int | None = HandlerSection.max_bytes
+    max_bytes: Bytes | None = HandlerSection.max_bytes
     #: Seconds for which a batch that is not full waits for more messages.
-    linger: float = HandlerSection.linger
+    linger: SecondsOrZero = HandlerSection.linger
 
     def __post_init__(self) -> None:
-        if self.linger < 0 or any(limit is not None and limit < 1 for limit in (self.max_batch, self.max_bytes)):
-            raise ValueError("max_batch and max_bytes must be at least 1, and linger at least 0")
+        check_fields(self)
 
     def full(self, contents: Sequence[Content]) -> bool:
         """Whether a batch of `contents` waits for no more."""

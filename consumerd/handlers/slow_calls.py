@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from consumerd.base.settings.kind import require
+from consumerd.base.settings.kind import checked
 from consumerd.base.settings.setting import Seconds
 from consumerd.handlers.context import HandlerContext
 from consumerd.handlers.middleware import HandlerCall
@@ -18,8 +18,8 @@ class SlowCalls:
     Option: `threshold`, in seconds. A call that has not ended yet shows in `consumerd_handler_busy_seconds`.
     """
 
-    def __init__(self, threshold: float = 1.0) -> None:
-        require(Seconds, threshold=threshold)
+    @checked
+    def __init__(self, threshold: Seconds = 1.0) -> None:
         self._threshold = threshold
 
     async def start(self, context: HandlerContext) -> None:

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Callable
-from dataclasses import dataclass
-from math import isfinite
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cache, wraps
+from inspect import signature
+from math import isnan
 from operator import ge, gt, le, lt
-from typing import Any, Final, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Any, Final, Literal, NamedTuple, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}")
 #: From here on, an upper bound is one of the machine and not worth a word.
@@ -76,7 +81,7 @@ class ValueKind(NamedTuple):
             return True
         if isinstance(value, bool) or not isinstance(value, int | float if self.type is float else int):
             return False
-        return isfinite(value) and all(_keeps(value, bound) for bound in self.bounds)
+        return not isnan(value) and all(_keeps(value, bound) for bound in self.bounds)
 
     def read(self, text: str, *, milliseconds: bool = False) -> Any:
         """Return the value that a property file means. Raises ValueError with the words for what is allowed."""
@@ -103,8 +108,7 @@ class ValueKind(NamedTuple):
             return " or ".join(words) if len(words) == 2 else f"one of {', '.join(words)}"
         if self.type in (int, float):
             return self._number(value if isinstance(value, int | float) else 0)
-        names = {bool: "true or false", str: "a text", dict: "a table", list: "a list", tuple: "a list"}
-        return names.get(self.type, f"a {getattr(self.type, '__name__', 'value').lower()}")
+        return _NAMES.get(self.type, f"a {getattr(self.type, '__name__', 'value').lower()}")
 
     def _number(self, value: float) -> str:
         noun = f"{'whole number' if self.type is int else 'number'}{' of ' * bool(self.unit)}{self.unit}"
@@ -126,12 +130,38 @@ def _keeps(value: float, bound: Bound) -> bool:
     return _KEEPS[type(bound)](value, bound.limit)
 
 
-def require(hint: Any, **values: Any) -> None:
-    """Raise ValueError, with the sentence of all settings, for a value that the type `hint` does not allow."""
-    kind = kind_of(hint)
-    for name, value in values.items():
-        if problem := kind.problem(name, value):
-            raise ValueError(problem)
+def checked(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Let a function's types judge its arguments: it raises ValueError, with the sentence of all settings."""
+    bind = signature(function).bind
+
+    @wraps(function)
+    def call(*args: _P.args, **keywords: _P.kwargs) -> _T:
+        _check(function, bind(*args, **keywords).arguments)
+        return function(*args, **keywords)
+
+    return call
+
+
+def check_fields(settings: Any) -> None:
+    """Let the types of a dataclass judge its fields: raise ValueError, with the sentence of all settings."""
+    _check(type(settings), {each.name: getattr(settings, each.name) for each in fields(settings)})
+
+
+def require(kind: ValueKind, name: str, value: Any) -> None:
+    """Raise ValueError, with the sentence of all settings, for a value that is not allowed."""
+    if problem := kind.problem(name, value):
+        raise ValueError(problem)
+
+
+def _check(declared: Any, values: Mapping[str, Any]) -> None:
+    for name, kind in _kinds(declared).items():
+        if name in values:
+            require(kind, name, values[name])
+
+
+@cache
+def _kinds(declared: Any) -> dict[str, ValueKind]:
+    return {name: kind_of(hint) for name, hint in get_type_hints(declared, include_extras=True).items()}
 
 
 def kind_of(hint: Any, **bounds: Any) -> ValueKind:
@@ -149,12 +179,17 @@ def kind_of(hint: Any, **bounds: Any) -> ValueKind:
             hint = type(choices[0])
         elif origin in (Union, types.UnionType):
             optional = type(None) in arguments
-            hint = next(each for each in arguments if each is not type(None))
+            others = [each for each in arguments if each is not type(None)]
+            hint = others[0] if len(others) == 1 else object
         else:
             hint = origin or object
     unit = next((each.name for each in marks if isinstance(each, Unit)), "")
     return ValueKind(hint, choices, optional, unit, tuple(each for each in marks if isinstance(each, Bound)))
 
 
+_NAMES: Final[dict[Any, str]] = {
+    bool: "true or false", str: "a text", dict: "a table", Mapping: "a table", list: "a list", tuple: "a list",
+    Sequence: "a list",
+}  # fmt: skip
 _KEEPS: Final[dict[type[Bound], Callable[[float, float], bool]]] = {Gt: gt, Ge: ge, Lt: lt, Le: le}
 _BOUNDS: Final = {"gt": Gt, "ge": Ge, "lt": Lt, "le": Le}

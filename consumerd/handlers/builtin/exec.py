@@ -23,7 +23,7 @@ from typing import Final
 import structlog
 
 from consumerd.base.errors import HandlerFailedError
-from consumerd.base.settings.kind import require
+from consumerd.base.settings.kind import checked
 from consumerd.base.settings.setting import SecondsOrZero
 from consumerd.base.threads import until_done
 from consumerd.handlers.api import Handler
@@ -54,16 +54,16 @@ class ExecHandler(Handler):
     it prints on standard error goes to that of the daemon.
     """
 
+    @checked
     def __init__(
         self,
         command: Sequence[str],
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
-        stop_timeout: float = 5.0,
+        stop_timeout: SecondsOrZero = 5.0,
     ) -> None:
         if not isinstance(command, list | tuple) or not command or not all(isinstance(each, str) for each in command):
             raise ValueError(f'command must be a list such as ["/usr/bin/program", "--option"], not {command!r}')
-        require(SecondsOrZero, stop_timeout=stop_timeout)
         self._command = tuple(command)
         self._cwd = cwd
         self._env = None if env is None else {**os.environ, **{name: str(value) for name, value in env.items()}}

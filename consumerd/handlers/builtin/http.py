@@ -30,7 +30,7 @@ from urllib.parse import quote, urlsplit
 
 from consumerd.base.credentials import Renewed
 from consumerd.base.errors import ConfigError, HandlerFailedError, HandlerLoadError, ZooKeeperError, reason_of
-from consumerd.base.settings.kind import require
+from consumerd.base.settings.kind import checked
 from consumerd.base.settings.setting import Count, Seconds
 from consumerd.handlers.api import Handler, RejectedError, RetryLaterError
 from consumerd.handlers.builtin.http_body import CONTENT_TYPES, BodyFormat, make_body
@@ -73,46 +73,42 @@ class HttpSettings:
     """The settings of the requests. Times in seconds."""
 
     url: str
-    format: BodyFormat = "ndjson"
+    format: BodyFormat
     #: Sent with every request; values are not shown.
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    headers: Mapping[str, str] = field(repr=False)
     #: Headers whose values are read from files when the handler starts.
-    header_files: Mapping[str, Path] = field(default_factory=dict)
-    gzip: bool = False
+    header_files: Mapping[str, Path]
+    gzip: bool
     #: For a whole request and its answer.
-    timeout: float = 30.0
+    timeout: float
+    #: To the receiver at most.
+    connections: int
+    #: The longest pause that Retry-After of the receiver can cause, in seconds.
+    max_retry_after: float
+    #: Statuses that are retried besides 408, 425, 429 and 5xx.
+    retry_on: frozenset[int]
     #: PEM files: authorities to trust in place of the system's, and our certificate with its key.
     ca: Path | None = None
     certificate: Path | None = None
     key: Path | None = None
-    #: To the receiver at most.
-    connections: int = 16
-    #: The longest pause that Retry-After of the receiver can cause, in seconds.
-    max_retry_after: float = 300.0
-    #: Statuses that are retried besides 408, 425, 429 and 5xx.
-    retry_on: frozenset[int] = frozenset()
 
 
+@checked
 def http(
     *,
     url: str,
-    format: str = "ndjson",  # noqa: A002 - the option's name
+    format: BodyFormat = "ndjson",  # noqa: A002 - the option's name
     headers: Secret[Mapping[str, str] | None] = None,
     header_files: Mapping[str, str] | None = None,
     gzip: bool = False,
-    timeout: float = 30.0,
+    timeout: Seconds = 30.0,
     tls: Mapping[str, str] | None = None,
-    connections: int = 16,
-    max_retry_after: float = 300.0,
+    connections: Count = 16,
+    max_retry_after: Seconds = 300.0,
     retry_on: Sequence[int] = (),
 ) -> HttpHandler:
     """The handler from its options; docs/handlers.md says what each one means. Raises ValueError, HandlerLoadError."""
     _check_url(url)
-    if format not in CONTENT_TYPES:
-        raise ValueError(f"format must be one of {', '.join(CONTENT_TYPES)}, not {format!r}")
-    require(bool, gzip=gzip)
-    require(Seconds, timeout=timeout, max_retry_after=max_retry_after)
-    require(Count, connections=connections)
     if not isinstance(retry_on, list | tuple) or not all(type(each) is int and 300 <= each < 600 for each in retry_on):
         raise ValueError(f"retry_on must be a list of statuses from 300 to 599, not {retry_on!r}")
     texts, files, pem = _texts("headers", headers), _texts("header_files", header_files), _texts("tls", tls)
@@ -123,7 +119,7 @@ def http(
         raise ValueError("tls.key needs tls.certificate")
     settings = HttpSettings(
         url=url,
-        format="json" if format == "json" else "ndjson",
+        format=format,
         headers=texts,
         header_files={name: Path(path) for name, path in files.items()},
         gzip=gzip,

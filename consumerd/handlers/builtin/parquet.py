@@ -16,12 +16,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 from urllib.parse import unquote, urlsplit
 
 from consumerd.base.errors import HandlerLoadError
 from consumerd.base.files import SystemFiles
 from consumerd.base.partition import TopicPartition
+from consumerd.base.settings.kind import checked
 from consumerd.handlers.api import Handler
 from consumerd.handlers.builtin.disk import look_at_directory
 from consumerd.handlers.builtin.parquet_rows import parquet_pieces
@@ -52,17 +53,16 @@ class ParquetHandler(Handler):
     retry policy handles.
     """
 
+    @checked
     def __init__(
         self,
         directory: str | Path,
-        compression: str = "zstd",
+        compression: Literal["none", "gzip", "zstd", "snappy"] = "zstd",
         storage_options: Secret[Mapping[str, Any] | None] = None,
         if_empty: IfEmpty = "stop",
     ) -> None:
         if not isinstance(directory, (str, Path)) or not str(directory):
             raise ValueError(f"directory must be a path or URL, not {directory!r}")
-        if compression not in [*ExportCompression]:
-            raise ValueError(f"compression must be one of {', '.join(ExportCompression)}, not {compression!r}")
         path = _local(str(directory))
         if storage_options is not None and (path is not None or not isinstance(storage_options, Mapping)):
             raise ValueError("storage_options must be a table, and needs a directory that is a URL")

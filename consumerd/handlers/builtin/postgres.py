@@ -34,7 +34,7 @@ import structlog
 
 from consumerd.base.errors import HandlerFailedError, HandlerLoadError
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
-from consumerd.base.settings.kind import require
+from consumerd.base.settings.kind import checked
 from consumerd.base.settings.setting import Count, Seconds
 from consumerd.handlers.api import Handler, PartitionTakenError, SinkPosition
 from consumerd.handlers.chunks import in_chunks
@@ -92,20 +92,19 @@ class PostgresHandler(Handler):
     Raises PartitionTakenError, RowsOverlapError, and what the server says, which the retry policy handles.
     """
 
+    @checked
     def __init__(
         self,
         dsn: Secret[str | None] = None,
         table: str = "messages",
         positions: str = "consumerd_positions",
         create: bool = True,
-        connections: int = 4,
-        timeout: float = 60.0,
+        connections: Count = 4,
+        timeout: Seconds = 60.0,
     ) -> None:
         for option, name in (("table", table), ("positions", positions)):
             if not isinstance(name, str) or not _NAME.fullmatch(name):
                 raise ValueError(f"{option} must be a table's name, or schema.name, not {name!r}")
-        require(Count, connections=connections)
-        require(Seconds, timeout=timeout)
         if dsn is not None and not dsn.startswith(_SCHEMES):
             raise ValueError("dsn must begin with postgresql:// or postgres://")
         try:

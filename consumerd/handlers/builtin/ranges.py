@@ -24,7 +24,7 @@ import structlog
 
 from consumerd.base.errors import HandlerFailedError
 from consumerd.base.partition import TopicPartition
-from consumerd.base.settings.kind import require
+from consumerd.base.settings.kind import checked
 from consumerd.handlers.api import SinkPosition
 from consumerd.handlers.builtin.range_logs import StoredLog
 from consumerd.handlers.context import HandlerContext
@@ -90,10 +90,10 @@ class RangeSink(Generic[_Folder]):
     `if_empty`: see `position`.
     """
 
+    @checked
     def __init__(
         self, store: RangeStore[_Folder], encode: Callable[[Batch], Iterator[bytes]], if_empty: IfEmpty = "stop"
     ) -> None:
-        require(IfEmpty, if_empty=if_empty)
         self._store = store
         self._if_empty = if_empty
         self._context: HandlerContext | None = None

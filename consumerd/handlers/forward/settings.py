@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from consumerd.base.settings.kind import check_fields, kind_of, require
+from consumerd.base.settings.setting import Bytes, Count, Seconds
 from consumerd.handlers.forward.keys import KeyExtractor
 from consumerd.wire.v08.records import RecordCodec
 
@@ -51,21 +53,25 @@ class ForwardSettings:
     #: Keep the timestamps that messages have, rather than giving them the present one.
     keep_timestamps: bool = True
     #: The largest message, its key, headers and a few bytes more included: the target's message.max.bytes.
-    max_message_bytes: int = 1_000_000
+    max_message_bytes: Bytes = 1_000_000
     #: Bytes that are sent at once, for one source partition.
-    chunk_bytes: int = 512 * KIB
+    chunk_bytes: Bytes = 512 * KIB
     #: Have the brokers recognise a chunk that is sent again. None: where they can.
     idempotent: bool | None = None
     resume: ForwardResume = ForwardResume.COMMITTED
     #: Partitions of topics that are created, one number for all, or by the target's names: others are not made then.
     #: None: none is.
-    partitions: int | Mapping[str, int] | None = None
+    partitions: Count | Mapping[str, Count] | None = None
     #: Their replicas. None: the brokers' default counts, where they have one (2.4 and later).
-    replication_factor: int | None = None
+    replication_factor: Count | None = None
     #: Seconds for the target to take a chunk before forwarding it counts as failed.
-    delivery_timeout: float = 120.0
+    delivery_timeout: Seconds = 120.0
 
     def __post_init__(self) -> None:
+        check_fields(self)
+        partitions = self.partitions if isinstance(self.partitions, Mapping) else {"": self.partitions}
+        for topic, number in partitions.items():
+            require(kind_of(Count | None), f"partitions.{topic}".rstrip("."), number)
         if self.resume is ForwardResume.TARGET and not self.headers:
             raise ValueError('resume = "target" needs headers = true: they say what the target has')
         if self.resume is ForwardResume.TARGET and self.placing is not ForwardPlacing.KEEP:
@@ -74,13 +80,3 @@ class ForwardSettings:
                 "partition "
                 "does not prove that earlier ones arrived"
             )
-        if self.max_message_bytes < 1 or self.chunk_bytes < 1:
-            raise ValueError("sizes must be positive")
-        if self.replication_factor is not None and self.replication_factor < 1:
-            raise ValueError(f"replication_factor must be a positive number, not {self.replication_factor}")
-        if isinstance(self.partitions, int) and self.partitions < 1:
-            raise ValueError(f"partitions must be a positive number, not {self.partitions}")
-        if isinstance(self.partitions, Mapping):
-            for topic, number in self.partitions.items():
-                if number < 1:
-                    raise ValueError(f"partitions of {topic!r} must be a positive number, not {number}")

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Annotated
 
 from consumerd.base.errors import ConfigError
-from consumerd.base.settings.kind import Ge, Unit
+from consumerd.base.settings.kind import Ge, Unit, check_fields
 from consumerd.base.settings.properties import Natural, Positive, prop
 from consumerd.base.settings.setting import SecondsOrZero
 from consumerd.wire.compression import Codec
@@ -83,5 +83,4 @@ class QueueSettings:
     enqueue_timeout: Annotated[float, Unit("seconds"), Ge(-0.001)] = prop("queue.enqueueTimeout.ms", 0.0)
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1 or self.queue_size < 1:
-            raise ValueError("batch_size and queue_size must be at least 1")
+        check_fields(self)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from consumerd.base.settings.kind import Gt, Unit, check_fields
+from consumerd.base.settings.setting import Bytes, Count, Seconds, SecondsOrZero
 from consumerd.wire.v08.records import RecordCodec
 
 KIB = 1024
@@ -20,18 +22,18 @@ class V08ProducerSettings:
     acks: Literal[-1, 0, 1] = -1
     codec: RecordCodec = RecordCodec.NONE
     #: A batch of a partition goes out when it has this many bytes ...
-    batch_bytes: int = 128 * KIB
+    batch_bytes: Bytes = 128 * KIB
     #: ... or when its first message has waited for so long, and nothing is in flight to its broker since the last
     #: answer. While something is, the batch takes more messages anyway.
-    linger: float = 0.0
+    linger: SecondsOrZero = 0.0
     #: Bytes of messages that may wait or be in flight; a caller that sends more waits.
-    buffer_bytes: int = 32 * MIB
+    buffer_bytes: Bytes = 32 * MIB
     #: For the replicas to take a batch, before the broker answers with an error that is retried.
-    request_timeout: float = 30.0
+    request_timeout: Seconds = 30.0
     #: From the first attempt on, after which a batch counts as failed.
-    delivery_timeout: float = 120.0
+    delivery_timeout: Annotated[float, Unit("seconds"), Gt(0)] = 120.0
     #: Requests under way at once to one broker; a partition is in one of them at most, which keeps its order.
-    in_flight: int = 5
+    in_flight: Count = 5
     #: The routing of messages without a key: `sticky` fills one partition's batch before it takes another at random.
     keyless: Literal["sticky", "round_robin"] = "sticky"
     #: Have brokers recognise a batch that is sent again (0.11 and later, acks -1). None: where it is possible.
@@ -40,11 +42,8 @@ class V08ProducerSettings:
     create_topics: bool = True
 
     def __post_init__(self) -> None:
-        if self.acks not in {-1, 0, 1}:
-            raise ValueError(f"acks must be -1, 0 or 1, not {self.acks}")
+        check_fields(self)
         if self.idempotent and self.acks != -1:
             raise ValueError("an idempotent producer requires acks = -1")
-        if self.batch_bytes <= 0 or self.buffer_bytes < self.batch_bytes:
-            raise ValueError("batch sizes must satisfy 0 < batch_bytes <= buffer_bytes")
-        if self.in_flight < 1:
-            raise ValueError("in_flight must be at least 1")
+        if self.buffer_bytes < self.batch_bytes:
+            raise ValueError("batch sizes must satisfy batch_bytes <= buffer_bytes")

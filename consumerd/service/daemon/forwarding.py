@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from random import Random, SystemRandom
-from typing import Any
+from typing import Any, Literal
 
 from consumerd.base.errors import ConfigError
 from consumerd.base.ports import Clock
-from consumerd.base.settings.kind import require
+from consumerd.base.settings.kind import checked
 from consumerd.base.settings.servers import KafkaSection
 from consumerd.base.settings.setting import Bytes, Count, Seconds
 from consumerd.handlers import Secret
@@ -26,9 +26,8 @@ from consumerd.net.connection import ConnectionSettings
 from consumerd.service.config.build_v08 import build_bootstrap, build_client_of, build_mechanism
 from consumerd.wire.v08.records import RecordCodec
 
-_CODECS = {codec.name.lower(): codec for codec in RecordCodec}
 
-
+@checked
 def forward(
     *,
     bootstrap: Sequence[str],
@@ -37,54 +36,41 @@ def forward(
     sasl: Secret[Mapping[str, Any] | None] = None,
     topic: str = "{topic}",
     topics: Mapping[str, str] | None = None,
-    placing: str | None = None,
-    partitions_per_broker: int = 1,
+    placing: Literal["keep", "key", "any", "round_robin"] | None = None,
+    partitions_per_broker: Count = 1,
     key: Mapping[str, Any] | None = None,
-    key_missing: str = "null",
+    key_missing: Literal["null", "fail"] = "null",
     headers: bool = True,
     source: str | None = None,
-    timestamp: str = "source",
-    codec: str = "none",
-    max_message_bytes: int = 1_000_000,
-    chunk_bytes: int = 512 * 1024,
+    timestamp: Literal["source", "now"] = "source",
+    codec: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none",
+    max_message_bytes: Bytes = 1_000_000,
+    chunk_bytes: Bytes = 512 * 1024,
     idempotent: bool | None = None,
-    resume: str = "committed",
-    partitions: int | Mapping[str, int] | None = None,
-    replication_factor: int | None = None,
-    delivery_timeout: float = 120.0,
-    request_timeout: float = 30.0,
+    resume: Literal["committed", "target"] = "committed",
+    partitions: Count | Mapping[str, Count] | None = None,
+    replication_factor: Count | None = None,
+    delivery_timeout: Seconds = 120.0,
+    request_timeout: Seconds = 30.0,
 ) -> ForwardHandler:
     """The handler, not started; docs/handlers.md says what each option means. Raises ValueError, ConfigError."""
-    require(Count, partitions_per_broker=partitions_per_broker)
-    require(Bytes, max_message_bytes=max_message_bytes, chunk_bytes=chunk_bytes)
-    require(Count | None, replication_factor=replication_factor)
-    if isinstance(partitions, Mapping):
-        require(Count, **{f"partitions.{topic}": number for topic, number in partitions.items()})
-    else:
-        require(Count | None, partitions=partitions)
-    require(Seconds, delivery_timeout=delivery_timeout, request_timeout=request_timeout)
-    require(bool | None, headers=headers, idempotent=idempotent)
     _check_shapes(bootstrap, topic, topics)
     if source is not None and (not isinstance(source, str) or not source):
         raise ValueError(f"source must be a non-empty name, not {source!r}")
-    if codec not in _CODECS:
-        raise ValueError(f"codec must be one of {', '.join(_CODECS)}, not {codec!r}")
     if key is not None and not isinstance(key, dict):
         raise ValueError('key must be a table such as { json = "user.id" }')
     settings = ForwardSettings(
-        placing=ForwardPlacing.KEEP
-        if placing is None and key is None
-        else _choice(ForwardPlacing, "placing", placing or "key"),
+        placing=ForwardPlacing(placing or ("keep" if key is None else "key")),
         key=None if key is None else key_extractor(key),
-        key_required=_one_of("key_missing", key_missing, "null", "fail") == "fail",
+        key_required=key_missing == "fail",
         headers=headers,
         cluster=source,
-        codec=_CODECS[codec],
-        keep_timestamps=_one_of("timestamp", timestamp, "source", "now") == "source",
+        codec=RecordCodec[codec.upper()],
+        keep_timestamps=timestamp == "source",
         max_message_bytes=max_message_bytes,
         chunk_bytes=chunk_bytes,
         idempotent=idempotent,
-        resume=_choice(ForwardResume, "resume", resume),
+        resume=ForwardResume(resume),
         partitions=partitions,
         replication_factor=replication_factor,
         delivery_timeout=float(delivery_timeout),
@@ -137,20 +123,6 @@ def kafka_section(bootstrap: Sequence[str], **keys: Any) -> KafkaSection:
     except ValidationError as error:
         first = error.errors()[0]
         raise ConfigError(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}.") from error
-
-
-def _choice(kinds: type[Any], name: str, value: str) -> Any:
-    try:
-        return kinds(value)
-    except ValueError:
-        there = ", ".join(kind.value for kind in kinds)
-        raise ValueError(f"{name} must be one of {there}, not {value!r}") from None
-
-
-def _one_of(name: str, value: str, *there: str) -> str:
-    if value not in there:
-        raise ValueError(f"{name} must be one of {', '.join(there)}, not {value!r}")
-    return value
 
 
 def _check_shapes(bootstrap: object, topic: object, topics: object) -> None:

@@ -133,5 +133,5 @@ def test_joins_packed_payloads_without_making_them() -> None:
 
 def test_limits_are_positive() -> None:
     for wrong in ({"max_batch": 0}, {"max_bytes": 0}, {"linger": -1.0}):
-        with pytest.raises(ValueError, match="at least"):
+        with pytest.raises(ValueError, match=r"must be .*positive"):
             BatchSettings(**wrong)

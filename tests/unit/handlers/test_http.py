@@ -456,7 +456,7 @@ async def test_cancellation_closes_the_connection(make_batch: MakeBatch, clock: 
         ({"url": "http://a:99999/"}, "url is invalid"),
         ({"url": "http://a/\r\nX: y"}, "url must be of the form"),
         ({"url": "http://user:secret@a/"}, "url must not contain a user or password"),
-        ({"format": "xml"}, "format must be one of ndjson, json"),
+        ({"format": "xml"}, "format must be ndjson or json"),
         ({"gzip": 1}, "gzip must be true or false"),
         ({"timeout": 0}, "timeout must be a positive number"),
         ({"timeout": True}, "timeout must be a positive number"),

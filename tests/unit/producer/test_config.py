@@ -146,9 +146,9 @@ def test_does_not_show_credentials() -> None:
 
 
 def test_rejects_impossible_sizes() -> None:
-    with pytest.raises(ValueError, match="at least 1"):
+    with pytest.raises(ValueError, match="must be a positive whole number"):
         QueueSettings(batch_size=0)
-    with pytest.raises(ValueError, match="at least 1"):
+    with pytest.raises(ValueError, match="must be a positive whole number"):
         QueueSettings(queue_size=0)
     with pytest.raises(ConfigError):
         ProducerConfig(brokers=(("h", 1),), callbacks=CallbackHandler())

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
 
-from consumerd.base.settings.kind import Ge, Gt, Le, Lt, Unit, ValueKind, kind_of
+from consumerd.base.settings.kind import Ge, Gt, Le, Lt, Unit, ValueKind, check_fields, checked, kind_of
 from consumerd.base.settings.setting import Bytes, Seconds, SecondsOrZero
 
 NAN, INF = float("nan"), float("inf")
@@ -74,3 +77,40 @@ def test_limits_of_different_kinds_are_never_equal() -> None:
     assert len({Gt(0), Ge(0), Lt(0), Le(0)}) == 4
     assert kind_of(Annotated[int, Ge(0)] | None) != kind_of(Annotated[int, Gt(0)] | None)
     assert kind_of(Annotated[int, Ge(0)] | None) == ValueKind(int, optional=True, bounds=(Ge(0),))
+
+
+@dataclass(frozen=True)
+class Pool:
+    size: Annotated[int, Ge(1)] = 4
+    #: Neither is judged: no type says what is allowed.
+    name: str | Path = "a"
+    made: Callable[[], int] | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@checked
+def pool(size: Annotated[int, Ge(1)], /, *, mode: Literal["a", "b"] = "a", limit: Seconds | None = None) -> str:
+    """Make one."""
+    return f"{size}{mode}{limit}"
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Pool(size=0), "size must be a positive whole number, not 0"),
+        (lambda: pool(0), "size must be a positive whole number, not 0"),
+        (lambda: pool(1, mode="c"), "mode must be a or b, not 'c'"),  # type: ignore[arg-type]
+        (lambda: pool(1, limit=NAN), "limit must be a positive number of seconds, not nan"),
+    ],
+)
+def test_types_judge_arguments_and_fields(make: Callable[[], object], words: str) -> None:
+    with pytest.raises(ValueError, match=f"^{words}$"):
+        make()
+
+
+def test_what_types_allow_is_passed_on() -> None:
+    assert (pool(1, limit=None), pool(2, mode="b", limit=0.5)) == ("1aNone", "2b0.5")
+    assert Pool(3, Path("x")) == Pool(3, Path("x"), None)
+    assert str(signature(pool)).startswith("(size: ")

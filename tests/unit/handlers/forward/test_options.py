@@ -35,11 +35,11 @@ def test_finds_the_handler_by_name() -> None:
         ({**GOOD, "topik": "x"}, "did you mean 'topic'"),
         ({**GOOD, "placing": "random"}, "placing must be one of keep, key, any, round_robin"),
         ({**GOOD, "codec": "brotli"}, "not 'brotli'"),
-        ({**GOOD, "resume": "source"}, "resume must be one of committed, target"),
+        ({**GOOD, "resume": "source"}, "resume must be committed or target"),
         ({**GOOD, "resume": "target", "headers": False}, "needs headers = true"),
         ({**GOOD, "resume": "target", "key": {"json": "id"}}, "requires placing"),
-        ({**GOOD, "timestamp": "never"}, "timestamp must be one of source, now"),
-        ({**GOOD, "key_missing": "skip"}, "key_missing must be one of null, fail"),
+        ({**GOOD, "timestamp": "never"}, "timestamp must be source or now"),
+        ({**GOOD, "key_missing": "skip"}, "key_missing must be null or fail"),
         ({**GOOD, "key": "id"}, "key must be a table"),
         ({"bootstrap": 9092}, "bootstrap must be a list of host:port, not 9092"),
         ({**GOOD, "topic": 5}, "topic must be text, not 5"),
@@ -63,11 +63,11 @@ def test_names_wrong_options(options: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"max_message_bytes": 0}, "sizes must be positive"),
-        ({"chunk_bytes": 0}, "sizes must be positive"),
-        ({"replication_factor": 0}, "replication_factor must be a positive number, not 0"),
-        ({"partitions": 0}, "partitions must be a positive number, not 0"),
-        ({"partitions": {"a": 1, "b": 0}}, "partitions of 'b' must be a positive number, not 0"),
+        ({"max_message_bytes": 0}, "max_message_bytes must be a positive whole number of bytes, not 0"),
+        ({"chunk_bytes": 0}, "chunk_bytes must be a positive whole number of bytes, not 0"),
+        ({"replication_factor": 0}, "replication_factor must be a positive whole number, not 0"),
+        ({"partitions": 0}, "partitions must be a positive whole number, not 0"),
+        ({"partitions": {"a": 1, "b": 0}}, "partitions.b must be a positive whole number, not 0"),
     ],
 )
 def test_the_least_of_each_number_is_one(settings: dict[str, Any], words: str) -> None:

@@ -233,7 +233,7 @@ async def test_codec_is_for_all_topics_or_those_that_are_named() -> None:
 
 @pytest.mark.parametrize("given", [{"batch_size": 0}, {"queue_size": 0}])
 async def test_rejects_queues_without_room(given: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="at least 1"):
+    with pytest.raises(ValueError, match="must be a positive whole number, not 0"):
         QueueSettings(**given)
     least: dict[str, Any] = dict.fromkeys(given, 1)
     QueueSettings(**least)
