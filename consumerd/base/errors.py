@@ -58,10 +58,14 @@ class ConsumerdError(Exception):
 
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """Return the known name that is most similar to `name`; None if none is as similar as `cutoff`, from 0 to 1."""
+    """Return the known name that is most similar to `name`, in upper or lower case.
+
+    None if none is as similar as `cutoff`, from 0 to 1.
+    """
     from difflib import get_close_matches  # noqa: PLC0415 - only an error needs it
 
-    return next(iter(get_close_matches(name, list(known), n=1, cutoff=cutoff)), None)
+    lowered = {each.lower(): each for each in known}
+    return next((lowered[each] for each in get_close_matches(name.lower(), lowered, n=1, cutoff=cutoff)), None)
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = ".") -> str:

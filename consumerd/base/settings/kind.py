@@ -9,6 +9,7 @@ import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from enum import Enum
 from functools import cache, wraps
 from inspect import signature
 from math import isnan
@@ -95,7 +96,7 @@ class ValueKind(NamedTuple):
             value = {"true": True, "false": False}.get(text)
         elif kind.type in (int, float) and not kind.choices:
             value = int(text) if _WHOLE.fullmatch(text) else None
-        elif hasattr(kind.type, "__fspath__"):
+        elif hasattr(kind.type, "__fspath__") or (issubclass(kind.type, Enum) and text in kind.choices):
             value = kind.type(text)
         if not text or value is None or not kind.allows(value):
             raise ValueError(kind.words(value) if text else f"{kind.words(value)} that is not empty")
@@ -183,6 +184,8 @@ def kind_of(hint: Any, **bounds: Any) -> ValueKind:
             hint = others[0] if len(others) == 1 else object
         else:
             hint = origin or object
+    if issubclass(hint, Enum):
+        choices = tuple(hint)
     unit = next((each.name for each in marks if isinstance(each, Unit)), "")
     return ValueKind(hint, choices, optional, unit, tuple(each for each in marks if isinstance(each, Bound)))
 

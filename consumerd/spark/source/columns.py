@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
-from consumerd.base.errors import nearest
+from consumerd.base.errors import did_you_mean
 from consumerd.spark.source.errors import ColumnError
 
 if TYPE_CHECKING:
@@ -120,7 +120,5 @@ def _unknown(name: str, known: Iterable[str]) -> str:
         return "the column headers requires option includeHeaders=true; set it"
     if name == CORRUPT.name:
         return "the column _corrupt requires mode=PERMISSIVE; set that mode or remove the column"
-    lowered = {column.lower(): column for column in known}
-    near = nearest(name.lower(), lowered, cutoff=0.5)
-    hint = f", did you mean {lowered[near]!r}?" if near else f"; existing columns: {', '.join(known)}"
-    return f"the source has no column {name}{hint}"
+    existing = f"; existing columns: {', '.join(known)}"
+    return f"the source has no column {name}{did_you_mean(name, known, existing)}"

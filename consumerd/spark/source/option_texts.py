@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from consumerd.base.address import parse_address
 from consumerd.base.errors import ConfigError
-from consumerd.spark.source.columns import ParseMode
+from consumerd.base.settings.kind import kind_of
 from consumerd.spark.source.offsets import Offsets, Position, parse_position
 from consumerd.spark.source.option_values import Assign, Subscribe, SubscribePattern
 from consumerd.storage.log.archive_names import ArchiveLayout
@@ -31,22 +31,16 @@ def read_text(name: str, value: str) -> str:
     return value.strip()
 
 
-def read_boolean(name: str, value: str) -> bool:
-    """`true` or `false`."""
-    lowered = value.strip().lower()
-    if lowered not in ("true", "false"):
-        raise OptionError(f"option {name} must be true or false, not {value!r}")
-    return lowered == "true"
+def reads(hint: Any) -> Callable[[str, str], Any]:
+    """Reads what a type allows, as settings do; a word may be in upper or lower case."""
+    kind = kind_of(hint)
+    words = {str(each).lower(): str(each) for each in kind.choices or (("true", "false") if kind.type is bool else ())}
 
-
-def whole_number(low: int, high: int) -> Callable[[str, str], int]:
-    """Reads a number from `low` up to, not including, `high`."""
-
-    def read(name: str, value: str) -> int:
-        text = value.strip()
-        if not (text.isascii() and text.isdigit() and len(text) < 20 and low <= int(text) < high):
-            raise OptionError(f"option {name} must be a whole number from {low} to {high - 1}, not {value!r}")
-        return int(text)
+    def read(name: str, value: str) -> Any:
+        try:
+            return kind.read(words.get(value.strip().lower(), value.strip()), milliseconds=kind.unit == "seconds")
+        except ValueError as error:
+            raise OptionError(f"option {name} must be {error}, not {value!r}") from None
 
     return read
 
@@ -66,14 +60,6 @@ def byte_count(low: int) -> Callable[[str, str], int]:
         return int(digits) * factor
 
     return read
-
-
-def read_mode(name: str, value: str) -> ParseMode:
-    """One of `ParseMode`."""
-    try:
-        return ParseMode(value.strip().upper())
-    except ValueError:
-        raise OptionError(f"option {name} must be one of {', '.join(ParseMode)}, not {value!r}") from None
 
 
 def read_paths(name: str, value: str) -> tuple[str, ...]:

@@ -15,11 +15,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from consumerd.base.errors import nearest
+from consumerd.base.errors import did_you_mean
+from consumerd.base.settings.kind import Ge, Le, Lt
 from consumerd.base.settings.processing import FetchSection
-from consumerd.base.settings.properties import prop, properties_of
+from consumerd.base.settings.properties import Natural, prop, properties_of
+from consumerd.base.settings.setting import WireSeconds
 from consumerd.spark.source.columns import ParseMode
 from consumerd.spark.source.offsets import Offsets, Position
 from consumerd.spark.source.option_texts import (
@@ -29,10 +31,8 @@ from consumerd.spark.source.option_texts import (
     plain_path,
     read_address,
     read_assign,
-    read_boolean,
     read_brokers,
     read_layout,
-    read_mode,
     read_path_list,
     read_paths,
     read_pattern,
@@ -41,7 +41,7 @@ from consumerd.spark.source.option_texts import (
     read_times,
     read_topics,
     read_zookeeper,
-    whole_number,
+    reads,
     with_broker,
 )
 from consumerd.spark.source.option_values import (
@@ -59,13 +59,9 @@ from consumerd.spark.source.option_values import (
     ZooKeeperLocation,
 )
 from consumerd.storage.log.archive_names import DEFAULT_LAYOUT
-from consumerd.wire.scram import SCRAM_HASHES
 from consumerd.wire.v07 import DEFAULT_LIMITS, EARLIEST, LATEST, DecodeLimits
 
 log = logging.getLogger(__name__)
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 __all__ = [
     "BATCH_ONLY",
@@ -88,9 +84,6 @@ __all__ = [
     "refuse_options",
 ]
 
-_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_ISOLATION: Final = ("read_uncommitted", "read_committed")
-
 
 def read_servers(name: str, value: str) -> tuple[tuple[str, int], ...]:
     """Addresses, separated by commas."""
@@ -100,25 +93,15 @@ def read_servers(name: str, value: str) -> tuple[tuple[str, int], ...]:
     return tuple(servers)
 
 
-def _one_of(*words: str, hint: str = "") -> Callable[[str, str], str]:
-    def read(name: str, value: str) -> str:
-        found = next((word for word in words if word.lower() == value.strip().lower()), None)
-        if found is None:
-            raise OptionError(f"option {name} must be one of {', '.join(words)}, not {value!r}{hint}")
-        return found
-
-    return read
-
-
 #: Name -> how its text is read.
 KAFKA_READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
-    "kafka.isolation.level": _one_of(*_ISOLATION),
-    "kafka.security.protocol": _one_of(*_PROTOCOLS),
+    "kafka.isolation.level": reads(Literal["read_uncommitted", "read_committed"]),
+    "kafka.security.protocol": reads(Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]),
     "kafka.ssl.ca.location": read_text,
     "kafka.ssl.certificate.location": read_text,
     "kafka.ssl.key.location": read_text,
-    "kafka.ssl.endpoint.identification.algorithm": _one_of("https", "none"),
-    "kafka.sasl.mechanism": _one_of("PLAIN", *SCRAM_HASHES, hint="; others are not supported in Spark"),
+    "kafka.ssl.endpoint.identification.algorithm": reads(Literal["https", "none"]),
+    "kafka.sasl.mechanism": reads(Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]),
     "kafka.sasl.username": read_text,
     "kafka.sasl.password": read_text,
     "kafka.sasl.password.file": read_text,
@@ -137,12 +120,8 @@ BY_UNIT: Final[Mapping[str, str]] = {
     "maxBytesPerTrigger": "maxOffsetsPerTrigger",
 }
 
-_INT32: Final = 1 << 31
-_INT64: Final = 1 << 63
 
-
-def _seconds(name: str, value: str) -> float:
-    return whole_number(1, _INT32)(name, value) / 1000
+_Int64 = Annotated[int, Ge(1), Lt(1 << 63)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,22 +133,22 @@ class SourceOptions:
     starting: Position | None = None
     ending: Position = LATEST
     #: Milliseconds since 1970.
-    starting_timestamp: int | None = prop("startingTimestamp", None, read=whole_number(0, _INT64))
+    starting_timestamp: int | None = prop("startingTimestamp", None, read=reads(Annotated[int, Ge(0), Lt(1 << 63)]))
     #: The same by partition.
     starting_times: Offsets | None = None
-    fail_on_data_loss: bool = prop("failOnDataLoss", True, read=read_boolean)
-    mode: ParseMode = prop("mode", ParseMode.PERMISSIVE, read=read_mode)
-    include_headers: bool = prop("includeHeaders", False, read=read_boolean)
-    min_partitions: int = prop("minPartitions", 1, read=whole_number(1, 1_000_001))
+    fail_on_data_loss: bool = prop("failOnDataLoss", True, read=reads(bool))
+    mode: ParseMode = prop("mode", ParseMode.PERMISSIVE, read=reads(ParseMode))
+    include_headers: bool = prop("includeHeaders", False, read=reads(bool))
+    min_partitions: int = prop("minPartitions", 1, read=reads(Annotated[int, Ge(1), Le(1_000_000)]))
     #: In what offsets count, bytes or messages, as the next one; 0: nothing is cut that need not be.
     max_split: int = DEFAULT_SPLIT_BYTES
     max_per_trigger: int | None = None
     #: In messages, where offsets count bytes; about so many.
     max_messages: int | None = None
     group_id: str | None = prop("groupId", None, read=read_text)
-    commit_offsets: bool = prop("commitOffsets", False, read=read_boolean)
+    commit_offsets: bool = prop("commitOffsets", False, read=reads(bool))
     fetch_size: int = prop("fetchSize", FetchSection.size, read=byte_count(1))
-    timeout: float = prop("timeoutMs", FetchSection.socket_timeout, read=_seconds)
+    timeout: float = prop("timeoutMs", FetchSection.socket_timeout, read=reads(WireSeconds))
     max_message_bytes: int | None = prop("maxMessageBytes", None, read=byte_count(1))
     max_decompressed_bytes: int | None = prop("maxDecompressedBytes", None, read=byte_count(1))
 
@@ -204,8 +183,8 @@ _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "bootstrap": read_servers,
     "files": lambda name, value: plain_path(read_text(name, value)),
     "layout": read_layout,
-    "broker": whole_number(0, _INT32),
-    "partitions": whole_number(1, 100_001),
+    "broker": reads(Natural),
+    "partitions": reads(Annotated[int, Ge(1), Le(100_000)]),
     "assign": read_assign,
     "subscribe": read_topics,
     "subscribePattern": read_pattern,
@@ -213,9 +192,9 @@ _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "endingOffsets": read_position,
     "startingOffsetsByTimestamp": read_times,
     "maxSplitBytes": byte_count(0),
-    "maxRecordsPerPartition": whole_number(1, _INT64),
+    "maxRecordsPerPartition": reads(_Int64),
     "maxBytesPerTrigger": byte_count(1),
-    "maxOffsetsPerTrigger": whole_number(1, _INT64),
+    "maxOffsetsPerTrigger": reads(_Int64),
     **{name: read for name, ((_, read),) in properties_of(SourceOptions).items()},
     **KAFKA_READERS,
 }
@@ -367,9 +346,8 @@ def _unknown(key: str) -> str:
     if key.lower().startswith("kafka."):
         known = ", ".join((*ALIASES, *KAFKA_READERS))
         return f"option {key[:80]} is not supported in Spark; supported Kafka options: {known}"
-    near = nearest(key.lower(), _LOWERED)
     known = f"; known options: {', '.join(_OWN)} and some of Kafka's"
-    return f"unknown option {key[:80]}{f', did you mean {_LOWERED[near]!r}?' if near else known}"
+    return f"unknown option {key[:80]}{did_you_mean(key, (*OPTIONS, *ALIASES), known)}"
 
 
 def bootstrap_location(given: Mapping[str, Any]) -> BootstrapLocation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,6 +15,11 @@ from consumerd.base.settings.kind import Ge, Gt, Le, Lt, Unit, ValueKind, check_
 from consumerd.base.settings.setting import Bytes, Seconds, SecondsOrZero
 
 NAN, INF = float("nan"), float("inf")
+
+
+class Level(StrEnum):
+    LOW = "low"
+    HIGH = "high"
 
 
 @pytest.mark.parametrize(
@@ -36,6 +42,7 @@ NAN, INF = float("nan"), float("inf")
         (Literal["a", "b"], ["a"], ["c", 1, None], "a or b"),
         (Literal["a", "b", 3] | None, ["a", 3, None], ["c"], "one of a, b, 3"),
         (bool, [True], [1, "true", None], "true or false"),
+        (Level, ["low", Level.HIGH], ["middle", 1], "low or high"),
     ],
 )
 def test_one_sentence_tells_of_a_bad_value(hint: Any, good: list[Any], bad: list[Any], words: str) -> None:
@@ -53,6 +60,7 @@ def test_one_sentence_tells_of_a_bad_value(hint: Any, good: list[Any], bad: list
         (bool, "false", False),
         (str | None, "x", "x"),
         (Path, "/log", Path("/log")),
+        (Level, "low", Level.LOW),
     ],
 )
 def test_reads_texts_of_property_files(hint: Any, text: str, value: object) -> None:

@@ -160,7 +160,7 @@ def test_reads_numbers_words_and_positions() -> None:
         ({**HERE, "endingOffsets": '{"t": 5}'}, "invalid option endingOffsets: '{\"t\": 5}' is not earliest, "),
         (
             {**HERE, "startingTimestamp": "-1"},
-            "option startingTimestamp must be a whole number from 0 to ",
+            "option startingTimestamp must be 0 or a positive whole number, not '-1'",
         ),
         (
             {**HERE, "startingTimestamp": "1", "startingOffsets": "latest"},
@@ -173,7 +173,7 @@ def test_reads_numbers_words_and_positions() -> None:
         ),
         (
             {**HERE, "minPartitions": "0"},
-            "option minPartitions must be a whole number from 1 to 1000000",
+            "option minPartitions must be a positive whole number up to 1000000, not '0'",
         ),
         (
             {**HERE, "maxSplitBytes": "64 MB?"},
@@ -242,7 +242,7 @@ def test_reads_numbers_words_and_positions() -> None:
         ({**KAFKA, "kafka.sasl.jaas.config": "x"}, "option kafka.sasl.jaas.config is not supported in "),
         (
             {**KAFKA, "kafka.isolation.level": "all"},
-            "option kafka.isolation.level must be one of read_un",
+            "option kafka.isolation.level must be read_uncommitted or read_committed, not 'all'",
         ),
         ({**KAFKA, "kafka.sasl.username": "u"}, "option kafka.sasl.username has no effect with kafka.security.p"),
         ({**SASL, "kafka.ssl.ca.location": "c"}, "option kafka.ssl.ca.location has no effect with kafka.securit"),
