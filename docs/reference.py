@@ -123,14 +123,15 @@ def configuration() -> str:
         is_array = path == "subscriptions"
         heading = f"## [[{path}]]" if is_array else f"## [{path}]"
         lines += ["", heading.replace("[", "\\["), "", prose(inspect.getdoc(model) or ""), ""]
-        lines += ["| key | type | default | a change takes effect | description |", "|---|---|---|---|---|"]
+        lines += ["| key | type | default | a change takes effect | since | description |", "|---|---|---|---|---|---|"]
         for name, each in keys.items():
             default = None if each.is_required() else each.get_default(call_default_factory=True)
             shown = "required" if each.is_required() else "none" if default is None else code(_default(default))
             about = inline(each.description or "")
             table = path.replace("subscriptions.handler", "handler")
             reload = RELOADS[".".join(f"{table}.{name}".split(".")[:2])].value
-            lines.append(f"| {code(name)} | {_plain(type_name(each.annotation))} | {shown} | {reload} | {about} |")
+            kind, since = _plain(type_name(each.annotation)), model.table.fields[name].since  # type: ignore[attr-defined]
+            lines.append(f"| {code(name)} | {kind} | {shown} | {reload} | {since} | {about} |")
     return "\n".join(lines) + "\n"
 
 

@@ -254,3 +254,12 @@ def test_search_finds_sections_with_all_words_else_with_any(
     assert one, "where no section has all words"
     assert no_word == []
     assert not [page for page in own if "operations.html#lag-grows-or-a-partition-is-stuck" in page]
+
+
+def test_each_key_says_since_when(reference: ModuleType) -> None:
+    page = html.unescape(reference.configuration())
+    rows = re.findall(r"^\| <code>(\w+)</code> \| [^|]+ \| .+ \| (\d+\.\d+\.\d+) \| ", page, re.MULTILINE)
+    assert {("connect", "0.1.0"), ("log_changed", "0.2.0"), ("otlp_endpoint", "0.2.0")} <= set(rows)
+    released = re.findall(r"^## (\d+\.\d+\.\d+) ", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    assert len({since for _, since in rows} - set(released)) <= 1  # the version that comes next
+    assert len(rows) > 100

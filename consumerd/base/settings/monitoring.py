@@ -11,7 +11,7 @@ from consumerd.base.errors import ConfigError
 from consumerd.base.settings.setting import Field, Reload, Seconds, SecondsOrZero, SecretStr, Section
 
 
-class HealthTlsSection(Section):
+class HealthTlsSection(Section, since="0.2.0"):
     """TLS of `health.listen`."""
 
     certificate: Path = Field(description="PEM file with the certificate.", examples=["/etc/consumerd/http.pem"])
@@ -27,7 +27,7 @@ class HealthTlsSection(Section):
     )
 
 
-class HealthSection(Section):
+class HealthSection(Section, since="0.2.0"):
     """What the daemon serves over HTTP (needs the extra `http`): /healthz and /readyz, and more if allowed."""
 
     listen: str | None = Field(
@@ -68,7 +68,7 @@ class HealthSection(Section):
                 yield f"listen: {error}"
 
 
-class MetricsSection(Section, reload=Reload.AT_ONCE):
+class MetricsSection(Section, reload=Reload.AT_ONCE, since="0.2.0"):
     """Metrics, wherever they are read, and the summary in the log."""
 
     partition_labels: bool = Field(
@@ -80,7 +80,7 @@ class MetricsSection(Section, reload=Reload.AT_ONCE):
     summary_interval: SecondsOrZero = Field(60.0, "Seconds between the log events `summary`; 0 for none.")
 
 
-class TelemetrySection(Section):
+class TelemetrySection(Section, since="0.2.0"):
     """OpenTelemetry: traces and metrics to a collector, by OTLP over HTTP (needs the extra `otel`)."""
 
     otlp_endpoint: str | None = Field(

@@ -73,6 +73,7 @@ class FetchSection(Section):
         "the log was cut off: continue (with all that is new of the log), stop the daemon, or park the partition "
         "(stop reading it).",
         names=Names(keyword="log_changed"),
+        since="0.2.0",
     )
     isolation: Literal["read_uncommitted", "read_committed"] = Field(
         "read_uncommitted",
@@ -119,41 +120,52 @@ class HandlerSection(Section, reload=Reload.HANDLER):
         "entry point in the group consumerd.decoders, or `module:attribute`. A message that cannot be decoded is "
         "treated as `on_failure` says, by itself.",
         examples=["json"],
+        since="0.2.0",
     )
     decoder_options: dict[str, Any] = Field(
-        description="Keyword arguments of the decoder; avro requires `schema`.", default_factory=dict, repr=False
+        description="Keyword arguments of the decoder; avro requires `schema`.",
+        default_factory=dict,
+        repr=False,
+        since="0.2.0",
     )
     middleware: list[str] = Field(
         description="Middleware around each call of the handler, the outermost first: slow_calls, another entry point "
         "in the group consumerd.middleware, or `module:attribute`.",
         default_factory=list,
         examples=[["slow_calls"]],
+        since="0.2.0",
     )
     middleware_options: dict[str, dict[str, Any]] = Field(
         description="Keyword arguments of middleware, by its name, such as { slow_calls = { threshold = 5.0 } }.",
         default_factory=dict,
         repr=False,
+        since="0.2.0",
     )
     max_batch: int | None = Field(
         None,
         "Messages in one batch at most (a compressed message stays whole). [default: as they are fetched]",
         ge=1,
         examples=[500],
+        since="0.2.0",
     )
     max_bytes: Bytes | None = Field(
         None,
         "Bytes of payloads in one batch at most; a larger message is one of its own. [default: as fetched]",
         examples=[1048576],
+        since="0.2.0",
     )
     linger: Annotated[float, Unit("seconds"), Finite(), Ge(0), Le(3600)] = Field(
-        0.0, "Seconds for which a batch that is not full waits for more messages of its partition."
+        0.0, "Seconds for which a batch that is not full waits for more messages of its partition.", since="0.2.0"
     )
     order: Literal["partition", "key"] = Field(
         "partition",
         "What is handled in order: each partition, or each key in a partition, with `concurrency` calls at once. "
         "Messages of 0.7 have no keys: there the handler has to say what the key is (`key(message)`).",
+        since="0.2.0",
     )
-    concurrency: int = Field(1, 'Calls of the handler at once for one partition, with order = "key".', ge=1, le=10_000)
+    concurrency: int = Field(
+        1, 'Calls of the handler at once for one partition, with order = "key".', ge=1, le=10_000, since="0.2.0"
+    )
     processes: int | None = Field(
         None,
         "Run a synchronous handler (`def`) in up to this number of worker processes at once, for work that keeps a "
@@ -161,12 +173,14 @@ class HandlerSection(Section, reload=Reload.HANDLER):
         ge=1,
         le=256,
         examples=[4],
+        since="0.2.0",
     )
     max_rate: Positive | None = Field(
         None,
         "Messages per second that the handler gets at most, of all partitions.",
         reload=Reload.AT_ONCE,
         examples=[1000.0],
+        since="0.2.0",
     )
     max_attempts: int = Field(5, "Maximum number of attempts for a batch.", ge=1)
     initial_backoff: Seconds = Field(
@@ -180,6 +194,7 @@ class HandlerSection(Section, reload=Reload.HANDLER):
         "wait",
         "What to do when the handler or the dead_letter file finds its disk full, over quota or read-only: wait for "
         "room, which uses no attempts, or stop the daemon.",
+        since="0.2.0",
     )
     dead_letter: Path | None = Field(
         None,
@@ -189,7 +204,9 @@ class HandlerSection(Section, reload=Reload.HANDLER):
         examples=["/var/lib/consumerd/dead-letters.ndjson"],
     )
     dead_letter_file_size: Bytes = Field(
-        64 << 20, "Bytes at which the dead_letter file is renamed (dead-letters.000001.ndjson) and a new one begun."
+        64 << 20,
+        "Bytes at which the dead_letter file is renamed (dead-letters.000001.ndjson) and a new one begun.",
+        since="0.2.0",
     )
     dead_letter_max_size: Bytes = Field(
         1 << 30,
@@ -202,11 +219,13 @@ class HandlerSection(Section, reload=Reload.HANDLER):
         "committed. It must exist, or be created by the brokers at the start.",
         min_length=1,
         examples=["events-dead-letters"],
+        since="0.2.0",
     )
     dead_letter_as: Literal["message", "json"] = Field(
         "message",
         "In dead_letter_topic: the message itself with headers that say why it failed, or a JSON object. Brokers "
         "before 0.11 have no headers and need json; those of 0.7 get it in any case.",
+        since="0.2.0",
     )
     timeout: Seconds | None = Field(
         None, "Seconds after which an attempt is cancelled and counts as failed.", examples=[60.0]

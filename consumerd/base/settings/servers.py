@@ -24,8 +24,10 @@ class TlsSection(Section):
         None, "PEM file with the client certificate.", examples=["/etc/consumerd/client.pem"]
     )
     key: Path | None = Field(None, "PEM file with the client's private key.", examples=["/etc/consumerd/client.key"])
-    key_password: SecretStr | None = Field(None, "Password of an encrypted key.", repr=False)
-    key_password_file: Path | None = Field(None, "File whose first line is this password.", examples=["key-password"])
+    key_password: SecretStr | None = Field(None, "Password of an encrypted key.", repr=False, since="0.2.0")
+    key_password_file: Path | None = Field(
+        None, "File whose first line is this password.", examples=["key-password"], since="0.2.0"
+    )
     check_hostname: bool = Field(True, "Whether the server's certificate must match its host name.")
 
 
@@ -88,7 +90,7 @@ class SaslSection(LoginSection):
     )
 
 
-class ZooKeeperSaslSection(LoginSection):
+class ZooKeeperSaslSection(LoginSection, since="0.2.0"):
     """Authentication with ZooKeeper by SASL, on each connection."""
 
     mechanism: Literal["DIGEST-MD5", "GSSAPI"] = Field(
@@ -119,6 +121,7 @@ class ZooKeeperSection(Section):
         False,
         "Start even if the chroot does not exist (it is created) or has neither brokers nor consumers. Otherwise the "
         "daemon waits for them for `connection_timeout`, and exits.",
+        since="0.2.0",
     )
     session_timeout: Seconds = Field(
         6.0,
@@ -133,7 +136,9 @@ class ZooKeeperSection(Section):
     auth: tuple[SecretStr, ...] = Field(
         (), "Credentials, each as `digest:user:password`; sent again after every reconnect.", repr=False
     )
-    auth_file: Path | None = Field(None, "File with these credentials, one in each line.", examples=["zookeeper-auth"])
+    auth_file: Path | None = Field(
+        None, "File with these credentials, one in each line.", examples=["zookeeper-auth"], since="0.2.0"
+    )
     acl: str = Field(
         "open",
         "ACL of the nodes that consumerd creates: `open` (as members of 0.7 create them), `creator` (others may only "
@@ -141,7 +146,7 @@ class ZooKeeperSection(Section):
         "`open` need `auth`, `sasl` or a client certificate.",
     )
     tls: TlsSection | None = Field(None, "Speak TLS (the server's secureClientPort).")
-    sasl: ZooKeeperSaslSection | None = Field(None, "Authenticate by SASL.")
+    sasl: ZooKeeperSaslSection | None = Field(None, "Authenticate by SASL.", since="0.2.0")
 
 
 class KafkaSection(Section):

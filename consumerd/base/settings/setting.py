@@ -98,8 +98,9 @@ class Setting(NamedTuple):
     #: Its meaning, in one or more sentences.
     description: str = ""
     names: Names = Names()
-    #: None: as the table says.
+    #: None: as the table says; so is the version of consumerd that has it first.
     reload: Reload | None = None
+    since: str | None = None
     #: What pydantic's `Field` is given besides: bounds, lengths, examples.
     more: dict[str, Any] = {}  # noqa: RUF012 - never changed
     #: Its name, and the text of its type.
@@ -132,7 +133,7 @@ def Field(  # noqa: N802
     default: Any = _REQUIRED, description: str = "", *, default_factory: Callable[[], Any] | None = None, **said: Any
 ) -> Any:
     """A key of a table. `said` are fields of `Setting`, or are given to pydantic's function of this name."""
-    own = {name: said.pop(name) for name in ("names", "reload") if name in said}
+    own = {name: said.pop(name) for name in ("names", "reload", "since") if name in said}
     return Setting(default, default_factory, description, more=said, **own)
 
 
@@ -163,12 +164,14 @@ class Section:
     extra: ClassVar[bool] = False
     given: frozenset[str]
 
-    def __init_subclass__(cls, *, reload: Reload = Reload.RESTART) -> None:
+    def __init_subclass__(cls, *, reload: Reload = Reload.RESTART, since: str = "0.1.0") -> None:
         own = {name: text for name, text in get_annotations(cls).items() if not text.startswith("ClassVar")}
         for name, text in own.items():
             said = vars(cls).get(name, _REQUIRED)
             setting = said if isinstance(said, Setting) else Setting(said)
-            setting = setting._replace(name=name, annotation=text, reload=setting.reload or reload)
+            setting = setting._replace(
+                name=name, annotation=text, reload=setting.reload or reload, since=setting.since or since
+            )
             cls.fields = {**cls.fields, name: setting}
             setattr(cls, name, setting)
 

@@ -42,7 +42,7 @@ class SubscriptionGroup(Section):
             yield f"{self.id!r} cannot be the name of a znode: it contains a slash or a NUL"
 
 
-class SubscriptionSection(Section, reload=Reload.SUBSCRIPTION):
+class SubscriptionSection(Section, reload=Reload.SUBSCRIPTION, since="0.2.0"):
     """A further subscription of this daemon, on the same ZooKeeper session, with a member and a handler of its own.
 
     May be given several times. Needs group.coordination `zookeeper`. Everything that is not here is as in the other
