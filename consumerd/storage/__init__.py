@@ -3,8 +3,11 @@
 The names of the log are exported here. Executors import them, and `consumerd.wire`, alone.
 """
 
+from typing import TYPE_CHECKING
+
 from consumerd.base.files import FileEntry as DirectoryEntry
 from consumerd.base.files import OsSystemCalls, SystemCalls
+from consumerd.base.lazy import lazy_names
 from consumerd.storage.log.errors import (
     CorruptLogError,
     DamagedArchiveError,
@@ -60,5 +63,5 @@ __all__ = [
     "walk",
 ]
 
-#: The former name, which is still found.
-OffsetOutOfRangeError = OffsetOutOfLogError
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__, {}, {"OffsetOutOfRangeError": "OffsetOutOfLogError"})

@@ -10,9 +10,9 @@ memory_broker, partition_log, clock, loop, brokers, proxy, fault_proxy, damage, 
 
 from __future__ import annotations
 
-import warnings
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from consumerd.base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from consumerd.testing.brokers import LoopbackBroker
@@ -51,40 +51,26 @@ __all__ = [
     "Revocation",
 ]
 
-#: Module -> the names that it defines.
-_ROOMS = {
-    "consumerd.testing.brokers": "LoopbackBroker",
-    "consumerd.testing.clock": "FakeClock",
-    "consumerd.testing.errors": "ContractError HarnessError",
-    "consumerd.testing.fault_proxy": "Direction",
-    "consumerd.testing.group": "MemoryGroup",
-    "consumerd.testing.handover": "Handover",
-    "consumerd.testing.harness": "HandlerHarness",
-    "consumerd.testing.loop": "LoopThread",
-    "consumerd.testing.member": "MemoryMember",
-    "consumerd.testing.plugin": "BrokerFactory CoroutineRunner HandlerFactory ProxyFactory",
-    "consumerd.testing.proxy": "LoopbackProxy",
-    "consumerd.testing.records": "Attempt DeliveredBatch Revocation",
-    "consumerd.wire.compression": "Codec",
-}
-
-#: Former names, which are still found.
-_FORMER = {"Delivery": "DeliveredBatch", "Member": "MemoryMember", "Run": "CoroutineRunner"}
-
-
 if not TYPE_CHECKING:  # type checkers shall complain about names that do not exist
-
-    def __getattr__(name: str) -> object:
-        if name in _FORMER:
-            present = _FORMER[name]
-            warnings.warn(
-                f"{__name__}.{name} is deprecated: use {__name__}.{present}.", DeprecationWarning, stacklevel=2
-            )
-            name = present
-        for room, names in _ROOMS.items():
-            if name in names.split():
-                return getattr(import_module(room), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "consumerd.testing.brokers": "LoopbackBroker",
+            "consumerd.testing.clock": "FakeClock",
+            "consumerd.testing.errors": "ContractError HarnessError",
+            "consumerd.testing.fault_proxy": "Direction",
+            "consumerd.testing.group": "MemoryGroup",
+            "consumerd.testing.handover": "Handover",
+            "consumerd.testing.harness": "HandlerHarness",
+            "consumerd.testing.loop": "LoopThread",
+            "consumerd.testing.member": "MemoryMember",
+            "consumerd.testing.plugin": "BrokerFactory CoroutineRunner HandlerFactory ProxyFactory",
+            "consumerd.testing.proxy": "LoopbackProxy",
+            "consumerd.testing.records": "Attempt DeliveredBatch Revocation",
+            "consumerd.wire.compression": "Codec",
+        },
+        {"Delivery": "DeliveredBatch", "Member": "MemoryMember", "Run": "CoroutineRunner"},
+    )
 
     def __dir__() -> list[str]:
         return [*globals(), *__all__]

@@ -21,7 +21,7 @@ from consumerd.net.client import errors
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_import_of_the_package_imports_nothing_else_but_its_version() -> None:
+def test_import_of_the_package_imports_nothing_else_but_its_version_and_lazy_names() -> None:
     code = (
         "import sys; before = set(sys.modules); import consumerd; consumerd.__version__; "
         "new = set(sys.modules) - before; print(sorted(m for m in new if m.partition('.')[0] not in "
@@ -29,14 +29,16 @@ def test_import_of_the_package_imports_nothing_else_but_its_version() -> None:
     )
     done = subprocess.run([sys.executable, "-P", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {code}"],
                           capture_output=True, text=True, check=True, timeout=30)  # fmt: skip
-    assert re.findall(r"consumerd\.[\w.]+", done.stdout) == ["consumerd.base", "consumerd.base.version"]
+    ours = re.findall(r"consumerd\.[\w.]+", done.stdout)
+    assert ours == ["consumerd.base", "consumerd.base.lazy", "consumerd.base.version"]
     assert done.stdout.strip().endswith("False")
 
 
 def test_one_name_imports_no_more_than_it_needs() -> None:
     code = "import sys, consumerd; consumerd.TopicPartition; print([m for m in sys.modules if 'consumerd.' in m])"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=30)
-    assert done.stdout.strip() == "['consumerd.base', 'consumerd.base.version', 'consumerd.base.partition']"
+    imported = [f"consumerd.base{each}" for each in ("", ".lazy", ".version", ".partition")]
+    assert done.stdout.strip() == str(imported)
 
 
 def test_has_every_documented_name() -> None:
@@ -76,6 +78,10 @@ def test_deprecated_names_are_aliases_and_warn() -> None:
     for former, present in (("Run", "CoroutineRunner"), ("Member", "MemoryMember"), ("Delivery", "DeliveredBatch")):
         with pytest.warns(DeprecationWarning, match=rf"use consumerd\.testing\.{present}"):
             assert getattr(consumerd.testing, former) is getattr(consumerd.testing, present)
-    assert errors.NoBrokerError is errors.NoBrokerReachedError
-    assert consumerd.storage.OffsetOutOfRangeError is consumerd.storage.OffsetOutOfLogError
-    assert consumerd.wire.v07.Message is consumerd.wire.v07.MessageLeaf
+    for module, former, present in (
+        (errors, "NoBrokerError", "NoBrokerReachedError"),
+        (consumerd.storage, "OffsetOutOfRangeError", "OffsetOutOfLogError"),
+        (consumerd.wire.v07, "Message", "MessageLeaf"),
+    ):
+        with pytest.warns(DeprecationWarning, match=f"use {module.__name__}.{present}"):
+            assert getattr(module, former) is getattr(module, present)

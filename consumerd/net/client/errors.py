@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from consumerd.base.errors import BrokerError
+from consumerd.base.lazy import lazy_names
 from consumerd.wire.v08.error_codes import ErrorCode, ErrorInfo, error_info
 
 
@@ -20,8 +22,8 @@ class NoBrokerReachedError(UnavailableError):
         self.tried = tuple(tried)
 
 
-#: The former name, for programs that import it.
-NoBrokerError = NoBrokerReachedError
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__, {}, {"NoBrokerError": "NoBrokerReachedError"})
 
 
 class V07BrokerError(BrokerError):

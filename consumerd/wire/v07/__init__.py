@@ -12,6 +12,9 @@ Easy to miss:
   is a boundary of the outer set. `admin.boundaries` walks the segment, or searches for an enclosing message.
 """
 
+from typing import TYPE_CHECKING
+
+from consumerd.base.lazy import lazy_names
 from consumerd.wire.batch import BatchEnd
 from consumerd.wire.compression import Codec
 from consumerd.wire.v07.batch import MessageBatch, MessageLeaf
@@ -104,5 +107,5 @@ __all__ = [
     "validate_topic",
 ]
 
-#: The former name, which is still found.
-Message = MessageLeaf
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__, {}, {"Message": "MessageLeaf"})

@@ -51,6 +51,7 @@ def test_import_loads_nothing_else() -> None:
     assert done.stdout.split() == [
         "consumerd",
         "consumerd.base",
+        "consumerd.base.lazy",
         "consumerd.base.version",
         "consumerd.testing",
         "consumerd.testing.plugin",
@@ -65,7 +66,7 @@ def test_unused_plugin_starts_nothing(project: Callable[..., pytest.RunResult]) 
         def test_nothing(pytestconfig):
             assert pytestconfig.pluginmanager.hasplugin("consumerd")
             ours = {name for name in sys.modules if name.partition(".")[0] == "consumerd"}
-            rooms = ("base", "base.version", "testing", "testing.plugin")
+            rooms = ("base", "base.lazy", "base.version", "testing", "testing.plugin")
             assert ours == {"consumerd", *(f"consumerd.{room}" for room in rooms)}
             heavy = {"aiozk", "isal", "pydantic", "pyspark", "snappy", "structlog", "uvloop"}
             assert not heavy & set(sys.modules)

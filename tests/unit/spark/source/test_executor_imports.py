@@ -31,6 +31,7 @@ ROOMS = {
     "base.address",
     "base.errors",
     "base.files",
+    "base.lazy",
     "base.native",
     "base.partition",
     "base.settings",
@@ -43,7 +44,6 @@ ROOMS = {
 #: The rooms that connect to brokers of 0.8 and later, on a loop.
 CLIENT_ROOMS = {
     "base.clock",
-    "base.lazy",
     "net",
     "net.addresses",
     "net.client",
