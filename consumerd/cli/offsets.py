@@ -176,7 +176,9 @@ def export(
                 elsewhere.append(f"{len(snapshot.at_broker)} offsets of group {group}, which a broker keeps")
             return snapshot.view
 
-        offsets, problems = await collect_offsets(groups or await source.names(), topics, read)
+        names = groups or await source.names()
+        await source.prepare(names)
+        offsets, problems = await collect_offsets(names, topics, read)
         return offsets, problems + elsewhere
 
     offsets, problems = run_by_kind(cluster, v07, v08, groups=groups)

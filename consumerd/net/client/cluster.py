@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 Address = tuple[str, int]
 _CLOSED = "the client of this cluster was closed"
-#: The last version of FIND_COORDINATOR that asks for one group.
-_ONE_GROUP = 3
+#: The first version of FIND_COORDINATOR that asks for several groups (3.0).
+_SEVERAL_GROUPS = 4
 #: Number of answers that a topic does not exist before that is believed; the pauses take some 0.7 s together.
 _LOOKS = 4
 
@@ -313,18 +313,39 @@ class ClusterClient:
         known = self._coordinators.get(group)
         if known is not None and known in self.metadata.nodes:
             return known
+        found = (await self._look_up(await self.any_channel(), [group]))[group]
+        if isinstance(found, BrokerError):
+            raise found
+        return found
+
+    async def find_coordinators(self, groups: Iterable[str]) -> None:
+        """Look up the coordinators of several groups in one request, where brokers take one for several (since 3.0).
+
+        `coordinator` looks those up by itself that are not found, and has the error. One attempt. Raises BrokerError.
+        """
+        groups = [group for group in groups if self._coordinators.get(group) not in self.metadata.nodes]
         channel = await self.any_channel()
-        version = channel.versions.pick(FIND_COORDINATOR, at_most=_ONE_GROUP)
-        body: FindCoordinatorRequest = {"key": group}
+        if len(groups) > 1 and channel.versions.has(FIND_COORDINATOR, _SEVERAL_GROUPS):
+            await self._look_up(channel, groups)
+
+    async def _look_up(self, channel: Channel, groups: Sequence[str]) -> dict[str, int | BrokerError]:
+        """The coordinators of groups, which are kept, or why there is none: one request, of old versions for one."""
+        version = channel.versions.pick(FIND_COORDINATOR)
+        several = version >= _SEVERAL_GROUPS
+        body: FindCoordinatorRequest = {"coordinator_keys": groups} if several else {"key": groups[0]}
         answer = await channel.call(FIND_COORDINATOR, body, version=version)
-        what = f"broker {channel.address} returned no coordinator of group {group!r}"
-        if error := error_of(answer["error_code"], what, answer.get("error_message")):
-            raise error
-        node_id = answer["node_id"]
-        if node_id not in self.metadata.nodes:
+        what = {group: f"broker {channel.address} returned no coordinator of group {group!r}" for group in groups}
+        found: dict[str, int | BrokerError] = {group: BrokerError(text) for group, text in what.items()}
+        entries = [(each["key"], each) for each in answer["coordinators"]] if several else [(groups[0], answer)]
+        for group, entry in entries:
+            if group in what:
+                error = error_of(entry["error_code"], what[group], entry.get("error_message"))
+                found[group] = error or entry["node_id"]
+        known = {group: node_id for group, node_id in found.items() if isinstance(node_id, int)}
+        if not self.metadata.nodes.keys() >= set(known.values()):
             await self.refresh()
-        self._coordinators[group] = node_id
-        return node_id
+        self._coordinators |= known
+        return found
 
     def forget_coordinator(self, group: str) -> None:
         """Forget the coordinator, which proved wrong: the next call looks it up."""

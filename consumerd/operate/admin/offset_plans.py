@@ -98,6 +98,7 @@ async def plan_v08_set(source: GroupSource, wanted: GroupOffsets, force: bool) -
     """As `plan_set`, in a cluster of 0.8 or later. Raises ConfigError for names of 0.7."""
     _require_names(wanted, numbered=True)
     plan = OffsetPlan([], [])
+    await source.prepare([*wanted])
     for group, offsets in wanted.items():
         snapshot = await _v08_snapshot(source, group)
         plan.add(snapshot, await V08ChangePlanner(snapshot, source.logs).set_to(offsets), force=force)

@@ -92,6 +92,10 @@ class BrokerGroups:
                 raise _no_groups(error) from error
         return sorted(found)
 
+    async def prepare(self, groups: Sequence[str]) -> None:
+        """Look up the coordinators of the groups. Raises BrokerError."""
+        await self.client.retrying("find coordinators", lambda: self.client.find_coordinators(groups))
+
     async def snapshot(self, group: str) -> V08GroupSnapshot:
         """A snapshot of a group. Raises NotFoundError, BrokerError."""
         described = await self._describe(group)

@@ -7,6 +7,7 @@ brokers for the bounds of their logs.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, Protocol
 
 from consumerd.base.errors import BrokerError
@@ -54,6 +55,10 @@ class GroupSource(Protocol):
         """The groups, sorted. Raises ZooKeeperError or BrokerError, as all of these."""
         ...
 
+    async def prepare(self, groups: Sequence[str]) -> None:
+        """Look up at once which brokers have these groups, before a snapshot of each."""
+        ...
+
     async def snapshot(self, group: str) -> V08GroupSnapshot:
         """A snapshot of a group. Raises NotFoundError for one that never was."""
         ...
@@ -84,6 +89,12 @@ class ZooKeeperGroups:
     async def names(self) -> list[str]:
         """The names of all groups, also of dead ones."""
         return await self._view.read_groups()
+
+    async def prepare(self, groups: Sequence[str]) -> None:
+        """Look up the brokers that may keep offsets of the groups. `snapshot` says if they cannot be reached."""
+        if self.logs.client is not None:
+            with suppress(BrokerError):
+                await self.logs.client.find_coordinators(groups)
 
     async def snapshot(self, group: str) -> V08GroupSnapshot:
         """A snapshot of a group. Raises NotFoundError, ZooKeeperError, DialectError.

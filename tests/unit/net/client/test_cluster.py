@@ -37,12 +37,8 @@ class OneOfThree:
 
     async def call(self, api: Any, body: dict[str, Any], **_: Any) -> dict[str, Any]:
         if api is FIND_COORDINATOR:
-            return {
-                "error_code": self.cluster.error,
-                "node_id": self.cluster.leader,
-                "host": "h",
-                "port": 9,
-            }
+            found = {"error_code": self.cluster.error, "node_id": self.cluster.leader, "host": "h", "port": 9}
+            return {"coordinators": [{"key": key, **found} for key in body["coordinator_keys"]]}
         if api is not METADATA:
             return {"error_code": 0}
         self.cluster.asked += 1

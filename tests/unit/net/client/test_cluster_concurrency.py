@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -72,6 +73,9 @@ class Cluster:
     def __init__(self) -> None:
         self.nodes = {1, 2, 3}
         self.coordinator = 1
+        #: Groups that have none; the number of groups that an answer has.
+        self.uncoordinated: set[str] = set()
+        self.answered: int | None = None
         self.lines: list[Line] = []
         #: Ports that refuse connections, and APIs whose requests end the connection.
         self.refuses: set[int] = set()
@@ -122,9 +126,14 @@ class Cluster:
                 for key, each in APIS.items()
             ]
             return {"error_code": 0, "api_keys": keys, "throttle_time_ms": 0}
-        if api is FIND_COORDINATOR:
+        if api.key == FIND_COORDINATOR.key:
             node = {"node_id": self.coordinator, "host": "h", "port": self.coordinator}
-            return {"error_code": 0, **node, "throttle_time_ms": 0, "error_message": None}
+            found = {"error_code": 0, **node, "error_message": None}
+            if "key" in body:
+                return {**found, "throttle_time_ms": 0}
+            errors = {key: {"error_code": 15, "node_id": -1} for key in self.uncoordinated}
+            every = [{"key": key, **found, **errors.get(key, {})} for key in body["coordinator_keys"]]
+            return {"coordinators": every[: self.answered], "throttle_time_ms": 0}
         if api is not METADATA:
             groups: dict[str, Any] = {"groups": []} if api is LIST_GROUPS else {}
             return {"error_code": 0, "throttle_time_ms": self.throttle, **groups}
@@ -467,6 +476,35 @@ async def test_cancelling_one_request_leaves_the_others_of_the_channel() -> None
 
 
 # -- coordinators
+
+
+async def test_finds_the_coordinators_of_many_groups_with_one_request() -> None:
+    cluster = Cluster()
+    groups = [f"g{number}" for number in range(500)]
+    cluster.uncoordinated = {"g7"}
+    async with client_of(cluster) as client:
+        await client.find_coordinators(groups)
+        assert [await client.coordinator(group) for group in groups if group != "g7"] == [1] * 499
+        await client.find_coordinators([*groups[:7], *groups[8:]])
+        assert cluster.asked[FIND_COORDINATOR.name] == 1
+        with pytest.raises(BrokerRefusedError, match="returned no coordinator of group 'g7': GROUP_COORDINATOR"):
+            await client.coordinator("g7")
+        assert cluster.asked[FIND_COORDINATOR.name] == 2
+        cluster.answered = 0
+        with pytest.raises(BrokerError, match=r"returned no coordinator of group 'other'$"):
+            await client.coordinator("other")
+
+
+async def test_asks_for_one_coordinator_after_the_other_where_brokers_take_one_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(APIS, FIND_COORDINATOR.key, replace(FIND_COORDINATOR, versions=(0, 3)))
+    cluster = Cluster()
+    async with client_of(cluster) as client:
+        await client.find_coordinators(["a", "b"])
+        assert cluster.asked[FIND_COORDINATOR.name] == 0
+        assert [await client.coordinator(group) for group in ("a", "b")] == [1, 1]
+        assert cluster.asked[FIND_COORDINATOR.name] == 2
 
 
 async def test_asks_for_a_coordinator_once_and_again_when_it_is_forgotten() -> None:

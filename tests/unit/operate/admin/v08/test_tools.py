@@ -26,6 +26,8 @@ from consumerd.operate.admin.editing import in_the_way
 from consumerd.operate.admin.errors import RefusedError
 from consumerd.operate.admin.findings import GroupFinding, GroupFindingKind
 from consumerd.operate.admin.logs import LogRange, LookupFailure
+from consumerd.operate.admin.offset_file import GroupOffsets
+from consumerd.operate.admin.offset_plans import plan_v08_set
 from consumerd.operate.admin.v08.broker_groups import BrokerGroups
 from consumerd.operate.admin.v08.changes import V08ChangePlanner
 from consumerd.operate.admin.v08.group_source import read_diagnosis_input
@@ -35,7 +37,7 @@ from consumerd.operate.admin.v08.topic_plan import TopicPlan, assign_replicas
 from consumerd.operate.admin.v08.topic_requests import create_topic, delete_topic
 from consumerd.operate.admin.v08.transactions import OpenProducer, find_open_transactions
 from consumerd.wire.v08 import APIS
-from consumerd.wire.v08.apis import DESCRIBE_PRODUCERS
+from consumerd.wire.v08.apis import DESCRIBE_PRODUCERS, FIND_COORDINATOR
 from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.subscription import MemberAssignment, MemberMetadata
 from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
@@ -62,6 +64,8 @@ class ScriptedChannel:
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
         if isinstance(answer, Exception):
             raise answer
+        if api is FIND_COORDINATOR and "coordinator_keys" in body:
+            return {"coordinators": [{"key": key, **answer} for key in body["coordinator_keys"]]}
         return answer
 
     def abort(self) -> None:
@@ -676,3 +680,16 @@ async def test_reports_a_topic_that_was_created_again_once() -> None:
     (found,) = await offset_findings_of(offset, end=300, epoch=0, ends=[epoch_end(-1, -1)])
     assert found.kind is GroupFindingKind.FORMER_LOG
     assert "with topic id AAECAwQFBgcICQoLDA0ODw, leader epoch 5" in found.says
+
+
+@pytest.mark.asyncio
+async def test_finds_the_coordinators_of_all_groups_of_a_file_with_one_request() -> None:
+    wanted: GroupOffsets = {f"g{number}": {T0: 3} for number in range(500)}
+    client, channel = cluster(
+        DescribeGroups={"groups": []}, ConsumerGroupDescribe={"groups": []}, ListGroups={"error_code": 0, "groups": []},
+        OffsetFetch={"groups": [{"group_id": "g", "error_code": 0, "topics": []}]}, ListOffsets=offsets_of((0, 0, 3)),
+    )  # fmt: skip
+    async with client:
+        plan = await plan_v08_set(BrokerGroups(client), wanted, False)
+    assert len(plan.changes) == 500
+    assert [name for name, _, _ in channel.asked].count("FindCoordinator") == 1
