@@ -11,12 +11,13 @@ import pytest
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
-from consumerd.base.partition import TopicPartition
+from consumerd.base.partition import LogId, TopicPartition
 from consumerd.demo.processes import DaemonProcess
 from consumerd.member.offsets.choice import OffsetSettings, make_store
 from consumerd.member.offsets.dual_store import DualOffsetStore
 from consumerd.member.offsets.errors import OffsetsHeldError, OffsetsUnavailableError
 from consumerd.member.offsets.kafka_store import CommittedOffset, KafkaOffsetStore
+from consumerd.member.offsets.metadata import OffsetNotes
 from consumerd.net.zk import Session
 from consumerd.wire.registry.paths import owner_path
 from consumerd.wire.v08 import NO_UUID
@@ -75,6 +76,14 @@ async def test_reads_back_commits_and_rejects_other_members(version: str, kafka:
             # A generation that is over is not even sent.
             assert (await stranger.commit({PLACE: 99}, session_id=6)).lost == {PLACE}
             assert await store.load([PLACE]) == {PLACE: 5}
+
+        await client.find_coordinators(["one", "two"])  # with one request, since 3.0
+        assert await client.coordinator("one") == await client.coordinator("two")
+        # A position of a topic of the same name that was deleted: since 4.1 the broker is told of which one it is.
+        former = {PLACE: OffsetNotes(LogId(bytes([7] * 16)))}
+        result = await store.commit({PLACE: 6, OTHER: 1}, session_id=0, notes=former)
+        refused = {PLACE} if RELEASES[version].number >= (4, 1) else set()
+        assert (result.committed, set(result.refused)) == (frozenset({PLACE, OTHER} - refused), refused)
 
         await broker.stop()
         with pytest.raises(OffsetsUnavailableError):

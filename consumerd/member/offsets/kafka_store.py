@@ -44,10 +44,9 @@ from consumerd.wire.v08.schema import NO_UUID, Api, RequestT, ResponseT
 if TYPE_CHECKING:
     from consumerd.member.offsets.store import Notes
 
-#: Version 0 of both is ZooKeeper's; the later ones here are the last that name topics and not their ids.
+#: Version 0 of both is ZooKeeper's; the last of both that names topics, and not their ids.
 FIRST_VERSION: Final = 1
-LAST_COMMIT_VERSION: Final = 9
-_LAST_FETCH_WITH_NAMES: Final = 9
+_LAST_WITH_NAMES: Final = 9
 _Fetched: TypeAlias = "list[OffsetFetchResponsePartition] | list[OffsetFetchResponseTopicPartition]"
 #: The first version of OFFSET_FETCH for several groups.
 _GROUPS_SINCE: Final = 8
@@ -66,7 +65,9 @@ MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR_FOR_GROUP, ErrorCode.GROUP_C
 _PASSING: Final = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.UNKNOWN})
 #: Refusals that concern one topic. One that is gone may come back as another: there the position means another place,
 #: so it is not written again and again until then.
-_OF_TOPIC: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+_OF_TOPIC: Final = frozenset(
+    {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
+)
 _NO_OFFSET: Final = -1
 _NO_EPOCH: Final = -1
 #: The first version of OFFSET_COMMIT with a leader epoch.
@@ -196,7 +197,7 @@ class KafkaOffsetStore:
         channel = await self._channel()
         ids = {topic: self._client.known_topic_id(topic) for topic in by_topic}
         first = FIRST_VERSION if partitions is not None else _ALL_SINCE
-        last = _LAST_FETCH_WITH_NAMES if partitions is None or NO_UUID in ids.values() else None
+        last = _LAST_WITH_NAMES if partitions is None or NO_UUID in ids.values() else None
         if self._version is not None and partitions is not None:
             first = last = _FETCH_FOR[self._version]
         version = channel.versions.pick(OFFSET_FETCH, at_least=first, at_most=last)
@@ -228,8 +229,9 @@ class KafkaOffsetStore:
         """Store the positions of partitions that were assigned in the generation of `session_id`.
 
         Brokers since 2.1 keep the leader epoch, by which Java members, too, notice a truncated log. There is no place
-        for the topic id, and before for the epoch, so these stand in the metadata. Positions of topics for which we
-        lack the permission, or that the broker does not have, are refused, and do not affect others.
+        for the topic id, and before for the epoch, so these stand in the metadata. Brokers since 4.1 get topics by the
+        ids that the positions are of, and refuse those of a topic that was created again. Positions of topics for
+        which we lack the permission, or that the broker does not have, are refused, and do not affect others.
 
         Raises OffsetsUnavailableError when that is not possible just now (some may be stored; committing again is
         safe), and BrokerRefusedError for a permanent error.
@@ -242,11 +244,16 @@ class KafkaOffsetStore:
         member_id = "" if membership is None else membership.member_id
         instance_id = None if membership is None else membership.instance_id
         channel = await self._channel()
-        first, last = (FIRST_VERSION, LAST_COMMIT_VERSION) if self._version is None else (self._version, self._version)
+        known = {topic: self._client.known_topic_id(topic) for topic in {each.topic for each in positions}}
+        noted_of = {partition: notes.get(partition, OffsetNotes()) for partition in positions}
+        ids = {each: noted.log.topic_id or known[each.topic] for each, noted in noted_of.items()}
+        first, last = FIRST_VERSION, _LAST_WITH_NAMES if NO_UUID in ids.values() else None
+        if self._version is not None:
+            first = last = self._version
         version = channel.versions.pick(OFFSET_COMMIT, at_least=first, at_most=last)
-        by_topic: defaultdict[str, list[OffsetCommitRequestPartition]] = defaultdict(list)
+        by_topic: defaultdict[tuple[str, bytes], list[OffsetCommitRequestPartition]] = defaultdict(list)
         for partition, offset in positions.items():
-            noted = notes.get(partition, OffsetNotes())
+            noted = noted_of[partition]
             log = noted.log
             entry: OffsetCommitRequestPartition = {
                 "partition_index": partition.partition,
@@ -254,13 +261,17 @@ class KafkaOffsetStore:
                 "committed_leader_epoch": _NO_EPOCH if log.leader_epoch is None else log.leader_epoch,
                 "committed_metadata": format_metadata(self._metadata, noted, with_epoch=version < _EPOCH_SINCE),
             }
-            by_topic[partition.topic].append(entry)
+            with_id = ids[partition] if version > _LAST_WITH_NAMES else NO_UUID
+            by_topic[partition.topic, with_id].append(entry)
         body: OffsetCommitRequest = {
             "group_id": self._group,
             "generation_id_or_member_epoch": generation,
             "member_id": member_id,
             "retention_time_ms": self._retention_ms,
-            "topics": [{"name": topic, "partitions": parts} for topic, parts in by_topic.items()],
+            "topics": [
+                {"name": topic, "topic_id": topic_id, "partitions": parts}
+                for (topic, topic_id), parts in by_topic.items()
+            ],
         }
         if instance_id is not None and version >= _INSTANCE_SINCE:
             body["group_instance_id"] = instance_id
@@ -268,12 +279,16 @@ class KafkaOffsetStore:
         answer = await self._ask(channel, OFFSET_COMMIT, body, version, what)
         committed, lost = set(), set()
         refused: dict[TopicPartition, BrokerError] = {}
-        for topic in answer["topics"]:
-            for part in topic["partitions"]:
-                partition = TopicPartition.numbered(topic["name"], part["partition_index"])
+        names = {topic_id: topic for topic, topic_id in by_topic}
+        for answered in answer["topics"]:
+            topic = answered["name"] if version <= _LAST_WITH_NAMES else names.get(answered["topic_id"], "")
+            for part in answered["partitions"]:
+                partition = TopicPartition.numbered(topic, part["partition_index"])
                 if part["error_code"] in THROWN_OUT:
                     lost.add(partition)
                     continue
+                if part["error_code"] == ErrorCode.UNKNOWN_TOPIC_ID:
+                    self._client.stale([topic])  # the topic is another one by now, or new to the coordinator
                 if part["error_code"] in _OF_TOPIC and partition in positions:
                     error = topic_error(part["error_code"], f"{what}: {partition}", partition.topic, "Read")
                     assert error is not None  # the code is not 0
@@ -352,7 +367,7 @@ def _fetched(
     if len(answer["groups"]) != 1:
         raise BrokerError(f"{what}: the broker returned {len(answer['groups'])} groups instead of one")
     (group,) = answer["groups"]
-    if version <= _LAST_FETCH_WITH_NAMES:
+    if version <= _LAST_WITH_NAMES:
         return group["error_code"], [(topic["name"], topic["partitions"]) for topic in group["topics"]]
     return group["error_code"], [
         (names[topic["topic_id"]], topic["partitions"]) for topic in group["topics"] if topic["topic_id"] in names

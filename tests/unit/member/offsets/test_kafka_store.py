@@ -209,6 +209,7 @@ async def test_commit_request_has_all_that_a_coordinator_keeps() -> None:
     await store(cluster, metadata="why", retention=1.5, version=2).commit({PLACE: 9, OTHER: 4}, session_id=0)
     ((api, version, body),) = cluster.asked
     unknown_log = {"committed_leader_epoch": -1, "committed_metadata": "why"}
+    no_id = {"topic_id": NO_UUID}
     assert (api, version) == (OFFSET_COMMIT, 2)
     assert body == {
         "group_id": "g",
@@ -216,8 +217,8 @@ async def test_commit_request_has_all_that_a_coordinator_keeps() -> None:
         "member_id": "",
         "retention_time_ms": 1500,
         "topics": [
-            {"name": "t", "partitions": [{"partition_index": 0, "committed_offset": 9, **unknown_log}]},
-            {"name": "u", "partitions": [{"partition_index": 3, "committed_offset": 4, **unknown_log}]},
+            {"name": "t", **no_id, "partitions": [{"partition_index": 0, "committed_offset": 9, **unknown_log}]},
+            {"name": "u", **no_id, "partitions": [{"partition_index": 3, "committed_offset": 4, **unknown_log}]},
         ],
     }
     cluster = Cluster(told(0))
@@ -235,6 +236,60 @@ async def test_commits_the_log_of_a_position_with_it() -> None:
     parts = [topic["partitions"][0] for topic in cluster.asked[0][2]["topics"]]
     assert [part["committed_leader_epoch"] for part in parts] == [4, 5]
     assert [part["committed_metadata"] for part in parts] == ["why topic-id=AAECAwQFBgcICQoLDA0ODw", "why start=latest"]
+
+
+ONE, TWO = bytes([1] * 16), bytes([2] * 16)
+
+
+@pytest.mark.parametrize(
+    ("served", "ids", "noted", "asked"),
+    [
+        (9, {"t": ONE, "u": TWO}, None, 9),
+        (10, {"t": ONE}, None, 9),
+        (10, {"t": ONE, "u": TWO}, None, 10),
+        (10, {"u": TWO}, ONE, 10),  # the position's own
+        (10, {"t": TWO, "u": TWO}, ONE, 10),
+    ],
+)
+async def test_commits_by_topic_id_where_all_are_known(
+    served: int, ids: dict[str, bytes], noted: bytes | None, asked: int
+) -> None:
+    topics = [("t", ONE, 0), ("u", TWO, 3)]
+    rows = [
+        {"topic_id" if asked == 10 else "name": topic_id if asked == 10 else name,
+         "partitions": [{"partition_index": number, "error_code": 0}]}
+        for name, topic_id, number in topics
+    ]  # fmt: skip
+    cluster = Cluster({"topics": rows})
+    cluster.versions, cluster.ids = older_broker(served, 8), ids
+    notes = {PLACE: OffsetNotes(LogId(noted))}
+    result = await store(cluster).commit({PLACE: 9, OTHER: 4}, session_id=0, notes=notes)
+    assert result == CommitResult(frozenset({PLACE, OTHER}), frozenset())
+    ((_, version, body),) = cluster.asked
+    data = encode_request(OFFSET_COMMIT, version, body, correlation_id=0, client_id=None)
+    sent = decode_request(OFFSET_COMMIT, data[4:]).body["topics"]
+    assert (version, [each.get("topic_id", each.get("name")) for each in sent]) == (
+        asked,
+        [topic_id if asked == 10 else name for name, topic_id, _ in topics],
+    )
+
+
+async def test_position_of_a_topic_that_was_created_again_is_refused_and_holds_back_no_other() -> None:
+    answer = [(ONE, 0, 100), (TWO, 3, 0)]
+    cluster = Cluster(
+        {
+            "topics": [
+                {"topic_id": topic_id, "partitions": [{"partition_index": number, "error_code": code}]}
+                for topic_id, number, code in answer
+            ]
+        }
+    )
+    cluster.versions, cluster.ids = older_broker(10, 8), {"t": bytes([3] * 16), "u": TWO}
+    notes = {PLACE: OffsetNotes(LogId(ONE))}
+    result = await store(cluster).commit({PLACE: 9, OTHER: 4}, session_id=0, notes=notes)
+    assert (result.committed, result.lost, [*result.refused]) == (frozenset({OTHER}), frozenset(), [PLACE])
+    assert "UNKNOWN_TOPIC_ID" in str(result.refused[PLACE])
+    assert cluster.old == ["t"]
 
 
 async def test_commits_the_epoch_in_the_metadata_where_the_request_has_no_field_for_it() -> None:
