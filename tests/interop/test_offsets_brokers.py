@@ -79,7 +79,7 @@ async def test_reads_back_commits_and_rejects_other_members(version: str, kafka:
 
         await client.find_coordinators(["one", "two"])  # with one request, since 3.0
         assert await client.coordinator("one") == await client.coordinator("two")
-        # A position of a topic of the same name that was deleted: since 4.1 the broker is told of which one it is.
+        # A position of a topic of the same name that was deleted: since 4.1 the request names the one that it is of.
         former = {PLACE: OffsetNotes(LogId(bytes([7] * 16)))}
         result = await store.commit({PLACE: 6, OTHER: 1}, session_id=0, notes=former)
         refused = {PLACE} if RELEASES[version].number >= (4, 1) else set()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Self
 
 from consumerd.net.client.channel import PreparedRequest
 from consumerd.wire.v08 import decode_request
-from consumerd.wire.v08.schema import Api
+from consumerd.wire.v08.schema import NO_UUID, Api
 
 
 def request_body(api: Api[Any, Any], body: dict[str, Any] | PreparedRequest[Any]) -> dict[str, Any]:
@@ -22,6 +23,13 @@ class Posting:
     async def call(self, api: Api[Any, Any], body: Any, **options: Any) -> dict[str, Any]:
         """The fields of a response."""
         raise NotImplementedError
+
+    #: The ids of topics.
+    topic_ids: Mapping[str, bytes] = MappingProxyType({})
+
+    def known_topic_id(self, topic: str) -> bytes:
+        """The id of a topic, if it has one."""
+        return self.topic_ids.get(topic, NO_UUID)
 
     def open_node_channel(self, node_id: int) -> Self | None:
         """The connection is open."""

@@ -43,8 +43,9 @@ from consumerd.wire.v08.message_types import (
     ProduceResponsePartitionResponse,
 )
 from consumerd.wire.v08.produce_template import FIRST_VERSION as RECORD_BATCHES
-from consumerd.wire.v08.produce_template import LAST_VERSION, ProduceTemplate
+from consumerd.wire.v08.produce_template import LAST_WITH_NAMES, ProduceTemplate
 from consumerd.wire.v08.records import RecordCodec
+from consumerd.wire.v08.schema import NO_UUID
 
 log = structlog.get_logger(__name__)
 
@@ -140,9 +141,9 @@ class ProduceRequests:
         if self._settings.acks == 0:
             self._see_refusal(node_id)
         channel = await self._client.node_channel(node_id)
-        version = channel.versions.pick(PRODUCE, at_most=LAST_VERSION)
+        version, ids = self._version(channel, {partition.topic for partition in queues})
         outcomes: Outcomes = {}
-        body = await self._body(channel, version, queues, outcomes)
+        body = await self._body(channel, version, ids, queues, outcomes)
         if body is None:
             return outcomes
         rest = [partition for partition in queues if partition not in outcomes]
@@ -161,7 +162,7 @@ class ProduceRequests:
             return outcomes | dict.fromkeys(rest, BatchOutcome(failed))
         except EncodeError as error:
             return outcomes | {partition: _unsendable(partition, error) for partition in rest}
-        return outcomes | self._read(node_id, answer, [queues[partition] for partition in rest], fresh)
+        return outcomes | self._read(node_id, answer, ids, [queues[partition] for partition in rest], fresh)
 
     def post(self, node_id: int, queue: PartitionQueue, settle: Callable[[Outcomes | Exception], object]) -> bool:
         """As `produce` for one queue, at once; return False, and send nothing, if that has to wait for something.
@@ -173,23 +174,26 @@ class ProduceRequests:
         if settings.acks == 0 or settings.codec is not RecordCodec.NONE:
             return False
         fresh = () if batch.sent else (queue.partition,)
+        ids: Mapping[str, bytes] = {}
 
         def read(answer: ProduceResponse | Exception) -> None:
             outcomes: Outcomes | Exception
             try:
-                outcomes = answer if isinstance(answer, Exception) else self._read(node_id, answer, [queue], fresh)
+                outcomes = answer if isinstance(answer, Exception) else self._read(node_id, answer, ids, [queue], fresh)
             except Exception as error:
                 outcomes = error
             settle(outcomes)
 
         try:
             channel = self._client.open_node_channel(node_id)
-            version = 0 if channel is None else channel.versions.pick(PRODUCE, at_most=LAST_VERSION)
-            if channel is None or version < RECORD_BATCHES:
+            if channel is None:
+                return False
+            version, ids = self._version(channel, (queue.partition.topic,))
+            if version < RECORD_BATCHES:
                 return False
             if not (self._numbered(queue) if self._is_idempotent(channel) else not settings.idempotent):
                 return False
-            body = BatchRequest(batch, self._template(version, queue.partition))
+            body = BatchRequest(batch, self._template(version, ids, queue.partition))
             posted = channel.post(PRODUCE, body, read, version=version, timeout=self._patience)
         except (BrokerError, EncodeError):
             return False
@@ -200,19 +204,23 @@ class ProduceRequests:
         self,
         node_id: int,
         answer: ProduceResponse,
+        ids: Mapping[str, bytes],
         queues: Iterable[PartitionQueue],
         fresh: Container[TopicPartition],
     ) -> Outcomes:
-        """The outcomes of the first batches of `queues` by a response. `fresh`: no broker can have had these before."""
+        """The outcomes of the first batches of `queues` by a response. `fresh`: no broker can have had these before.
+
+        `ids`: those of the topics, if the request had them in place of names.
+        """
         parts = {
-            (topic["name"], part["index"]): part
+            (topic["topic_id"] if ids else topic["name"], part["index"]): part
             for topic in answer["responses"]
             for part in topic["partition_responses"]
         }
         outcomes: Outcomes = {}
         for queue in queues:
             partition = queue.partition
-            part = parts.get((partition.topic, partition.partition))
+            part = parts.get((ids.get(partition.topic, partition.topic), partition.partition))
             if part is None:
                 missing = BrokerError(f"broker {node_id} sent a PRODUCE response without {partition}")
                 outcomes[partition] = BatchOutcome(missing, retry=True)
@@ -226,6 +234,7 @@ class ProduceRequests:
         self,
         channel: Channel,
         version: int,
+        ids: Mapping[str, bytes],
         queues: Mapping[TopicPartition, PartitionQueue],
         outcomes: Outcomes,
     ) -> ProduceRequest | BatchRequest | None:
@@ -236,7 +245,7 @@ class ProduceRequests:
             try:
                 magic = await self._prepare(channel, version, queue)
                 if alone:
-                    return BatchRequest(queue.sealed[0], self._template(version, partition))
+                    return BatchRequest(queue.sealed[0], self._template(version, ids, partition))
                 data = await self._encoded(queue.sealed[0], magic)
             except (EncodeError, DeliveryError) as error:
                 outcomes[partition] = _unsendable(partition, error)
@@ -247,15 +256,24 @@ class ProduceRequests:
         return {  # the codec writes null for a transactional id, in versions that have one
             "acks": self._settings.acks,
             "timeout_ms": int(self._held_back * 1000),
-            "topic_data": [{"name": topic, "partition_data": parts} for topic, parts in by_topic.items()],
+            "topic_data": [
+                {"name": topic, "topic_id": ids.get(topic, NO_UUID), "partition_data": parts}
+                for topic, parts in by_topic.items()
+            ],
         }
 
-    def _template(self, version: int, partition: TopicPartition) -> ProduceTemplate:
-        template = self._templates.get(partition)
-        if template is None or template.version != version:
+    def _version(self, channel: Channel, topics: Iterable[str]) -> tuple[int, Mapping[str, bytes]]:
+        """The version of a request, and the ids of its topics; none where it has names. Raises UnsupportedApiError."""
+        ids = {topic: self._client.known_topic_id(topic) for topic in topics}
+        version = channel.versions.pick(PRODUCE, at_most=LAST_WITH_NAMES if NO_UUID in ids.values() else None)
+        return version, ids if version > LAST_WITH_NAMES else {}
+
+    def _template(self, version: int, ids: Mapping[str, bytes], partition: TopicPartition) -> ProduceTemplate:
+        template, topic_id = self._templates.get(partition), ids.get(partition.topic, NO_UUID)
+        if template is None or template.version != version or template.topic_id != topic_id:
             timeout = int(self._held_back * 1000)
             template = self._templates[partition] = ProduceTemplate(
-                version, self._settings.acks, timeout, partition.topic, partition.partition
+                version, self._settings.acks, timeout, partition.topic, partition.partition, topic_id
             )
         return template
 

@@ -16,12 +16,13 @@ from consumerd.wire.v08.headers import ResponseHeader
 from consumerd.wire.v08.message_types import ProduceRequest, ProduceResponse, ProduceResponsePartitionResponse
 from consumerd.wire.v08.messages import ResponseMessage, decode_response, encode_request, encode_response
 from consumerd.wire.v08.records.encode import Surroundings
+from consumerd.wire.v08.schema import NO_UUID
 from consumerd.wire.v08.types import Data
 
 #: The first version with record batches.
 FIRST_VERSION: Final = 3
 #: The last version that names topics and not their ids.
-LAST_VERSION: Final = 12
+LAST_WITH_NAMES: Final = 12
 #: Bytes of a frame's size, of key and version, and of the correlation id between them and the rest.
 _SIZE: Final = 4
 _API: Final = 4
@@ -33,20 +34,27 @@ _NUMBERS: Final = (("base_offset", 0), ("log_append_time_ms", 2), ("log_start_of
 
 
 class ProduceTemplate:
-    """Requests of `version`, which is FIRST_VERSION to LAST_VERSION, and responses for one partition.
+    """Requests of `version`, which is FIRST_VERSION or later, and responses for one partition.
 
-    `acks` and `timeout` (milliseconds) are those of the requests.
+    `acks` and `timeout` (milliseconds) are those of the requests; versions after LAST_WITH_NAMES have the `topic_id`.
     """
 
-    __slots__ = ("_answer", "_around", "_client_id", "_head", "_names", "_numbers", "_request", "_tail", "version")
+    __slots__ = (
+        "_answer", "_around", "_client_id", "_head", "_names", "_numbers", "_request", "_tail", "topic_id", "version",
+    )  # fmt: skip
 
-    def __init__(self, version: int, acks: int, timeout: int, topic: str, partition: int) -> None:
+    def __init__(
+        self, version: int, acks: int, timeout: int, topic: str, partition: int, topic_id: bytes = NO_UUID
+    ) -> None:
         self.version = version
+        self.topic_id = topic_id
         self._request: ProduceRequest = {
             "transactional_id": None,
             "acks": acks,
             "timeout_ms": timeout,
-            "topic_data": [{"name": topic, "partition_data": [{"index": partition, "records": b""}]}],
+            "topic_data": [
+                {"name": topic, "topic_id": topic_id, "partition_data": [{"index": partition, "records": b""}]}
+            ],
         }
         self._client_id: str | None = None
         self._around: tuple[bytes, bytes, bool, bytes] | None = None
@@ -59,7 +67,10 @@ class ProduceTemplate:
             "log_append_time_ms": -1,
             "log_start_offset": -1,
         }
-        body: ProduceResponse = {"responses": [{"name": topic, "partition_responses": [part]}], "throttle_time_ms": 0}
+        body: ProduceResponse = {
+            "responses": [{"name": topic, "topic_id": topic_id, "partition_responses": [part]}],
+            "throttle_time_ms": 0,
+        }
         data = encode_response(PRODUCE, version, ResponseMessage(ResponseHeader(0), body))[_SIZE:]
         start = data.rindex(_MARK.to_bytes(8))
         self._head = data[_CORRELATION_ID.size : start]

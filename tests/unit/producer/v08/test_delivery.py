@@ -220,7 +220,8 @@ class Peer(Posting):
         self.version = version
         self.settings = SimpleNamespace(connection=SimpleNamespace(socket_timeout=5.0))
         self.versions = SimpleNamespace(
-            pick=lambda _, at_most: min(self.version, at_most), has=lambda api: ids and api is INIT_PRODUCER_ID
+            pick=lambda _, at_most: min(self.version, at_most or self.version),
+            has=lambda api: ids and api is INIT_PRODUCER_ID,
         )
         self.address = "memory:1"
         self.closed = False
@@ -229,7 +230,7 @@ class Peer(Posting):
         self.requests: list[dict[str, Any]] = []
         self.served: list[tuple[int, bool]] = []
         #: By topic and partition: what an answer says, None for nothing. By default the error code 0.
-        self.says: dict[tuple[str, int], dict[str, Any] | None] = {}
+        self.says: dict[tuple[str | bytes, int], dict[str, Any] | None] = {}
         self.failure: Exception | None = None
         #: Requests for a producer id, and the error code of the answer.
         self.asked: list[dict[str, Any]] = []
@@ -257,13 +258,16 @@ class Peer(Posting):
             self.asked.append(body)
             return {"error_code": self.id_error, "producer_id": 100 + len(self.asked), "producer_epoch": 3}
         await self.send(api, body, version=version)
-        answers: dict[str, list[dict[str, Any]]] = {}
+        answers = []
+        named = "topic_id" if version > 12 else "name"
         for topic in self.requests[-1]["topic_data"]:
+            parts = []
             for part in topic["partition_data"]:
-                says = self.says.get((topic["name"], part["index"]), {"error_code": 0, "base_offset": 7})
+                says = self.says.get((topic[named], part["index"]), {"error_code": 0, "base_offset": 7})
                 if says is not None:
-                    answers.setdefault(topic["name"], []).append({"index": part["index"], **says})
-        return {"responses": [{"name": topic, "partition_responses": parts} for topic, parts in answers.items()]}
+                    parts.append({"index": part["index"], **says})
+            answers.append({named: topic[named], "partition_responses": parts})
+        return {"responses": answers}
 
 
 @dataclass(slots=True, eq=False)
@@ -466,12 +470,44 @@ async def test_version_of_the_broker_decides_the_format_of_batches(
     assert peer.requests[0]["timeout_ms"] == 30_000
 
 
+ONE, TWO = bytes([1] * 16), bytes([2] * 16)
+
+
+@pytest.mark.parametrize(
+    ("ids", "asked"), [({}, 12), ({"t": ONE}, 12), ({"t": ONE, "u": TWO}, 13), ({"t": TWO, "u": ONE}, 13)]
+)
+async def test_names_topics_by_their_ids_where_all_are_known(ids: dict[str, bytes], asked: int) -> None:
+    peer = Peer(13)
+    peer.topic_ids = ids
+    queues = [sealed(), sealed(3, topic="u")]
+    peer.says[ids.get("u", b"") if asked == 13 else "u", 3] = {"error_code": 0, "base_offset": 9}
+    assert [each.base_offset for each in await produce(exchange(peer), *queues)] == [7, 9]
+    assert peer.served == [(asked, False)]
+    (request,) = peer.requests
+    named = ["t", "u"] if asked == 12 else [ids["t"], ids["u"]]
+    assert [topic["name" if asked == 12 else "topic_id"] for topic in request["topic_data"]] == named
+
+
+@pytest.mark.parametrize("posts", [False, True])
+async def test_batch_for_a_topic_that_was_created_again_is_sent_to_the_new_one(posts: bool) -> None:
+    peer = Peer(13)
+    peer.topic_ids, peer.says[ONE, 0] = {"t": ONE}, {"error_code": 100, "base_offset": -1}
+    ours, queue = exchange(peer), sealed()
+    (refused,) = (await posted(ours, queue)).values() if posts else await produce(ours, queue)
+    assert isinstance(refused.error, BrokerRefusedError)
+    assert (refused.retry, refused.error.info.refresh) == (True, True)  # the sender looks the id up
+    peer.topic_ids = {"t": TWO}
+    assert await produce(ours, queue) == [BatchOutcome(None, base_offset=7)]
+    assert [each["topic_data"][0]["topic_id"] for each in peer.requests] == [ONE, TWO]
+    assert peer.served == [(13, True)] * 2
+
+
 async def test_template_of_a_partition_is_made_once_for_each_version(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[int, int]] = []
 
-    def counted(version: int, acks: int, timeout: int, topic: str, partition: int) -> Any:
+    def counted(version: int, acks: int, timeout: int, topic: str, partition: int, topic_id: bytes) -> Any:
         made.append((version, partition))
-        return ProduceTemplate(version, acks, timeout, topic, partition)
+        return ProduceTemplate(version, acks, timeout, topic, partition, topic_id)
 
     monkeypatch.setattr("consumerd.producer.v08.delivery.ProduceTemplate", counted)
     peer = Peer()

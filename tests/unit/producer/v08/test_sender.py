@@ -28,7 +28,7 @@ from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08.apis import INIT_PRODUCER_ID
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.records import decode_records
-from consumerd.wire.v08.schema import Api
+from consumerd.wire.v08.schema import NO_UUID, Api
 from tests.support.prepared_requests import Posting, request_body
 
 pytestmark = pytest.mark.asyncio
@@ -91,6 +91,9 @@ class Brokers:
 
     def known_leader(self, topic: str, partition: int) -> Node | None:
         return None if topic in self.old else self.metadata.leader(topic, partition)
+
+    def known_topic_id(self, topic: str) -> bytes:
+        return NO_UUID
 
     async def topics(self, names: list[str]) -> ClusterMetadata:
         if self.old.intersection(names):

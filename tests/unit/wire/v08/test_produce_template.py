@@ -9,11 +9,12 @@ import pytest
 from consumerd.wire import EncodeError
 from consumerd.wire.v08 import ResponseHeader, ResponseMessage, decode_response, encode_request, encode_response
 from consumerd.wire.v08.apis import PRODUCE
-from consumerd.wire.v08.produce_template import FIRST_VERSION, LAST_VERSION, ProduceTemplate
+from consumerd.wire.v08.produce_template import FIRST_VERSION, LAST_WITH_NAMES, ProduceTemplate
 from consumerd.wire.v08.records import RecordCodec, encode_record_batch
+from consumerd.wire.v08.schema import NO_UUID
 
 pytestmark = pytest.mark.usefixtures("either_codec")
-VERSIONS = pytest.mark.parametrize("version", range(FIRST_VERSION, LAST_VERSION + 1))
+VERSIONS = pytest.mark.parametrize("version", range(FIRST_VERSION, PRODUCE.versions[1] + 1))
 COLUMNS: dict[str, dict[str, Any]] = {
     "plain": {"payloads": [b"a", b"", b"xyz"], "timestamps": [5, 5, 7]},
     "one time": {"payloads": [b"a" * 100] * 20, "timestamps": 1_700_000_000_000},
@@ -28,8 +29,13 @@ COLUMNS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+def named(version: int, topic: str = "events") -> dict[str, Any]:
+    """How a request and a response name a topic."""
+    return {"name": topic} if version <= LAST_WITH_NAMES else {"topic_id": topic.encode().rjust(16)}
+
+
 def template(version: int, topic: str = "events", acks: int = 1) -> ProduceTemplate:
-    return ProduceTemplate(version, acks, 1500, topic, 3)
+    return ProduceTemplate(version, acks, 1500, topic, 3, named(version, topic).get("topic_id", NO_UUID))
 
 
 @VERSIONS
@@ -41,7 +47,7 @@ def test_a_batch_in_a_template_is_the_request_that_the_codec_writes(version: int
         "acks": -1,
         "timeout_ms": 1500,
         "topic_data": [
-            {"name": "events", "partition_data": [{"index": 3, "records": encode_record_batch(**columns)}]},
+            {**named(version), "partition_data": [{"index": 3, "records": encode_record_batch(**columns)}]},
         ],
     }
     for correlation_id, client_id in ((0, "me"), ((1 << 31) - 1, "me"), (5, None), (6, "\u00e4")):
@@ -64,7 +70,7 @@ def test_what_cannot_be_sent_is_an_error_with_a_template_too(version: int) -> No
 def response(version: int, topic: str = "events", **fields: Any) -> bytes:
     throttle = fields.pop("throttle_time", 0)
     part = {"index": 3, "error_code": 0, "base_offset": 12, "log_append_time_ms": -1, "log_start_offset": 2, **fields}
-    body = {"responses": [{"name": topic, "partition_responses": [part]}], "throttle_time_ms": throttle}
+    body = {"responses": [{**named(version, topic), "partition_responses": [part]}], "throttle_time_ms": throttle}
     return encode_response(PRODUCE, version, ResponseMessage(ResponseHeader(9), body))[4:]
 
 
