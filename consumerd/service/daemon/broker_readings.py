@@ -16,7 +16,7 @@ from consumerd.base.metrics import catalogue as c
 from consumerd.base.metrics.catalogue import Metric, Reading
 
 if TYPE_CHECKING:
-    from consumerd.service.daemon.broker_health import BrokerMonitor
+    from consumerd.service.daemon.broker_monitor import BrokerMonitor
     from consumerd.storage.broker.server import Broker
 
 Labels = tuple[str, ...]
