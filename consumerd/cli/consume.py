@@ -101,7 +101,7 @@ def command(cluster: ClusterAddress, **options: Any) -> None:
     target, form = _check(cluster, options)
     from consumerd.cli.clusters import require_names  # noqa: PLC0415
     from consumerd.handlers.builtin.console import ConsoleHandler  # noqa: PLC0415
-    from consumerd.service.daemon.console import consume, consume_from_brokers, find_starts, without_group  # noqa: PLC0415
+    from consumerd.service.daemon.console import consume, find_starts, without_group  # noqa: PLC0415
     from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.service.daemon.loop import run_on_loop  # noqa: PLC0415
 
@@ -119,14 +119,12 @@ def command(cluster: ClusterAddress, **options: Any) -> None:
 
     async def main() -> None:
         await require_names(cluster.bootstrap)
-        if not cluster.bootstrap:
+        if not cluster.bootstrap or options["group"] is not None:
             await consume(config, make_handler(), exit_at_end=exit_at_end)
-        elif options["group"] is not None:
-            await consume_from_brokers(config, make_handler(), exit_at_end=exit_at_end)
         else:
             fixed = await without_group(config, options["partitions"])
             starts = None if target is None else await find_starts(fixed, target)
-            await consume_from_brokers(fixed, make_handler(starts=starts), exit_at_end=exit_at_end)
+            await consume(fixed, make_handler(starts=starts), exit_at_end=exit_at_end)
 
     run_on_loop(main())
 

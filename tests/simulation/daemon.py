@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from consumerd.base.errors import ConsumerdError
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, Handler, HandlerContext, RetryPolicy, retrying
-from consumerd.net.cluster.entry import start_session
-from consumerd.service.config.build import build_session, build_settings
+from consumerd.service.config.build import build_settings
 from consumerd.service.config.model import Config, parse
+from consumerd.service.config.subscriptions import MAIN
 from consumerd.service.daemon import service
-from consumerd.service.daemon.service import run_member, run_on_brokers
+from consumerd.service.daemon.service import Joining, open_session, run_members
 from consumerd.service.daemon.signals import Stoppable, StopRequest, process_signals
 from tests.simulation.process import ProcessLoop, SimulatedProcess
 from tests.simulation.zookeeper import WALL
@@ -218,14 +218,11 @@ class Daemon(SimulatedProcess):
         """Run the member until it is stopped, as its command does."""
         settings = build_settings(config, clock=clock, rng=rng)
         handler = self.make_handler(clock, rng)
-        if config.group.coordination != "zookeeper":
-            await run_on_brokers(config, settings, handler, None, clock=clock, rng=rng)
-            return
         async with AsyncExitStack() as stack:
-            session = build_session(config.zookeeper, clock=clock, rng=rng)
-            stack.push_async_callback(session.close)
-            await start_session(session, config.zookeeper.connection_timeout, clock, allow_empty=False, wait=True)
-            await run_member(config, settings, handler, session, clock=clock, rng=rng)
+            session = None
+            if config.group.coordination == "zookeeper":
+                session = await open_session(stack, config.zookeeper, clock, rng, allow_empty=False, wait=True)
+            await run_members(config, [Joining(MAIN, settings, handler)], session, clock=clock, rng=rng)
 
     async def _main(self) -> None:
         clock, rng = ProcessClock(self.loop), random.Random(f"{self.world.seed}/{self.name}")

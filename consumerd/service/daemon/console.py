@@ -7,7 +7,7 @@ differ. Without a group it consumes all partitions that exist at the start, as f
 from __future__ import annotations
 
 from collections.abc import Collection
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from random import SystemRandom
 
@@ -18,54 +18,45 @@ from consumerd.handlers.builtin.console import ConsoleHandler, EnoughError
 from consumerd.member.consumer.group_requests import INTERNAL
 from consumerd.net.client.cluster import ClusterClient, topic_partitions
 from consumerd.net.client.settings import ClientSettings
-from consumerd.net.cluster.entry import require_topics, start_session
+from consumerd.net.cluster.entry import require_topics
 from consumerd.operate.admin.changes import OffsetTarget
-from consumerd.service.config.build import build_connection_settings, build_session, build_settings, build_subscription
+from consumerd.service.config.build import build_connection_settings, build_settings, build_subscription
 from consumerd.service.config.build_v08 import build_client_of
 from consumerd.service.config.model import Config
-from consumerd.service.daemon.service import run_member, run_on_brokers
+from consumerd.service.config.subscriptions import MAIN
+from consumerd.service.daemon.service import Joining, open_session, run_members
 from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.v08.errors import UnsupportedApiError
 
 
 async def consume(config: Config, handler: ConsoleHandler, *, exit_at_end: bool) -> None:
-    """Print messages as a member of a group in ZooKeeper, until the handler has enough, the end, or a signal.
+    """Print messages as a member of a group, or of fixed partitions, until the handler stops, the end, or a signal.
 
     Raises NotFoundError for a topic that no broker has, with `exit_at_end` only; otherwise the member waits for the
-    topic, as 0.7 members do.
+    topic, as 0.7 members do. ConfigError for brokers that do not coordinate groups; else as
+    `consumerd.service.daemon.service.run_members`.
     """
     clock, rng = SystemClock(), SystemRandom()
     settings = replace(build_settings(config, clock=clock, rng=rng), stop_at_end=exit_at_end)
-    session = build_session(config.zookeeper, clock=clock, rng=rng)
-    try:
-        await start_session(session, config.zookeeper.connection_timeout, clock, where="--zookeeper")
-        if exit_at_end:
-            await require_topics(session, config.group.topics)
-        with suppress(EnoughError):
-            await run_member(config, settings, handler, session, clock=clock, rng=rng)
-    finally:
-        await session.close()
-
-
-async def consume_from_brokers(config: Config, handler: ConsoleHandler, *, exit_at_end: bool) -> None:
-    """Print messages as a member of a group that a broker coordinates, or of fixed partitions (`group.coordination`).
-
-    Raises ConfigError for brokers that do not coordinate groups, and the errors of
-    `consumerd.service.daemon.service.run_on_brokers`.
-    """
-    clock, rng = SystemClock(), SystemRandom()
-    settings = replace(build_settings(config, clock=clock, rng=rng), stop_at_end=exit_at_end)
-    if exit_at_end and config.group.topics:
-        async with _client(config) as client:
-            await topic_partitions(client, sorted(config.group.topics))
-    try:
-        with suppress(EnoughError):
-            await run_on_brokers(config, settings, handler, None, clock=clock, rng=rng)
-    except UnsupportedApiError as error:
-        raise ConfigError(
-            "brokers before 0.9 do not coordinate groups: omit --group, or give --zookeeper, where groups of these "
-            f"brokers coordinate ({error})."
-        ) from error
+    topics = sorted(config.group.topics) if exit_at_end else []
+    async with AsyncExitStack() as stack:
+        session = None
+        if config.group.coordination == "zookeeper":
+            session = await open_session(stack, config.zookeeper, clock, rng, where="--zookeeper")
+            await require_topics(session, topics)
+        elif topics:
+            async with _client(config) as client:
+                await topic_partitions(client, topics)
+        try:
+            with suppress(EnoughError):
+                await run_members(config, [Joining(MAIN, settings, handler)], session, clock=clock, rng=rng)
+        except UnsupportedApiError as error:
+            if session is not None:
+                raise
+            raise ConfigError(
+                "brokers before 0.9 do not coordinate groups: omit --group, or give --zookeeper, where groups of these "
+                f"brokers coordinate ({error})."
+            ) from error
 
 
 async def without_group(config: Config, numbers: Collection[int]) -> Config:

@@ -30,20 +30,19 @@ from consumerd.handlers.mirror.placing import KeepingPartitioner, PlacedRouter, 
 from consumerd.handlers.mirror.topics import MirrorTopics
 from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.net.cluster import read_dialect
-from consumerd.net.cluster.entry import require_topics, start_session
+from consumerd.net.cluster.entry import require_topics
 from consumerd.net.connect import Connector, connect
 from consumerd.net.zk import Session
 from consumerd.producer import Producer, ProducerSettings, Router, StaticRouter, ZooKeeperRouter
 from consumerd.service.config.build import (
     build_connection_settings,
-    build_offset_settings,
-    build_session,
     build_settings,
 )
 from consumerd.service.config.model import Config
+from consumerd.service.config.subscriptions import MAIN
 from consumerd.service.daemon.endpoints import check_http
 from consumerd.service.daemon.monitor import Monitor
-from consumerd.service.daemon.service import Watching, run_member, run_on_brokers, start_monitor
+from consumerd.service.daemon.service import Joining, Watching, needs_session, open_session, run_members, start_monitor
 from consumerd.service.daemon.telemetry import check_telemetry
 from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.errors import DialectError
@@ -53,6 +52,8 @@ log = structlog.get_logger(__name__)
 
 #: A batch is tried for as long as the target is unavailable. Pauses in seconds.
 PATIENT = RetryPolicy(max_attempts=sys.maxsize, max_backoff=5.0)
+#: What to check where ZooKeeper does not answer.
+_WHERE = "the address of the source or target"
 
 
 class Starting(NamedTuple):
@@ -109,7 +110,7 @@ class MirrorTarget:
                 session_timeout=config.zookeeper.session_timeout,
                 connection_timeout=config.zookeeper.connection_timeout,
             )
-            other = await open_session(stack, section, clock, rng)
+            other = await open_session(stack, section, clock, rng, where=_WHERE)
         await _require_v07(source, other, settings.group, self)
         if settings.stop_at_end:
             await require_topics(source, config.group.topics)
@@ -150,19 +151,15 @@ async def mirror(config: Config, target: CopyTarget, *, exit_at_end: bool = Fals
     async with AsyncExitStack() as stack:
         await start_monitor(monitor, stack, settings.consumer_id)
         session = None
-        in_zookeeper = config.group.coordination == "zookeeper"
-        if in_zookeeper or build_offset_settings(config).in_zookeeper:
-            session = await open_session(stack, config.zookeeper, clock, rng)
+        if needs_session(config):
+            session = await open_session(stack, config.zookeeper, clock, rng, where=_WHERE)
         inner = await target.build_handler(Starting(config, settings, monitor, stack, session, clock, rng))
         monitor.target_counts = inner.counts
         handler = retrying(inner, PATIENT, clock=clock, rng=rng, name="mirror", counts=monitor.main.handler_counts)
         handler = monitor.traced(handler)
         log.info("starting", version=__version__, group=settings.group, consumer=settings.consumer_id)
-        if in_zookeeper:
-            assert session is not None
-            await run_member(config, settings, handler, session, clock=clock, rng=rng, watching=Watching(monitor))
-        else:
-            await run_on_brokers(config, settings, handler, session, clock=clock, rng=rng, watching=Watching(monitor))
+        joining = [Joining(MAIN, settings, handler)]
+        await run_members(config, joining, session, clock=clock, rng=rng, watching=Watching(monitor))
     log.info("stopped", group=settings.group, consumer=settings.consumer_id)
     return inner.sent
 
@@ -199,11 +196,3 @@ def _router(target: MirrorTarget, zk: Session | None, connector: Connector, rng:
     if target.placed:
         return PlacedRouter(target.brokers, connect=connector)
     return StaticRouter(target.brokers, rng=rng)
-
-
-async def open_session(stack: AsyncExitStack, section: ZooKeeperSection, clock: Clock, rng: Random) -> Session:
-    """A session on the chroot of a cluster, closed with `stack`. Raises as `start_session`."""
-    session = build_session(section, clock=clock, rng=rng)
-    stack.push_async_callback(session.close)
-    await start_session(session, section.connection_timeout, clock, where="the address of the source or target")
-    return session

@@ -29,6 +29,7 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConsumerdError
 from consumerd.base.ports import Clock
 from consumerd.base.settings.processing import DaemonSection
+from consumerd.base.settings.servers import ZooKeeperSection
 from consumerd.handlers import Handler
 from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.net.client.errors import NoBrokerReachedError
@@ -94,30 +95,37 @@ async def serve(config: Config, path: Path | None = None) -> None:
         each = members[part.name]
         part.attributes = {"messaging.consumer.group.name": each.group, "messaging.client.id": each.consumer_id}
         log.info("subscription_starting", subscription=part.name, group=each.group, consumer=each.consumer_id)
-    coordination, offsets = config.group.coordination, build_offset_settings(config)
     async with AsyncExitStack() as stack:
         session = None
         await start_monitor(monitor, stack, settings.consumer_id)
         for part in monitor.subscriptions:
             handlers[part.name] = monitor.traced(handlers[part.name], part)
-        if coordination == "zookeeper" or offsets.in_zookeeper:
-            from consumerd.net.cluster.entry import start_session  # noqa: PLC0415
-
-            session = build_session(config.zookeeper, clock=clock, rng=rng)
-            stack.push_async_callback(session.close)
+        if needs_session(config):
             section = config.zookeeper
-            starting = start_session(
-                session, section.connection_timeout, clock, allow_empty=section.allow_empty, wait=True
-            )
-            if not await _unless_signalled(_done(starting), config):
+            opening = open_session(stack, section, clock, rng, allow_empty=section.allow_empty, wait=True)
+            session = await _unless_signalled(opening, config)
+            if session is None:
                 return
-        if coordination == "zookeeper":
-            assert session is not None
-            joining = [Joining(name, each, handlers[name]) for name, each in members.items()]
-            await run_members(config, joining, session, clock=clock, rng=rng, watching=watching)
-        else:
-            await run_on_brokers(config, settings, handlers[MAIN], session, clock=clock, rng=rng, watching=watching)
+        joining = [Joining(name, each, handlers[name]) for name, each in members.items()]
+        await run_members(config, joining, session, clock=clock, rng=rng, watching=watching)
     log.info("stopped", group=settings.group, consumer=settings.consumer_id)
+
+
+def needs_session(config: Config) -> bool:
+    """Whether the group is in ZooKeeper, or keeps its offsets there."""
+    return config.group.coordination == "zookeeper" or build_offset_settings(config).in_zookeeper
+
+
+async def open_session(
+    stack: AsyncExitStack, section: ZooKeeperSection, clock: Clock, rng: Random, **how: Any
+) -> Session:
+    """A started session, closed with `stack`. `how`, and errors, as `consumerd.net.cluster.entry.start_session`."""
+    from consumerd.net.cluster.entry import start_session  # noqa: PLC0415
+
+    session = build_session(section, clock=clock, rng=rng)
+    stack.push_async_callback(session.close)
+    await start_session(session, section.connection_timeout, clock, **how)
+    return session
 
 
 async def start_monitor(monitor: Monitor, stack: AsyncExitStack, consumer: str) -> None:
@@ -190,51 +198,6 @@ async def start_client(client: ClusterClient, config: Config) -> None:
         await client.retrying("find the partitions", partial(require_partitions, client, partitions))
 
 
-async def run_on_brokers(
-    config: Config,
-    settings: ConsumerSettings,
-    handler: Handler,
-    session: Session | None,
-    *,
-    clock: Clock,
-    rng: Random,
-    watching: Watching | None = None,
-) -> None:
-    """Run a member that a broker coordinates, or one of fixed partitions, until it leaves, under the process's signals.
-
-    `session` is there where its offsets are kept in ZooKeeper. Raises as `serve`.
-    """
-    from consumerd.member.consumer.coordinated import CoordinatedConsumer  # noqa: PLC0415
-    from consumerd.service.config.build_v08 import build_client, build_consumer  # noqa: PLC0415
-
-    async with build_client(config, clock=clock, rng=rng) as client:
-        if not await _unless_signalled(_done(start_client(client, config)), config):
-            return
-        consumer = build_consumer(config, settings, handler, client, zk=session, clock=clock, rng=rng)
-        if watching is not None:
-            coordinated = isinstance(consumer, CoordinatedConsumer) and config.health.listen is not None
-            watching.monitor.watch(consumer, _coordinated_group(client, settings.group) if coordinated else None)
-        await _Service(consumer, session, config.daemon, None if watching is None else watching.reloader).run()
-
-
-async def run_member(
-    config: Config,
-    settings: ConsumerSettings,
-    handler: Handler,
-    session: Session,
-    *,
-    clock: Clock,
-    rng: Random,
-    watching: Watching | None = None,
-) -> None:
-    """Run the only member of a process on a started session until it leaves, under the process's signals.
-
-    Raises GroupRefusedError where the dialects do not fit, ConfigError.
-    """
-    joining = [Joining(MAIN, settings, handler)]
-    await run_members(config, joining, session, clock=clock, rng=rng, watching=watching)
-
-
 class Joining(NamedTuple):
     """A member to be, of the subscription `name`."""
 
@@ -246,17 +209,59 @@ class Joining(NamedTuple):
 async def run_members(
     config: Config,
     joining: Sequence[Joining],
-    session: Session,
+    session: Session | None,
     *,
     clock: Clock,
     rng: Random,
     watching: Watching | None = None,
 ) -> None:
-    """Run members on one started session until they leave, under the process's signals. The main one comes first.
+    """Run the members of a process until they leave, under the process's signals. The main one comes first.
 
-    They share the session, the memory for messages and, of Kafka 0.8 and later, the client of the brokers. Raises as
-    `run_member`.
+    `session` is started, and there where the group or its offsets are in ZooKeeper. Of a group that a broker
+    coordinates, or with fixed partitions, there is one member. Raises GroupRefusedError where the dialects do not fit,
+    ConfigError; else as `serve`.
     """
+    if config.group.coordination != "zookeeper":
+        (main,) = joining
+        await _run_on_brokers(config, main, session, clock=clock, rng=rng, watching=watching)
+    else:
+        assert session is not None
+        await _run_in_zookeeper(config, joining, session, clock=clock, rng=rng, watching=watching)
+
+
+async def _run_on_brokers(
+    config: Config,
+    joining: Joining,
+    session: Session | None,
+    *,
+    clock: Clock,
+    rng: Random,
+    watching: Watching | None,
+) -> None:
+    from consumerd.member.consumer.coordinated import CoordinatedConsumer  # noqa: PLC0415
+    from consumerd.service.config.build_v08 import build_client, build_consumer  # noqa: PLC0415
+
+    _, settings, handler = joining
+    async with build_client(config, clock=clock, rng=rng) as client:
+        if not await _unless_signalled(_done(start_client(client, config)), config):
+            return
+        consumer = build_consumer(config, settings, handler, client, zk=session, clock=clock, rng=rng)
+        if watching is not None:
+            coordinated = isinstance(consumer, CoordinatedConsumer) and config.health.listen is not None
+            watching.monitor.watch(consumer, _coordinated_group(client, settings.group) if coordinated else None)
+        await _Service(consumer, session, config.daemon, None if watching is None else watching.reloader).run()
+
+
+async def _run_in_zookeeper(
+    config: Config,
+    joining: Sequence[Joining],
+    session: Session,
+    *,
+    clock: Clock,
+    rng: Random,
+    watching: Watching | None,
+) -> None:
+    """They share the session, the memory for messages and, of Kafka 0.8 and later, the client of the brokers."""
     from consumerd.member.consumer.backends import V07Backend  # noqa: PLC0415
     from consumerd.member.consumer.consumer import GroupConsumer  # noqa: PLC0415
     from consumerd.service.daemon.dialect import find_dialect  # noqa: PLC0415
