@@ -100,7 +100,7 @@ class ZkRig:
 
     def session_tasks(self) -> set[asyncio.Task[Any]]:
         """The tasks that belong to sessions."""
-        return {task for task in asyncio.all_tasks() if "/consumerd/zk/" in _code_file(task)}
+        return {task for task in asyncio.all_tasks() if "/consumerd/net/zk/" in _code_file(task)}
 
     async def owner(self, path: str) -> int | None:
         """The session that owns a node, as the server sees it; None when there is no node."""

@@ -13,8 +13,8 @@ coordinator. `world.World` and `kafka_world.KafkaWorld` put them together and ke
 (`account.Account`), which sees the servers' side only and never asks a member what it believes.
 
 What members store is simulated, too: `disk` forgets what was not synced (`sink_world`, `parquet_world`,
-`letter_crashes`), and `postgres_server` is a database at the level of its protocol (`table_world`). `producer_crashes`,
-`v07_producer_crashes` and `forward_crashes` have no group: there the cluster is the place where messages go.
+`letter_crashes`), and `postgres_server` is a database at the level of its protocol (`table_world`). `producer_crashes`
+and `v07_producer_crashes` have no group: there the cluster is the place where messages go.
 `copy_world` has a cluster on both sides of mirrors (`mirror_world`) or of daemons that forward (`forward_world`). Each
 has a module `planted_*` with defects to find.
 

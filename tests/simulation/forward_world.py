@@ -13,8 +13,10 @@ from unittest import mock
 
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Handler, RetryPolicy, retrying
+from consumerd.handlers.forward.identity import SourceMark
 from consumerd.handlers.forward.settings import ForwardResume
 from consumerd.service.daemon import forwarding
+from consumerd.wire.v08.error_codes import ErrorCode
 from tests.simulation.copy_world import PARTITIONS, TOPIC, CopyMember, CopyWorld
 from tests.simulation.daemon import ProcessClock
 from tests.simulation.kafka_broker import PRODUCER_ERAS, SimulatedKafka
@@ -29,6 +31,8 @@ TARGET_PARTITIONS = 2
 _CHUNK = 300
 #: Seconds until another broker leads the partitions of one that stopped.
 _TAKEN_OVER = 0.3
+#: The payload of what was forwarded from another cluster.
+_FOREIGN = b"foreign"
 
 
 class ForwardWorld(CopyWorld):
@@ -53,8 +57,14 @@ class ForwardWorld(CopyWorld):
         return _Forwarder(self, name)
 
     def strike(self, fault: str, link: Link) -> set[bytes]:
-        """`cut` the connection, stop its broker, or let the other broker lead its partitions. Nothing is repeated."""
+        """`cut` the connection, stop its broker, or let the other broker lead its partitions; or partitions refuse.
+
+        Nothing is repeated.
+        """
         kafka = self.kafka
+        if fault == "refused":  # with an error that the producer does not retry
+            kafka.refusals = {place: [ErrorCode.UNKNOWN] for place in self._places()}
+            return set()
         broker = next(number for number, each in kafka.brokers.items() if (each.host, each.port) == link.address)
         if fault == "cut":
             link.cut()
@@ -68,7 +78,16 @@ class ForwardWorld(CopyWorld):
         return set()
 
     def after_kill(self) -> set[bytes]:
+        self._forward_from_elsewhere()
         return set() if self.resume is ForwardResume.TARGET else super().after_kill()
+
+    def _forward_from_elsewhere(self) -> None:
+        """Another cluster's topic of the same name has the same messages, and is ahead."""
+        for partition in self.partitions:
+            offset = max(each[1] for each in self.messages.values() if each[0] == partition)
+            log = self.kafka.log(self.place_of(partition))
+            log.headers[len(log.payloads)] = SourceMark(partition, "elsewhere").headers(offset, 0, _FOREIGN)
+            log.payloads.append(_FOREIGN)
 
     def _places(self) -> list[TopicPartition]:
         return [TopicPartition.numbered(TOPIC, number) for number in range(TARGET_PARTITIONS)]
@@ -81,7 +100,10 @@ class ForwardWorld(CopyWorld):
             self.confirmed(stored, stored)
 
     def logs(self) -> dict[Any, Sequence[bytes]]:
-        return {place: self.kafka.log(place).payloads for place in self._places()}
+        return {
+            place: [payload for payload in self.kafka.log(place).payloads if payload != _FOREIGN]
+            for place in self._places()
+        }
 
     def place_of(self, partition: TopicPartition) -> TopicPartition:
         """As docs/handlers.md says: (broker * partitions_per_broker + partition) mod the target's partitions."""
