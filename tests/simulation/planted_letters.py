@@ -5,18 +5,22 @@ Strategy: as in `tests.simulation.planted`.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from consumerd.base.files import SystemFiles
-from consumerd.handlers import dead_letter_files
+from consumerd.handlers import DeadLetters, Letter, dead_letter_files
 from consumerd.handlers.dead_letter_files import FileDeadLetters
+from consumerd.handlers.giving_up import GivingUp
 from tests.simulation.defects import Defects
 
 _PATCH = mock.patch.object
 MUTATIONS = Defects()
+#: Letters that are still being written.
+_WRITING: set[asyncio.Task[None]] = set()
 
 
 def _append(self: FileDeadLetters, descriptor: int, data: bytes) -> None:
@@ -75,3 +79,16 @@ def locked_while_written_alone(rotate: Any, self: FileDeadLetters) -> None:
 def rename_not_noticed(self: Any, descriptor: Any) -> Any:
     """A member that has waited for the lock does not look whether the file was renamed meanwhile."""
     return False
+
+
+@MUTATIONS.around(GivingUp, "_write")
+async def committed_before_confirmed(write: Any, self: GivingUp, place: DeadLetters, letters: list[Letter]) -> None:
+    """A message counts as handled while its letter is on its way."""
+
+    async def write_later() -> None:
+        await asyncio.sleep(1.0)
+        await write(self, place, letters)
+
+    task = asyncio.ensure_future(write_later())
+    _WRITING.add(task)
+    task.add_done_callback(_WRITING.discard)

@@ -1,182 +1,93 @@
-"""A message that its handler rejects is committed after its dead letter was confirmed, wherever a member crashes.
+"""Dead letters in a file that members share, on a disk that forgets: none is lost, and repeats need a crash.
 
-The daemon, the retries and the failure policy are the real ones; the place of the letters takes a while to store them,
-and a while to confirm. A crash in between may repeat a letter, and never loses one. `account` checks at each commit
-that everything before it was handled or is a confirmed letter.
+Crashes at each call to the disk and each `await`, and stops between the calls of another member
+(`tests.simulation.letter_crashes`), and defects that these have to find (`tests.simulation.planted_letters`). Every run
+takes some of the steps; `make test-long` takes all.
 """
 
 from __future__ import annotations
 
-import asyncio
-import itertools
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
-from unittest import mock
-
 import pytest
 
-from consumerd.handlers import Batch, DeadLetters, Handler, Letter, RejectedError, RetryPolicy, retrying
-from consumerd.handlers.giving_up import GivingUp
-from consumerd.wire.registry.paths import offset_path
-from consumerd.wire.registry.values import parse_offset
-from tests.simulation.daemon import Daemon, ProcessClock
-from tests.simulation.threads import ThreadedLoop
-from tests.simulation.world import World
-
-if TYPE_CHECKING:
-    import random
+from tests.simulation.letter_crashes import crash_of_letters, stop_of_letters
+from tests.simulation.planted_letters import MUTATIONS
+from tests.simulation.sink_crashes import Fault
+from tests.simulation.stepping import MOST, steps_of
 
 pytestmark = pytest.mark.timeout(900)
 
-MESSAGES = 5
-#: Seconds until a letter is stored, and then until that is confirmed.
-STORES, CONFIRMS = 0.15, 0.15
-_SETTINGS: dict[str, dict[str, Any]] = {"fetch": {"initial": "earliest"}, "commit": {"interval": 0.1}}
+FAULTS: tuple[Fault, ...] = ("kill", "power")
+#: The calls that a member makes until all is committed, and a thread's beginning.
+CALLS = {"thread", "stat", "list", "open", "write", "fsync", "flock", "rename"}
 
 
-def is_rejected(payload: bytes) -> bool:
-    """Whether the handler rejects a message."""
-    return int(payload) % 2 == 0
-
-
-class Story:
-    """One partition, and the letters of all members."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.letters: list[int] = []
-        #: Called before each turn of the first member from its first message on.
-        self.watch: Callable[[Daemon], None] = lambda daemon: None
-        self.begun = False
-        world.account.count_all()
-        world.topic("t", 1)
-        (self.partition,) = world.partitions
-        world.produce(self.partition, MESSAGES)
-
-    def join(self, name: str) -> Daemon:
-        made = self.world.daemons[name] = _Member(self, name)
-        return made
-
-    @property
-    def committed(self) -> bool:
-        node = self.world.zookeeper.tree.nodes.get(offset_path(self.world.group, self.partition))
-        return node is not None and parse_offset(node.data) == self.world.end(self.partition)
-
-    def check(self) -> Counter[int]:
-        """The letters of each offset. Fails unless all rejected messages have one, and nothing else has."""
-        assert not self.world.account.violations
-        rejected = {
-            offset for number, offset in enumerate(self.world.account.offsets(self.partition), 1) if number % 2 == 0
-        }
-        assert set(self.letters) == rejected
-        return Counter(self.letters)
-
-
-class _Letters(DeadLetters):
-    def __init__(self, story: Story) -> None:
-        self._story = story
-
-    async def start(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-    async def write(self, letters: Sequence[Letter]) -> None:
-        loop = asyncio.get_running_loop()
-        await asyncio.sleep(STORES)
-        assert isinstance(loop, ThreadedLoop)
-        if loop.dead:
-            return
-        self._story.letters += [each.message.offset for each in letters]
-        await asyncio.sleep(CONFIRMS)
-        for each in letters:
-            self._story.world.account.handled(each.message.partition, [each.message.offset])
-
-
-class _Rejecting(Handler):
-    def __init__(self, story: Story) -> None:
-        self._story = story
-
-    async def handle(self, batch: Batch) -> None:
-        self._story.begun = True
-        batch.mark(0)
-        for count, message in enumerate(batch.messages(), 1):
-            if is_rejected(message.payload):
-                raise RejectedError("an even number")
-            self._story.world.account.handled(message.partition, [message.offset])
-            batch.mark(count)
-
-
-class _Member(Daemon):
-    def __init__(self, story: Story, name: str) -> None:
-        self._story = story
-        settings = {**_SETTINGS, "group": {"consumer_id": name}}
-        super().__init__(story.world, name, settings, 0.0, stubborn=False, lingering=False)
-
-    def make_loop(self) -> ThreadedLoop:
-        return ThreadedLoop(self.world.kernel, self.world.network, self.name, self._watched)
-
-    def _watched(self, step: str) -> None:
-        if self._story.begun and self.name == "a":
-            self._story.watch(self)
-
-    def make_handler(self, clock: ProcessClock, rng: random.Random) -> Handler:
-        policy = RetryPolicy(on_failure="dead_letter")
-        return retrying(_Rejecting(self._story), policy, clock=clock, rng=rng, dead_letters=_Letters(self._story))
-
-
-def crash(number: int) -> Counter[int] | None:
-    """Kill a member before turn `number` from its first message on; another one continues. The letters at the end.
-
-    None if the member commits everything before that turn.
-    """
-    with World(0) as world:
-        story, count = Story(world), itertools.count()
-
-        def watch(daemon: Daemon) -> None:
-            if next(count) == number:
-                daemon.kill()
-
-        story.watch = watch
-        first = story.join("a")
-        world.kernel.until(lambda: not first.alive or story.committed, 60.0, what="the member is killed, or commits")
-        if first.alive:
-            story.check()
-            return None
-        story.join("b")
-        world.kernel.until(lambda: story.committed, 60.0, what="the next member commits")
-        return story.check()
-
-
-def crash_at(numbers: Iterable[int]) -> list[Counter[int]]:
-    """The letters at the end after each crash, until a member commits before it."""
-    found: list[Counter[int]] = []
-    for number in numbers:
-        letters = crash(number)
-        if letters is None:
-            return found
-        found.append(letters)
-    raise AssertionError("a member takes more turns than that")
-
-
-def test_crash_loses_no_dead_letter() -> None:
-    found = crash_at(range(1, 1000, 25))
-    assert len(found) > 2
+def test_crash_at_calls_to_the_disk_loses_no_letter() -> None:
+    run = crash_of_letters
+    assert len(steps_of(lambda number: run(number, FAULTS[number % 2], "calls"), range(4, MOST, 25))) > 1
 
 
 @pytest.mark.long
-def test_crash_at_each_await_loses_no_dead_letter() -> None:
-    found = crash_at(range(1000))
-    repeats = [sum(letters.values()) - len(letters) for letters in found]
-    assert set(repeats) == {0, 1}  # the one that was stored, but not confirmed
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("fault", FAULTS)
+def test_crash_at_each_call_to_the_disk_loses_no_letter(fault: Fault, seed: int) -> None:
+    assert set(steps_of(lambda number: crash_of_letters(number, fault, "calls", seed), range(MOST))) >= CALLS
 
 
-def test_finds_a_commit_before_a_dead_letter_is_confirmed() -> None:
-    write = GivingUp._write
-    tasks: list[asyncio.Task[None]] = []
+@pytest.mark.long
+@pytest.mark.parametrize("fault", FAULTS)
+def test_crash_at_awaits_loses_no_letter(fault: Fault) -> None:
+    assert len(steps_of(lambda number: crash_of_letters(number, fault, "turns"), range(0, 3000, 3))) > 50
 
-    async def write_later(self: GivingUp, place: DeadLetters, letters: list[Letter]) -> None:
-        tasks.append(asyncio.ensure_future(write(self, place, letters)))
 
-    with mock.patch.object(GivingUp, "_write", write_later), pytest.raises(AssertionError, match="was not handled"):
-        crash(10_000)
+def test_member_that_stops_between_the_calls_of_others_loses_no_letter() -> None:
+    assert len(steps_of(stop_of_letters, range(18, MOST, 36))) > 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(3))
+def test_member_that_stops_at_any_call_between_those_of_others_loses_no_letter(seed: int) -> None:
+    assert set(steps_of(lambda number: stop_of_letters(number, seed), range(MOST))) >= CALLS
+
+
+#: Of each defect a crash that shows it: the step, the fault and the seed, and what it says.
+FOUND_BY: dict[str, tuple[int, Fault, int, str]] = {
+    "letter_not_synced": (8, "kill", 0, "without a letter"),
+    "torn_line_continued": (11, "power", 1, "without a letter"),
+    "name_not_synced": (7, "kill", 0, "without a letter"),
+    "folders_not_synced": (10, "kill", 0, "without a letter"),
+    "number_taken_twice": (40, "kill", 0, "without a letter"),
+    "committed_before_confirmed": (8, "kill", 0, "was not handled"),
+}
+
+
+@pytest.mark.parametrize("mutation", FOUND_BY)
+def test_finds_a_planted_defect_of_dead_letters(mutation: str) -> None:
+    number, fault, seed, message = FOUND_BY[mutation]
+    with MUTATIONS[mutation](), pytest.raises(AssertionError, match=message):
+        crash_of_letters(number, fault, "calls", seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mutation", FOUND_BY)
+def test_finds_nothing_without_the_planted_defect_of_dead_letters(mutation: str) -> None:
+    number, fault, seed, _ = FOUND_BY[mutation]
+    crash_of_letters(number, fault, "calls", seed)
+
+
+#: Of each defect of the lock that members share a call before which a stop shows it, the seed, and what it says.
+FOUND_BY_STOPS: dict[str, tuple[int, int, str]] = {
+    "not_locked": (49, 0, "without a letter"),
+    "locked_while_written_alone": (42, 1, "without a letter"),
+    "rename_not_noticed": (15, 0, "b failed"),
+}
+
+
+@pytest.mark.parametrize("mutation", FOUND_BY_STOPS)
+def test_finds_a_planted_defect_of_the_lock(mutation: str) -> None:
+    number, seed, message = FOUND_BY_STOPS[mutation]
+    with MUTATIONS[mutation](), pytest.raises(AssertionError, match=message):
+        stop_of_letters(number, seed)
+
+
+def test_every_planted_defect_of_dead_letters_has_a_check() -> None:
+    assert FOUND_BY.keys() | FOUND_BY_STOPS.keys() == MUTATIONS.keys()
