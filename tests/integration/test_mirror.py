@@ -15,12 +15,13 @@ import pytest
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
-from consumerd.demo.processes import BrokerProcess, Process, consumerd_command
+from consumerd.demo.processes import BrokerProcess, consumerd_command
 from consumerd.net.connect import connect
 from consumerd.net.zk import Session
 from consumerd.producer import Producer, ProducerSettings, StaticRouter
 from consumerd.storage.log.dump import find_segments, read_segment
 from consumerd.wire.v07 import Codec
+from tests.kill.mirrors import MirrorProcess
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
 
@@ -163,17 +164,6 @@ async def test_reports_refused_or_missing_targets(tmp_path: Path, zk_root: str) 
             assert last.startswith("consumerd: ")
             assert words in last
             assert "Traceback" not in errors
-
-
-class MirrorProcess(Process):
-    """A mirror that runs until it is stopped."""
-
-    def __init__(self, directory: Path, *arguments: str, name: str = "mirror") -> None:
-        super().__init__(name, directory)
-        self.arguments = arguments
-
-    async def start(self, timeout: float = 30.0) -> None:
-        await self._launch(consumerd_command("mirror", *self.arguments), "ready", timeout)
 
 
 async def test_two_members_mirror_new_topics_and_stop_gracefully(tmp_path: Path, zk_root: str) -> None:

@@ -13,24 +13,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.metrics.catalogue import ALL_METRICS, BROKER_METRICS, MEMBER_METRICS, MIRROR_METRICS
-from consumerd.demo.processes import BrokerProcess, Process, consumerd_command
+from consumerd.demo.processes import BrokerProcess, Process
 from consumerd.net.connect import connect
 from consumerd.producer import Producer, StaticRouter
+from tests.kill.mirrors import MirrorProcess
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
 
 Samples = dict[tuple[str, tuple[str, ...]], float]
-
-
-class MirrorProcess(Process):
-    """A mirror that runs until it is stopped."""
-
-    def __init__(self, directory: Path, *arguments: str) -> None:
-        super().__init__("mirror", directory)
-        self.arguments = arguments
-
-    async def start(self, timeout: float = 60.0) -> None:
-        await self._launch(consumerd_command("mirror", *self.arguments), "ready", timeout)
 
 
 async def get(process: Process, path: str) -> tuple[int, str]:

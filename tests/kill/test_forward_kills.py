@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -15,9 +16,11 @@ from typing import Any, NoReturn
 
 import pytest
 
+from consumerd.base.clock import SystemClock
 from consumerd.base.java import MissingRuntimeError
-from consumerd.demo.processes import BrokerProcess, consumerd_command
-from tests.kill.mirrors import BROKER_SETTINGS, TOPIC, MirrorProcess, all_committed, producers
+from consumerd.demo.processes import BrokerProcess, consumerd_command, format_toml
+from consumerd.net.zk import NoNode, Session
+from tests.kill.mirrors import BROKER_SETTINGS, TOPIC, MirrorProcess, producers
 from tests.support.kafka import RELEASES, SHORT_SESSION, KafkaBroker, kafka_jars
 
 pytestmark = [pytest.mark.kill, pytest.mark.zookeeper, pytest.mark.interop, pytest.mark.asyncio]
@@ -35,6 +38,42 @@ async def produce(port: int, stop: asyncio.Event) -> int:
             batch += 1
             await asyncio.sleep(0.004)
     return 10 * batch
+
+
+def member(directory: Path, name: str, source: str, *arguments: str) -> MirrorProcess:
+    config = directory / f"{name}.toml"
+    tables: dict[str, dict[str, Any]] = {
+        "group": {"id": "mirror", "topics": {TOPIC: 1}},
+        "zookeeper": {"connect": source, "session_timeout": 2.0},
+        "fetch": {"size": 20_000, "idle_backoff": 0.05},
+        "commit": {"interval": 1.0},
+        "log": {"format": "json"},
+    }
+    config.write_text(format_toml(tables))
+    return MirrorProcess(directory, "-c", str(config), *arguments, name=name)
+
+
+async def all_committed(source: str, broker: BrokerProcess) -> None:
+    """Wait until the mirror has committed the end of every partition. ZooKeeper is the outside world: polled."""
+    ends = {}
+    for partition in range(PARTITIONS):
+        folder = broker.log_directory / f"{TOPIC}-{partition}"
+        ends[f"0-{partition}"] = sum(path.stat().st_size for path in folder.glob("*.kafka"))
+    found: dict[str, int] = {}
+    async with Session(source, clock=SystemClock(), rng=random.Random()) as zk:
+        try:
+            async with asyncio.timeout(60.0):
+                while True:
+                    for name in ends:
+                        try:
+                            found[name] = int((await zk.get(f"/consumers/mirror/offsets/{TOPIC}/{name}"))[0] or b"")
+                        except NoNode:
+                            found[name] = 0
+                    if found == ends:
+                        return
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            pytest.fail(f"committed {found} of {ends}")
 
 
 async def verify(*arguments: str) -> tuple[int | None, dict[str, Any]]:
@@ -66,9 +105,7 @@ async def test_loses_nothing_when_mirror_or_target_is_killed(
             starts.create_task(target.start())
             starts.create_task(stack.enter_async_context(source))
         where = ("--to-bootstrap-server", target.address, "--partitions", "2", "--codec", "gzip", "--resume", resume)
-        first, second = (
-            MirrorProcess(tmp_path, name, place, *where, commit_interval=1.0) for name in ("first", "second")
-        )
+        first, second = (member(tmp_path, name, place, *where) for name in ("first", "second"))
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             fed = group.create_task(produce(source.port, stop))
@@ -88,7 +125,7 @@ async def test_loses_nothing_when_mirror_or_target_is_killed(
             first.kill()
             await first.start()
             stop.set()
-        await all_committed(place, source, PARTITIONS)
+        await all_committed(place, source)
         assert await first.stop() == 0
         assert await second.stop() == 0
         arguments = (
