@@ -17,8 +17,6 @@ from consumerd.demo.zookeeper import ZooKeeperServer
 from consumerd.net.zk import Session, parse_connect_string
 from consumerd.testing.fault_proxy import Direction, FaultProxy
 
-CLOSE_SESSION = -11
-
 
 def _code_file(task: asyncio.Task[Any]) -> str:
     code = getattr(task.get_coro(), "cr_code", None)
@@ -75,10 +73,6 @@ class ZkRig:
                 if event is wanted:
                     return session_id
 
-    def drain(self) -> list[tuple[SessionEvent, int]]:
-        """Forget the events so far (or look at them)."""
-        return [self.events.get_nowait() for _ in range(self.events.qsize())]
-
     def once(self, when: Callable[[Direction, bytes], bool], act: Callable[[bytes], bytes]) -> asyncio.Event:
         """Let `act` replace the first frame for which `when` holds; the event says that it happened."""
         done = asyncio.Event()
@@ -93,11 +87,6 @@ class ZkRig:
         self.rules.append(rule)
         return done
 
-    def cut_instead(self, frame: bytes = b"") -> bytes:
-        """An `act` for `once`: the connection ends in place of the frame."""
-        self.proxy.cut()
-        return b""
-
     def session_tasks(self) -> set[asyncio.Task[Any]]:
         """The tasks that belong to sessions."""
         return {task for task in asyncio.all_tasks() if "/consumerd/net/zk/" in _code_file(task)}
@@ -106,20 +95,6 @@ class ZkRig:
         """The session that owns a node, as the server sees it; None when there is no node."""
         stat = await self.observer.exists(path)
         return stat and stat.ephemeral_owner
-
-    async def expire(self, session: Session) -> None:
-        """End a session on the server, as its expiry would: attach to it from elsewhere and close it."""
-        lifecycle = session._lifecycle
-        host = parse_connect_string(self.hosts).hosts[0]
-        reader, writer = await asyncio.open_connection(host.name, host.port)
-        hello = struct.pack("!iqiqi", 0, 0, 6000, lifecycle.granted_id, 16) + lifecycle.password + b"\0"
-        writer.write(struct.pack("!i", len(hello)) + hello)
-        await reader.readexactly(struct.unpack("!i", await reader.readexactly(4))[0])
-        writer.write(struct.pack("!iii", 8, 1, CLOSE_SESSION))
-        async with asyncio.timeout(60):
-            await reader.read()
-        writer.close()
-        await writer.wait_closed()
 
 
 @pytest_asyncio.fixture

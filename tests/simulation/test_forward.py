@@ -27,7 +27,7 @@ RESUMES = pytest.mark.parametrize("resume", ForwardResume)
 
 @RESUMES
 def test_target_has_each_message_in_order_when_requests_are_disturbed(resume: ForwardResume) -> None:
-    faults = [*CLUSTER_FAULTS, "kill"]
+    faults: list[ClusterFault | MemberFault] = [*CLUSTER_FAULTS, "kill"]
     names = steps_of(lambda number: disturb_forwarding(number, faults[number % 5], resume), range(1, MOST, 7))
     assert set(names) == {"PRODUCE", "PRODUCE done"}
 
