@@ -8,7 +8,6 @@ order is compared.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 from collections.abc import Sequence
@@ -40,6 +39,7 @@ from consumerd.wire.v07 import (
     decode_request,
     iter_outer,
 )
+from tests.support.waiting import turns
 
 pytestmark = pytest.mark.asyncio
 
@@ -148,12 +148,6 @@ async def test_sends_keys_partitions_and_a_new_topic_as_recorded(golden: Path, z
         assert [(topic, outer, payloads)] == [(t, o, p) for t, _, o, p in decoded(other)]
 
 
-async def turns() -> None:
-    """Let everything run that can without time passing."""
-    for _ in range(60):
-        await asyncio.sleep(0)
-
-
 def recorded_times(golden: Path, connection: int) -> list[float]:
     captures = json.loads((golden / "kafka-0.7.2" / "wire" / "client_captures.json").read_bytes())
     return [c["t"] for c in captures if c["conn"] == connection and c.get("dir") == "c2s" and "frame" in c]
@@ -168,13 +162,13 @@ async def test_sends_as_the_recorded_asynchronous_producer(golden: Path) -> None
     queue = QueueSettings(batch_size=4, queue_time=1.0)
     async with AsyncProducer(producer(static(), recorder), clock=clock, queue=queue) as ours:
         await ours.send("sn-as", [b"async%d" % n for n in range(1, 7)])
-        await turns()
+        await turns(60)
         assert recorder.frames == theirs[:1]
         await clock.advance(0.99)
-        await turns()
+        await turns(60)
         assert len(recorder.frames) == 1
         await clock.advance(0.02)
-        await turns()
+        await turns(60)
         assert recorder.frames == theirs[:2]
         await ours.send_all(
             [ProducerData("sn-as", [b"a7"]), ProducerData("sn-as2", [b"b8"]), ProducerData("sn-as", [b"a9"])]

@@ -38,6 +38,7 @@ from consumerd.wire.v07 import (
     decode_offsets_response,
     encode_message_set,
 )
+from tests.support.waiting import until
 
 GROUP = "g"
 #: Of the daemons, in seconds; the shared server grants no less than one.
@@ -376,13 +377,8 @@ class World:
         return int(data or b"")
 
     async def until(self, condition: Callable[[], Any], seconds: float = 60.0) -> None:
-        """Poll: other processes and their files send no events."""
-        async with asyncio.timeout(seconds):
-            while True:
-                holds = condition()
-                if await holds if asyncio.iscoroutine(holds) else holds:
-                    return
-                await asyncio.sleep(0.03)
+        """Wait, as `tests.support.waiting.until`."""
+        await until(condition, seconds)
 
 
 @pytest_asyncio.fixture

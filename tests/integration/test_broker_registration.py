@@ -3,7 +3,7 @@
 import asyncio
 import random
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from consumerd.storage.broker.config import BrokerConfig
 from consumerd.storage.broker.server import Broker
 from consumerd.testing.fault_proxy import FaultProxy
 from consumerd.wire.v07 import ProduceRequest, encode_message
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -48,13 +49,6 @@ async def value(zk: Session, path: str) -> str | None:
     except NoNode:
         return None
     return None if data is None else data.decode()
-
-
-async def until(look: Callable[[], Awaitable[bool]], seconds: float = 15.0) -> None:
-    """Poll: what other sessions do to nodes cannot be awaited from here."""
-    async with asyncio.timeout(seconds):
-        while not await look():
-            await asyncio.sleep(0.02)
 
 
 async def test_registers_and_removes_address_and_topics(zk_root: str, tmp_path: Path) -> None:

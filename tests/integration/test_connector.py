@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from consumerd.demo.processes import BrokerProcess
 from consumerd.net.connect import connect
 from consumerd.net.zk import NoNode, Session
 from consumerd.wire.v07 import LATEST, Codec, OffsetsRequest, ProduceRequest, encode_message_set
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
 
@@ -93,12 +94,6 @@ async def ground(zk_root: str, tmp_path: Path) -> AsyncIterator[Ground]:
     )
     async with broker:
         yield Ground(broker, zk_root)
-
-
-async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 class Worker(RebalanceListener):

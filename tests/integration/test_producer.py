@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from consumerd.storage.broker.server import Broker
 from consumerd.testing.fault_proxy import Direction, FaultProxy
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.v07 import Codec, FetchRequest, decode_batch, decode_fetch_response, iter_outer
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -326,13 +327,6 @@ async def test_concurrent_sends_share_a_connection_and_survive_a_cancelled_one(t
 async def session(connect_string: str, **settings: Any) -> AsyncIterator[Session]:
     async with Session(connect_string, clock=SystemClock(), rng=random.Random(), session_timeout=4.0, **settings) as zk:
         yield zk
-
-
-async def until(look: Callable[[], Awaitable[bool]]) -> None:
-    """Poll: what brokers do to their nodes cannot be awaited from here."""
-    async with asyncio.timeout(60):
-        while not await look():
-            await asyncio.sleep(0.02)
 
 
 async def test_sends_to_partition_0_until_a_new_topic_is_registered(zk_root: str, tmp_path: Path) -> None:

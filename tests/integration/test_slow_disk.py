@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from consumerd.net.connect import connect
 from consumerd.testing.fault_proxy import Direction, FaultProxy
 from consumerd.wire.v07 import OffsetsRequest, ProduceRequest, decode_offsets_response, encode_message_set
 from tests.support.slow_disk import SlowDisk, library_or_skip
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
 
@@ -74,13 +75,6 @@ async def watched(zk_root: str) -> AsyncIterator[Watched]:
     made = Watched(zk_root)
     async with made.proxy:
         yield made
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Poll: processes send no events."""
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 async def health(port: int) -> bytes:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from consumerd.net.client.errors import error_of
 from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.message_types import ProduceRequest, ProduceRequestPartitionData
 from consumerd.wire.v08.records import encode_record_batch
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from tests.support.kafka import KafkaBroker
@@ -33,12 +33,6 @@ AUTHORIZERS = {
     "3.9.1": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
 }
 ACLS = "kafka.admin.AclCommand"
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(120):
-        while not condition():
-            await asyncio.sleep(0.05)
 
 
 class Scene:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,6 +21,7 @@ from consumerd import (
 )
 from consumerd.net.connect import connect
 from consumerd.wire.v07 import Codec, OffsetsRequest, ProduceRequest, encode_message_set
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -45,12 +45,6 @@ async def produce(port: int, topic: str, partition: int, payloads: list[bytes], 
             while await consumer.get_offsets_before(topic, partition, LATEST, 1) != (end,):
                 await asyncio.sleep(0.02)
     return end
-
-
-async def until(condition: Callable[[], object], timeout: float = 120.0) -> None:
-    async with asyncio.timeout(timeout):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 async def test_simple_consumer_reads_a_jafka_broker(

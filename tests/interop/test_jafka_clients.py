@@ -25,6 +25,7 @@ from consumerd.producer import Producer, ProducerSettings, StaticRouter
 from consumerd.storage.log.dump import LogEntry, read_segment
 from consumerd.wire.v07 import Codec
 from tests.support.jafka_clients import JafkaProducer
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -38,13 +39,6 @@ BATCHES = 12
 CODECS = (Codec.NONE, Codec.GZIP)
 #: As Jafka numbers it.
 GZIP = {"compression.codec": 1}
-
-
-async def until(condition: Callable[[], object], timeout: float = 120.0) -> None:
-    """Polls: what a process wrote to a file or to ZooKeeper cannot be awaited without changing what is tested."""
-    async with asyncio.timeout(timeout):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 def our_producer(port: int, codec: Codec) -> Producer:

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from consumerd.handlers.forward.target_log import TargetLog
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.connect import connect
 from consumerd.wire.v07 import LATEST, Codec, OffsetsRequest, ProduceRequest, encode_message_set
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from tests.support.kafka import KafkaBroker
@@ -48,12 +49,6 @@ def handed(path: Path) -> list[str]:
     """The messages that a handler `print` got, without the output of `check` and without an incomplete line."""
     lines = path.read_text("utf-8").split("\n")[:-1] if path.exists() else []
     return [json.loads(line)["payload"] for line in lines if line.startswith("{")]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.1)
 
 
 @contextlib.contextmanager

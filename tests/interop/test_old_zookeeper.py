@@ -22,6 +22,7 @@ from consumerd.net.zk import DigestMd5, NotConnected, Session
 from consumerd.wire.registry.paths import offset_path, owners_path
 from consumerd.wire.v07 import LATEST, OffsetsRequest, ProduceRequest, encode_message_set
 from tests.support.maven import fetch_jars
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
 
@@ -75,12 +76,6 @@ class Worker:
         await self.connector.shutdown()
         assert self._task is not None
         await self._task
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 async def test_members_join_and_leave_without_loss_or_repetition(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from consumerd.net.zk import Session
 from consumerd.storage.broker.config import BrokerConfig
 from consumerd.storage.broker.server import Broker
 from consumerd.wire.v07 import Codec, ProduceRequest, encode_message_set
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from tests.interop.conftest import JafkaConsumerFactory
@@ -44,12 +45,6 @@ async def produce(broker: Broker, partition: int, payloads: list[bytes], codec: 
     writer.write_eof()
     assert await reader.read() == b""
     writer.close()
-
-
-async def until(condition: Callable[[], object], timeout: float = 120.0) -> None:
-    async with asyncio.timeout(timeout):
-        while not condition():
-            await asyncio.sleep(0.05)
 
 
 async def test_jvm_member_reads_our_broker(zk_root: str, tmp_path: Path, jafka_consumer: JafkaConsumerFactory) -> None:

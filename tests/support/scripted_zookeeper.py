@@ -97,12 +97,6 @@ class Server:
         return session, events
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 async def good(peer: Peer) -> None:
     await peer.handshake()
     peer.write(granted(5))

@@ -7,13 +7,9 @@ import asyncio
 import pytest
 
 from consumerd.base.budget import ByteBudget
+from tests.support.waiting import turns
 
 pytestmark = pytest.mark.asyncio
-
-
-async def settle() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
 
 
 async def test_grants_reservations_in_order() -> None:
@@ -28,9 +24,9 @@ async def test_grants_reservations_in_order() -> None:
 
     async with asyncio.TaskGroup() as group:
         group.create_task(take("large", 62))
-        await settle()
+        await turns(5)
         group.create_task(take("small", 30))  # would fit, but the large one came first
-        await settle()
+        await turns(5)
         assert order == []
         assert len(budget._line) == 2
         first.release()
@@ -46,17 +42,17 @@ async def test_large_reservation_waits_for_solvency_only() -> None:
     large = await budget.reserve(1000)
     assert budget.used == 1100
     second = asyncio.create_task(budget.reserve(11))
-    await settle()
+    await turns(5)
     assert not second.done()
     large.resize(61)
-    await settle()
+    await turns(5)
     assert not second.done()
     large.resize(60)
     (await second).release()
     held.resize(151)
     large.release()
     small = asyncio.create_task(budget.reserve(10))  # a sixteenth is not large
-    await settle()
+    await turns(5)
     assert not small.done()
     held.release()
     (await small).release()
@@ -67,7 +63,7 @@ async def test_partition_budget_does_not_block_common_line() -> None:
     tight, other = ByteBudget(160, common), ByteBudget(5000, common)
     held = await tight.reserve(155)
     waiting = asyncio.create_task(tight.reserve(10))
-    await settle()
+    await turns(5)
     assert not waiting.done()
     (await other.reserve(5000)).release()
     held.release()
@@ -81,10 +77,10 @@ async def test_removes_cancelled_waiter_from_line() -> None:
     held = await common.reserve(950)
     first = asyncio.create_task(child.reserve(60))
     second = asyncio.create_task(child.reserve(10))
-    await settle()
+    await turns(5)
     assert not second.done()
     first.cancel()
-    await settle()
+    await turns(5)
     assert first.cancelled()
     assert second.done()  # the place in front is free
     assert child.used == 10
@@ -97,10 +93,10 @@ async def test_releases_grant_of_waiter_cancelled_meanwhile() -> None:
     budget = ByteBudget(100)
     held = await budget.reserve(101)
     task = asyncio.create_task(budget.reserve(100))
-    await settle()
+    await turns(5)
     held.release()  # granted now, but the task has not run yet
     task.cancel()
-    await settle()
+    await turns(5)
     assert task.cancelled()
     assert budget.used == 0
 
@@ -113,11 +109,11 @@ async def test_solvent_waits_until_others_are_within_limit() -> None:
     theirs.resize(130)  # decoded to more than was reserved
     assert budget.used == 180
     gate = asyncio.create_task(budget.solvent(mine))
-    await settle()
+    await turns(5)
     assert not gate.done()
     theirs.resize(102)
     theirs.resize(101)
-    await settle()
+    await turns(5)
     assert not gate.done()
     theirs.resize(100)
     await gate
@@ -136,15 +132,15 @@ async def test_solvent_waits_for_parent_budget() -> None:
     mine = await child.reserve(10)
     other = common.charge(200)
     gate = asyncio.create_task(child.solvent(mine))
-    await settle()
+    await turns(5)
     assert not gate.done()
     other.release()
     await gate
     cancelled = asyncio.create_task(child.solvent(mine))
     other = common.charge(200)
-    await settle()
+    await turns(5)
     cancelled.cancel()
-    await settle()
+    await turns(5)
     assert cancelled.cancelled()
     other.release()
     mine.release()
@@ -155,10 +151,10 @@ async def test_solvent_looks_at_the_partition_again_after_it_waited_for_the_comm
     child = ByteBudget(50, common)
     mine, other = await child.reserve(10), common.charge(200)
     gate = asyncio.create_task(child.solvent(mine))
-    await settle()
+    await turns(5)
     beside = child.charge(60)
     other.release()
-    await settle()
+    await turns(5)
     assert not gate.done()
     beside.release()
     await gate
@@ -190,7 +186,7 @@ async def test_grow_takes_free_bytes_but_not_before_waiters() -> None:
     waiting = asyncio.create_task(budget.reserve(5))
     first = asyncio.create_task(budget.reserve(5))
     behind = asyncio.create_task(budget.reserve(4))
-    await settle()
+    await turns(5)
     assert held.grow(1, 1) == 0
     held.release()
     for task in (waiting, first, behind):

@@ -23,6 +23,7 @@ from consumerd.net.zk import NoAuth, NoNode, NotConnected
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.wire.registry.subscription import StaticSubscription
+from tests.support.waiting import turns
 
 TP = TopicPartition("t", 0, 3)
 CLAIMED = e.Claimed(5, frozenset({TP}), frozenset())
@@ -55,11 +56,6 @@ class Counted:
 
 async def no_connection(host: str, port: int) -> Connection:
     raise AssertionError
-
-
-async def turns() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 class Setup:

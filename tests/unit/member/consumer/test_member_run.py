@@ -9,6 +9,7 @@ import pytest
 
 from consumerd.base.errors import ConsumerdError, ZooKeeperError
 from consumerd.member.consumer.member_run import MemberRun
+from tests.support.waiting import turns
 
 if TYPE_CHECKING:
     from consumerd.member.consumer.consumer import GroupConsumer
@@ -53,7 +54,7 @@ class Session:
         try:
             await self.closed.wait()
         finally:
-            await turns()
+            await turns(10)
             self.waiters -= 1
         if self.failure is not None:
             raise self.failure
@@ -78,15 +79,10 @@ class Setup:
         self.waiters_at_end = self.session.waiters
 
 
-async def turns() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
 @pytest.mark.parametrize("with_session", [True, False])
 async def test_leaves_in_order(with_session: bool) -> None:
     setup = Setup(with_session=with_session)
-    await turns()
+    await turns(10)
     assert setup.ends == []
     assert setup.run.failure is None
     assert setup.session.waiters == int(with_session)
@@ -110,14 +106,14 @@ async def test_keeps_the_failure_of_the_member(defect: bool) -> None:
     await setup.run.wait_ready()
     assert setup.ends == [failure]
     assert setup.run.failure is failure
-    await turns()
+    await turns(10)
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_ready_member_does_not_have_to_end() -> None:
     setup = Setup()
     waiting = asyncio.create_task(setup.run.wait_ready())
-    await turns()
+    await turns(10)
     assert not waiting.done()
     setup.consumer.ready.set()
     await waiting
@@ -136,21 +132,21 @@ async def test_session_that_ended_for_good_stops_the_member() -> None:
 async def test_closed_session_alone_does_not_stop_the_member() -> None:
     setup = Setup()
     setup.session.closed.set()
-    await turns()
-    await turns()
+    await turns(10)
+    await turns(10)
     assert not setup.consumer.stopping.is_set()
     await setup.run.leave()
 
 
 async def test_limits_the_time_of_leaving_only() -> None:
     running = Setup(with_session=False, stop_timeout=0.0)
-    await turns()
+    await turns(10)
     assert running.ends == []
     await running.run.leave()
     slow = Setup(hangs=True)
     failure = ConsumerdError("a handler failed")
     slow.consumer.request_stop(failure)
-    await turns()
+    await turns(10)
     assert slow.ends == []
     slow.consumer.left.set()
     await slow.run.wait_ready()

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from consumerd.member.consumer.rounds import Rounds
+from tests.support.waiting import turns
 
 pytestmark = pytest.mark.asyncio
 
@@ -40,11 +41,6 @@ class Work:
         for _ in range(rounds):
             self._go.release()
         await turns()
-
-
-async def turns() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 async def test_combines_simultaneous_requests_in_one_round() -> None:

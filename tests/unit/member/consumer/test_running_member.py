@@ -26,6 +26,7 @@ from consumerd.member.consumer.stats import Rebalance
 from consumerd.member.fetch.listener import FetchCounters
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.registry.subscription import StaticSubscription
+from tests.support.waiting import turns
 
 pytestmark = pytest.mark.asyncio
 T0, T1 = (TopicPartition("t", 0, number) for number in range(2))
@@ -157,12 +158,6 @@ class Member(RunningMember[str]):
             self.stats.rebalances += 1
         self.put("changed")
         await turns()
-
-
-async def turns() -> None:
-    """As many turns of the loop as anything may take that waits for nothing."""
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 @asynccontextmanager

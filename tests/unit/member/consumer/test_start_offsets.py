@@ -25,6 +25,7 @@ from consumerd.testing.clock import FakeClock
 from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.v07 import EARLIEST, LATEST
 from consumerd.wire.v08.errors import UnsupportedApiError
+from tests.support.waiting import turns
 
 if TYPE_CHECKING:
     from consumerd.member.offsets.store import Notes
@@ -169,12 +170,6 @@ class Setup:
 
     async def find(self) -> Start:
         return await self.finder.find(TP, SESSION)
-
-
-async def turns() -> None:
-    """As many turns of the loop as an attempt may take that waits for nothing."""
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 async def test_prefers_sink_then_store_then_policy() -> None:

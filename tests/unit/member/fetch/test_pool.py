@@ -17,6 +17,7 @@ from consumerd.member.fetch.pool import FetchPool
 from consumerd.member.fetch.settings import FetchSettings
 from consumerd.wire.v07 import LATEST, decode_batch, encode_message
 from tests.support.fetching import FetchingInMemory
+from tests.support.waiting import turns
 
 pytestmark = pytest.mark.asyncio
 
@@ -114,15 +115,10 @@ async def pool(brokers: Brokers) -> AsyncIterator[FetchPool]:
     assert brokers.budget.used == 0
 
 
-async def settle() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
 async def test_starts_what_was_added_before_and_after_it_runs(brokers: Brokers) -> None:
     pool = FetchPool(brokers)
     pool.add(P, 5, brokers.lane, LOG)
-    await settle()
+    await turns(10)
     assert (brokers.sources[0].asked, brokers.tasks) == ([], [])
     running = asyncio.create_task(pool.run())
     source = await brokers.fetched(0)
@@ -176,7 +172,7 @@ async def test_seek_of_a_paused_partition_waits_for_its_resumption(brokers: Brok
     await brokers.fetched(0)
     pool.pause(P)
     pool.seek(P, 500)
-    await settle()
+    await turns(10)
     assert brokers.sources[1].asked == []
     pool.resume(P)
     await brokers.fetched(1)
@@ -192,7 +188,7 @@ async def test_removal_waits_for_the_brokers_tasks_and_for_fetchers_that_a_seek_
     pool.seek(P, 600)
     source = await brokers.fetched(2)
     removing = asyncio.create_task(pool.remove(P))
-    await settle()
+    await turns(10)
     assert (removing.done(), source.ended, former.ended, brokers.tasks[0].cancelled()) == (False, True, False, True)
     former.may_end.set()
     async with asyncio.timeout(5):

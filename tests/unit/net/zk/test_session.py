@@ -27,8 +27,8 @@ from tests.support.scripted_zookeeper import (
     good,
     granted,
     replied,
-    until,
 )
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio
 

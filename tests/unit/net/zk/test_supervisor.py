@@ -14,7 +14,8 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.ports import SessionEvent, SessionState
 from consumerd.net.zk import AuthFailed, ConnectionLimits, ConnectionLost, NotConnected
 from consumerd.net.zk.connection import ZooKeeperConnection
-from tests.support.scripted_zookeeper import EXISTS, SYNC, Peer, Server, framed, good, granted, replied, until
+from tests.support.scripted_zookeeper import EXISTS, SYNC, Peer, Server, framed, good, granted, replied
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio
 

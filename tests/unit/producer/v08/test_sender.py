@@ -30,6 +30,7 @@ from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.records import decode_records
 from consumerd.wire.v08.schema import NO_UUID, Api
 from tests.support.prepared_requests import Posting, request_body
+from tests.support.waiting import turns
 
 pytestmark = pytest.mark.asyncio
 
@@ -180,14 +181,14 @@ class Time:
 
     async def advance(self, seconds: float) -> None:
         """Let time pass, and everything run."""
-        await turns()
+        await turns(10)
         self.clock.jump(seconds)
         due = [handle for at, handle in self._timers if at <= self.clock.monotonic()]
         self._timers = [timer for timer in self._timers if timer[1] not in due]
         for handle in due:
             if not handle.cancelled():
                 handle._run()
-        await turns()
+        await turns(10)
 
 
 @pytest_asyncio.fixture
@@ -195,12 +196,6 @@ async def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     passing = Time()
     monkeypatch.setattr(asyncio.get_running_loop(), "call_later", passing.call_later)
     return passing
-
-
-async def turns(count: int = 10) -> None:
-    """Let everything run that can without time passing."""
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 async def test_lone_message_leaves_at_once_and_needs_one_round_trip() -> None:
@@ -241,7 +236,7 @@ STORED = {"responses": [{"name": "t", "partition_responses": [{"index": 0, "erro
 async def test_lone_message_is_written_in_the_next_turn_and_settled_by_the_reader_of_its_answer() -> None:
     brokers = PostedBrokers()
     async with producer(brokers) as ours:
-        await turns()
+        await turns(10)
         for number in range(3):
             delivery = await ours.send("t", b"x", partition=0)
             assert len(brokers.posted) == number
@@ -257,7 +252,7 @@ async def test_answer_that_comes_after_the_end_has_no_effect() -> None:
     ours = producer(brokers)
     await ours.start()
     delivery = await ours.send("t", b"x", partition=0)
-    await turns()
+    await turns(10)
     await ours.abort()
     with pytest.raises(ProducerClosedError, match="was closed before"):
         await delivery
@@ -271,9 +266,9 @@ async def test_defect_at_an_answer_ends_the_producer() -> None:
     ours = producer(brokers)
     await ours.start()
     deliveries = [await ours.send("t", b"x", partition=number) for number in (0, 0, 1)]
-    await turns()
+    await turns(10)
     brokers.posted[0](ZeroDivisionError("a defect"))
-    await turns()
+    await turns(10)
     for delivery in deliveries:
         with pytest.raises(ProducerClosedError, match="ZeroDivisionError"):
             await delivery
@@ -286,7 +281,7 @@ async def test_callers_that_are_ready_in_the_same_turn_share_a_batch() -> None:
     async with producer(brokers) as ours:
         callers = [asyncio.create_task(ours.send("t", b"%d" % number, partition=0)) for number in range(5)]
         await asyncio.gather(*callers)
-        await turns()
+        await turns(10)
         assert brokers.sent() == [(0, {0: [b"0", b"1", b"2", b"3", b"4"]})]
         brokers.requests[0].answer()
 
@@ -297,13 +292,13 @@ async def test_messages_gather_while_a_request_to_their_broker_is_in_flight(seco
     brokers = Brokers()
     async with producer(brokers) as ours:
         await ours.send("t", b"first", partition=0)
-        await turns()
+        await turns(10)
         for number in range(50):
             await ours.send("t", b"%d" % number, partition=second)
-            await turns()
+            await turns(10)
         assert len(brokers.requests) == 1
         brokers.requests[0].answer()
-        await turns()
+        await turns(10)
         assert brokers.sent()[1:] == [(0, {second: [b"%d" % number for number in range(50)]})]
         brokers.requests[1].answer()
 
@@ -313,9 +308,9 @@ async def test_one_request_has_all_that_gathered() -> None:
     async with producer(brokers) as ours:
         for number in (0, 0, 1, 2, 1):
             await ours.send("t", b"%d" % number, partition=number)
-            await turns()
+            await turns(10)
         brokers.requests[0].answer()
-        await turns()
+        await turns(10)
         assert brokers.sent() == [(0, {0: [b"0"]}), (0, {1: [b"1", b"1"], 2: [b"2"], 0: [b"0"]})]
         brokers.requests[1].answer()
 
@@ -324,14 +319,14 @@ async def test_full_batches_leave_while_requests_are_in_flight_and_open_ones_do_
     brokers = Brokers()
     async with producer(brokers, batch_bytes=1000, in_flight=3) as ours:
         await ours.send("t", b"first", partition=0)
-        await turns()
+        await turns(10)
         await ours.send("t", b"open", partition=1)
         await ours.send("t", bytes(1000), partition=2)
-        await turns()
+        await turns(10)
         assert brokers.sent()[1:] == [(0, {2: [bytes(1000)]})]
         # The open one goes after any answer, however many requests are still in flight.
         brokers.requests[1].answer()
-        await turns()
+        await turns(10)
         assert brokers.sent()[2:] == [(0, {1: [b"open"]})]
         for request in (brokers.requests[0], brokers.requests[2]):
             request.answer()
@@ -341,18 +336,18 @@ async def test_batch_that_fills_up_while_it_gathers_leaves_once() -> None:
     brokers = Brokers()
     async with producer(brokers, batch_bytes=1000) as ours:
         await ours.send("t", b"first", partition=0)
-        await turns()
+        await turns(10)
         await ours.send("t", bytes(400), partition=1)
-        await turns()
+        await turns(10)
         await ours.send("t", bytes(600), partition=1)
         await ours.send("t", b"next", partition=1)
-        await turns()
+        await turns(10)
         assert brokers.sent()[1:] == [(0, {1: [bytes(400)]})]
         brokers.requests[0].answer()
-        await turns()
+        await turns(10)
         assert len(brokers.requests) == 2
         brokers.requests[1].answer()
-        await turns()
+        await turns(10)
         assert brokers.sent()[2:] == [(0, {1: [bytes(600), b"next"]})]
         brokers.requests[2].answer()
 
@@ -361,24 +356,24 @@ async def test_flush_waits_for_no_answer() -> None:
     brokers = Brokers()
     async with producer(brokers) as ours, asyncio.TaskGroup() as tasks:
         await ours.send("t", b"0", partition=0)
-        await turns()
+        await turns(10)
         await ours.send("t", b"1", partition=1)
-        await turns()
+        await turns(10)
         tasks.create_task(ours.flush())
-        await turns()
+        await turns(10)
         assert brokers.sent()[1:] == [(0, {1: [b"1"]})]
         await ours.send("t", b"2", partition=2)  # and so do those that are sent meanwhile
-        await turns()
+        await turns(10)
         assert brokers.sent()[2:] == [(0, {2: [b"2"]})]
         for request in brokers.requests:
             request.answer()
-        await turns()
+        await turns(10)
         for number in (0, 1):
             await ours.send("t", b"later", partition=number)
-            await turns()
+            await turns(10)
         assert len(brokers.requests) == 4  # the flush has ended
         brokers.requests[3].answer()
-        await turns()
+        await turns(10)
         brokers.requests[4].answer()
 
 
@@ -387,13 +382,13 @@ async def test_brokers_do_not_wait_for_each_other() -> None:
     async with producer(brokers, in_flight=1) as ours:
         for number in range(4):
             await ours.send("t", b"%d" % number, partition=number)
-            await turns()
+            await turns(10)
         assert brokers.sent() == [(0, {0: [b"0"]}), (1, {1: [b"1"]})]
         brokers.requests[1].answer()
-        await turns()
+        await turns(10)
         assert brokers.sent()[2:] == [(1, {3: [b"3"]})]
         brokers.requests[0].answer()
-        await turns()
+        await turns(10)
         for request in brokers.requests[2:]:
             request.answer()
 
@@ -405,12 +400,12 @@ async def test_topic_whose_leaders_are_looked_up_holds_no_other_back() -> None:
         brokers.lookup.clear()
         for topic, number in (("old", 0), ("old", 1), ("t", 0)):
             await ours.send(topic, topic.encode(), partition=number)
-            await turns()
+            await turns(10)
         assert brokers.sent() == [(0, {0: [b"t"]})]
         assert brokers.lookups == ["old"]  # once for both partitions
         brokers.requests[0].answer()
         brokers.lookup.set()
-        await turns()
+        await turns(10)
         assert brokers.sent()[1:] == [(0, {0: [b"old"], 1: [b"old"]})]
         brokers.requests[1].answer()
 
@@ -421,15 +416,15 @@ async def test_messages_that_gather_at_a_broker_follow_their_leader() -> None:
     async with producer(brokers) as ours:
         for number in (0, 2, 2):
             await ours.send("t", b"%d" % number, partition=number)
-            await turns()
+            await turns(10)
         assert len(brokers.requests) == 1
         brokers.lead({"t": {0: 0, 1: 1, 2: 1, 3: 1}}, 2)
         await ours.send("t", b"3", partition=3)
-        await turns()
+        await turns(10)
         assert brokers.sent()[1:] == [(1, {3: [b"3"], 2: [b"2", b"2"]})]
         for request in brokers.requests:
             request.answer()
-            await turns()
+            await turns(10)
 
 
 async def test_partitions_without_a_leader_wait_and_cost_one_look_up() -> None:
@@ -439,7 +434,7 @@ async def test_partitions_without_a_leader_wait_and_cost_one_look_up() -> None:
     async with producer(brokers) as ours:
         with capture_logs() as logs:
             deliveries = [await ours.send("t", b"%d" % number, partition=number) for number in range(6)]
-            await turns()
+            await turns(10)
             assert brokers.sent() == [(0, {0: [b"0"]})]
             assert {each["partition"] for each in logs} == {f"t/{number}" for number in range(1, 6)}
             assert "LEADER_NOT_AVAILABLE" in logs[0]["reason"]
@@ -463,7 +458,7 @@ async def test_failed_look_up_is_repeated_after_a_pause() -> None:
         brokers.lookup_error = BrokerError("no broker answers")
         with capture_logs() as logs:
             delivery = await ours.send("t", b"x", partition=0)
-            await turns()
+            await turns(10)
         assert [(each["event"], each["reason"]) for each in logs] == [("produce_retried", "no broker answers")]
         assert brokers.requests == []
         brokers.lookup_error = None
@@ -480,14 +475,14 @@ async def test_cost_of_a_lone_message_does_not_grow_with_the_partitions() -> Non
         for number in range(1, 1000):
             await ours.send("t", b"%d" % number, partition=number)
         for request in (0, 1):
-            await turns()
+            await turns(10)
             brokers.requests[request].answer()
-        await turns()
+        await turns(10)
         assert [len(request.values) for request in brokers.requests] == [1, 999]
         assert brokers.looked_at == 1000
         for number in range(20):
             delivery = await ours.send("t", b"x", partition=number)
-            await turns()
+            await turns(10)
             brokers.requests[-1].answer()
             await delivery
         assert brokers.looked_at == 1020
@@ -512,11 +507,11 @@ async def _numbers(
     before = len(brokers.requests)
     for number in partitions:
         await ours.send("t", b"%d" % number, partition=number)
-        await turns()
+        await turns(10)
     with capture_logs():
         for number in range(before, before + min(2, len(partitions))):
             brokers.requests[number].answer(outcome)
-            await turns()
+            await turns(10)
     return {place: numbers for request in brokers.requests[before:] for place, numbers in request.numbers.items()}
 
 
@@ -532,7 +527,7 @@ async def test_lingers_for_company_if_configured(time: Time) -> None:
         await time.advance(0.02)
         assert brokers.sent() == [(0, {0: [b"0", b"1"]})]
         brokers.requests[0].answer()
-        await turns()
+        await turns(10)
         assert time.pending() == []
 
 
@@ -545,7 +540,7 @@ async def test_pauses_between_attempts_grow_up_to_a_limit_and_start_again_after_
     async with V08Producer(brokers, settings, clock=time.clock, rng=rng) as ours:  # type: ignore[arg-type]
         for failures in (10, 2):
             await ours.send("t", b"x", partition=0)
-            await turns()
+            await turns(10)
             with capture_logs() as logs:
                 for number in range(failures):
                     attempts = len(brokers.requests)
@@ -562,7 +557,7 @@ async def test_pauses_between_attempts_grow_up_to_a_limit_and_start_again_after_
             assert [each["event"] for each in logs] == ["produce_retried"]
             for request in range(len(brokers.requests) - 1, len(brokers.requests) + failures):
                 brokers.requests[request].answer()  # that one, and what came later
-                await turns()
+                await turns(10)
             assert ours.buffered_bytes == 0
 
 
@@ -572,21 +567,21 @@ async def test_batch_fails_when_the_delivery_timeout_has_passed_since_its_first_
         with capture_logs() as logs:
             for late in (0.0, 0.001):
                 delivery = await ours.send("t", b"x", partition=0)
-                await turns()
+                await turns(10)
                 time.clock.jump(10.0 + late)
                 brokers.requests[-1].answer(ErrorCode.REQUEST_TIMED_OUT)
-                await turns()
+                await turns(10)
                 if not late:
                     assert not delivery.done
                     await time.advance(1.0)
                     brokers.requests[-1].answer(ErrorCode.REQUEST_TIMED_OUT)
-                    await turns()
+                    await turns(10)
                 with pytest.raises(BrokerError, match="REQUEST_TIMED_OUT"):
                     await delivery
                 assert ours.buffered_bytes == 0
             # The next batch begins again, with the first pause.
             await ours.send("t", b"x", partition=0)
-            await turns()
+            await turns(10)
             brokers.requests[-1].answer(ErrorCode.REQUEST_TIMED_OUT)
             await time.advance(0.01)
         assert [each["event"] for each in logs] == ["produce_retried", *["produce_failed"] * 2, "produce_retried"]
@@ -599,9 +594,9 @@ async def test_lone_send_does_not_give_up_its_turn() -> None:
         for count in (1, 2):
             with pytest.raises(StopIteration):
                 ours.send("t", b"x", partition=0).send(None)
-            await turns()
+            await turns(10)
             brokers.requests[-1].answer()
-            await turns()
+            await turns(10)
             assert len(brokers.requests) == count
 
 
@@ -614,7 +609,7 @@ async def test_never_has_more_requests_in_flight_than_configured(in_flight: int)
         tasks = [asyncio.create_task(ours.send("t", bytes(1400), partition=number)) for number in range(8)]
         await asyncio.gather(*tasks)
         for _ in range(8):
-            await turns()
+            await turns(10)
             waiting = [request for request in brokers.requests if not request.answered.done()]
             assert len(waiting) == min(in_flight, 8 - len(brokers.requests) + len(waiting))
             waiting[0].answer()
@@ -629,26 +624,26 @@ async def test_request_has_batches_up_to_half_of_the_limit() -> None:
     async with producer(brokers, in_flight=1) as ours:
         for number in (0, 1, 2, 3):
             await ours.send("t", bytes(100), partition=number)
-            await turns()
+            await turns(10)
         brokers.requests[0].answer()
-        await turns()
+        await turns(10)
         await ours.send("t", b"later", partition=4)
-        await turns()
+        await turns(10)
         brokers.requests[1].answer()
-        await turns()
+        await turns(10)
         assert [list(request.values) for request in brokers.requests] == [[0], [1, 2], [3, 4]]
         brokers.requests[2].answer()
-        await turns()
+        await turns(10)
         for number in (0, 1):
             await ours.send("t", bytes(100), partition=number)
-            await turns()
+            await turns(10)
         await ours.send("t", bytes(101), partition=2)
-        await turns()
+        await turns(10)
         brokers.requests[3].answer()
-        await turns()
+        await turns(10)
         assert [list(request.values) for request in brokers.requests[3:]] == [[0], [1]]
         brokers.requests[4].answer()
-        await turns()
+        await turns(10)
         brokers.requests[5].answer()
 
 
@@ -657,12 +652,12 @@ async def test_queue_whose_next_batch_fills_keeps_its_place() -> None:
     async with producer(brokers, in_flight=1, batch_bytes=100) as ours:
         for number in (0, 1, 2, 1):
             await ours.send("t", bytes(100), partition=number)
-            await turns()
+            await turns(10)
         brokers.requests[0].answer()
-        await turns()
+        await turns(10)
         assert list(brokers.requests[1].values) == [1, 2]
         brokers.requests[1].answer()
-        await turns()
+        await turns(10)
         brokers.requests[2].answer()
 
 
@@ -672,18 +667,18 @@ async def test_batch_that_a_flush_made_ready_is_in_one_request() -> None:
     async with producer(brokers, in_flight=1) as ours:
         for number in (0, 1):
             await ours.send("t", b"%d" % number, partition=number)
-            await turns()
+            await turns(10)
         flush = asyncio.create_task(ours.flush())
-        await turns()
+        await turns(10)
         flush.cancel()
         await asyncio.wait([flush])
         await ours.send("t", b"1", partition=1)
-        await turns()
+        await turns(10)
         brokers.requests[0].answer()
-        await turns()
+        await turns(10)
         assert brokers.sent()[1:] == [(0, {1: [b"1", b"1"]})]
         brokers.requests[1].answer()
-        await turns()
+        await turns(10)
         assert len(brokers.requests) == 2
 
 
@@ -692,14 +687,14 @@ async def test_open_batch_gathers_behind_a_full_one_of_its_partition() -> None:
     async with producer(brokers, batch_bytes=1000) as ours:
         for size in (1000, 10):
             await ours.send("t", bytes(size), partition=0)
-            await turns()
+            await turns(10)
         brokers.requests[0].answer(ErrorCode.REQUEST_TIMED_OUT)
         async with asyncio.timeout(10):
             while len(brokers.requests) < 2:
                 await asyncio.sleep(0.001)
         await ours.send("t", bytes(20), partition=0)
         brokers.requests[1].answer()
-        await turns()
+        await turns(10)
         assert brokers.sent()[1:] == [(0, {0: [bytes(1000)]}), (0, {0: [bytes(10), bytes(20)]})]
         brokers.requests[2].answer()
 
@@ -711,14 +706,14 @@ async def test_batch_leaves_the_line_of_a_broker_that_does_not_lead_any_more(wai
     async with producer(brokers, in_flight=1, batch_bytes=100) as ours:
         for number in (0, 2):
             await ours.send("t", bytes(size), partition=number)
-            await turns()
+            await turns(10)
         with capture_logs():
             brokers.lead({"t": {0: 0, 1: 1, 2: None, 3: 1}}, 2)
             await ours.send("t", b"3", partition=3)
-            await turns()
+            await turns(10)
         brokers.lead({"t": {0: 0, 1: 1, 2: 1, 3: 1}}, 2)
         brokers.requests[0].answer()
-        await turns()
+        await turns(10)
         assert [request.node_id for request in brokers.requests] == [0, 1]  # nothing more of broker 0
         brokers.requests[1].answer()
         async with asyncio.timeout(10):
@@ -726,7 +721,7 @@ async def test_batch_leaves_the_line_of_a_broker_that_does_not_lead_any_more(wai
                 await asyncio.sleep(0.001)
         assert brokers.sent()[2:] == [(1, {2: [bytes(size)]})]
         brokers.requests[2].answer()
-        await turns()
+        await turns(10)
 
 
 async def test_batch_whose_leader_is_looked_up_is_not_sent_to_the_former_one() -> None:
@@ -734,17 +729,17 @@ async def test_batch_whose_leader_is_looked_up_is_not_sent_to_the_former_one() -
     async with producer(brokers, batch_bytes=1000) as ours:
         for number in (0, 2):
             await ours.send("t", bytes(10), partition=number)
-            await turns()
+            await turns(10)
         brokers.old.add("t")
         brokers.lookup.clear()
         await ours.send("t", bytes(990 - 2 * OVERHEAD), partition=2)  # which fills the batch
-        await turns()
+        await turns(10)
         brokers.requests[0].answer()
-        await turns()
+        await turns(10)
         assert len(brokers.requests) == 1
         brokers.lead({"t": dict.fromkeys(range(4), 1)}, 2)
         brokers.lookup.set()
-        await turns()
+        await turns(10)
         assert [(request.node_id, list(request.values)) for request in brokers.requests[1:]] == [(1, [2])]
         brokers.requests[1].answer()
 
@@ -756,16 +751,16 @@ async def test_batch_is_sent_once_if_others_find_its_leader_first(error: BrokerE
         brokers.old.add("t")
         brokers.lookup.clear()
         deliveries = [await ours.send("t", b"0", partition=0)]
-        await turns()
+        await turns(10)
         brokers.old.clear()
         deliveries.append(await ours.send("t", b"1", partition=1))
         deliveries.append(await ours.send("t", b"0", partition=0))
         flush = asyncio.create_task(ours.flush())
-        await turns()
+        await turns(10)
         brokers.lookup_error = error
         brokers.lookup.set()
         with capture_logs() as logs:
-            await turns()
+            await turns(10)
         assert logs == []
         for request in brokers.requests:
             request.answer()
@@ -780,7 +775,7 @@ async def test_closed_producer_leaves_no_timer(time: Time) -> None:
     ours = producer(brokers, time.clock, linger=3600)
     await ours.start()
     await ours.send("t", b"x", partition=0)
-    await turns()
+    await turns(10)
     assert len(time.pending()) == 1
     await ours.abort()
     assert time.pending() == []
@@ -790,9 +785,9 @@ async def test_cancelled_callers_do_not_disturb_the_others() -> None:
     brokers = Brokers()
     async with producer(brokers) as ours:
         waiting = [asyncio.ensure_future(_settled(ours)) for _ in range(3)]
-        await turns()
+        await turns(10)
         waiting[0].cancel()
-        await turns()
+        await turns(10)
         brokers.requests[0].answer()
         outcomes = await asyncio.gather(*waiting, return_exceptions=True)
     assert isinstance(outcomes[0], asyncio.CancelledError)
@@ -810,7 +805,7 @@ async def test_abort_fails_what_is_in_flight_gathers_and_lingers() -> None:
     ours = producer(brokers)
     await ours.start()
     deliveries = [await ours.send("t", b"x", partition=number) for number in range(3)]
-    await turns()
+    await turns(10)
     await ours.abort()
     for delivery in deliveries:
         with pytest.raises(ProducerClosedError):

@@ -9,6 +9,7 @@ import pytest
 
 from consumerd.base.errors import ConsumerdError, HandlerFailedError, HandlerLoadError
 from consumerd.service.daemon.members import Members
+from tests.support.waiting import turns
 
 pytestmark = pytest.mark.asyncio
 
@@ -68,11 +69,11 @@ class Scene:
 
 async def test_starts_a_member_when_the_handler_before_it_has_started() -> None:
     scene = Scene()
-    await settle()
+    await turns()
     assert scene.seen == ["one starts"]
     scene.one.start.set()
     await asyncio.wait_for(scene.one.running.wait(), 60)
-    await settle()
+    await turns()
     assert scene.seen == ["one starts", "two starts"]
     assert not scene.members.ready.is_set()
     await scene.started()
@@ -85,7 +86,7 @@ async def test_stop_drains_all_at_the_same_time() -> None:
     scene = Scene()
     await scene.started()
     scene.members.request_stop()
-    await settle()
+    await turns()
     assert scene.seen[2:] == ["one drains", "two drains"]
     await scene.ended()
 
@@ -130,9 +131,3 @@ async def test_cancelling_cancels_all() -> None:
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(scene.task, 60)
     assert sorted(scene.seen[2:]) == ["one cancelled", "two cancelled"]
-
-
-async def settle() -> None:
-    """Let all tasks run as far as they can."""
-    for _ in range(20):
-        await asyncio.sleep(0)

@@ -1,6 +1,6 @@
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from consumerd.base.clock import SystemClock
 from consumerd.storage import FlushFailedError, Log, LogManager, LogSettings, OsFiles, OsSegmentFile, StorageError
 from consumerd.storage.broker.partitions import MAX_RANGE, BrokerPartition, BrokerPartitions
 from consumerd.storage.broker.stats import BrokerStats, ProducedCounts
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -165,12 +166,6 @@ class GatedLog:
 def gated() -> tuple[BrokerPartition, Any]:
     log: Any = GatedLog()
     return BrokerPartition(log, SystemClock(), BrokerStats(), ProducedCounts()), log
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 @pytest.mark.asyncio

@@ -17,6 +17,7 @@ from consumerd.storage.broker import registration as registration_module
 from consumerd.storage.broker.registration import BrokerRegistration
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -43,12 +44,6 @@ async def running(registration: BrokerRegistration) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.wait({task})
-
-
-async def until(condition: object) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # type: ignore[operator]
-            await asyncio.sleep(0.005)
 
 
 async def test_creates_the_chroot_and_all_parents() -> None:

@@ -16,6 +16,7 @@ from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.fetch.v07.link import BrokerLink
 from consumerd.net.errors import ConnectError
 from tests.support.fetching import FetchingInMemory
+from tests.support.waiting import turns
 
 pytestmark = pytest.mark.asyncio
 
@@ -89,11 +90,6 @@ class Linked(FetchingInMemory):
         await asyncio.wait([task])
         assert self.subscribers == []
         assert all(connection.closed for _, connection in self.made)
-
-
-async def settle() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 async def test_shares_one_connection_and_opens_private_ones_beside_it() -> None:
@@ -204,7 +200,7 @@ async def test_ends_when_its_connection_is_closed() -> None:
     connection = await r.connection()
     connection.may_go.clear()
     task.cancel()
-    await settle()
+    await turns(10)
     assert (task.done(), connection.closed, r.subscribers) == (False, True, [])
     connection.may_go.set()
     await asyncio.wait([task], timeout=5)
@@ -215,7 +211,7 @@ async def test_ends_while_no_connection_was_ever_made() -> None:
     r = Linked()
     r.refuses = True
     task = asyncio.create_task(r.link.run())
-    await settle()
+    await turns(10)
     task.cancel()
     await asyncio.wait([task], timeout=5)
     assert task.cancelled()
