@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +20,6 @@ from tests.kill.mirrors import TOPIC
 pytestmark = [pytest.mark.kill, pytest.mark.zookeeper, pytest.mark.asyncio]
 
 PATIENCE = 90.0
-
-
-@pytest_asyncio.fixture
-async def cluster(tmp_path: Path, zookeeper_factory: Any) -> AsyncIterator[Cluster]:
-    zookeeper = await zookeeper_factory(tick_ms=250, config={"maxSessionTimeout": 60_000})
-    async with AsyncExitStack() as stack:
-        made = Cluster(tmp_path, zookeeper, stack)
-        await made.start()
-        yield made
 
 
 @pytest_asyncio.fixture

@@ -7,13 +7,11 @@ import json
 import shutil
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from consumerd.base.errors import ExitCode
 from consumerd.base.partition import TopicPartition
@@ -54,15 +52,6 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
     yield made
     made.close()
     shutil.rmtree(directory)
-
-
-@pytest_asyncio.fixture
-async def cluster(tmp_path: Path, zookeeper_factory: Any) -> AsyncIterator[Cluster]:
-    zookeeper = await zookeeper_factory(tick_ms=250, config={"maxSessionTimeout": 60_000})
-    async with AsyncExitStack() as stack:
-        made = Cluster(tmp_path, zookeeper, stack)
-        await made.start()
-        yield made
 
 
 def configuration(cluster: Cluster, output: str, port: int, **health: Any) -> str:

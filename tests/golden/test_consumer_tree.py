@@ -30,6 +30,7 @@ from consumerd.testing.memory_broker import MemoryBroker
 from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription, Subscription
 from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
 from consumerd.wire.registry.values import configured_consumer_id
+from tests.golden.test_broker_registration import FixedClock
 
 #: Path -> text (None: null data), ephemeral, version (None: not compared).
 Tree = dict[str, tuple[str | None, bool, int | None]]
@@ -46,16 +47,6 @@ MESSAGES = [
     (1, "gamma-x", 3, b"g1"),
     (0, "delta", 3, b"d00"),
 ]
-
-
-class FixedClock(SystemClock):
-    """Real but for the date, which is part of a broker's address."""
-
-    def __init__(self, wall_ms: int) -> None:
-        self._wall = wall_ms / 1000
-
-    def wall(self) -> float:
-        return self._wall
 
 
 class Member:

@@ -25,6 +25,7 @@ from tests.interop.kerberos import KeyDistributionCentre, missing_programs
 from tests.support.jafka import JafkaBroker, jafka_jars
 from tests.support.jafka_clients import JafkaMember, JafkaProducer, compile_java
 from tests.support.kafka import RELEASES, KafkaBroker, KafkaRelease, kafka_jars
+from tests.support.kafka_cluster import KafkaCluster
 
 
 @pytest.fixture(scope="session")
@@ -159,6 +160,28 @@ def kafka(
         return KafkaBroker(directory, release, None if release.kraft else zk_root, **{**defaults, **arguments})
 
     yield from _starting(tmp_path / "kafka", make)
+
+
+@pytest.fixture
+def kafka_cluster(
+    broker_java: Callable[[KafkaRelease], JavaRuntime],
+    zk: KazooClient,
+    zk_root: str,
+    tmp_path: Path,
+    missing: Callable[[str], NoReturn],
+) -> Callable[..., KafkaCluster]:
+    """Makes a cluster of three brokers of a version, which is not started; more arguments are `KafkaCluster`'s."""
+
+    def make(version: str, **arguments: Any) -> KafkaCluster:
+        release = RELEASES[version]
+        try:
+            jars = kafka_jars(release)
+        except MissingRuntimeError as error:
+            missing(str(error))
+        place = None if release.kraft else zk_root
+        return KafkaCluster(tmp_path / "cluster", release, place, java=broker_java(release), jars=jars, **arguments)
+
+    return make
 
 
 class ClientFactory(Protocol):

@@ -13,7 +13,7 @@ import random
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import pytest
 import pytest_asyncio
@@ -21,7 +21,7 @@ import pytest_asyncio
 from consumerd.base.budget import ByteBudget
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
-from consumerd.base.java import JavaRuntime, MissingRuntimeError
+from consumerd.base.java import JavaRuntime
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import DaemonProcess
 from consumerd.member.fetch.lane import Lane
@@ -35,11 +35,8 @@ from consumerd.producer.v08.batches import Delivered, Delivery
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from tests.interop.group_harness import GROUP, PARTITIONS, PATIENCE, TOPIC, Group
-from tests.support.kafka import RELEASES, KafkaBroker, KafkaRelease, kafka_jars
+from tests.support.kafka import RELEASES, KafkaBroker
 from tests.support.kafka_cluster import KafkaCluster
-
-if TYPE_CHECKING:
-    from kazoo.client import KazooClient
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
 CLOCK = SystemClock()
@@ -204,33 +201,19 @@ class Cluster:
 async def cluster(
     request: pytest.FixtureRequest,
     java: JavaRuntime,
-    broker_java: Callable[[KafkaRelease], JavaRuntime],
-    zk: KazooClient,
-    zk_root: str,
+    kafka_cluster: Callable[..., KafkaCluster],
     tmp_path: Path,
     cluster_client: Any,
     missing: Callable[[str], NoReturn],
 ) -> AsyncIterator[Cluster]:
     """Three brokers of the version that the test is parametrised with, a topic, and producers that are not started."""
-    release = RELEASES[request.param]
-    try:
-        jars = kafka_jars(release)
-    except MissingRuntimeError as error:
-        missing(str(error))
     if "java" in request.node.callspec.params.get("strangers", ()) and java.compiler is None:
         missing(f"{java.executable} ({java.source}) has no javac beside it: install a JDK")  # before brokers start
-    brokers = KafkaCluster(
-        tmp_path / "cluster",
-        release,
-        None if release.kraft else zk_root,
-        java=broker_java(release),
-        jars=jars,
-        partitions=PARTITIONS,
-    )
+    brokers = kafka_cluster(request.param, partitions=PARTITIONS)
     async with brokers, cluster_client(*brokers.brokers.values()) as client:
         group = Group(brokers.brokers, client, tmp_path, java)
         loads = [Load("again", client, V08ProducerSettings(idempotent=False, linger=0.02))]
-        if release.number >= (0, 11):
+        if RELEASES[request.param].number >= (0, 11):
             loads.append(Load("once", client, V08ProducerSettings(linger=0.02)))
         made = Cluster(brokers, client, group, loads)
         await group.create()

@@ -9,12 +9,12 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
 
-from consumerd.base.java import JavaRuntime, MissingRuntimeError
+from consumerd.base.java import JavaRuntime
 from consumerd.demo.ledger import digest
 from consumerd.member.offsets.kafka_store import KafkaOffsetStore
 from consumerd.operate.admin.diagnosis import diagnose_once
@@ -42,7 +42,6 @@ from tests.interop.log_identity import (
     recreated_behind_a_slow_handler,
     recreated_while_frozen,
 )
-from tests.support.kafka import RELEASES, KafkaRelease, kafka_jars
 from tests.support.kafka_cluster import KafkaCluster
 
 if TYPE_CHECKING:
@@ -80,28 +79,13 @@ async def readers(
 async def replicated(
     request: pytest.FixtureRequest,
     java: JavaRuntime,
-    broker_java: Callable[[KafkaRelease], JavaRuntime],
-    zk: KazooClient,
-    zk_root: str,
+    kafka_cluster: Callable[..., KafkaCluster],
     tmp_path: Path,
     cluster_client: Any,
-    missing: Callable[[str], NoReturn],
 ) -> AsyncIterator[Readers]:
     """A topic on two of three brokers of the version that the test is parametrised with; any replica may lead it."""
-    release = RELEASES[request.param]
-    try:
-        jars = kafka_jars(release)
-    except MissingRuntimeError as error:
-        missing(str(error))
-    brokers = KafkaCluster(
-        tmp_path / "cluster",
-        release,
-        None if release.kraft else zk_root,
-        java=broker_java(release),
-        jars=jars,
-        partitions=1,
-        config={"unclean.leader.election.enable": "true", "min.insync.replicas": 1},
-    )
+    config = {"unclean.leader.election.enable": "true", "min.insync.replicas": 1}
+    brokers = kafka_cluster(request.param, partitions=1, config=config)
     async with brokers, cluster_client(*brokers.brokers.values()) as client:
         group = Group(brokers.brokers, client, tmp_path, java)
         made = Readers(group, [1, 2])

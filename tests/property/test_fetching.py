@@ -16,10 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumerd.base.budget import ByteBudget, Reservation
-from consumerd.base.errors import ConsumerdError
 from consumerd.base.partition import TopicPartition
 from consumerd.member.fetch.lane import Lane
-from consumerd.member.fetch.log_changes import LogChange
 from consumerd.member.fetch.pool import FetchPool
 from consumerd.member.fetch.settings import BadMessagePolicy, FetchSettings
 from consumerd.member.fetch.v07.brokers import V07Brokers
@@ -38,6 +36,7 @@ from consumerd.wire.v07 import (
     encode_message,
     encode_message_set,
 )
+from tests.support.fetching import Recorder
 
 pytestmark = pytest.mark.usefixtures("either_codec")
 
@@ -60,26 +59,6 @@ class JumpingClock:
         for _ in range(3):
             await asyncio.sleep(0)
         self.now += max(0.0, seconds)
-
-
-class Listener:
-    def __init__(self) -> None:
-        self.events: list[tuple[Any, ...]] = []
-
-    def failed(self, partition: TopicPartition, error: ConsumerdError) -> None:
-        self.events.append(("failed", partition, error))
-
-    def reset(self, partition: TopicPartition, old: int, new: int) -> None:
-        self.events.append(("reset", partition, old, new))
-
-    def log_changed(self, partition: TopicPartition, change: LogChange, new: int) -> None:
-        self.events.append(("log_changed", partition, change, new))
-
-    def skipped(self, partition: TopicPartition, offset: int, next_offset: int, reason: str) -> None:
-        self.events.append(("skipped", partition, offset, next_offset))
-
-    def parked(self, partition: TopicPartition, reason: str) -> None:
-        self.events.append(("parked", partition, reason))
 
 
 class Broker:
@@ -226,7 +205,7 @@ class Scene:
     """A pool that runs against `broker` inside `async with`, and leaves no byte reserved."""
 
     def __init__(self, broker: Broker, budget: ByteBudget, chosen: FetchSettings) -> None:
-        self.listener = Listener()
+        self.listener = Recorder()
         self.budget = budget
         self.pool = FetchPool(
             V07Brokers(broker.connect, broker, budget, chosen, JumpingClock(), random.Random(3), self.listener)
