@@ -53,40 +53,6 @@ async def ask(port: int, *requests: bytes) -> bytes:
         writer.close()
 
 
-async def test_flushed_messages_survive_sigkill(tmp_path: Path) -> None:
-    """Killed in the middle of a flood: what a fetch has ever shown is there after the restart, and nothing invented."""
-    messages = [encode_message(b"%07d" % i + b"x" * (i % 200)) for i in range(20_000)]
-    whole = b"".join(messages)
-    arguments = ("--log-dir", tmp_path / "log", "--no-zookeeper", "--set", "log.file.size=300000")
-    settings = ("--set", "log.flush.interval=50")
-    async with child(tmp_path / "one.txt", *arguments, *settings) as process:
-        port = await ready(process)
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-        for start in range(0, len(messages), 10):
-            writer.write(ProduceRequest("t", 0, b"".join(messages[start : start + 10])).encode())
-        seen = 0
-        async with asyncio.timeout(60):
-            while seen < 400_000:
-                answer = await ask(port, OffsetsRequest("t", 0, -1, 1).encode())
-                (seen,) = struct.unpack(">10xq", answer)
-        process.kill()
-        await process.wait()
-        writer.close()
-    assert not (tmp_path / "log" / ".kafka_cleanshutdown").exists()
-    async with child(tmp_path / "two.txt", *arguments) as process:
-        port = await ready(process)
-        (end,) = struct.unpack(">10xq", await ask(port, OffsetsRequest("t", 0, -1, 1).encode()))
-        assert end >= seen
-        kept = b""
-        while len(kept) < end:
-            kept += (await ask(port, FetchRequest("t", 0, len(kept), 1 << 24).encode()))[6:]
-        assert kept == whole[:end]
-        assert end in set(itertools.accumulate(map(len, messages)))  # cut at a message, not within
-        process.signal(signal.SIGTERM)
-        assert await process.wait() == 0
-    assert (tmp_path / "log" / ".kafka_cleanshutdown").exists()
-
-
 #: The largest number of unread bytes of a partition: every life of the broker reads all produced messages again.
 AHEAD = 300_000
 
@@ -188,7 +154,7 @@ async def test_restart_within_the_session_timeout_waits_for_the_old_node(zk_root
     """In this case 0.7.2 exits with `A broker is already registered on the path` (golden notes, 4).
 
     The session outlasts the start of a process on a busy machine, so this test ends it;
-    `test_claim_waits_until_the_session_of_a_crashed_owner_ends` waits for one that expires.
+    `tests/simulation/test_handover.py` waits for one that expires.
     """
     arguments = ("--log-dir", tmp_path / "log", "--broker-id", "3", "--zookeeper", zk_root)
     settings = ("--set", "zk.sessiontimeout.ms=60000")

@@ -6,12 +6,8 @@ The daemon's own log lines may surround the sentence; a traceback may not, unles
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import random
-import struct
 import subprocess
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -256,29 +252,6 @@ async def test_corrupt_segment_follows_its_policy(world: Any) -> None:
     assert await world.offset(TP) == end
 
 
-async def test_oversize_message_follows_its_policy(world: Any) -> None:
-    await world.broker()
-    sound = await world.append(TP, b"one")
-    await world.append(TP, b"x" * 50_000)
-    end = await world.append(TP, b"two")
-    small = {"size": 1000, "max_size": 20_000}
-    outcome = await world.run(fetch=small)
-    needs = f"the message at offset {sound} of t/0-0 needs 50010 bytes, and fetch.max_size is 20000"
-    assert_one_sentence(outcome, ExitCode.CORRUPT, needs, "fetch.oversize")
-    assert await world.offset(TP) == sound
-    parking = await world.daemon("parking", fetch={**small, "oversize": "park"})
-    await parking.wait_for_event("partition_parked", 60, partition="t/0-0")
-    assert await parking.stop() == ExitCode.OK
-    assert await world.offset(TP) == sound
-    skipping = await world.daemon("skipping", fetch={**small, "oversize": "skip"})
-    await world.until_printed(skipping, "two")
-    assert await skipping.stop() == ExitCode.OK
-    assert await world.offset(TP) == end
-    await world.zk.set("/consumers/g/offsets/t/0-0", b"%d" % sound)
-    growing = await world.daemon("growing", fetch={**small, "max_size": 60_000})
-    await world.until_printed(growing, "x" * 50_000, "two")
-
-
 async def test_offset_out_of_range_follows_its_policy(world: Any) -> None:
     await world.broker()
     await world.append(TP, b"one")
@@ -289,100 +262,6 @@ async def test_offset_out_of_range_follows_its_policy(world: Any) -> None:
     assert await world.offset(TP) == 4711
     daemon = await world.daemon(fetch={"out_of_range": "earliest"})
     await world.until_printed(daemon, "one")
-
-
-# -- brokers that send invalid bytes
-
-
-class EvilBroker:
-    """Answers every request with `answer(request)`, or with an endless stream of bytes when that is None."""
-
-    def __init__(self, answer: Callable[[bytes], bytes | None]) -> None:
-        self._answer = answer
-        self.asked = 0
-
-    async def __aenter__(self) -> EvilBroker:
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        while self._tasks:
-            await asyncio.wait(self._tasks)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            while True:
-                request = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
-                self.asked += 1
-                answer = self._answer(request)
-                if answer is None:
-                    writer.write(struct.pack(">ih", 100 << 20, 0))
-                    while True:
-                        writer.write(bytes(100_000))
-                        await writer.drain()
-                writer.write(answer)
-                await writer.drain()
-        self._tasks.discard(task)
-        writer.transport.abort()
-
-
-TROUBLES = {"fetch_failed", "broker_lost", "poll_failed", "fetch_refused", "position_lookup_failed"}
-
-
-def hang_up(request: bytes) -> bytes:
-    raise ConnectionAbortedError
-
-
-ANSWERS: dict[str, Callable[[bytes], bytes | None]] = {
-    "garbage": lambda _: os.urandom(200),
-    "http": lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n",
-    "negative length": lambda _: struct.pack(">ih", -5, 0),
-    "no room for the error code": lambda _: struct.pack(">ib", 1, 0),
-    "2 GiB announced": lambda _: struct.pack(">ih", 2**31 - 1, 0) + bytes(1000),
-    "an endless frame": lambda _: None,
-    "zeros": lambda _: bytes(4096),
-    "ones": lambda _: b"\xff" * 4096,
-    "unknown errors": lambda _: struct.pack(">ih", 2, 77),
-    "silence": lambda _: b"",
-    "hangs up": hang_up,
-}
-
-
-@pytest.mark.parametrize("answers", [list(ANSWERS)[:5], list(ANSWERS)[5:]])
-async def test_invalid_responses_stop_only_partitions_of_that_broker(world: Any, answers: list[str]) -> None:
-    await world.broker()
-    async with contextlib.AsyncExitStack() as stack:
-        evil = [await stack.enter_async_context(EvilBroker(ANSWERS[name])) for name in answers]
-        for number, broker in enumerate(evil, 1):
-            await world.zk.create_ephemeral(f"/brokers/ids/{number}", b"evil:127.0.0.1:%d" % broker.port, wait=0)
-            await world.zk.ensure("/brokers/topics/t")
-            await world.zk.create_ephemeral(f"/brokers/topics/t/{number}", b"1", wait=0)
-            # An offset, so that the evil is met in fetches; without one it is met in the search for the start.
-            if number % 2:
-                await world.zk.ensure("/consumers/g/offsets/t")
-                await world.zk.create(f"/consumers/g/offsets/t/{number}-0", b"0")
-        await world.append(TP, b"one")
-        daemon = await world.daemon(fetch={"corrupt": "park"})
-        enough = [1 if name == "silence" else 4 for name in answers]
-        await world.until(lambda: all(broker.asked >= often for broker, often in zip(evil, enough, strict=True)))
-        await world.until_printed(daemon, "one")
-        await world.append(TP, b"two")
-        await world.until_printed(daemon, "one", "two")
-        assert daemon.running
-        lines = [event for event in daemon.events() if event["event"] in TROUBLES]
-        assert len(lines) <= 2 * len(evil), lines  # one line for each problem, not one for each attempt
-        assert await daemon.stop() == ExitCode.OK
-        text = daemon.log_path.read_text()
-        assert "Traceback" not in text
-        assert "exception" not in text
 
 
 # -- handlers that misbehave

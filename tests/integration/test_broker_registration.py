@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -51,38 +50,8 @@ async def value(zk: Session, path: str) -> str | None:
     return None if data is None else data.decode()
 
 
-async def test_registers_and_removes_address_and_topics(zk_root: str, tmp_path: Path) -> None:
-    async with session(zk_root) as observer, session(zk_root) as zk:
-        async with make(tmp_path, zk, 7) as broker:
-            address = await value(observer, "/brokers/ids/7")
-            assert address is not None
-            assert re.fullmatch(rf"127\.0\.0\.1-\d{{13}}:127\.0\.0\.1:{broker.port}", address)
-            await produce(broker, "words")
-            await produce(broker, "few")
-            await produce(broker, "words")
-            await until(lambda: _is(observer, "/brokers/topics/words/7", "3"))
-            await until(lambda: _is(observer, "/brokers/topics/few/7", "1"))
-        # stopped: the node is deleted at once, although the session still lives
-        for path in ("/brokers/ids/7", "/brokers/topics/words/7", "/brokers/topics/few/7"):
-            assert await value(observer, path) is None
-        async with make(tmp_path, zk, 7):
-            assert await value(observer, "/brokers/topics/words/7") == "3"
-
-
 async def _is(zk: Session, path: str, expected: str | None) -> bool:
     return await value(zk, path) == expected
-
-
-async def test_writes_a_deleted_address_again(zk_root: str, tmp_path: Path) -> None:
-    async with session(zk_root) as observer, session(zk_root) as zk, make(tmp_path, zk):
-        before = await value(observer, "/brokers/ids/0")
-        await observer.delete("/brokers/ids/0")
-
-        async def again() -> bool:
-            now = await value(observer, "/brokers/ids/0")
-            return now is not None and now != before  # a new millisecond in it
-
-        await until(again)
 
 
 async def test_registers_everything_again_after_the_session_expired(
