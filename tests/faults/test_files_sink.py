@@ -1,21 +1,14 @@
-"""The `files` handler in real processes and threads, which die or take turns at every step on a real disk.
+"""Two new owners of a partition with the handler `files` that take it over at once, on a real disk.
 
-The next owner always fetches with other boundaries, and the expectation is the same throughout: the ranges are
-contiguous and their lines are the log's messages. Losses of power, and former owners that resume, are simulated
-(`tests.simulation.test_sinks`).
+Crashes and losses of power at every step, and former owners that resume, are simulated (`tests.simulation.test_sinks`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import json
-import os
-import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,143 +26,10 @@ LOG = b"".join(
     encode_message_set([b"message %d.%d" % (n, m) for m in range(1 + n % 3)], codec=Codec.GZIP if n % 3 else Codec.NONE)
     for n in range(12)
 )
-EXPECTED = [(m.offset, m.index, m.payload.decode()) for m in decode_batch(LOG, 0).messages()]
 
 
 def fetch(offset: int, size: int) -> Batch:
     return Batch(HERE, decode_batch(LOG[offset : offset + size], offset))
-
-
-def batches(offset: int, size: int) -> Iterator[Batch]:
-    """The batches that a fetcher delivers from `offset` on, with fetches of `size` bytes."""
-    while offset < len(LOG):
-        batch = fetch(offset, size)
-        assert batch.next_offset > offset
-        offset = batch.next_offset
-        yield batch
-
-
-async def consume(handler: FilesHandler, size: int, committed: int = 0) -> None:
-    """One member's life: claim, read the position, deliver to the end of the log."""
-    position = await handler.position(HERE)
-    for batch in batches(committed if position is None else position, size):
-        await handler.handle(batch)
-    await handler.stop()
-
-
-def check(contents: dict[str, bytes], *, end: int = len(LOG)) -> None:
-    """That the ranges in a folder are contiguous, and their lines the messages of the log up to `end`."""
-    ranges = sorted(name for name in contents if name.endswith(".ndjson"))
-    position = 0
-    records = []
-    for name in ranges:
-        start, stop = (int(part) for part in name.removesuffix(".ndjson").split("-"))
-        assert start == position, f"hole or overlap at {position}: {ranges}"
-        position = stop
-        records += [json.loads(line) for line in contents[name].splitlines()]
-    assert position == end
-    expected = [message for message in EXPECTED if message[0] < end]
-    assert [(r["offset"], r["index"], r["payload"]) for r in records] == expected
-
-
-def read(directory: Path) -> dict[str, bytes]:
-    folder = directory / "t" / "0-0"
-    return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()} if folder.is_dir() else {}
-
-
-# SIGKILL at every step of the disk, in real processes.
-
-
-class Suicidal(SystemFiles):
-    """Kills its process at step number `fatal`; a write is killed half-way, too."""
-
-    def __init__(self, fatal: int) -> None:
-        super().__init__()
-        self.steps = itertools.count()
-        self.fatal = fatal
-
-    def step(self) -> None:
-        if next(self.steps) == self.fatal:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def make_directory(self, path: StrPath) -> None:
-        self.step()
-        super().make_directory(path)
-
-    def make_unique_directory(self, parent: StrPath, prefix: str) -> Path:
-        self.step()
-        return super().make_unique_directory(parent, prefix)
-
-    def entries(self, path: StrPath, **options: bool) -> list[FileEntry]:
-        self.step()
-        return super().entries(path, **options)
-
-    def write(self, path: StrPath, pieces: Iterable[bytes]) -> None:
-        data = b"".join(pieces)
-        self.step()
-        Path(path).write_bytes(data[: len(data) // 2])
-        self.step()
-        super().write(path, [data])
-        self.step()
-
-    def rename(self, source: StrPath, target: StrPath) -> None:
-        self.step()
-        super().rename(source, target)
-        self.step()
-
-    def sync_directory(self, path: StrPath) -> None:
-        self.step()
-        super().sync_directory(path)
-
-    def remove(self, path: StrPath) -> None:
-        self.step()
-        super().remove(path)
-
-    def remove_directory(self, path: StrPath) -> None:
-        self.step()
-        super().remove_directory(path)
-
-
-def crash_everywhere(directory: Path) -> None:
-    """Run in a process of its own: crash a first member at each step, and the second one at a step that moves along."""
-    for fatal in itertools.count():
-        folder = directory / str(fatal)
-        first = _killed(folder, 200, fatal)
-        _killed(folder, 330, (7 * fatal) % 23)
-        assert not _killed(folder, 150, -1)
-        check(read(folder))
-        if not first:
-            break
-    print(fatal)  # noqa: T201
-
-
-def _killed(folder: Path, size: int, fatal: int) -> bool:
-    child = os.fork()
-    if child == 0:
-        asyncio.run(consume(FilesHandler.on(Suicidal(fatal), folder), size))
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
-    return os.WIFSIGNALED(status)
-
-
-def test_stores_each_batch_once_through_sigkill_at_every_step(tmp_path: Path) -> None:
-    # A fresh interpreter without threads: forking this one is neither safe nor without warnings.
-    script = (
-        "import importlib.util, pathlib, sys\n"
-        "spec = importlib.util.spec_from_file_location('faults', sys.argv[1])\n"
-        "module = importlib.util.module_from_spec(spec)\n"
-        "sys.modules['faults'] = module\n"
-        "spec.loader.exec_module(module)\n"
-        "module.crash_everywhere(pathlib.Path(sys.argv[2]))\n"
-    )
-    command = [sys.executable, "-c", script, __file__, str(tmp_path)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout.splitlines()[-1]) > 20  # steps at which the first member died
-
-
-# Two new owners at once.
 
 
 @pytest.mark.parametrize("seed", range(4))

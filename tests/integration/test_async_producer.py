@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -81,48 +80,6 @@ async def _registered(zk_root: str) -> list[str]:
             except NoNode:
                 continue
         return found
-
-
-@pytest.mark.kill
-async def test_loses_nothing_and_keeps_the_order_when_the_broker_is_killed(tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path, None, partitions=2, settings={"log.flush.interval": 1})
-    config = consumerd.ProducerConfig(
-        brokers=(("127.0.0.1", broker.port),),
-        background=True,
-        settings=consumerd.ProducerSettings(retries=100, resends=20, max_backoff=0.2, codec=Codec.GZIP),
-        queue=consumerd.QueueSettings(batch_size=20, queue_time=0.01, queue_size=500),
-    )
-    sent = 0
-    stop = asyncio.Event()
-
-    async def go_on(producer: Any) -> None:
-        nonlocal sent
-        while not stop.is_set():
-            await producer.send("t", [b"%d" % sent], partition=sent % 2)
-            sent += 1
-            await asyncio.sleep(0)
-
-    await broker.start()
-    try:
-        async with asyncio.timeout(60), consumerd.open_producer(config) as producer:
-            sending = asyncio.create_task(go_on(producer))
-            for wanted in (400, 800, 1200):
-                while sent < wanted:
-                    await asyncio.sleep(0.01)
-                broker.kill()
-                await asyncio.sleep(0.1)
-                await broker.start()
-            while sent < 1500:
-                await asyncio.sleep(0.01)
-            stop.set()
-            await sending
-        assert isinstance(producer, AsyncProducer)
-        assert (producer.stats.sent, producer.stats.failed) == (sent, 0)
-        for partition in (0, 1):
-            firsts = dict.fromkeys(map(int, await stored(broker.port, "t", partition)))
-            assert list(firsts) == list(range(partition, sent, 2))
-    finally:
-        await broker.stop()
 
 
 async def test_verifies_after_real_flushes(tmp_path: Path) -> None:

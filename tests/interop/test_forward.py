@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from consumerd.base.clock import SystemClock
-from consumerd.base.errors import BrokerError, ExitCode, HandlerFailedError
+from consumerd.base.errors import ExitCode, HandlerFailedError
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import consumerd_command
 from consumerd.handlers import Batch, Handler, HandlerContext, load_handler
@@ -22,7 +22,6 @@ from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 from consumerd.wire.v08.records import Record, decode_records, encode_record_batch
 from consumerd.wire.v08.records import RecordCodec as NewCodec
-from tests.support.kafka import SHORT_SESSION
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
 CLOCK = SystemClock()
@@ -202,39 +201,6 @@ def wire(payloads: list[bytes]) -> bytes:
     return b"".join(
         encode_message_set(payloads[n : n + 7], codec=Codec.GZIP, magic=1) for n in range(0, len(payloads), 7)
     )
-
-
-async def test_keeps_all_messages_in_order_while_the_target_is_unavailable(kafka: Any, cluster_client: Any) -> None:
-    broker = await kafka("3.9.1", partitions=2, config=SHORT_SESSION)
-    handler = handler_to(broker, partitions=2, chunk_bytes=1000)
-    impatient = handler_to(broker, chunk_bytes=1000, resume="target", delivery_timeout=0.5)
-    source, other = TopicPartition("events", 0, 0), TopicPartition("events", 0, 1)
-    payloads = [b"%d" % n for n in range(300)]
-    await handler.start(CONTEXT)
-    await handler.handle(old(source, payloads[:10]))
-    await impatient.start(CONTEXT)
-    first = old(other, payloads)
-    await impatient.handle(Batch(other, decode_batch(encode_message_set(payloads[:7], magic=1), 0)))
-    broker.kill()
-    task = asyncio.create_task(handler.handle(old(source, payloads[10:], start=1000)))
-    # A cancelled handler sends nothing afterwards.
-    cancelled = asyncio.create_task(handler.handle(old(TopicPartition("events", 0, 2), [b"cancelled"])))
-    with pytest.raises(BrokerError):
-        await impatient.handle(first.rest(7))
-    cancelled.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await cancelled
-    await broker.start()
-    await task
-    # After a failure it finds the messages that arrived after all, and skips them when they are delivered again.
-    await impatient.handle(first)
-    await handler.handle(old(source, [b"after"], start=200_000))
-    await handler.stop()
-    await impatient.stop()
-    async with cluster_client(broker) as client:
-        found, others = await held(client, "events")
-    assert [record.payload for record in found] == [*payloads, b"after"]
-    assert [record.payload for record in others] == payloads
 
 
 async def test_rejects_a_target_without_headers_unless_they_are_optional(kafka: Any, cluster_client: Any) -> None:

@@ -37,21 +37,6 @@ async def test_graceful_stop_repeats_nothing(cluster: Any) -> None:
     assert result.duplicated == 0
 
 
-async def test_follows_a_broker_to_another_address(cluster: Any) -> None:
-    await cluster.member()
-    async with cluster.producing():
-        await cluster.wait_all_owned(1)
-    assert await cluster.broker.stop() == 0
-    from consumerd.demo.ports import free_port
-
-    cluster.broker.port = free_port()
-    await cluster.broker.start()
-    async with cluster.producing():
-        await cluster.wait_all_owned(1)
-        await cluster.goes_on()
-    assert_sound(await cluster.wait_handled())
-
-
 async def test_rejoins_after_zookeeper_was_down_beyond_the_session_timeout(cluster: Any) -> None:
     async with cluster.producing():
         await cluster.member()
@@ -78,15 +63,4 @@ async def test_member_frozen_for_twice_its_session_delivers_nothing(cluster: Any
         first.resume()
         await cluster.wait_all_owned(2)
         await cluster.goes_on()
-    assert_sound(await cluster.wait_handled())
-
-
-async def test_restarted_member_waits_for_the_node_of_its_configured_id(cluster: Any) -> None:
-    async with cluster.producing():
-        first = await cluster.member(group={"consumer_id": "pod-0"})
-        await cluster.member(group={"consumer_id": "pod-1"})
-        await cluster.wait_all_owned(2)
-        first.kill()
-        await first.start()
-        await cluster.wait_all_owned(2)
     assert_sound(await cluster.wait_handled())
