@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import subprocess
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from consumerd.base.errors import ExitCode
 from consumerd.base.partition import TopicPartition
-from consumerd.demo.processes import clean_environment, consumerd_command, format_toml
+from consumerd.demo.processes import format_toml
 
-from .test_daemon_service import Manager
+from .test_daemon_service import managed
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
 
@@ -225,16 +223,7 @@ async def test_former_handler_goes_on_where_the_new_one_does_not_start(world: An
 async def test_notifies_the_service_manager_of_a_reload(world: Any) -> None:
     await world.broker()
     await world.append(T0, b"a")
-    manager = Manager(world.directory / "notify")
-    path = world.write(format_toml(world.config()))
-    process = await asyncio.create_subprocess_exec(
-        *consumerd_command("run", "-c", path),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**clean_environment(), "NOTIFY_SOCKET": str(manager.path)},
-    )
-    try:
+    async with managed(world) as (manager, process, path):
         assert await manager.told() == ["READY=1", "STATUS=member of the group"]
         process.send_signal(signal.SIGHUP)
         reloading, since, _ = await manager.told()
@@ -242,7 +231,7 @@ async def test_notifies_the_service_manager_of_a_reload(world: Any) -> None:
         name, _, microseconds = since.partition("=")
         assert (name, int(microseconds) > 0) == ("MONOTONIC_USEC", True)
         assert await manager.told() == ["READY=1", "STATUS=member of the group"]
-        Path(path).write_text("not TOML at all")
+        path.write_text("not TOML at all")
         process.send_signal(signal.SIGHUP)
         assert (await manager.told())[0] == "RELOADING=1"
         rejected = "STATUS=member of the group; the configuration was rejected: see the log"
@@ -250,8 +239,3 @@ async def test_notifies_the_service_manager_of_a_reload(world: Any) -> None:
         process.send_signal(signal.SIGTERM)
         assert await manager.told() == ["STOPPING=1", "STATUS=draining"]
         assert await asyncio.wait_for(process.wait(), 60) == ExitCode.OK
-    finally:
-        manager.close()
-        if process.returncode is None:
-            process.kill()
-            await process.wait()

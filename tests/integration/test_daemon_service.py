@@ -6,6 +6,8 @@ import asyncio
 import signal
 import socket
 import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +41,11 @@ class Manager:
         self._socket.close()
 
 
-@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
-async def test_notifies_the_service_manager_and_stops_on_sigterm(world: Any, loop: str) -> None:
-    await world.broker()
-    end = await world.append(TP, b"one")
+@asynccontextmanager
+async def managed(world: Any, **tables: Any) -> AsyncIterator[tuple[Manager, asyncio.subprocess.Process, Path]]:
+    """A daemon that a service manager has started, with the path of its configuration."""
     manager = Manager(world.directory / "notify")
-    slow = {"name": "bad_handlers:Slow", "options": {"seconds": 0.5}}
-    path = world.write(format_toml(world.config(handler=slow, daemon={"loop": loop})))
+    path = world.write(format_toml(world.config(**tables)))
     process = await asyncio.create_subprocess_exec(
         *consumerd_command("run", "-c", path),
         stdin=subprocess.DEVNULL,
@@ -54,6 +54,20 @@ async def test_notifies_the_service_manager_and_stops_on_sigterm(world: Any, loo
         env={**clean_environment(), "NOTIFY_SOCKET": str(manager.path)},
     )
     try:
+        yield manager, process, Path(path)
+    finally:
+        manager.close()
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+async def test_notifies_the_service_manager_and_stops_on_sigterm(world: Any, loop: str) -> None:
+    await world.broker()
+    end = await world.append(TP, b"one")
+    slow = {"name": "bad_handlers:Slow", "options": {"seconds": 0.5}}
+    async with managed(world, handler=slow, daemon={"loop": loop}) as (manager, process, _):
         assert process.stdout is not None
         assert await manager.told() == ["READY=1", "STATUS=member of the group"]
         assert await asyncio.wait_for(process.stdout.readline(), 60) == b"in hand\n"
@@ -62,11 +76,6 @@ async def test_notifies_the_service_manager_and_stops_on_sigterm(world: Any, loo
         # The current batch is finished and committed, and all our nodes are deleted.
         assert await asyncio.wait_for(process.stdout.read(), 60) == b"finished\n"
         assert await asyncio.wait_for(process.wait(), 60) == ExitCode.OK
-    finally:
-        manager.close()
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
     assert await world.offset(TP) == end
     assert await world.zk.children("/consumers/g/ids") == []
     assert await world.zk.children("/consumers/g/owners/t") == []
