@@ -467,6 +467,40 @@ def test_empty_response_looks_at_no_partition(reading: Callable[..., Reading], m
     reading(partitions=20).play(scene)
 
 
+@pytest.mark.parametrize("era", ERAS, ids=lambda era: era.name)
+def test_a_pool_that_ends_leaves_no_session_at_the_brokers(reading: Callable[..., Reading], era: Era) -> None:
+    ended = 0.0
+
+    async def scene(read: Reading) -> None:
+        nonlocal ended
+        read.kafka.lead(read.partitions[0], 1)
+        await asyncio.sleep(1.5)
+        assert [len(sessions(read, broker)) for broker in (0, 1)] == [era in WITH_SESSIONS] * 2
+        assert read.waits()  # each broker holds a poll back, and would do so for some time
+        ended = read.kernel.now
+
+    read = reading(era, brokers=2)
+    read.play(scene)
+    assert sessions(read, 0) == sessions(read, 1) == {}
+    assert read.kernel.now - ended < 8 * ONE_WAY + 0.001
+
+
+def test_a_pool_ends_soon_where_the_broker_does_not_end_its_session(
+    reading: Callable[..., Reading], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = 0.0
+
+    async def scene(read: Reading) -> None:
+        nonlocal ended
+        await asyncio.sleep(1.5)
+        monkeypatch.setattr(_Connection, "serve", lambda *_: None)  # the broker hangs
+        ended = read.kernel.now
+
+    read = reading()
+    read.play(scene)
+    assert read.kernel.now - ended < ClientSettings().connection.close_timeout + 0.1
+
+
 @pytest.mark.parametrize("error", [70, 71])
 @pytest.mark.parametrize("era", WITH_SESSIONS, ids=lambda era: era.name)
 def test_session_that_the_broker_does_not_continue_begins_again(

@@ -22,7 +22,7 @@ from consumerd.wire.v08.schema import NO_UUID
 #: A topic and the number of a partition.
 Place = tuple[str, int]
 
-#: The id of no session, the epoch of the request that begins one, and that of requests without one.
+#: The id of no session, the epoch of the request that begins one, and that of requests without one and of the last one.
 NO_SESSION_ID: Final = 0
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
@@ -134,6 +134,10 @@ class FetchSession:
                     forgotten.append(former)
         self._changed.clear()
         return SessionRequest(self._id, self._epoch, named, forgotten, self._topics)
+
+    def last_request(self) -> SessionRequest | None:
+        """Return the request that ends the session; None if the broker is not known to have it."""
+        return None if self._epoch == INITIAL_EPOCH else SessionRequest(self._id, FINAL_EPOCH, (), (), {})
 
     def answered(self, error: int, session_id: int) -> bool:
         """Note the response to the last request. False: it says that the session is over, and nothing else."""

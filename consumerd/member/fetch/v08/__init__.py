@@ -18,7 +18,7 @@ Easy to miss:
 - Since 2.0 a broker over whose quota a client is answers a FETCH at once, without any of its partitions, and says for
   how long the client is to be silent.
 - A fetch session belongs to no connection: it survives its end, and a request that begins another one ends it. A
-  response over a quota continues a session, but begins none.
+  response over a quota continues a session, but begins none. The broker keeps one for two minutes after its last use.
 - In a session a broker leaves out a partition whose last stable offset alone has changed, and it returns the data of a
   partition again until a request names another offset or forgets it.
 """

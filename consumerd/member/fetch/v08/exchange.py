@@ -21,6 +21,7 @@ from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.fetching import FetchedPartition, FetchedPartitions, fetch_partitions
 from consumerd.net.client.metadata import ClusterMetadata
 from consumerd.net.errors import BadFrameError
+from consumerd.wire import WireError
 from consumerd.wire.v08.fetch_session import PartitionFetch, Place, SessionRequest
 
 #: An offset that the broker did not return.
@@ -133,6 +134,17 @@ class Exchange:
             self.counters.throttled += fetched.silence
             self._silent_until = max(self._silent_until, self.clock.monotonic() + fetched.silence)
         return fetched
+
+    async def end_session(self, last: SessionRequest) -> None:
+        """End a fetch session, in as much time as a connection may take to close. Never raises.
+
+        On the connection that all share: on ours the broker may hold a poll back, and reads no further.
+        """
+        try:
+            async with asyncio.timeout(self._client.settings.connection.close_timeout):
+                await fetch_partitions(await self._client.node_channel(self.node_id), last, max_bytes=0)
+        except (BrokerError, WireError, TimeoutError):
+            pass  # the broker drops it when others need its place
 
     def require_all(self, fetched: FetchedPartitions, requests: Iterable[PartitionRequest], channel: Channel) -> None:
         """Raise BadFrameError, and drop the connection, if a partition is missing that nothing excuses."""

@@ -127,7 +127,7 @@ class Polls:
         self._session.drop(request.place)
 
     async def run(self) -> None:
-        """Poll until cancelled, then close the connections."""
+        """Poll until cancelled, then end the session and close the connections."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._repeat(self._poll, self._filled, self._waiting, self._wait))
@@ -135,6 +135,8 @@ class Polls:
         finally:
             # The tasks that wait here end as well; their responses will not come.
             cancel(self._waiting.values())
+            if (last := self._session.last_request()) is not None:
+                await self._exchange.end_session(last)
             for line in (self._line, self._newcomers_line):
                 await line.close()
 

@@ -54,6 +54,19 @@ def test_first_request_names_all_and_later_ones_what_changed() -> None:
     assert said(session.request()) == (7, 3, [], [], False)
 
 
+def test_last_request_names_nothing_and_only_a_session_that_the_broker_has() -> None:
+    assert FetchSession().last_request() is None
+    session = begun(of(0))
+    last = session.last_request()
+    assert last is not None
+    assert said(last) == (7, -1, [], [], True)
+    session.lost()
+    assert session.last_request() is None
+    session.request()
+    session.answered(0, 0)  # the broker has no room for another one
+    assert session.last_request() is None
+
+
 def test_partition_that_is_asked_for_again_in_the_same_way_is_not_named() -> None:
     session = begun(of(0), of(1))
     session.drop(("t", 0))
