@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from consumerd.base.budget import ByteBudget
-from consumerd.base.partition import TopicPartition
+from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.member.fetch.lane import Lane
 from consumerd.member.fetch.pool import FetchPool
 from consumerd.member.fetch.response import FetchOutcome
@@ -31,6 +31,7 @@ from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.opening import ChannelOpener
 from consumerd.net.client.settings import ClientSettings
 from consumerd.net.connect import connect
+from consumerd.wire.v08.apis import OFFSET_FOR_LEADER_EPOCH
 from consumerd.wire.v08.fetch_session import PartitionFetch
 from tests.simulation.daemon import ProcessClock
 from tests.simulation.kafka_broker import ERAS, Era, FetchSession, SimulatedKafka, _Connection
@@ -87,6 +88,8 @@ class Reading:
         self.listener = Recorder()
         #: Seconds for which a batch is handled.
         self.handling = 0.0
+        #: The log that the positions are of.
+        self.log = UNKNOWN_LOG
 
     def play(self, scene: Callable[[Reading], Awaitable[None]], seconds: float = 60.0) -> None:
         """Run a scene while the pool fetches."""
@@ -111,7 +114,7 @@ class Reading:
                 for partition in self.partitions:
                     lane = Lane(partition, ByteBudget(1 << 30), max_bytes=1 << 24, max_batches=self.room)
                     self.lanes.append(lane)
-                    self.pool.add(partition, 0, lane)
+                    self.pool.add(partition, 0, lane, self.log)
                     running.append(tasks.create_task(self._take(partition, lane)))
                 yield
                 for task in running:
@@ -388,6 +391,30 @@ def test_waiting_costs_one_small_request_each_time(reading: Callable[..., Readin
     read = reading(era, partitions=100)
     read.play(scene)
     assert read.slowest() < SOON
+
+
+def test_positions_of_many_partitions_are_compared_in_few_requests_to_each_leader(
+    reading: Callable[..., Reading], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[int, list[int]] = {0: [], 1: []}
+    compare = _Connection._handlers[OFFSET_FOR_LEADER_EPOCH.key]
+
+    def count(connection: _Connection, version: int, body: Any, reply: Callable[..., None]) -> None:
+        asked[connection.broker.number].append(sum(len(topic["partitions"]) for topic in body["topics"]))
+        compare(connection, version, body, reply)
+
+    monkeypatch.setitem(_Connection._handlers, OFFSET_FOR_LEADER_EPOCH.key, count)
+
+    async def scene(read: Reading) -> None:
+        for partition in read.partitions[:30]:
+            read.kafka.lead(partition, 1)
+        await read.until(read.waits)
+
+    read = reading(partitions=100, brokers=2)
+    read.log = LogId(None, 0)
+    read.play(scene)
+    assert [sum(asked[broker]) for broker in (0, 1)] == [70, 30]
+    assert all(len(requests) <= 2 for requests in asked.values())  # those of the first, and of all that came meanwhile
 
 
 # -- sessions

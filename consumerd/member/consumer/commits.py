@@ -1,6 +1,6 @@
 """Writing the positions of owned partitions to the offset store.
 
-Strategy: group commit (`consumerd.member.consumer.rounds`). Commits never overlap, so an older position is never
+Strategy: group commit (`consumerd.base.rounds`). Commits never overlap, so an older position is never
 written over a newer one, and each writes all positions that are due for all callers. Only positions of the present
 session are written. The store checks ownership; partitions that it reports as lost are passed on. One that it does not
 let us write is reported once, and written again with each later commit, until it is allowed. The start of a partition
@@ -19,9 +19,9 @@ import structlog
 from consumerd.base.errors import BrokerError, ZooKeeperError, reason_of
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock
+from consumerd.base.rounds import Rounds
 from consumerd.member.consumer.fence import Fence
 from consumerd.member.consumer.owned_partition import OwnedPartition
-from consumerd.member.consumer.rounds import Rounds
 from consumerd.member.consumer.stats import ConsumerStats
 from consumerd.member.offsets.metadata import OffsetNotes
 

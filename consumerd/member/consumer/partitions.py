@@ -160,6 +160,7 @@ class OwnedPartitions:
         try:
             await self._turnstile.enter()
             found = await self._starts.find(partition, owned.session_id)
+            await self._turnstile.enter()  # those of which the offsets were read together are as many
             if owned.closed:  # the handler was asked for its position, and swallowed the cancellation
                 return
             start = owned.start = found.offset

@@ -26,9 +26,9 @@ import structlog
 from consumerd.base.errors import BrokerError, reason_of
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.base.ports import Clock
+from consumerd.base.rounds import Rounds
 from consumerd.handlers import SinkPosition
 from consumerd.member.consumer.fence import Fence
-from consumerd.member.consumer.rounds import Rounds
 from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.member.consumer.sinks import PartitionedHandler
 from consumerd.member.offsets.store import OffsetStore, Trace

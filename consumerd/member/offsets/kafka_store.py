@@ -12,7 +12,6 @@ a ZooKeeper accepts it, 0.8.1 too, and keeps the offsets there, in the nodes of 
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
+from consumerd.base.rounds import Rounds
 from consumerd.member.offsets.errors import OffsetsUnavailableError
 from consumerd.member.offsets.metadata import OffsetNotes, format_metadata, parse_metadata
 from consumerd.member.offsets.store import NO_NOTES, CommitResult
@@ -112,18 +112,6 @@ class CommittedOffset:
         return OffsetNotes(log if self.leader_epoch is None else log._replace(leader_epoch=self.leader_epoch), start)
 
 
-class _Handled:
-    """Two partitions of a topic of which the group handled messages, if there are; one read is for all who wait."""
-
-    __slots__ = ("begun", "ended", "lock", "partitions")
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        #: The numbers of the last reads that began and ended.
-        self.begun = self.ended = 0
-        self.partitions: list[TopicPartition] = []
-
-
 class KafkaOffsetStore:
     """The committed offsets of one group. `metadata`: text to keep with each; `retention`: seconds to keep them.
 
@@ -150,7 +138,8 @@ class KafkaOffsetStore:
         self._retention_ms = -1 if retention is None else int(retention * 1000)
         self._version = version
         self._logs: dict[TopicPartition, LogId] = {}
-        self._handled: dict[str, _Handled] = {}
+        #: By topic, the reads of two partitions of which the group handled messages.
+        self._handled: dict[str, Rounds[TopicPartition, list[TopicPartition]]] = {}
         #: Brokers before 2.1 forget offsets by their age, those of groups without members later ones, too.
         self.keeps_for = None if version == 0 else min(_KEPT_FOR, math.inf if retention is None else retention)
 
@@ -169,14 +158,10 @@ class KafkaOffsetStore:
 
         A group that just began has nothing but starts there: its members fix them one after the other.
         """
-        read = self._handled.setdefault(partition.topic, _Handled())
-        number = read.begun
-        async with read.lock:
-            if read.ended <= number:  # else one that began after this call was made has been made for another one
-                read.begun = begun = read.begun + 1
-                read.partitions = await self._read_handled(partition.topic)
-                read.ended = begun
-            return any(other != partition for other in read.partitions)
+        name = partition.topic
+        if name not in self._handled:
+            self._handled[name] = Rounds(lambda _: self._read_handled(name))
+        return any(other != partition for other in await self._handled[name].take_part([partition]))
 
     async def _read_handled(self, name: str) -> list[TopicPartition]:
         metadata = await self._client.topics([name])

@@ -80,6 +80,8 @@ class ClusterClient:
         self._asked_at: dict[str, float] = {}
         self._stale: set[str] = set()
         self._refreshing = asyncio.Lock()
+        #: The end of the request of `topics` that is under way.
+        self._awaited: asyncio.Future[None] | None = None
         self._channels: dict[Address, Channel] = {}
         #: The channels of `private_channel` that somebody still has.
         self._private: WeakSet[Channel] = WeakSet()
@@ -263,12 +265,28 @@ class ClusterClient:
         return self.metadata
 
     async def topics(self, names: Sequence[str], *, create: bool = False) -> ClusterMetadata:
-        """Return metadata with `names`, requested if they are missing, old or stale. Raises BrokerError."""
-        if not all(map(self.is_fresh, names)):
-            async with self._refreshing:
-                # A caller that waited here has the topics that those before it requested.
-                if missing := [name for name in names if not self.is_fresh(name)]:
-                    await self._refresh(missing, create=create)
+        """Return metadata with `names`, requested if they are missing, old or stale. Raises BrokerError.
+
+        Callers that wait for a request of another one continue together, with its error if it fails.
+        """
+        while not all(map(self.is_fresh, names)):
+            if (awaited := self._awaited) is not None:
+                await asyncio.shield(awaited)
+                continue
+            awaited = self._awaited = asyncio.get_running_loop().create_future()
+            try:
+                async with self._refreshing:
+                    if missing := [name for name in names if not self.is_fresh(name)]:
+                        await self._refresh(missing, create=create)
+                break
+            except BrokerError as error:
+                awaited.set_exception(error)
+                awaited.exception()  # retrieved, in case that nobody waits
+                raise
+            finally:
+                self._awaited = None
+                if not awaited.done():
+                    awaited.set_result(None)
         return self.metadata
 
     async def leader(self, topic: str, partition: int) -> Node:

@@ -14,13 +14,16 @@ log. The others cannot, so a topic that is created again there is noticed by its
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import functools
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from random import Random
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import LogId, TopicPartition
 from consumerd.base.ports import Clock
+from consumerd.base.rounds import Rounds
 from consumerd.member.fetch.fetcher import PartitionResponse
 from consumerd.member.fetch.lane import Lane
 from consumerd.member.fetch.listener import FetchListener
@@ -43,10 +46,6 @@ from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.fetch_session import PartitionFetch, Place
 from consumerd.wire.v08.records import RecordSet, decode_records
 from consumerd.wire.v08.schema import NO_UUID
-
-#: Of a request for offsets: the channel, the time, the most offsets, and whether committed messages only count.
-_Wanted = tuple[Channel, int, int, bool]
-
 
 #: A broker's answer for one partition.
 _Part = TypeVar("_Part", "EpochEnd", "ListedOffsets")
@@ -233,11 +232,8 @@ class V08Source:
         """Do nothing: the fetcher asks again."""
 
 
-class _Lookup(NamedTuple):
-    """A request for offsets, for all partitions that are asked for in one turn of the loop; None: ask again."""
-
-    places: list[Place]
-    answer: asyncio.Future[dict[Place, ListedOffsets] | None]
+#: What a request asks of each partition.
+_Asked = dict[Place, tuple[int, ...]]
 
 
 class V08Brokers:
@@ -259,8 +255,8 @@ class V08Brokers:
         if topics is not None:
             topics.subscribe(self._doubt)
         self._sources: dict[int, BrokerSource] = {}
-        #: Requests for offsets that are not sent yet, by channel, time, number and isolation.
-        self._lookups: dict[_Wanted, _Lookup] = {}
+        #: Requests to one broker of one kind, while there are any.
+        self._lookups: WeakValueDictionary[tuple[int, Hashable], Rounds[Any, Any]] = WeakValueDictionary()
         self._tasks: asyncio.TaskGroup | None = None
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
@@ -322,21 +318,17 @@ class V08Brokers:
         One attempt. Brokers before 0.11 have no epochs, and those before 2.3 tell them to other brokers alone where
         there are ACLs. Raises BrokerError, FrameError.
         """
-        node, channel = await self._leader(partition)
-        place = partition.topic, partition.partition
+
+        def ask(channel: Channel, asked: _Asked) -> Awaitable[Mapping[Place, EpochEnd]]:
+            return epoch_ends(channel, [(*place, known, wanted) for place, (known, wanted) in asked.items()])
+
         try:
-            ends = await epoch_ends(channel, [(*place, current, epoch)])
+            node_id, end = await self._look_up(partition, "epochs", (current, epoch), ask)
         except UnsupportedApiError:
             return None
-        end = ends.get(place)
         if end is not None and end.withheld:
             return None
-        return self._answered(end, f"broker {node} returned no end of epoch {epoch} of {partition}", partition)
-
-    async def _leader(self, partition: TopicPartition) -> tuple[int, Channel]:
-        """The id of the partition's leader, and a channel to it."""
-        node = await self._client.leader(partition.topic, partition.partition)
-        return node.id, await self._client.node_channel(node.id)
+        return self._answered(end, f"broker {node_id} returned no end of epoch {epoch} of {partition}", partition)
 
     def _answered(self, part: _Part | None, failure: str, partition: TopicPartition) -> _Part:
         """Return `part`, a leader's answer for the partition. Raises BrokerError if it is missing or an error."""
@@ -376,35 +368,28 @@ class V08Brokers:
     async def _listed(
         self, partition: TopicPartition, time: int, max_number: int, *, read_committed: bool
     ) -> tuple[int, ...]:
-        node, channel = await self._leader(partition)
-        place, wanted = (partition.topic, partition.partition), (channel, time, max_number, read_committed)
-        listed = None
-        while listed is None:  # those that sent the request for all were cancelled
-            if (lookup := self._lookups.get(wanted)) is None:
-                listed = await self._look_up(wanted, place)
-            else:
-                lookup.places.append(place)
-                listed = await asyncio.shield(lookup.answer)
-        return self._answered(listed.get(place), f"broker {node} returned no offset of {partition}", partition).offsets
+        ask = functools.partial(list_offsets, time=time, read_committed=read_committed, max_number=max_number)
+        node_id, listed = await self._look_up(partition, (time, max_number, read_committed), (), ask)
+        return self._answered(listed, f"broker {node_id} returned no offset of {partition}", partition).offsets
 
-    async def _look_up(self, wanted: _Wanted, place: Place) -> dict[Place, ListedOffsets]:
-        """Ask for the offsets of all partitions for which the same is asked in this turn of the loop."""
-        channel, time, max_number, read_committed = wanted
-        lookup = self._lookups[wanted] = _Lookup([place], asyncio.get_running_loop().create_future())
-        try:
-            try:
-                await asyncio.sleep(0)
-            finally:
-                del self._lookups[wanted]
-            found = await list_offsets(
-                channel, lookup.places, time, read_committed=read_committed, max_number=max_number
-            )
-            lookup.answer.set_result(found)
-        except (BrokerError, WireError) as error:
-            lookup.answer.set_exception(error)
-            lookup.answer.exception()  # retrieved, in case that nobody else waits
-            raise
-        finally:
-            if not lookup.answer.done():
-                lookup.answer.set_result(None)
-        return found
+    async def _look_up(
+        self,
+        partition: TopicPartition,
+        kind: Hashable,
+        asked: tuple[int, ...],
+        ask: Callable[[Channel, _Asked], Awaitable[Mapping[Place, _Part]]],
+    ) -> tuple[int, _Part | None]:
+        """Ask the leader about a partition, together with all for which the same kind of request is to be sent.
+
+        Returns the leader, and what it answers of the partition.
+        """
+        place = partition.topic, partition.partition
+        node_id = (await self._client.leader(*place)).id
+
+        async def send(items: list[tuple[Place, tuple[int, ...]]]) -> Mapping[Place, _Part]:
+            # Of a partition that is there twice, the first fetcher has been replaced.
+            return await ask(await self._client.node_channel(node_id), dict(items))
+
+        rounds: Rounds[tuple[Place, tuple[int, ...]], Mapping[Place, _Part]]
+        rounds = self._lookups.setdefault((node_id, kind), Rounds(send))
+        return node_id, (await rounds.take_part([(place, asked)])).get(place)

@@ -45,6 +45,7 @@ class OneOfThree:
         if self.port in self.cluster.sends_away:
             return {"error_code": ErrorCode.REBOOTSTRAP_REQUIRED, "brokers": [], "topics": []}
         if self.cluster.error:
+            await asyncio.sleep(0)
             return {"error_code": self.cluster.error, "brokers": [], "topics": []}
         self.cluster.bodies.append(body)
         self.in_flight += 1
@@ -129,6 +130,42 @@ async def test_shares_one_metadata_refresh_between_callers() -> None:
         found = await asyncio.gather(*(client.leader("t", 0) for _ in range(100)))
         assert {node.id for node in found} == {2}
         assert cluster.asked == 1
+
+
+async def test_callers_that_wait_for_metadata_of_another_continue_together_or_fail_with_it() -> None:
+    cluster = Cluster()
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def looked_up() -> int:
+        await client.leader("t", 0)
+        return turns
+
+    async with client_of(cluster) as client:
+        counting = asyncio.create_task(count())
+        assert len(set(await asyncio.gather(*(looked_up() for _ in range(100))))) <= 2  # the first, and all others
+        counting.cancel()
+        await asyncio.wait([counting])
+        client.stale(["t"])
+        cluster.asked, cluster.error = 0, ErrorCode.UNKNOWN
+        found = await asyncio.gather(*(looked_up() for _ in range(100)), return_exceptions=True)
+        assert {type(error) for error in found} == {BrokerRefusedError}
+        assert cluster.asked == 1
+
+
+async def test_metadata_are_requested_again_where_the_caller_that_did_is_cancelled() -> None:
+    cluster = Cluster()
+    async with client_of(cluster) as client:
+        first, second = (asyncio.create_task(client.leader("t", 0)) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert (await second).id == 1
+        assert first.cancelled()
 
 
 async def test_asks_other_brokers_while_one_hangs() -> None:

@@ -21,6 +21,7 @@ from consumerd.member.fetch.response import FetchOutcome
 from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.fetch.v08.brokers import V08Brokers, V08Source, _Leadership
 from consumerd.member.fetch.v08.exchange import PartitionRequest
+from consumerd.net.client.epochs import EpochEnd
 from consumerd.net.client.fetching import FetchedPartition
 from consumerd.net.client.metadata import Node
 from consumerd.testing.clock import FakeClock
@@ -84,6 +85,8 @@ class OneBroker:
         self.left_out: set[int] = set()
         self.released = asyncio.Event()
         self.released.set()
+        self.reached = asyncio.Event()
+        self.reached.set()
         self.trouble: BrokerError | None = None
 
     def stale(self, topics: list[str]) -> None:
@@ -93,6 +96,7 @@ class OneBroker:
         return Node(1, "h", 9)
 
     async def node_channel(self, node_id: int) -> OneBroker:
+        await self.reached.wait()
         return self
 
     async def call(self, api: Any, body: dict[str, Any], *, version: int, **_: Any) -> dict[str, Any]:
@@ -155,6 +159,36 @@ async def test_offsets_that_are_asked_for_together_are_one_request() -> None:
             [part["timestamp"] for topic in each["topics"] for part in topic["partitions"]] for each in client.bodies
         ]
         assert times[1:] == [[-1], [-2, -2]]
+
+
+@pytest.mark.asyncio
+async def test_ends_of_epochs_that_are_asked_for_while_others_are_looked_up_are_one_request() -> None:
+    client = OneBroker(leader_epoch=2, end_offset=7)
+    client.reached.clear()
+    async with started(client) as brokers:
+        tasks = []
+        for number, epoch in enumerate((2, 5, 2, 3)):
+            partition = TopicPartition.numbered("t", number)
+            tasks.append(asyncio.create_task(brokers.epoch_end(partition, 6, epoch)))
+            for _ in range(3):
+                await asyncio.sleep(0)
+        client.reached.set()
+        assert await asyncio.gather(*tasks) == [EpochEnd(0, 2, 7)] * 4
+        asked = [
+            [(part["partition"], part["leader_epoch"]) for part in body["topics"][0]["partitions"]]
+            for body in client.bodies
+        ]
+        assert asked == [[(0, 2)], [(1, 5), (2, 2), (3, 3)]]
+
+
+@pytest.mark.asyncio
+async def test_end_of_the_epoch_that_the_later_of_two_fetchers_asks_for_counts() -> None:
+    client = OneBroker(leader_epoch=2, end_offset=7)
+    async with started(client) as brokers:
+        await asyncio.gather(*(brokers.epoch_end(T0, 6, epoch) for epoch in (2, 5)))
+        (body,) = client.bodies
+        (part,) = body["topics"][0]["partitions"]
+        assert part["leader_epoch"] == 5
 
 
 @pytest.mark.asyncio

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from consumerd.member.consumer.rounds import Rounds
+from consumerd.base.rounds import Rounds
 from tests.support.waiting import turns
 
 pytestmark = pytest.mark.asyncio
@@ -50,6 +50,27 @@ async def test_combines_simultaneous_requests_in_one_round() -> None:
     assert work.rounds == [["a", "b", "c"]]
     await work.end()
     assert [task.result() for task in tasks] == [1] * 4
+
+
+async def test_all_of_a_round_continue_in_the_same_turn() -> None:
+    """So what each of them asks for next is one round again."""
+    work = Work()
+    later: list[list[str]] = []
+
+    async def note(items: list[str]) -> None:
+        later.append(items)
+
+    after = Rounds(note)
+
+    async def both(item: str) -> None:
+        await work.made.take_part([item])
+        await after.take_part([item])
+
+    tasks = [asyncio.create_task(both(item)) for item in "abcd"]
+    await turns()
+    await work.end()
+    await asyncio.wait_for(asyncio.gather(*tasks), 60)
+    assert [sorted(items) for items in later] == [["a", "b", "c", "d"]]
 
 
 async def test_gathers_later_requests_in_next_round() -> None:
