@@ -1,14 +1,14 @@
-"""`consumerd log`: read directories of .kafka segment files without a broker."""
+"""`consumerd log`: read segment files of any Kafka without a broker."""
 
 from __future__ import annotations
 
 import json
 import sys
 from binascii import b2a_base64
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import click
 
@@ -17,6 +17,8 @@ from consumerd.cli.tables import printable
 
 if TYPE_CHECKING:
     from consumerd.storage.log.dump import LogEntry
+
+_Entry = TypeVar("_Entry", bound="DumpedEntry")
 
 #: Rows that share a table: rich must see a whole table before it prints, and a segment has millions of messages.
 ROWS_PER_TABLE = 1000
@@ -28,13 +30,14 @@ PIPE_WIDTH = 160
 EXAMPLES = """\b
 Examples:
   consumerd log dump /var/lib/kafka/events-0
+  consumerd log dump /var/lib/kafka/events-0/00000000000000000000.log
   consumerd log dump --json /archive | jq 'select(.valid | not)'
 """
 
 
 @click.group("log")
 def command() -> None:
-    """Read directories of .kafka segment files without a broker."""
+    """Read segment files, .kafka of 0.7 and .log of 0.8 and later, without a broker."""
 
 
 command.add_command(log_export.command)
@@ -45,19 +48,44 @@ command.add_command(log_verify.command)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line instead of a table.")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
 def dump(as_json: bool, paths: tuple[Path, ...]) -> None:
-    """Show every outer message of segment files, and of directories with such, in order.
+    """Show every outer message or batch of segment files, and of directories with such, in order.
 
-    Offsets begin with the number in the file's name. A damaged message is shown as not valid, and the dump continues if
-    its length is known; otherwise the rest of the file is one last entry. Problems are summarised on standard error and
-    do not change the exit code, which is 0.
+    Segments of 0.7 and of 0.8 and later are told apart by their bytes. A damaged message is shown as not valid, and the
+    dump continues after it; bytes that are no messages are one entry. Problems are summarised on standard error and do
+    not change the exit code, which is 0.
     """
-    from consumerd.storage.log.dump import find_segments, read_segment  # noqa: PLC0415  # `--help` needs no storage
+    from consumerd.storage.segments.dialect import SegmentDialect  # noqa: PLC0415  # `--help` needs no storage
+    from consumerd.storage.segments.finding import find_segment_files  # noqa: PLC0415
 
-    show = _show_json if as_json else _show_table
     problems = _Problems()
-    for path, start in find_segments(paths):
-        show(path, problems.watch(path, read_segment(path, start)))
+    for path, start, dialect in find_segment_files(paths):
+        if dialect is SegmentDialect.V07:
+            from consumerd.storage.log.dump import read_segment  # noqa: PLC0415
+
+            entries = problems.watch(path, read_segment(path, start))
+            if as_json:
+                _show_json(path, entries)
+            else:
+                show_table(path, entries, _COLUMNS, _cells)
+        else:
+            from consumerd.cli import log_v08  # noqa: PLC0415
+
+            batches = problems.watch(path, log_v08.read(path, start))
+            if as_json:
+                log_v08.show_json(path, batches)
+            else:
+                show_table(path, batches, log_v08.COLUMNS, log_v08.cells)
     problems.report()
+
+
+class DumpedEntry(Protocol):
+    """What every entry of a dump has."""
+
+    @property
+    def next_offset(self) -> int: ...
+
+    @property
+    def problem(self) -> str | None: ...
 
 
 class _Problems:
@@ -69,7 +97,7 @@ class _Problems:
         self._bad = 0
         self._shown: list[str] = []
 
-    def watch(self, path: Path, entries: Iterator[LogEntry]) -> Iterator[LogEntry]:
+    def watch(self, path: Path, entries: Iterable[_Entry]) -> Iterator[_Entry]:
         self._files += 1
         for entry in entries:
             self._entries += 1
@@ -106,7 +134,30 @@ def _show_json(path: Path, entries: Iterator[LogEntry]) -> None:
         )
 
 
-def _show_table(path: Path, entries: Iterator[LogEntry]) -> None:
+class Column(NamedTuple):
+    """A column of a dump's table: its head, its least width, and whether it holds numbers."""
+
+    head: str
+    width: int
+    right: bool = False
+
+
+#: The offsets in front of each table are of the width of the last one.
+_COLUMNS = (
+    Column("offset", 0, right=True),
+    Column("next", 0, right=True),
+    Column("size", 10, right=True),
+    Column("valid", 5),
+    Column("magic", 5),
+    Column("codec", 6),
+    Column("messages", 8, right=True),
+)
+
+
+def show_table(
+    path: Path, entries: Iterator[_Entry], columns: Sequence[Column], cells: Callable[[_Entry], tuple[str, ...]]
+) -> None:
+    """Print a file's entries: `columns`, then one with the first payload or the problem."""
     from rich.console import Console  # noqa: PLC0415  # only where a table is printed
     from rich.table import Table  # noqa: PLC0415
 
@@ -117,15 +168,12 @@ def _show_table(path: Path, entries: Iterator[LogEntry]) -> None:
     while rows := list(islice(entries, ROWS_PER_TABLE)):
         digits = max(digits, len("offset"), len(str(rows[-1].next_offset)))
         table = Table(show_header=header, expand=True, box=None, pad_edge=False)
-        for column, width in (("offset", digits), ("next", digits), ("size", 10)):
-            table.add_column(column, justify="right", min_width=width)
-        for column in ("valid", "magic"):
-            table.add_column(column, min_width=5)
-        table.add_column("codec", min_width=6)
-        table.add_column("messages", justify="right", min_width=8)
+        for column in columns:
+            justify: Any = "right" if column.right else "left"
+            table.add_column(column.head, justify=justify, min_width=column.width or digits)
         table.add_column("first payload, or problem", no_wrap=True, overflow="ellipsis", ratio=1)
         for entry in rows:
-            table.add_row(*_cells(entry))
+            table.add_row(*cells(entry))
         console.print(table)
         header = False
 

@@ -97,6 +97,10 @@ class FlawKind(StrEnum):
     #: The compressed file or tar around the segment is damaged from here on.
     ARCHIVE = "damaged-archive"
     OVERSIZE = "oversize-segment"
+    #: A readable batch of 0.8 and later whose offsets do not follow those before it.
+    ORDER = "offset-order"
+    #: A readable batch whose leader epoch is less than one before it.
+    EPOCH = "leader-epoch-order"
 
 
 #: Flaws that have the extent of a message.

@@ -13,6 +13,8 @@ import pytest
 from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
 from consumerd.wire.v07 import Codec, encode_message_set
+from consumerd.wire.v08.records import encode_message_set as encode_message_set_v08
+from consumerd.wire.v08.records import encode_record_batch
 
 HELLO = bytes.fromhex("0000000b 01 00 3610a686") + b"hello"
 BAD = bytes.fromhex("0000000b 01 00 00000000") + b"hello"
@@ -151,3 +153,62 @@ def test_escapes_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         assert r"their\u202edrow\x1b[2J-0" in text
         assert "\u202e" not in text
         assert "\x1b" not in text
+
+
+@pytest.fixture
+def log_v08(tmp_path: Path) -> Path:
+    folder = tmp_path / "events-1"
+    folder.mkdir()
+    batch = encode_record_batch(
+        [b"hello", None],
+        keys=[b"k", None],
+        headers={0: (("h", b"v"), ("n", None))},
+        timestamps=[1700000000000, 1700000000001],
+        base_offset=7,
+        leader_epoch=2,
+        producer_id=9,
+        producer_epoch=0,
+        base_sequence=3,
+    )
+    old = encode_message_set_v08([b"old"], magic=0, base_offset=6)
+    (folder / f"{6:020}.log").write_bytes(old + batch + batch[:30])
+    return folder
+
+
+def test_prints_batches_of_08_and_later(log_v08: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["log", "dump", "--json", str(log_v08)]) == ExitCode.OK
+    captured = capsys.readouterr()
+    old, batch, torn = lines(captured.out)
+    assert (old["offset"], old["magic"], old["max_timestamp"], old["leader_epoch"]) == (6, 0, None, None)
+    assert [record["value_base64"] for record in old["records"]] == [base64.b64encode(b"old").decode()]
+    assert batch["position"] == old["size"]
+    assert {key: batch[key] for key in ("offset", "last_offset", "next_offset", "valid", "codec")} == {
+        "offset": 7,
+        "last_offset": 8,
+        "next_offset": 9,
+        "valid": True,
+        "codec": "none",
+    }
+    assert (batch["producer_id"], batch["base_sequence"], batch["leader_epoch"]) == (9, 3, 2)
+    assert batch["records"] == [
+        {
+            "offset": 7,
+            "timestamp": 1700000000000,
+            "key_base64": "aw==",
+            "value_base64": "aGVsbG8=",
+            "headers": [["h", "dg=="], ["n", None]],
+        },
+        {"offset": 8, "timestamp": 1700000000001, "key_base64": None, "value_base64": None, "headers": []},
+    ]
+    assert (torn["valid"], torn["offset"], torn["size"]) == (False, 9, 30)
+    assert captured.err.endswith("consumerd: 1 of 3 entries in 1 files are not valid\n")
+
+
+def test_table_of_batches_shows_the_same(log_v08: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["log", "dump", str(log_v08)]) == ExitCode.OK
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows[1][:5] == ["offset", "last", "position", "size", "valid"]
+    assert rows[3][:2] == ["7", "8"]
+    assert rows[3][4:10] == ["yes", "2", "none", "2", "2023-11-14T22:13:20.001Z", "2"]
+    assert rows[3][10] == "'hello'"
+    assert rows[4][:2] == ["9", str(len((log_v08 / f"{6:020}.log").read_bytes()) - 30)]

@@ -1,0 +1,143 @@
+"""`consumerd log dump` of segments of 0.8 and later."""
+
+from __future__ import annotations
+
+import json
+import sys
+from base64 import b64encode
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from consumerd.base.errors import NotFoundError
+from consumerd.cli.log import Column
+from consumerd.storage.log.errors import StorageError
+from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch, read_batches
+
+COLUMNS = (
+    Column("offset", 0, right=True),
+    Column("last", 0, right=True),
+    Column("position", 8, right=True),
+    Column("size", 8, right=True),
+    Column("valid", 5),
+    Column("magic", 5),
+    Column("codec", 6),
+    Column("epoch", 5, right=True),
+    Column("last timestamp", 24),
+    Column("records", 7, right=True),
+)
+
+
+class DumpedBatch(NamedTuple):
+    """A batch or a flaw, with its problem as a sentence."""
+
+    item: StoredBatch | SegmentFlaw
+    next_offset: int
+    problem: str | None
+
+
+def read(path: Path, start: int) -> Iterator[DumpedBatch]:
+    """The batches of a file. Raises StorageError, NotFoundError."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            for item in read_batches(file, start):
+                if isinstance(item, StoredBatch):
+                    yield DumpedBatch(item, item.next_offset, None if item.problem is None else item.problem[1])
+                else:
+                    yield DumpedBatch(item, item.offset, item.problem)
+    except FileNotFoundError:
+        raise NotFoundError(f"{path} was deleted while it was read") from None
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def show_json(path: Path, batches: Iterator[DumpedBatch]) -> None:
+    """One object per line."""
+    for batch in batches:
+        line = {"file": str(path), **(_batch(batch) if isinstance(batch.item, StoredBatch) else _flaw(batch))}
+        sys.stdout.write(json.dumps(line) + "\n")
+
+
+def _batch(batch: DumpedBatch) -> dict[str, Any]:
+    item = batch.item
+    assert isinstance(item, StoredBatch)
+    producer = item.producer
+    line: dict[str, Any] = {
+        "offset": item.offset,
+        "last_offset": item.last_offset,
+        "next_offset": item.next_offset,
+        "position": item.position,
+        "size": item.size,
+        "valid": item.problem is None,
+        "magic": item.magic,
+        "codec": item.codec.name.lower(),
+        "timestamp_type": item.timestamp_type.name.lower(),
+        "max_timestamp": item.max_timestamp,
+        "leader_epoch": item.leader_epoch,
+        "producer_id": None if producer is None else producer.id,
+        "producer_epoch": None if producer is None else producer.epoch,
+        "base_sequence": None if producer is None else producer.sequence,
+        "transactional": item.transactional,
+        "control": item.control,
+        "records": [
+            {
+                "offset": record.offset,
+                "timestamp": None if record.timestamp < 0 else record.timestamp,
+                "key_base64": _base64(record.key),
+                "value_base64": _base64(record.payload),
+                "headers": [[name, _base64(value)] for name, value in record.headers],
+            }
+            for record in item.records.messages()
+        ],
+    }
+    return line if batch.problem is None else line | {"problem": batch.problem}
+
+
+def _flaw(batch: DumpedBatch) -> dict[str, Any]:
+    item = batch.item
+    return {
+        "offset": item.offset,
+        "next_offset": item.offset,
+        "position": item.position,
+        "size": item.size,
+        "valid": False,
+        "problem": batch.problem,
+    }
+
+
+def _base64(data: bytes | None) -> str | None:
+    return None if data is None else b64encode(data).decode()
+
+
+def cells(batch: DumpedBatch) -> tuple[str, ...]:
+    """The row of a table."""
+    item = batch.item
+    if isinstance(item, SegmentFlaw):
+        return str(item.offset), "", str(item.position), str(item.size), "NO", "", "", "", "", "", item.problem
+    stamp = "" if item.max_timestamp is None else _time(item.max_timestamp)
+    epoch = "" if item.leader_epoch is None else str(item.leader_epoch)
+    first = next((payload for payload in item.records.payloads if payload is not None), None)
+    text = f"control: {item.control}" if item.control is not None else "" if first is None else repr(first[:200])[1:]
+    return (
+        str(item.offset),
+        str(item.last_offset),
+        str(item.position),
+        str(item.size),
+        "yes" if item.problem is None else "NO",
+        str(item.magic),
+        item.codec.name.lower(),
+        epoch,
+        stamp,
+        str(len(item.records)),
+        batch.problem or text,
+    )
+
+
+def _time(milliseconds: int) -> str:
+    try:
+        return (
+            datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        )
+    except (OverflowError, ValueError, OSError):
+        return str(milliseconds)

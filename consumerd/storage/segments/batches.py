@@ -1,0 +1,354 @@
+"""Reading a segment front to back: batches and messages of magic 0, 1 and 2, and the flaws between them.
+
+Strategy: a window slides over a stream that need not seek. What stands at a position is judged by its header; a batch
+whose length can be followed is decoded as a consumer would, and one that cannot be decoded is one flaw, after which
+reading continues. Where no header can be followed, the search goes on byte by byte for the next *proven* batch: one
+that decodes, CRC included, and has an offset that may follow. Batches and flaws tile the segment exactly.
+
+What a broker checks when it recovers a log is checked here: CRC, lengths, offsets that grow, leader epochs that do not
+go back. A batch with a wrong order is readable, so it comes with its `problem`.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from consumerd.storage.log.archive_items import ByteStream, FlawKind
+from consumerd.storage.log.errors import DamagedArchiveError
+from consumerd.wire.crc import crc32
+from consumerd.wire.errors import CorruptMessageError
+from consumerd.wire.v07 import DEFAULT_LIMITS, DecodeLimits
+from consumerd.wire.v08.records import BatchEnd, RecordCodec, RecordSet, TimestampType, decode_records
+from consumerd.wire.v08.records.codecs import CODEC_MASK
+from consumerd.wire.v08.records.columns import RecordColumns
+from consumerd.wire.v08.records.message_set import timestamp_type
+from consumerd.wire.v08.records.record_batch import CRC_END, HEADER, MAGIC, MIN_LENGTH, read_header, read_records
+
+#: Bytes requested from the stream at once.
+WINDOW: Final = 1 << 20
+#: Bytes in front of what the length field counts, and the position of the magic.
+OVERHEAD: Final = 12
+_MAGIC_AT: Final = 16
+#: The least values of the length field, by magic.
+_LEAST: Final = (14, 22, MIN_LENGTH)
+_HEAD = struct.Struct(">qi")
+_MARKER = struct.Struct(">hh")
+_MARKERS: Final = {0: "abort", 1: "commit", 2: "leader-change", 3: "snapshot-header", 4: "snapshot-footer"}
+#: Where a batch may begin: an offset and a length that are not negative, and a magic of 0 to 2.
+_PLACE = re.compile(rb"(?=[\0-\x7f][\0-\xff]{7}[\0-\x7f][\0-\xff]{7}[\0-\2])")
+#: Bytes of CRC per byte searched, and more in all: looking at a place costs as much as this many bytes.
+_WORK_PER_BYTE: Final = 16
+_FREE_WORK: Final = 64 << 20
+_WORK_PER_PLACE: Final = 2048
+_MAX_OFFSET: Final = (1 << 63) - 2
+#: The last bytes of a window, which are searched again in the next one.
+_CHAIN_ROOM: Final = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProducer:
+    """Who wrote a batch of an idempotent or transactional producer."""
+
+    id: int
+    epoch: int
+    sequence: int
+
+
+class StoredBatch(NamedTuple):
+    """A batch of magic 2, or an outer message of magic 0 or 1, with its records.
+
+    `position` and `size` in bytes of the segment. `offset` and `last_offset` are those of its first and last record
+    as the format has them; compaction may have removed the records. `control` names what a control batch says: commit,
+    abort, ...; None for others. `problem` is a clause where a readable batch should not be where it is.
+    """
+
+    position: int
+    size: int
+    offset: int
+    last_offset: int
+    magic: int
+    codec: RecordCodec
+    timestamp_type: TimestampType
+    #: Milliseconds; None for magic 0, and where there is none.
+    max_timestamp: int | None
+    leader_epoch: int | None
+    producer: BatchProducer | None
+    transactional: bool
+    control: str | None
+    records: RecordSet
+    problem: tuple[FlawKind, str] | None = None
+
+    @property
+    def next_offset(self) -> int:
+        """The offset to read next."""
+        return self.last_offset + 1
+
+
+class SegmentFlaw(NamedTuple):
+    """A stretch without a readable batch. `offset`: the least that may follow; `problem`: a clause with the place."""
+
+    kind: FlawKind
+    position: int
+    size: int
+    offset: int
+    problem: str
+
+
+def read_batches(
+    stream: ByteStream, start: int, *, limits: DecodeLimits = DEFAULT_LIMITS, window: int = WINDOW
+) -> Iterator[StoredBatch | SegmentFlaw]:
+    """Read everything in the segment that starts at offset `start`, in order and without a gap.
+
+    Never raises for the data. Errors of the stream are raised, except DamagedArchiveError, which is a flaw.
+    """
+    return _Reader(stream, start, limits, window).read()
+
+
+class _Reader:
+    """One pass over one segment. `data[at:]` is read and not yet used; `base` is the position of `data[0]`."""
+
+    def __init__(self, stream: ByteStream, start: int, limits: DecodeLimits, window: int) -> None:
+        self.stream = stream
+        self.limits = limits
+        self.window = window
+        self.data = b""
+        self.at = 0
+        self.base = 0
+        self.ended = False
+        #: The sentence of a stream that ended too early.
+        self.damage: str | None = None
+        #: The least offset, and the least leader epoch, that may follow.
+        self.least = start
+        self.epoch = -1
+        self.work = _FREE_WORK
+
+    def read(self) -> Iterator[StoredBatch | SegmentFlaw]:
+        while self._has(1):
+            item = self._next()
+            yield item
+            self.at = item.position + item.size - self.base
+        if self.damage is not None:
+            yield SegmentFlaw(FlawKind.ARCHIVE, self.base + self.at, 0, self.least, self.damage)
+
+    def _next(self) -> StoredBatch | SegmentFlaw:
+        if not self._has(_MAGIC_AT + 1):
+            return self._zeros() or self._torn(None)
+        size = self._size_at(self.at)
+        if size is None:
+            return self._zeros() or self._nonsense()
+        if not self._has(size):
+            return self._cut_off(size)
+        read = self._decoded(self.at, size)
+        if isinstance(read, StoredBatch):
+            self.least = max(self.least, read.next_offset)
+            self.epoch = max(self.epoch, -1 if read.leader_epoch is None else read.leader_epoch)
+            return read
+        if self._may_continue(self.at + size):
+            return read
+        return self._nonsense()
+
+    # -- the window
+
+    def _has(self, count: int) -> bool:
+        """Whether `count` bytes stand at the position; reads on until they do."""
+        while len(self.data) - self.at < count and not self.ended:
+            wanted = max(self.window, count - (len(self.data) - self.at))
+            pieces = [self.data[self.at :]]
+            self.base += self.at
+            self.at = 0
+            try:
+                while wanted > 0 and (fresh := self.stream.read(wanted)):
+                    pieces.append(fresh)
+                    wanted -= len(fresh)
+            except DamagedArchiveError as error:
+                self.damage = str(error)
+            self.ended = wanted > 0
+            self.data = b"".join(pieces)
+        return len(self.data) - self.at >= count
+
+    # -- batches
+
+    def _size_at(self, at: int) -> int | None:
+        """The size of the batch that could begin at `at` of the window; None if none could."""
+        offset, size = _HEAD.unpack_from(self.data, at)
+        magic = self.data[at + _MAGIC_AT]
+        most = self.limits.max_message_bytes + OVERHEAD
+        if not 0 <= offset <= _MAX_OFFSET or magic >= len(_LEAST) or not _LEAST[magic] <= size <= most:
+            return None
+        return int(OVERHEAD + size)
+
+    def _may_continue(self, at: int) -> bool:
+        """Whether a batch, or the end, could stand at `at`, as far as the window shows."""
+        return len(self.data) - at <= _MAGIC_AT or self._size_at(at) is not None
+
+    def _decoded(self, at: int, size: int) -> StoredBatch | SegmentFlaw:
+        """What stands at `at`, whole; a flaw has the extent of the batch."""
+        data = self.data[at : at + size]
+        records = decode_records(data, 0, limits=self.limits)
+        if records.end is not BatchEnd.COMPLETE:
+            return self._spoiled(data, records)
+        position = self.base + at
+        if data[_MAGIC_AT] == MAGIC:
+            return self._batch(data, position, records)
+        offset = _HEAD.unpack_from(data)[0]
+        runs = records.runs
+        first = runs[0].offsets[0] if runs else offset
+        attributes = data[_MAGIC_AT + 1]
+        stamps = [stamp for stamp in records.timestamps if stamp >= 0] if data[_MAGIC_AT] else []
+        return StoredBatch(
+            position,
+            size,
+            first,
+            offset,
+            data[_MAGIC_AT],
+            RecordCodec(attributes & CODEC_MASK),
+            timestamp_type(data[_MAGIC_AT], attributes),
+            max(stamps, default=None),
+            None,
+            None,
+            False,
+            None,
+            records,
+            self._wrong_place(first, None),
+        )
+
+    def _batch(self, data: bytes, position: int, records: RecordSet) -> StoredBatch:
+        header = read_header(data, 0)
+        epoch = header.leader_epoch if header.leader_epoch >= 0 else None
+        producer = None
+        if header.producer_id >= 0:
+            producer = BatchProducer(header.producer_id, header.producer_epoch, header.base_sequence)
+        return StoredBatch(
+            position,
+            len(data),
+            header.base_offset,
+            header.last_offset,
+            MAGIC,
+            RecordCodec(header.attributes & CODEC_MASK),
+            TimestampType.LOG_APPEND_TIME if header.log_append_time else TimestampType.CREATE_TIME,
+            header.max_timestamp if header.max_timestamp >= 0 else None,
+            epoch,
+            producer,
+            header.transactional,
+            _control_of(data) if header.control else None,
+            records,
+            self._wrong_place(header.base_offset, epoch),
+        )
+
+    def _wrong_place(self, first: int, epoch: int | None) -> tuple[FlawKind, str] | None:
+        if first < self.least:
+            return (
+                FlawKind.ORDER,
+                f"the batch at offset {first} stands where {self.least} is the least that may follow",
+            )
+        if epoch is not None and epoch < self.epoch:
+            return (
+                FlawKind.EPOCH,
+                f"the batch at offset {first} is of leader epoch {epoch}, after one of {self.epoch}",
+            )
+        return None
+
+    def _spoiled(self, data: bytes, records: RecordSet) -> SegmentFlaw:
+        kind = FlawKind.WRAPPER if _is_intact(data) else FlawKind.CRC
+        return SegmentFlaw(kind, self.base + self.at, len(data), self.least, records.problem or "an unreadable batch")
+
+    # -- what is no batch
+
+    def _zeros(self) -> SegmentFlaw | None:
+        """The rest of the segment, if it is zeros: space that was reserved, or that a file system gave back empty."""
+        if any(self.data[self.at :]):
+            return None
+        position = self.base + self.at
+        rest = len(self.data) - self.at
+        while not self.ended:
+            self.at = len(self.data)
+            if not self._has(1):
+                break
+            if any(self.data[self.at :]):
+                return SegmentFlaw(
+                    FlawKind.NONSENSE, position, rest, self.least, f"{rest} zeros begin at position {position}"
+                )
+            rest += len(self.data) - self.at
+        problem = (
+            f"the last {rest} bytes are zeros: space that the broker reserved (log.preallocate), or lost when the "
+            "machine stopped"
+        )
+        return SegmentFlaw(FlawKind.TORN, position, rest, self.least, problem)
+
+    def _torn(self, needed: int | None) -> SegmentFlaw:
+        position, rest = self.base + self.at, len(self.data) - self.at
+        of = " of its header" if needed is None else f" of its {needed}"
+        problem = f"the batch at position {position} is torn: the file has {rest} bytes{of}"
+        return SegmentFlaw(FlawKind.TORN, position, rest, self.least, problem)
+
+    def _cut_off(self, size: int) -> SegmentFlaw:
+        """A batch that is longer than the rest: torn, unless a proven batch follows, which shows its length wrong."""
+        found = self._search(self.at + 1)
+        return self._torn(size) if found is None else self._nonsense_until(self.base + self.at, self.base + found)
+
+    def _nonsense(self) -> SegmentFlaw:
+        """Bytes from the position to the next proven batch, or to the end."""
+        start, low = self.base + self.at, self.at + 1
+        while (found := self._search(low)) is None and not self.ended and self.work >= 0:
+            # A batch that begins in the last bytes of this window may be whole in the next one.
+            self.at = max(low, len(self.data) - _CHAIN_ROOM)
+            self._has(len(self.data) - self.at + self.window)
+            low = self.at
+        if found is not None:
+            return self._nonsense_until(start, self.base + found)
+        end = self.base + len(self.data)
+        while not self.ended:  # more places than may be looked at: the rest is not searched
+            self.at = len(self.data)
+            self._has(1)
+            end = self.base + len(self.data)
+        return self._nonsense_until(start, end)
+
+    def _nonsense_until(self, start: int, end: int) -> SegmentFlaw:
+        problem = f"{end - start} bytes from position {start} on are not batches"
+        return SegmentFlaw(FlawKind.NONSENSE, start, end - start, self.least, problem)
+
+    def _search(self, low: int) -> int | None:
+        """The first place of the window from `low` on at which a proven batch begins."""
+        self.work += (len(self.data) - low) * _WORK_PER_BYTE
+        for match in _PLACE.finditer(self.data, low):
+            at = match.start()
+            self.work -= _WORK_PER_PLACE
+            if self.work < 0:
+                return None
+            size = self._size_at(at)
+            if size is None or at + size > len(self.data) or size > self.work:
+                continue
+            if _HEAD.unpack_from(self.data, at)[0] < self.least:
+                continue
+            self.work -= size
+            if _is_intact(self.data[at : at + size]) and isinstance(self._decoded(at, size), StoredBatch):
+                return at
+        return None
+
+
+def _is_intact(data: bytes) -> bool:
+    """Whether the CRC of a whole batch or message is right."""
+    if data[_MAGIC_AT] != MAGIC:
+        return crc32(data[_MAGIC_AT:]) == int.from_bytes(data[OVERHEAD:_MAGIC_AT])
+    # 2 MiB, with the library of C++: not before the first batch.
+    from consumerd.wire.v08.records.crc32c import crc32c  # noqa: PLC0415
+
+    return len(data) >= HEADER.size and crc32c(data[CRC_END:]) == read_header(data, 0).crc
+
+
+def _control_of(data: bytes) -> str:
+    """What a control batch says: the second number of its record's key."""
+    columns = RecordColumns()
+    try:
+        read_records(data, HEADER.size, len(data), read_header(data, 0), columns)
+    except CorruptMessageError:
+        return "unreadable"
+    key = columns.keys[0] if columns.keys else None
+    if key is None or len(key) < _MARKER.size:
+        return "unreadable"
+    number = _MARKER.unpack_from(key)[1]
+    return _MARKERS.get(number, f"type {number}")
