@@ -5,27 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from binascii import b2a_base64
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from consumerd.cli import log_export, log_verify
+from consumerd.cli.log_table import Column, Entry, show_table
 from consumerd.cli.tables import printable
 
 if TYPE_CHECKING:
     from consumerd.storage.log.dump import LogEntry
 
-_Entry = TypeVar("_Entry", bound="DumpedEntry")
-
-#: Rows that share a table: rich must see a whole table before it prints, and a segment has millions of messages.
-ROWS_PER_TABLE = 1000
 #: Problems that are spelt out at the end; the others are counted.
 PROBLEMS_SHOWN = 20
-#: Width of the table where standard output is not a terminal.
-PIPE_WIDTH = 160
 
 EXAMPLES = """\b
 Examples:
@@ -51,7 +45,7 @@ def dump(as_json: bool, paths: tuple[Path, ...]) -> None:
     """Show every outer message or batch of segment files, and of directories with such, in order.
 
     Segments of 0.7 and of 0.8 and later are told apart by their bytes. A damaged message is shown as not valid, and the
-    dump continues after it; bytes that are no messages are one entry. Problems are summarised on standard error and do
+    dump continues after it; bytes between messages are one entry. Problems are summarised on standard error and do
     not change the exit code, which is 0.
     """
     from consumerd.storage.segments.dialect import SegmentDialect  # noqa: PLC0415  # `--help` needs no storage
@@ -78,16 +72,6 @@ def dump(as_json: bool, paths: tuple[Path, ...]) -> None:
     problems.report()
 
 
-class DumpedEntry(Protocol):
-    """What every entry of a dump has."""
-
-    @property
-    def next_offset(self) -> int: ...
-
-    @property
-    def problem(self) -> str | None: ...
-
-
 class _Problems:
     """Passes entries through and remembers their defects."""
 
@@ -97,7 +81,7 @@ class _Problems:
         self._bad = 0
         self._shown: list[str] = []
 
-    def watch(self, path: Path, entries: Iterable[_Entry]) -> Iterator[_Entry]:
+    def watch(self, path: Path, entries: Iterable[Entry]) -> Iterator[Entry]:
         self._files += 1
         for entry in entries:
             self._entries += 1
@@ -134,14 +118,6 @@ def _show_json(path: Path, entries: Iterator[LogEntry]) -> None:
         )
 
 
-class Column(NamedTuple):
-    """A column of a dump's table: its head, its least width, and whether it holds numbers."""
-
-    head: str
-    width: int
-    right: bool = False
-
-
 #: The offsets in front of each table are of the width of the last one.
 _COLUMNS = (
     Column("offset", 0, right=True),
@@ -152,30 +128,6 @@ _COLUMNS = (
     Column("codec", 6),
     Column("messages", 8, right=True),
 )
-
-
-def show_table(
-    path: Path, entries: Iterator[_Entry], columns: Sequence[Column], cells: Callable[[_Entry], tuple[str, ...]]
-) -> None:
-    """Print a file's entries: `columns`, then one with the first payload or the problem."""
-    from rich.console import Console  # noqa: PLC0415  # only where a table is printed
-    from rich.table import Table  # noqa: PLC0415
-
-    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, emoji=False, markup=False)
-    console.print(printable(str(path)), soft_wrap=True)
-    header = True
-    digits = 0
-    while rows := list(islice(entries, ROWS_PER_TABLE)):
-        digits = max(digits, len("offset"), len(str(rows[-1].next_offset)))
-        table = Table(show_header=header, expand=True, box=None, pad_edge=False)
-        for column in columns:
-            justify: Any = "right" if column.right else "left"
-            table.add_column(column.head, justify=justify, min_width=column.width or digits)
-        table.add_column("first payload, or problem", no_wrap=True, overflow="ellipsis", ratio=1)
-        for entry in rows:
-            table.add_row(*cells(entry))
-        console.print(table)
-        header = False
 
 
 def _cells(entry: LogEntry) -> tuple[str, ...]:

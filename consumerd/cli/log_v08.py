@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from consumerd.base.errors import NotFoundError
-from consumerd.cli.log import Column
+from consumerd.cli.log_table import Column
 from consumerd.storage.log.errors import StorageError
 from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch, read_batches
 

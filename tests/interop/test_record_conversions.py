@@ -62,7 +62,8 @@ class Topic:
         async def made() -> None:
             body: CreateTopicsRequest = {"topics": [request], "timeout_ms": 10_000}
             channel = await self.client.any_channel()
-            answer = await channel.call(CREATE_TOPICS, body, version=0)
+            version = channel.versions.pick(CREATE_TOPICS, at_most=2)
+            answer = await channel.call(CREATE_TOPICS, body, version=version)
             code = answer["topics"][0]["error_code"]
             # A broker that has just come up is not counted at once.
             if error := error_of(5 if code == 38 else code, self.name):

@@ -1,5 +1,8 @@
 """Contiguity of the segments of a partition (spec 003, 5.5; golden notes, 3): where one ends, the next one begins.
 
+Offsets of 0.7 are bytes, so that no gap is possible. Since 0.8 they count records, and compaction leaves out some:
+where a segment beside a gap has such holes, the gap is not reported; where none has, it is, and called a guess.
+
 Strategy: pure, over the summaries of all segments. Questions that need the neighbours are decided here: a torn end of
 the *last* segment is the result of a crash; in an older one it is a block that was lost from the middle of the log.
 """
@@ -12,6 +15,7 @@ from itertools import pairwise
 
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind, SegmentSummary
 from consumerd.storage.log.archive import FlawKind
+from consumerd.storage.segments.dialect import SegmentDialect
 
 
 @dataclass(slots=True)
@@ -97,7 +101,7 @@ def _reported(segment: SegmentSummary, following: SegmentSummary | None) -> list
     missing = following.start - segment.end
     lost = missing > 0 and bool(found)
     if segment.torn_at is not None:
-        short = f"; {missing} bytes are missing before the next segment" if missing > 0 else ""
+        short = f"; {missing} {_unit(segment)} are missing before the next segment" if missing > 0 else ""
         found = [
             replace(finding, kind=ArchiveFindingKind.LOST, problem=finding.problem + short)
             if finding.kind is FlawKind.TORN
@@ -108,24 +112,38 @@ def _reported(segment: SegmentSummary, following: SegmentSummary | None) -> list
             return found
     if (between := _between(segment, following, missing, lost=lost)) is not None:
         found.append(between)
+    if None not in (epochs := (following.first_epoch, segment.last_epoch)) and epochs < epochs[::-1]:
+        problem = f"its first leader epoch is {epochs[0]}, after {epochs[1]} in the segment before it"
+        found.append(
+            ArchiveFinding(FlawKind.EPOCH, following.source, problem, following.folder, following.start, following.end)
+        )
     return found
 
 
+def _unit(segment: SegmentSummary) -> str:
+    return "bytes" if segment.dialect is SegmentDialect.V07 else "offsets"
+
+
 def _between(segment: SegmentSummary, following: SegmentSummary, missing: int, *, lost: bool) -> ArchiveFinding | None:
-    next_file = following.source.rpartition("/")[2]
+    next_file, unit = following.source.rpartition("/")[2], _unit(segment)
+    since_08 = segment.dialect is SegmentDialect.V08
     if segment.start == following.start:
         kind, problem = ArchiveFindingKind.DUPLICATE, f"the same segment is in {following.source}, too"
     elif not segment.size:
         kind, problem = (
             ArchiveFindingKind.EMPTY,
-            f"the segment is empty, and {next_file} begins {missing} bytes later",
+            f"the segment is empty, and {next_file} begins {missing} {unit} later",
         )
     elif missing > 0:
+        if since_08 and (segment.absent or following.absent) and not lost:
+            return None
         kind = ArchiveFindingKind.LOST if lost else ArchiveFindingKind.GAP
-        problem = f"the segment ends at offset {segment.end}, {missing} bytes before {next_file} begins"
+        problem = f"the segment ends at offset {segment.end}, {missing} {unit} before {next_file} begins"
+        if since_08 and not lost:
+            problem += ": a segment is missing, or (a guess) the topic is compacted"
     elif missing < 0:
         kind = ArchiveFindingKind.OVERLAP
-        problem = f"the segment ends at offset {segment.end}, {-missing} bytes after the beginning of {next_file}"
+        problem = f"the segment ends at offset {segment.end}, {-missing} {unit} after the beginning of {next_file}"
     else:
         return None
     low, high = sorted((segment.end, following.start))

@@ -12,6 +12,8 @@ from typing import Any
 
 from consumerd.storage.log.archive import MESSAGE_FLAWS, ArchivedRun, Flaw, FlawKind, IndexedMessages
 from consumerd.storage.log.archive_names import SegmentName
+from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch
+from consumerd.storage.segments.dialect import SegmentDialect
 from consumerd.wire.v07 import Codec
 
 #: Findings of one segment that are reported one by one; further ones are counted.
@@ -36,6 +38,8 @@ class ArchiveFindingKind(StrEnum):
     #: A link, a sparse file or the like in a tar.
     NO_FILE = "no-plain-file"
     UNREADABLE = "unreadable-file"
+    #: In a folder that a broker of 0.8 and later was about to delete, had found to be a stray one, or was filling.
+    ABANDONED = "abandoned-folder"
     #: More findings of a segment than are reported one by one.
     MORE = "more-findings"
 
@@ -88,11 +92,18 @@ class SegmentSummary:
     torn_at: int | None = None
     findings: list[ArchiveFinding] = field(default_factory=list)
     untold: int = 0
+    dialect: SegmentDialect = SegmentDialect.V07
+    #: Since 0.8: the offset after the last record, and how many offsets before it no record and no marker has.
+    next_offset: int | None = None
+    absent: int = 0
+    #: Since 0.11: the first and the greatest leader epoch.
+    first_epoch: int | None = None
+    last_epoch: int | None = None
 
     @property
     def end(self) -> int:
-        """The offset after the last byte."""
-        return self.start + self.size
+        """The offset after the last message."""
+        return self.start + self.size if self.next_offset is None else self.next_offset
 
     @property
     def flaws(self) -> int:
@@ -116,9 +127,36 @@ class SegmentSummary:
             self.torn, self.torn_at = item.next_offset - item.offset, item.offset
         else:
             self.nonsense += item.next_offset - item.offset
+        self._note(item.kind, item.problem, item.offset, item.next_offset)
+
+    def see_batch(self, item: StoredBatch | SegmentFlaw) -> None:
+        """Count the next batch or the next flaw of a segment of 0.8 and later."""
+        self.size = item.position + item.size
+        if self.next_offset is None:
+            self.next_offset = self.start
+        if isinstance(item, StoredBatch):
+            records = len(item.records)
+            self.messages += records
+            self.wrappers += bool(item.codec)
+            self.absent += max(0, item.next_offset - self.next_offset - records - (item.control is not None))
+            self.next_offset = max(self.next_offset, item.next_offset)
+            if item.leader_epoch is not None:
+                self.first_epoch = item.leader_epoch if self.first_epoch is None else self.first_epoch
+                self.last_epoch = max(item.leader_epoch, self.first_epoch, self.last_epoch or 0)
+            if item.problem is not None:
+                kind, problem = item.problem
+                self._note(kind, problem, item.offset, item.next_offset)
+            return
+        if item.kind in MESSAGE_FLAWS:
+            self.corrupt += 1
+        elif item.kind is FlawKind.TORN:
+            self.torn, self.torn_at = item.size, item.offset
+        else:
+            self.nonsense += item.size
+        self._note(item.kind, item.problem, item.offset, None)
+
+    def _note(self, kind: FlawKind, problem: str, offset: int, end: int | None) -> None:
         if len(self.findings) < MAX_FINDINGS:
-            self.findings.append(
-                ArchiveFinding(item.kind, self.source, item.problem, self.folder, item.offset, item.next_offset)
-            )
+            self.findings.append(ArchiveFinding(kind, self.source, problem, self.folder, offset, end))
         else:
             self.untold += 1

@@ -20,9 +20,13 @@ from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKi
 from consumerd.storage.archives.sources import Packing, SegmentSource, is_segment, kind_of
 from consumerd.storage.archives.zstd import ZstdDecoder
 from consumerd.storage.log.archive import ByteStream, FlawKind
-from consumerd.storage.log.archive_names import INSIDE
+from consumerd.storage.log.archive_names import INSIDE, LOG_SUFFIX, parse_partition_folder
 from consumerd.storage.log.archive_packed import UnpackedStream
 from consumerd.storage.log.archive_tar import TarKind, read_members
+from consumerd.storage.segments.dialect import SegmentDialect, recognise
+
+#: Bytes by which a segment's dialect is recognised.
+_HEAD_BYTES = 1 << 16
 
 
 class OpenSegment(NamedTuple):
@@ -77,6 +81,52 @@ def open_segments(
         except DamagedArchiveError as error:
             problem = f"{name} is damaged, and what follows is missing: {error}"
             yield ArchiveFinding(FlawKind.ARCHIVE, name, problem)
+
+
+def told_apart(opened: OpenSegment) -> tuple[SegmentDialect, ByteStream]:
+    """The dialect of a segment, by its first bytes and else by its name, and the stream from its beginning on."""
+    head, damage = b"", None
+    try:
+        while len(head) < _HEAD_BYTES and (fresh := opened.stream.read(_HEAD_BYTES - len(head))):
+            head += fresh
+    except DamagedArchiveError as error:
+        damage = error
+    dialect = recognise(head)
+    if dialect is None:
+        dialect = SegmentDialect.V08 if LOG_SUFFIX in opened.name.rpartition("/")[2] else SegmentDialect.V07
+    return dialect, _Replayed(head, damage, opened.stream)
+
+
+def abandoned(name: str) -> ArchiveFinding | None:
+    """The finding for a segment of 0.8 and later in a folder that was not, or no longer, the partition's log."""
+    folder = name.replace(INSIDE, "/").rpartition("/")[0].rpartition("/")[2]
+    partition = parse_partition_folder(folder)
+    if partition is None or not partition.state:
+        return None
+    what = {
+        "delete": "the broker was about to delete it",
+        "stray": "the broker had found that it belongs to another one",
+        "future": "the broker was filling it, to move the log to another disk",
+    }[partition.state]
+    problem = f"{name} was not read: {what}; to read it, copy it to a folder {partition.topic}-{partition.partition}"
+    return ArchiveFinding(ArchiveFindingKind.ABANDONED, name, problem)
+
+
+class _Replayed:
+    """A stream whose beginning was read before."""
+
+    def __init__(self, head: bytes, damage: DamagedArchiveError | None, stream: ByteStream) -> None:
+        self._head = head
+        self._damage = damage
+        self._stream = stream
+
+    def read(self, size: int, /) -> bytes:
+        if self._head:
+            data, self._head = self._head[:size], self._head[size:]
+            return data
+        if self._damage is not None:
+            raise self._damage
+        return self._stream.read(size)
 
 
 def stamp_of(source: SegmentSource) -> str:

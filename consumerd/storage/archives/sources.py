@@ -20,7 +20,7 @@ from consumerd.base.errors import reason_of
 from consumerd.storage import DamagedArchiveError
 from consumerd.storage.archives.errors import NoSourceError, ReadFailedError
 from consumerd.storage.archives.extras import extra
-from consumerd.storage.log.archive_names import INSIDE
+from consumerd.storage.log.archive_names import INSIDE, LOG_SUFFIX, parse_segment_file
 from consumerd.storage.log.archive_tar import TarKind, list_members
 from consumerd.storage.log.segment import SUFFIX
 
@@ -43,6 +43,9 @@ _KINDS: dict[str, tuple[Packing, bool]] = {
     SUFFIX: (Packing.NONE, False),
     SUFFIX + ".gz": (Packing.GZIP, False),
     SUFFIX + ".zst": (Packing.ZSTD, False),
+    LOG_SUFFIX: (Packing.NONE, False),
+    LOG_SUFFIX + ".gz": (Packing.GZIP, False),
+    LOG_SUFFIX + ".zst": (Packing.ZSTD, False),
 }
 
 
@@ -77,9 +80,19 @@ class SegmentSource:
 
 
 def kind_of(name: str) -> tuple[Packing, bool] | None:
-    """The compression, and whether it is a tar, by the suffix of a name; None for a name that is not a source."""
+    """The compression, and whether it is a tar, by the suffix of a name; None for a name that is not a source.
+
+    Other files end with `.log`, too, so that one of 0.8 and later has to be named by its offset.
+    """
     found = [ending for ending in _KINDS if name.endswith(ending)]
-    return _KINDS[max(found, key=len)] if found else None
+    if not found:
+        return None
+    ending = max(found, key=len)
+    if ending.startswith(LOG_SUFFIX):
+        file = name.rpartition("/")[2]
+        if parse_segment_file(file[: len(file) - len(ending) + len(LOG_SUFFIX)]) is None:
+            return None
+    return _KINDS[ending]
 
 
 def is_segment(name: str) -> bool:
@@ -98,7 +111,8 @@ def find_sources(paths: Sequence[str]) -> list[SegmentSource]:
         sources = list(_remote(path) if "://" in path or "::" in path else _local(path))
         if not sources:
             raise NoSourceError(
-                f"{path} holds no segments; name {SUFFIX} files, tars, .gz or .zst of these, or a folder that has some"
+                f"{path} holds no segments; name {SUFFIX} files (0.7), {LOG_SUFFIX} files named by their offset (0.8 "
+                "and later), tars, .gz or .zst of these, or a folder that has some"
             )
         found |= {source.name: source for source in sources}
     return [found[name] for name in sorted(found)]

@@ -13,7 +13,7 @@ from functools import partial
 from consumerd.storage.archives.contiguity import ArchiveReport, judge
 from consumerd.storage.archives.errors import ReadFailedError
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind, SegmentSummary
-from consumerd.storage.archives.opening import OpenSegment, open_segments
+from consumerd.storage.archives.opening import OpenSegment, abandoned, open_segments, told_apart
 from consumerd.storage.archives.pool import Emit, StopFlag, run_tasks
 from consumerd.storage.archives.progress import BytesRead, Progress, ReadMeter
 from consumerd.storage.archives.sources import SegmentSource
@@ -26,6 +26,8 @@ from consumerd.storage.log.archive_names import (
     SegmentName,
     segment_start,
 )
+from consumerd.storage.segments.batches import read_batches
+from consumerd.storage.segments.dialect import SegmentDialect
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,15 @@ def _summed_up(opened: OpenSegment, layout: ArchiveLayout, options: VerifyOption
     assert start is not None
     if name is not None and name.broker is not None:
         folder = name.folder
+    dialect, stream = told_apart(opened)
+    if dialect is SegmentDialect.V08:
+        if (finding := abandoned(opened.name)) is not None:
+            return finding
+        summary = SegmentSummary(opened.name, opened.stamp, folder, start, name, dialect=dialect)
+        for batch in read_batches(stream, start):
+            summary.see_batch(batch)
+        return summary
     summary = SegmentSummary(opened.name, opened.stamp, folder, start, name)
-    for item in read_indexed(opened.stream, start, resync=True, expansion=options.expansion):
+    for item in read_indexed(stream, start, resync=True, expansion=options.expansion):
         summary.see(item)
     return summary

@@ -1,5 +1,9 @@
 """The identity of a segment by its path: a layout such as `broker-{broker}/{topic}-{partition}` of its folders.
 
+A broker since 0.8 marks what it is about to do by suffixes (`.deleted`, `.cleaned`, `.swap` of files; `-delete`,
+`-future`, `-stray` of folders, behind a dot and 32 hexadecimal digits), so a name tells whether a file is part of the
+log, or of one that was replaced or is not complete yet.
+
 Strategy: a layout is matched against the last folders of the path only, so that the place of the tree does not matter.
 Inside an archive the path continues after `!/`, so the archive's own name is a folder that a layout can use, too.
 """
@@ -7,7 +11,7 @@ Inside an archive the path continues after `!/`, so the archive's own name is a 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from consumerd.base.errors import ConfigError
 from consumerd.storage.log.archive_items import MAX_SEGMENT_BYTES
@@ -19,6 +23,11 @@ from consumerd.wire.v07 import validate_topic
 INSIDE = "!/"
 #: As brokers name the folders of partitions (golden notes, 3).
 DEFAULT_LAYOUT = "{topic}-{partition}"
+
+#: Since 0.8 segment files are named by the offset that they start at, 20 digits and this.
+LOG_SUFFIX: Final = ".log"
+_FILE = re.compile(r"([0-9]{1,20})\.log(?:\.(deleted|cleaned|swap))?")
+_FOLDER = re.compile(r"(.+)-([0-9]{1,10})(?:\.([0-9a-f]{32})-(delete|future|stray))?", re.DOTALL)
 
 _FIELDS = {"topic": r"[^/]+", "partition": r"[0-9]{1,10}", "broker": r"[0-9]{1,10}"}
 _TOKEN = re.compile(r"\{([^{}]*)\}|(\*)|([^{}*]+)")
@@ -38,6 +47,37 @@ class SegmentName(NamedTuple):
         """`topic/broker-partition`, or `topic/partition` without a broker."""
         number = str(self.partition) if self.broker is None else f"{self.broker}-{self.partition}"
         return f"{self.topic}/{number}"
+
+
+class SegmentFileName(NamedTuple):
+    """The offset at which a segment starts, and what the broker was doing with the file: "" for a part of the log."""
+
+    start: int
+    state: str
+
+
+class PartitionFolderName(NamedTuple):
+    """Topic and partition of a folder, and what the broker was doing with it: "" for the log itself."""
+
+    topic: str
+    partition: int
+    state: str
+
+
+def parse_segment_file(name: str) -> SegmentFileName | None:
+    """The parts of `00000000000000000000.log`, or of that with `.deleted`, `.cleaned` or `.swap`; None for others."""
+    match = _FILE.fullmatch(name)
+    if match is None or int(match[1]) >= 1 << 63:
+        return None
+    return SegmentFileName(int(match[1]), match[2] or "")
+
+
+def parse_partition_folder(name: str) -> PartitionFolderName | None:
+    """The parts of `topic-0`, perhaps with an id and `-delete`, `-future` or `-stray`; None for another folder."""
+    match = _FOLDER.fullmatch(name)
+    if match is None or int(match[2]) >= _INT32:
+        return None
+    return PartitionFolderName(match[1], int(match[2]), match[4] or "")
 
 
 class MisnamedSegmentError(ConfigError):
@@ -82,7 +122,10 @@ class ArchiveLayout:
 
 def segment_start(file: str) -> int | None:
     """Return the start offset in the name of a segment file, packed or not; None for another file."""
-    start = parse_segment_name(file.removesuffix(".gz").removesuffix(".zst"))
+    plain = file.removesuffix(".gz").removesuffix(".zst")
+    start = parse_segment_name(plain)
+    if start is None and (since_08 := parse_segment_file(plain)) is not None and not since_08.state:
+        start = since_08.start
     return None if start is None or start + MAX_SEGMENT_BYTES >= 1 << 63 else start
 
 

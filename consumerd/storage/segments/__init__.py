@@ -1,8 +1,8 @@
 """Segments of brokers since 0.8 (`.log` files), read as they lie on a disk, without a broker (ring 1).
 
-In: streams of bytes, and names of files. Out: batches with their records, and the flaws between them.
+In: streams of bytes. Out: batches with their records, and the flaws between them.
 
-Files in reading order: names, dialect, finding, batches.
+Files in reading order: dialect, finding, batches.
 
 Easy to miss:
 

@@ -256,7 +256,7 @@ class _Reader:
         kind = FlawKind.WRAPPER if _is_intact(data) else FlawKind.CRC
         return SegmentFlaw(kind, self.base + self.at, len(data), self.least, records.problem or "an unreadable batch")
 
-    # -- what is no batch
+    # -- what is not a batch
 
     def _zeros(self) -> SegmentFlaw | None:
         """The rest of the segment, if it is zeros: space that was reserved, or that a file system gave back empty."""

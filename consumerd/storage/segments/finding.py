@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from consumerd.base.errors import NotFoundError
+from consumerd.storage.log.archive_names import LOG_SUFFIX, parse_segment_file
 from consumerd.storage.log.errors import StorageError
 from consumerd.storage.log.segment import SUFFIX, parse_segment_name
 from consumerd.storage.segments.dialect import HEAD_BYTES, SegmentDialect, recognise
-from consumerd.storage.segments.names import LOG_SUFFIX, parse_segment_file
 
 
 class SegmentFile(NamedTuple):

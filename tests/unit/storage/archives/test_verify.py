@@ -15,7 +15,9 @@ from consumerd.storage.archives.pool import StopFlag
 from consumerd.storage.archives.progress import NoProgress
 from consumerd.storage.archives.sources import find_sources
 from consumerd.storage.archives.verify import VerifyOptions, verify
+from consumerd.storage.segments.dialect import SegmentDialect
 from consumerd.wire.v07 import encode_message
+from consumerd.wire.v08.records import RecordCodec, encode_record_batch
 
 HELLO = encode_message(b"hello")
 
@@ -110,3 +112,89 @@ def test_rejects_an_invalid_layout(tmp_path: Path, segments: Callable[..., list[
     segments(tmp_path / "events-0", HELLO)
     with pytest.raises(ConfigError, match="must name"):
         verified(tmp_path, layout="{topic}")
+
+
+def since_08(folder: Path, start: int, *batches: bytes) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{start:020}.log"
+    path.write_bytes(b"".join(batches))
+    return path
+
+
+def batch(offset: int, count: int = 2, epoch: int = 1) -> bytes:
+    return encode_record_batch([b"x"] * count, codec=RecordCodec.GZIP, base_offset=offset, leader_epoch=epoch)
+
+
+def test_data_directory_of_08_and_later_is_sound(tmp_path: Path, segments: Callable[..., list[Path]]) -> None:
+    """As it lies on a disk: beside indexes, checkpoints, and a partition that 0.7 wrote."""
+    folder = tmp_path / "events-0"
+    since_08(folder, 0, batch(0), batch(2))
+    since_08(folder, 4, batch(4, 3))
+    since_08(folder, 7)
+    for name in (f"{0:020}.index", f"{0:020}.timeindex", "leader-epoch-checkpoint", "partition.metadata", "x.log"):
+        (folder / name).write_bytes(b"\0" * 20)
+    since_08(folder, 0, batch(0)).rename(folder / f"{0:020}.log.deleted")
+    since_08(folder, 0, batch(0), batch(2))
+    segments(tmp_path / "old-0", HELLO)
+    report = verified(tmp_path)
+    assert report.findings() == []
+    assert [(p.messages, p.start, p.end) for p in report.partitions] == [(7, 0, 7), (1, 0, 15)]
+    assert [segment.dialect for p in report.partitions for segment in p.segments] == [SegmentDialect.V08] * 3 + [
+        SegmentDialect.V07
+    ]
+
+
+def test_segment_of_08_is_recognised_under_the_suffix_of_07(tmp_path: Path) -> None:
+    since_08(tmp_path / "events-0", 4, batch(4)).rename(tmp_path / "events-0" / f"{4:020}.kafka")
+    report = verified(tmp_path)
+    assert report.findings() == []
+    assert [partition.messages for partition in report.partitions] == [2]
+
+
+def test_findings_in_segments_of_08_and_later(tmp_path: Path) -> None:
+    damaged = bytearray(batch(2))
+    damaged[-1] ^= 1
+    since_08(tmp_path / "a-0", 0, batch(0), bytes(damaged), batch(4), b"\xff" * 30, batch(6), batch(0))
+    since_08(tmp_path / "a-0", 8, batch(8, epoch=0), batch(10)[:20])
+    report = verified(tmp_path)
+    assert kinds(report) == ["bad-crc", "nonsense-block", "offset-order", "leader-epoch-order", "torn-tail"]
+    (partition,) = report.partitions
+    assert (partition.messages, partition.segments[0].corrupt, partition.segments[0].nonsense) == (10, 1, 30)
+
+
+@pytest.mark.parametrize(
+    ("first", "found"),
+    [
+        ([batch(0)], ["gap"]),
+        # Compaction: the segment itself has holes.
+        ([batch(0), batch(5)], []),
+        ([batch(0), batch(9, 3)], ["overlap"]),
+        ([batch(0), batch(2)[:30]], ["lost-block"]),
+    ],
+)
+def test_contiguity_of_offsets_that_count_records(tmp_path: Path, first: list[bytes], found: list[str]) -> None:
+    since_08(tmp_path / "a-0", 0, *first)
+    since_08(tmp_path / "a-0", 10, batch(10))
+    assert kinds(verified(tmp_path)) == found
+
+
+@pytest.mark.parametrize("state", ["delete", "stray", "future"])
+def test_folders_that_are_not_the_log_are_named(tmp_path: Path, state: str) -> None:
+    since_08(tmp_path / f"a-0.{'0123456789abcdef' * 2}-{state}", 0, batch(0))
+    report = verified(tmp_path)
+    assert kinds(report) == ["abandoned-folder"]
+    assert report.partitions == []
+    assert "to read it, copy it to a folder a-0" in report.findings()[0].problem
+
+
+def test_packed_segments_of_08_and_later(tmp_path: Path) -> None:
+    plain = since_08(tmp_path / "a-0", 0, batch(0), batch(2))
+    packed = tmp_path / "b-0" / f"{plain.name}.gz"
+    packed.parent.mkdir()
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    with tarfile.open(tmp_path / "logs.tar.gz", "w:gz") as tar:
+        tar.add(plain, f"c-0/{plain.name}")
+        tar.add(plain, "c-0/server.log")
+    report = verified(tmp_path)
+    assert report.findings() == []
+    assert [partition.messages for partition in report.partitions] == [4, 4, 4]

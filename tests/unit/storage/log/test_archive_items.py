@@ -75,7 +75,7 @@ def test_flaws_of_messages_and_of_other_stretches() -> None:
         "bad-crc", "unknown-magic", "short-header", "unknown-codec", "unreadable-wrapper"
     }  # fmt: skip
     assert {kind.value for kind in set(FlawKind) - MESSAGE_FLAWS} == {
-        "nonsense-block", "torn-tail", "damaged-archive", "oversize-segment"
+        "nonsense-block", "torn-tail", "damaged-archive", "oversize-segment", "offset-order", "leader-epoch-order"
     }  # fmt: skip
 
 

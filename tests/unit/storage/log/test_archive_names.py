@@ -3,7 +3,16 @@ from __future__ import annotations
 import pytest
 
 from consumerd.base.errors import ConfigError
-from consumerd.storage.log.archive_names import ArchiveLayout, MisnamedSegmentError, SegmentName, segment_start
+from consumerd.storage.log.archive_names import (
+    ArchiveLayout,
+    MisnamedSegmentError,
+    PartitionFolderName,
+    SegmentFileName,
+    SegmentName,
+    parse_partition_folder,
+    parse_segment_file,
+    segment_start,
+)
 
 FILE = "00000000000000000042.kafka"
 
@@ -85,3 +94,42 @@ def test_segments_begin_where_the_largest_one_ends_at_an_int64() -> None:
     most = (1 << 63) - 1 - (1 << 32)
     assert segment_start(f"{most}.kafka") == most
     assert segment_start(f"{most + 1}.kafka") is None
+
+
+ID = "0123456789abcdef" * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("00000000000000000042.log", SegmentFileName(42, "")),
+        ("00000000000000000042.log.deleted", SegmentFileName(42, "deleted")),
+        ("00000000000000000000.log.swap", SegmentFileName(0, "swap")),
+        ("00000000000000000000.log.cleaned", SegmentFileName(0, "cleaned")),
+        ("99999999999999999999.log", None),
+        ("00000000000000000042.kafka", None),
+        ("00000000000000000042.index", None),
+        ("server.log", None),
+        ("00000000000000000042.log.bak", None),
+    ],
+)
+def test_file_names(name: str, found: SegmentFileName | None) -> None:
+    assert parse_segment_file(name) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("events-0", PartitionFolderName("events", 0, "")),
+        ("a-b-12", PartitionFolderName("a-b", 12, "")),
+        ("a.b-12", PartitionFolderName("a.b", 12, "")),
+        (f"events-0.{ID}-delete", PartitionFolderName("events", 0, "delete")),
+        (f"events-0.{ID}-future", PartitionFolderName("events", 0, "future")),
+        (f"events-0.{ID}-stray", PartitionFolderName("events", 0, "stray")),
+        ("events-99999999999", None),
+        ("events", None),
+        (f"events-0.{ID}-other", None),
+    ],
+)
+def test_folder_names(name: str, found: PartitionFolderName | None) -> None:
+    assert parse_partition_folder(name) == found

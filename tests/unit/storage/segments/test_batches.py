@@ -119,13 +119,13 @@ def test_batch_with_a_wrong_crc_is_one_flaw_and_reading_continues() -> None:
 
 def test_intact_batch_that_cannot_be_decompressed_is_distinguished_from_a_wrong_crc() -> None:
     broken = encode_message_set([b"x" * 50], magic=1, base_offset=12, timestamps=1)
-    # The attributes promise gzip; the CRC is computed anew.
+    # The attributes promise gzip; the CRC is computed again.
     body = bytes([1, 1]) + broken[18:]
     data = broken[:12] + crc32(body).to_bytes(4) + body
     assert flaws(OLD + data + BATCH) == [(FlawKind.WRAPPER, len(OLD), len(data))]
 
 
-def test_bytes_that_are_no_batch_end_where_the_next_proven_batch_begins() -> None:
+def test_bytes_that_are_not_a_batch_end_where_the_next_proven_batch_begins() -> None:
     nonsense = b"\xff" * 100 + SEGMENT[:5]
     assert flaws(OLD + nonsense + BATCH + LAST) == [(FlawKind.NONSENSE, len(OLD), len(nonsense))]
 
@@ -186,7 +186,7 @@ def test_leader_epoch_that_goes_back_is_a_problem() -> None:
     assert batch.problem == (FlawKind.EPOCH, "the batch at offset 18 is of leader epoch 2, after one of 3")
 
 
-def test_gaps_of_compaction_are_no_problem() -> None:
+def test_gaps_of_compaction_are_not_a_problem() -> None:
     later = encode_record_batch([b"i"], base_offset=1000, leader_epoch=3)
     assert all(isinstance(item, StoredBatch) and item.problem is None for item in items(SEGMENT + later))
 
