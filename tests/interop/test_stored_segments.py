@@ -33,7 +33,7 @@ def said(*arguments: str) -> list[dict[str, Any]]:
 
 
 def dumped(broker: KafkaBroker, file: Path) -> list[tuple[int, int, int, str]]:
-    """(last offset, position, size or -1 where it is left out, codec) of each batch, as the release's own tool sees it."""
+    """(last offset, position, size or -1 where left out, codec) of each batch, as the release's own tool sees it."""
     command = broker._command("kafka.tools.DumpLogSegments", "--files", str(file))
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=True)
     found = []
