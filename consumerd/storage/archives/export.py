@@ -28,6 +28,7 @@ from consumerd.storage.archives.pool import StopFlag, run_tasks
 from consumerd.storage.archives.progress import BytesRead, Progress
 from consumerd.storage.archives.sources import Packing, SegmentSource
 from consumerd.storage.log.archive_names import INSIDE, ArchiveLayout, MisnamedSegmentError, SegmentName
+from consumerd.storage.log.segment import SUFFIX
 
 #: The manifest is written at most once in this many seconds, and not more than a twentieth of the time: what a kill
 #: costs.
@@ -154,7 +155,8 @@ class ArchiveExport:
             name = self._layout.name(source.name)
         except MisnamedSegmentError:
             return True  # the worker reports it
-        size = source.size if source.packing is Packing.NONE else None
+        # The size tells offsets of 0.7 alone, where they are bytes.
+        size = source.size if source.packing is Packing.NONE and source.name.endswith(SUFFIX) else None
         if not wanted(name, size, self._options):
             return False
         self._claim(name, source.name)

@@ -8,21 +8,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from consumerd.base.files import SystemFiles
 from consumerd.storage.archives.errors import CorruptSegmentError, ReadFailedError
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind, SegmentSummary
 from consumerd.storage.archives.ndjson import NdjsonWriter
-from consumerd.storage.archives.opening import OpenSegment, open_segments
+from consumerd.storage.archives.opening import OpenSegment, abandoned, open_segments, told_apart
 from consumerd.storage.archives.options import ExportFormat, ExportOptions, OnCorrupt
 from consumerd.storage.archives.outputs import PartialFile
 from consumerd.storage.archives.parquet import ParquetRows
 from consumerd.storage.archives.progress import ReadMeter
 from consumerd.storage.archives.rows import RowOrigin, RowWriter, is_within, within
+from consumerd.storage.archives.segment_rows import (
+    NdjsonRecords,
+    ParquetRecords,
+    RecordRow,
+    RecordWriter,
+    row_of,
+    row_of_flaw,
+)
 from consumerd.storage.archives.sources import SegmentSource
 from consumerd.storage.log.archive import MESSAGE_FLAWS, ArchivedRun, Flaw, FlawKind, IndexedMessages, read_indexed
 from consumerd.storage.log.archive_names import ArchiveLayout, MisnamedSegmentError, SegmentName
+from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch, read_batches
+from consumerd.storage.segments.dialect import SegmentDialect
 
 if TYPE_CHECKING:
     from consumerd.storage.archives.pool import Emit
@@ -79,16 +89,27 @@ def wanted(name: SegmentName, size: int | None, options: ExportOptions) -> bool:
 def _export_one(
     opened: OpenSegment, layout: ArchiveLayout, options: ExportOptions, folder: Path, files: SystemFiles, emit: Emit
 ) -> None:
+    if (finding := abandoned(opened.name)) is not None:
+        emit(finding)
+        return
     try:
         name = layout.name(opened.name)
     except MisnamedSegmentError as error:
         emit(ArchiveFinding(ArchiveFindingKind.MISNAMED, opened.name, str(error)))
         return
-    if not wanted(name, opened.size, options):
+    if options.topics and name.topic not in options.topics:
         return
-    with _Segment(name, opened, options, folder, files) as segment:
-        for item in read_indexed(opened.stream, name.start, resync=options.resync, expansion=options.expansion):
-            segment.take(item)
+    dialect, stream = told_apart(opened)
+    since_08 = dialect is SegmentDialect.V08
+    if not wanted(name, None if since_08 else opened.size, options):
+        return
+    with _Segment(name, opened, options, folder, files, dialect) as segment:
+        if since_08:
+            for batch in read_batches(stream, name.start):
+                segment.take_batch(batch)
+        else:
+            for item in read_indexed(stream, name.start, resync=options.resync, expansion=options.expansion):
+                segment.take(item)
         made = segment.finish()
         emit(made)
 
@@ -97,15 +118,22 @@ class _Segment:
     """The file of one segment, from its first row to its seal. Leaves nothing behind when it fails."""
 
     def __init__(
-        self, name: SegmentName, opened: OpenSegment, options: ExportOptions, folder: Path, files: SystemFiles
+        self,
+        name: SegmentName,
+        opened: OpenSegment,
+        options: ExportOptions,
+        folder: Path,
+        files: SystemFiles,
+        dialect: SegmentDialect,
     ) -> None:
         self._name = name
         self._options = options
         self._folder = folder
         self._files = files
-        self._summary = SegmentSummary(opened.name, opened.stamp, name.folder, name.start, name)
+        self._summary = SegmentSummary(opened.name, opened.stamp, name.folder, name.start, name, dialect=dialect)
         self._file: PartialFile | None = None
         self._writer: RowWriter | None = None
+        self._records: RecordWriter | None = None
         self._start: int | None = None
         self._end = name.start
         self._rows = 0
@@ -128,15 +156,48 @@ class _Segment:
             self._take_run(item)
             return
         if item.kind is not FlawKind.TORN and options.on_corrupt is OnCorrupt.FAIL and self._touches(item):
-            raise CorruptSegmentError(
-                f"{self._summary.source}: {item.problem}; inspect it with `consumerd log verify`, then export with "
-                "--on-corrupt skip or keep"
-            )
+            self._refuse(item.problem)
         if item.kind in MESSAGE_FLAWS and self._is_wanted(item):
             self._covers(item)
             if options.on_corrupt is OnCorrupt.KEEP:
                 self._rows += 1
                 self._into().add_flaw(item)
+
+    def take_batch(self, item: StoredBatch | SegmentFlaw) -> None:
+        """Take the next batch or the next flaw of a segment of 0.8 and later."""
+        options, last = self._options, self._options.last
+        self._summary.see_batch(item)
+        if isinstance(item, StoredBatch):
+            if item.next_offset > options.first and (last is None or item.offset < last):
+                for record in item.records.messages():
+                    if record.offset >= options.first and (last is None or record.offset < last):
+                        self._take_row(row_of(item, record))
+            return
+        beyond = last is not None and item.offset >= last
+        if item.kind is not FlawKind.TORN and options.on_corrupt is OnCorrupt.FAIL and not beyond:
+            self._refuse(item.problem)
+        if item.kind in MESSAGE_FLAWS and options.on_corrupt is OnCorrupt.KEEP and not beyond:
+            self._take_row(row_of_flaw(item))
+
+    def _take_row(self, row: RecordRow) -> None:
+        if self._start is None:
+            self._start = row.offset
+        self._end = max(self._end, row.next_offset)
+        self._rows += 1
+        if self._records is None:
+            origin = self._begin()
+            assert self._file is not None
+            if self._options.format is ExportFormat.PARQUET:
+                self._records = ParquetRecords(self._file, origin, self._options.compression)
+            else:
+                self._records = NdjsonRecords(self._file, origin, base64=self._options.base64)
+        self._records.add(row)
+
+    def _refuse(self, problem: str) -> NoReturn:
+        raise CorruptSegmentError(
+            f"{self._summary.source}: {problem}; inspect it with `consumerd log verify`, then export with "
+            "--on-corrupt skip or keep"
+        )
 
     def _take_indexed(self, messages: IndexedMessages) -> None:
         if not is_within(messages, self._options.first, self._options.last):
@@ -170,11 +231,16 @@ class _Segment:
             self._start = item.offset
         self._end = item.next_offset
 
+    def _begin(self) -> RowOrigin:
+        """The file, made with the first row."""
+        self._file = PartialFile(self._folder, self._options, self._files)
+        return RowOrigin(self._name, self._summary.source)
+
     def _into(self) -> RowWriter:
         """The writer, made with the first row."""
         if self._writer is None:
-            self._file = PartialFile(self._folder, self._options, self._files)
-            origin = RowOrigin(self._name, self._summary.source)
+            origin = self._begin()
+            assert self._file is not None
             if self._options.format is ExportFormat.PARQUET:
                 self._writer = ParquetRows(self._file, origin, self._options.compression)
             else:
@@ -184,9 +250,10 @@ class _Segment:
     def finish(self) -> SegmentExported:
         """Seal the file."""
         start = self._name.start if self._start is None else self._start
-        if self._file is None or self._writer is None:
+        writer = self._writer or self._records
+        if self._file is None or writer is None:
             return SegmentExported(self._summary, None, start, self._end, 0, 0, None)
-        self._writer.finish()
+        writer.finish()
         self._file.seal()
         return SegmentExported(
             self._summary, str(self._file.path), start, self._end, self._rows, self._file.size, self._file.sha256

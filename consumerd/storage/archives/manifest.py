@@ -17,9 +17,12 @@ from consumerd.storage.archives.options import ExportOptions
 from consumerd.storage.archives.outputs import MANIFEST, is_output
 from consumerd.storage.log.archive import FlawKind
 from consumerd.storage.log.archive_names import SegmentName
+from consumerd.storage.segments.dialect import SegmentDialect
 
 _FORMAT = "consumerd export"
 _VERSION = 1
+#: What is known of segments of 0.8 and later alone.
+_SINCE_08 = ("next_offset", "absent", "first_epoch", "last_epoch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,7 @@ class ManifestEntry:
                 [str(finding.kind), finding.offset, finding.end, finding.problem] for finding in summary.findings
             ],
             "untold_findings": summary.untold,
+            **({} if summary.dialect is SegmentDialect.V07 else {"since_08": _since_08(summary)}),
             "policy": self.policy,
             "output": self.output,
             "start": self.start,
@@ -99,6 +103,10 @@ class ManifestEntry:
             ],
             found["untold_findings"],
         )
+        if (since_08 := found.get("since_08")) is not None:
+            summary.dialect = SegmentDialect.V08
+            for name_of in _SINCE_08:
+                setattr(summary, name_of, since_08[name_of])
         return cls(
             summary,
             found["policy"],
@@ -109,6 +117,10 @@ class ManifestEntry:
             found["bytes"],
             found["sha256"],
         )
+
+
+def _since_08(summary: SegmentSummary) -> dict[str, int | None]:
+    return {name: getattr(summary, name) for name in _SINCE_08}
 
 
 def _kind(text: str) -> FlawKind | ArchiveFindingKind:

@@ -89,13 +89,17 @@ class StoredBatch(NamedTuple):
 
 
 class SegmentFlaw(NamedTuple):
-    """A stretch without a readable batch. `offset`: the least that may follow; `problem`: a clause with the place."""
+    """A stretch without a readable batch. `offset`: the least that may follow; `problem`: a clause with the place.
+
+    `raw`: the bytes of a whole batch that cannot be read; empty for anything else.
+    """
 
     kind: FlawKind
     position: int
     size: int
     offset: int
     problem: str
+    raw: bytes = b""
 
 
 def read_batches(
@@ -254,7 +258,8 @@ class _Reader:
 
     def _spoiled(self, data: bytes, records: RecordSet) -> SegmentFlaw:
         kind = FlawKind.WRAPPER if _is_intact(data) else FlawKind.CRC
-        return SegmentFlaw(kind, self.base + self.at, len(data), self.least, records.problem or "an unreadable batch")
+        problem = records.problem or f"the batch at position {self.base + self.at} cannot be read"
+        return SegmentFlaw(kind, self.base + self.at, len(data), self.least, problem, data)
 
     # -- what is not a batch
 
