@@ -3,7 +3,8 @@
 Strategy: a window slides over a stream that need not seek. What stands at a position is judged by its header; a batch
 whose length can be followed is decoded as a consumer would, and one that cannot be decoded is one flaw, after which
 reading continues. Where no header can be followed, the search goes on byte by byte for the next *proven* batch: one
-that decodes, CRC included, and has an offset that may follow. Batches and flaws tile the segment exactly.
+that decodes, CRC included, and has an offset that may follow; a message of magic 0 or 1 must be followed by another
+intact one, too, since it may be a part of a compressed one. Batches and flaws tile the segment exactly.
 
 What a broker checks when it recovers a log is checked here: CRC, lengths, offsets that grow, leader epochs that do not
 go back. A batch with a wrong order is readable, so it comes with its `problem`.
@@ -44,6 +45,8 @@ _PLACE = re.compile(rb"(?=[\0-\x7f][\0-\xff]{7}[\0-\x7f][\0-\xff]{7}[\0-\2])")
 _WORK_PER_BYTE: Final = 16
 _FREE_WORK: Final = 64 << 20
 _WORK_PER_PLACE: Final = 2048
+#: Spoiled batches in a row, after which the length of the first is believed.
+_BELIEVED_AFTER: Final = 16
 _MAX_OFFSET: Final = (1 << 63) - 2
 #: The last bytes of a window, which are searched again in the next one.
 _CHAIN_ROOM: Final = 4 << 20
@@ -151,9 +154,10 @@ class _Reader:
             self.least = max(self.least, read.next_offset)
             self.epoch = max(self.epoch, -1 if read.leader_epoch is None else read.leader_epoch)
             return read
-        if self._may_continue(self.at + size):
+        if self._is_followed(size):
             return read
-        return self._nonsense()
+        found = self._search(self.at + 1)
+        return read if found is None else self._nonsense_until(self.base + self.at, self.base + found)
 
     # -- the window
 
@@ -185,9 +189,21 @@ class _Reader:
             return None
         return int(OVERHEAD + size)
 
-    def _may_continue(self, at: int) -> bool:
-        """Whether a batch, or the end, could stand at `at`, as far as the window shows."""
-        return len(self.data) - at <= _MAGIC_AT or self._size_at(at) is not None
+    def _is_followed(self, size: int) -> bool:
+        """Whether lengths lead from the spoiled batch at the position to an intact one, or to the very end.
+
+        Where they do not, its own length may be what is damaged.
+        """
+        for _ in range(_BELIEVED_AFTER):
+            if not self._has(size + 1):
+                return True
+            length = self._size_at(self.at + size) if self._has(size + _MAGIC_AT + 1) else None
+            if length is None or not self._has(size + length):
+                return False
+            if _is_intact(self.data[self.at + size : self.at + size + length]):
+                return True
+            size += length
+        return True
 
     def _decoded(self, at: int, size: int) -> StoredBatch | SegmentFlaw:
         """What stands at `at`, whole; a flaw has the extent of the batch."""
@@ -330,9 +346,25 @@ class _Reader:
             if _HEAD.unpack_from(self.data, at)[0] < self.least:
                 continue
             self.work -= size
-            if _is_intact(self.data[at : at + size]) and isinstance(self._decoded(at, size), StoredBatch):
+            if not _is_intact(self.data[at : at + size]):
+                continue
+            read = self._decoded(at, size)
+            if isinstance(read, StoredBatch) and (read.magic == MAGIC or self._fits(at + size, read.next_offset)):
                 return at
         return None
+
+    def _fits(self, at: int, least: int) -> bool:
+        """Whether the end, or an intact batch of at least that offset, stands at `at`, as far as the window shows.
+
+        A message inside of a compressed one may be stored as it is, but for its offset, which no CRC covers.
+        """
+        if len(self.data) - at <= _MAGIC_AT:
+            return True
+        size = self._size_at(at)
+        if size is None or _HEAD.unpack_from(self.data, at)[0] < least:
+            return False
+        self.work -= size
+        return at + size > len(self.data) or _is_intact(self.data[at : at + size])
 
 
 def _is_intact(data: bytes) -> bool:
