@@ -11,6 +11,8 @@ from consumerd.storage.archives.zstd import ZstdDecoder
 from consumerd.storage.log.archive import Flaw, read_runs
 from consumerd.storage.log.archive_packed import GzipDecoder, UnpackedStream
 from consumerd.storage.log.archive_tar import TarKind, list_members, read_members
+from consumerd.storage.segments.batches import StoredBatch, read_batches
+from consumerd.storage.segments.dialect import recognise
 from consumerd.wire.v07 import BatchEnd, DecodeLimits, decode_batch
 
 LIMITS: Final = DecodeLimits(max_message_bytes=1 << 20, max_decompressed_bytes=1 << 20)
@@ -44,6 +46,22 @@ def exercise_segment(data: bytes) -> None:
         flaws = [number for number, item in enumerate(whole) if isinstance(item, Flaw)]
         assert bool(flaws) is (batch.end is not BatchEnd.COMPLETE)
         assert whole[: flaws[0] if flaws else None] == batch.payloads
+
+
+def exercise_batches(data: bytes) -> None:
+    """Batches and flaws tile a segment since 0.8; each offset is read once, unless the batch says that it is wrong."""
+    recognise(data)
+    whole = list(read_batches(io.BytesIO(data), 1000, limits=LIMITS))
+    ends = [0, *(item.position + item.size for item in whole)]
+    assert [item.position for item in whole] == ends[:-1]
+    assert ends[-1] == len(data)
+    found = [item[:-2] for item in whole]
+    assert found == [item[:-2] for item in read_batches(Dribble(data, 7), 1000, limits=LIMITS, window=50)]
+    least = 1000
+    for item in whole:
+        if isinstance(item, StoredBatch) and item.problem is None:
+            assert item.offset >= least
+            least = item.next_offset
 
 
 def drained(stream: Any) -> bytes:

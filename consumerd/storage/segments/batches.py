@@ -48,8 +48,6 @@ _WORK_PER_PLACE: Final = 2048
 #: Spoiled batches in a row, after which the length of the first is believed.
 _BELIEVED_AFTER: Final = 16
 _MAX_OFFSET: Final = (1 << 63) - 2
-#: The last bytes of a window, which are searched again in the next one.
-_CHAIN_ROOM: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,20 +142,22 @@ class _Reader:
     def _next(self) -> StoredBatch | SegmentFlaw:
         if not self._has(_MAGIC_AT + 1):
             return self._zeros() or self._torn(None)
-        size = self._size_at(self.at)
+        size = self._size_of(self.data, self.at)
         if size is None:
-            return self._zeros() or self._nonsense()
+            here = self.base + self.at
+            return self._zeros() or self._nonsense(here, self._find(here + 1))
         if not self._has(size):
             return self._cut_off(size)
-        read = self._decoded(self.at, size)
+        read = self._decoded(self.data[self.at : self.at + size], self.base + self.at)
         if isinstance(read, StoredBatch):
             self.least = max(self.least, read.next_offset)
             self.epoch = max(self.epoch, -1 if read.leader_epoch is None else read.leader_epoch)
             return read
+        here = self.base + self.at
         if self._is_followed(size):
             return read
-        found = self._search(self.at + 1)
-        return read if found is None else self._nonsense_until(self.base + self.at, self.base + found)
+        found = self._find(here + 1, here + size)
+        return read if found is None else self._nonsense(here, found)
 
     # -- the window
 
@@ -180,10 +180,10 @@ class _Reader:
 
     # -- batches
 
-    def _size_at(self, at: int) -> int | None:
-        """The size of the batch that could begin at `at` of the window; None if none could."""
-        offset, size = _HEAD.unpack_from(self.data, at)
-        magic = self.data[at + _MAGIC_AT]
+    def _size_of(self, data: bytes, at: int = 0) -> int | None:
+        """The size of the batch that could begin at `data[at]`; None if none could."""
+        offset, size = _HEAD.unpack_from(data, at)
+        magic = data[at + _MAGIC_AT]
         most = self.limits.max_message_bytes + OVERHEAD
         if not 0 <= offset <= _MAX_OFFSET or magic >= len(_LEAST) or not _LEAST[magic] <= size <= most:
             return None
@@ -197,7 +197,7 @@ class _Reader:
         for _ in range(_BELIEVED_AFTER):
             if not self._has(size + 1):
                 return True
-            length = self._size_at(self.at + size) if self._has(size + _MAGIC_AT + 1) else None
+            length = self._size_of(self.data, self.at + size) if self._has(size + _MAGIC_AT + 1) else None
             if length is None or not self._has(size + length):
                 return False
             if _is_intact(self.data[self.at + size : self.at + size + length]):
@@ -205,13 +205,11 @@ class _Reader:
             size += length
         return True
 
-    def _decoded(self, at: int, size: int) -> StoredBatch | SegmentFlaw:
-        """What stands at `at`, whole; a flaw has the extent of the batch."""
-        data = self.data[at : at + size]
+    def _decoded(self, data: bytes, position: int) -> StoredBatch | SegmentFlaw:
+        """What stands at a position, whole; a flaw has the extent of the batch."""
         records = decode_records(data, 0, limits=self.limits)
         if records.end is not BatchEnd.COMPLETE:
-            return self._spoiled(data, records)
-        position = self.base + at
+            return self._spoiled(data, position, records)
         if data[_MAGIC_AT] == MAGIC:
             return self._batch(data, position, records)
         offset = _HEAD.unpack_from(data)[0]
@@ -221,7 +219,7 @@ class _Reader:
         stamps = [stamp for stamp in records.timestamps if stamp >= 0] if data[_MAGIC_AT] else []
         return StoredBatch(
             position,
-            size,
+            len(data),
             first,
             offset,
             data[_MAGIC_AT],
@@ -272,33 +270,28 @@ class _Reader:
             )
         return None
 
-    def _spoiled(self, data: bytes, records: RecordSet) -> SegmentFlaw:
+    def _spoiled(self, data: bytes, position: int, records: RecordSet) -> SegmentFlaw:
         kind = FlawKind.WRAPPER if _is_intact(data) else FlawKind.CRC
-        problem = records.problem or f"the batch at position {self.base + self.at} cannot be read"
-        return SegmentFlaw(kind, self.base + self.at, len(data), self.least, problem, data)
+        problem = records.problem or f"the batch at position {position} cannot be read"
+        return SegmentFlaw(kind, position, len(data), self.least, problem, data)
 
     # -- what is not a batch
 
     def _zeros(self) -> SegmentFlaw | None:
-        """The rest of the segment, if it is zeros: space that was reserved, or that a file system gave back empty."""
-        if any(self.data[self.at :]):
+        """Zeros: reserved space, or what a file system gave back empty. None if something else is here."""
+        start = self.base + self.at
+        if self.data[self.at : self.at + _MAGIC_AT].strip(b"\0"):
             return None
-        position = self.base + self.at
-        rest = len(self.data) - self.at
-        while not self.ended:
-            self.at = len(self.data)
-            if not self._has(1):
-                break
-            if any(self.data[self.at :]):
-                return SegmentFlaw(
-                    FlawKind.NONSENSE, position, rest, self.least, f"{rest} zeros begin at position {position}"
+        while not self.data[self.at :].strip(b"\0"):
+            self.at = max(self.at, len(self.data) - _MAGIC_AT)
+            if not self._has(len(self.data) - self.at + 1):
+                rest = self.base + len(self.data) - start
+                problem = (
+                    f"the last {rest} bytes are zeros: space that the broker reserved (log.preallocate), or lost when "
+                    "the machine stopped"
                 )
-            rest += len(self.data) - self.at
-        problem = (
-            f"the last {rest} bytes are zeros: space that the broker reserved (log.preallocate), or lost when the "
-            "machine stopped"
-        )
-        return SegmentFlaw(FlawKind.TORN, position, rest, self.least, problem)
+                return SegmentFlaw(FlawKind.TORN, start, rest, self.least, problem)
+        return self._nonsense(start, self._find(max(self.base + self.at, start + 1)))
 
     def _torn(self, needed: int | None) -> SegmentFlaw:
         position, rest = self.base + self.at, len(self.data) - self.at
@@ -308,63 +301,74 @@ class _Reader:
 
     def _cut_off(self, size: int) -> SegmentFlaw:
         """A batch that is longer than the rest: torn, unless a proven batch follows, which shows its length wrong."""
-        found = self._search(self.at + 1)
-        return self._torn(size) if found is None else self._nonsense_until(self.base + self.at, self.base + found)
+        here = self.base + self.at
+        found = self._find(here + 1, here + len(self.data) - self.at)
+        return self._torn(size) if found is None else self._nonsense(here, found)
 
-    def _nonsense(self) -> SegmentFlaw:
-        """Bytes from the position to the next proven batch, or to the end."""
-        start, low = self.base + self.at, self.at + 1
-        while (found := self._search(low)) is None and not self.ended and self.work >= 0:
-            # A batch that begins in the last bytes of this window may be whole in the next one.
-            self.at = max(low, len(self.data) - _CHAIN_ROOM)
-            self._has(len(self.data) - self.at + self.window)
-            low = self.at
-        if found is not None:
-            return self._nonsense_until(start, self.base + found)
-        end = self.base + len(self.data)
-        while not self.ended:  # more places than may be looked at: the rest is not searched
+    def _nonsense(self, start: int, end: int | None) -> SegmentFlaw:
+        """Bytes from position `start` to `end`; None: to the end of the segment, which is read now."""
+        while end is None and not self.ended:
             self.at = len(self.data)
             self._has(1)
-            end = self.base + len(self.data)
-        return self._nonsense_until(start, end)
-
-    def _nonsense_until(self, start: int, end: int) -> SegmentFlaw:
+        end = self.base + len(self.data) if end is None else end
         problem = f"{end - start} bytes from position {start} on are not batches"
         return SegmentFlaw(FlawKind.NONSENSE, start, end - start, self.least, problem)
 
-    def _search(self, low: int) -> int | None:
-        """The first place of the window from `low` on at which a proven batch begins."""
-        self.work += (len(self.data) - low) * _WORK_PER_BYTE
-        for match in _PLACE.finditer(self.data, low):
-            at = match.start()
-            self.work -= _WORK_PER_PLACE
-            if self.work < 0:
+    def _find(self, low: int, high: int | None = None) -> int | None:
+        """The first position from `low` on, and below `high`, at which a proven batch begins.
+
+        Without `high` the window moves on: what it leaves behind is nonsense.
+        """
+        while self.work >= 0:
+            data, base = self.data, self.base
+            stop = len(data) if high is None else min(len(data), high + _MAGIC_AT - base)
+            self.work += max(0, stop - (low - base)) * _WORK_PER_BYTE
+            for match in _PLACE.finditer(data, low - base, stop):
+                self.work -= _WORK_PER_PLACE
+                if self.work < 0:
+                    return None
+                if self._is_proven(base + match.start()):
+                    return base + match.start()
+            # Looking at a place may have read on.
+            if high is not None or (self.ended and base + stop >= self.base + len(self.data)):
                 return None
-            size = self._size_at(at)
-            if size is None or at + size > len(self.data) or size > self.work:
-                continue
-            if _HEAD.unpack_from(self.data, at)[0] < self.least:
-                continue
-            self.work -= size
-            if not _is_intact(self.data[at : at + size]):
-                continue
-            read = self._decoded(at, size)
-            if isinstance(read, StoredBatch) and (read.magic == MAGIC or self._fits(at + size, read.next_offset)):
-                return at
+            low = max(low, base + stop - _MAGIC_AT)
+            self.at = low - self.base
+            self._has(_MAGIC_AT + self.window)
         return None
 
-    def _fits(self, at: int, least: int) -> bool:
-        """Whether the end, or an intact batch of at least that offset, stands at `at`, as far as the window shows.
+    def _at(self, position: int, size: int) -> bytes | None:
+        """The bytes at a position that is not behind the window; None where the segment ends before their end."""
+        if not self._has(position + size - self.base - self.at):
+            return None
+        return self.data[position - self.base : position - self.base + size]
+
+    def _is_proven(self, position: int) -> bool:
+        head = self._at(position, _MAGIC_AT + 1)
+        size = None if head is None else self._size_of(head)
+        if head is None or size is None or size > self.work or _HEAD.unpack_from(head)[0] < self.least:
+            return False
+        self.work -= size
+        data = self._at(position, size)
+        if data is None or not _is_intact(data):
+            return False
+        read = self._decoded(data, position)
+        return isinstance(read, StoredBatch) and (read.magic == MAGIC or self._fits(position + size, read.next_offset))
+
+    def _fits(self, position: int, least: int) -> bool:
+        """Whether the end, or an intact batch of at least the offset `least`, stands at `position`.
 
         A message inside of a compressed one may be stored as it is, but for its offset, which no CRC covers.
         """
-        if len(self.data) - at <= _MAGIC_AT:
+        head = self._at(position, _MAGIC_AT + 1)
+        if head is None:
             return True
-        size = self._size_at(at)
-        if size is None or _HEAD.unpack_from(self.data, at)[0] < least:
+        size = self._size_of(head)
+        if size is None or _HEAD.unpack_from(head)[0] < least:
             return False
         self.work -= size
-        return at + size > len(self.data) or _is_intact(self.data[at : at + size])
+        data = self._at(position, size)
+        return data is None or _is_intact(data)
 
 
 def _is_intact(data: bytes) -> bool:

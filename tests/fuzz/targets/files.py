@@ -37,8 +37,10 @@ from consumerd.storage.log.archive_names import ArchiveLayout, MisnamedSegmentEr
 from consumerd.storage.log.manager import CLEAN_MARKER
 from consumerd.wire import crc32
 from consumerd.wire.v07 import Codec, encode_message_set, iter_outer
-from tests.fuzz.laws_archive import exercise_packed, exercise_segment, exercise_tar
-from tests.fuzz.mending import changed_json, changed_set
+from consumerd.wire.v08.records import RecordCodec, encode_record_batch
+from consumerd.wire.v08.records import encode_message_set as encode_message_set_v08
+from tests.fuzz.laws_archive import exercise_batches, exercise_packed, exercise_segment, exercise_tar
+from tests.fuzz.mending import changed_json, changed_records, changed_set
 from tests.fuzz.mending_packed import changed_packed, changed_tar
 from tests.fuzz.targets.target import Target
 from tests.support.forgetful_disk import ForgetfulDisk
@@ -57,6 +59,20 @@ def _segments() -> dict[str, bytes]:
     found["torn"] = plain[:-3]
     found["changed"] = plain[:12] + b"?" + plain[13:] + plain
     return found
+
+
+def _stored_segments() -> dict[str, bytes]:
+    sets = [encode_message_set_v08([b"one", b"two" * 9], magic=magic, base_offset=1000) for magic in (0, 1)]
+    packed = encode_message_set_v08([b"one", b"two"], magic=1, codec=RecordCodec.SNAPPY, base_offset=1002)
+    batch = encode_record_batch([b"three", None], codec=RecordCodec.GZIP, base_offset=1004, leader_epoch=1)
+    return {
+        "sets": b"".join(sets),
+        "all": sets[0] + packed + batch,
+        "hole": sets[0] + b"\xff" * 30 + batch,
+        "torn": packed + batch[:-3],
+        "zeros": batch + bytes(40),
+        "changed": sets[0] + packed[:20] + b"?" + packed[21:] + batch,
+    }
 
 
 def _check_recovery(data: bytes) -> None:
@@ -269,6 +285,11 @@ TARGETS: Final = (
         "segment",
         "Runs and flaws tile a segment, and how reads are cut makes no difference.",
         exercise_segment, _segments, changed_set, 1024,
+    ),
+    Target(
+        "stored-segment",
+        "Batches and flaws tile a segment since 0.8, and how reads are cut makes no difference.",
+        exercise_batches, _stored_segments, changed_records, 1024,
     ),
     Target(
         "log-recovery",
