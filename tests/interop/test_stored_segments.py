@@ -24,12 +24,19 @@ CODECS = {
 }
 
 
-def said(*arguments: str) -> list[dict[str, Any]]:
-    """The lines of a command that finds nothing wrong."""
+def said(*arguments: str, whole: bool = False) -> list[dict[str, Any]]:
+    """What a command prints that finds nothing wrong: an object per line, or one in all."""
     command = consumerd_command(*arguments)
     done = subprocess.run(command, capture_output=True, env=clean_environment(), timeout=60, check=False)
     assert done.returncode == 0, done
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return [json.loads(text) for text in ([done.stdout] if whole else done.stdout.splitlines())]
+
+
+def called(*arguments: str, cwd: Path) -> None:
+    """A command that leaves its files in `cwd`."""
+    command = consumerd_command(*arguments)
+    done = subprocess.run(command, capture_output=True, env=clean_environment(), cwd=cwd, timeout=60, check=False)
+    assert done.returncode == 0, done
 
 
 def dumped(broker: KafkaBroker, file: Path) -> list[tuple[int, int, int, str]]:
@@ -52,7 +59,7 @@ def dumped(broker: KafkaBroker, file: Path) -> list[tuple[int, int, int, str]]:
 
 
 @pytest.mark.parametrize("version", CODECS)
-async def test_batches_are_those_that_the_brokers_own_tool_sees(
+async def test_archive_of_a_broker_is_what_its_own_tool_sees(
     kafka: Any, cluster_client: Any, tmp_path: Path, version: str
 ) -> None:
     magic, names = CODECS[version]
@@ -66,6 +73,9 @@ async def test_batches_are_those_that_the_brokers_own_tool_sees(
             await client.refresh(["events"])
         for codec in codecs:
             await topic.produce(magic, codec)
+    arguments = ("offsets", "set", "--bootstrap-server", broker.address, "--group", "g", "--execute")
+    for offset in (7, 11):
+        await asyncio.to_thread(called, *arguments, f"events/0={offset}", cwd=tmp_path)
     await broker.stop()
     (file,) = (broker.log_directory / "events-0").glob("*.log")
     lines = said("log", "dump", "--json", str(file))
@@ -83,3 +93,6 @@ async def test_batches_are_those_that_the_brokers_own_tool_sees(
     (row,) = [row for name, row in found.items() if name.endswith("/events-0")]
     assert (row["messages"], row["end"]) == (COUNT * len(codecs), COUNT * len(codecs))
     assert len(VALUES) == len(KEYS) == COUNT
+    # The group's last commit, as the broker kept it.
+    (kept,) = said("log", "offsets", "--json", str(broker.log_directory), whole=True)
+    assert kept["groups"] == {"g": {"events": {"0": 11}}}

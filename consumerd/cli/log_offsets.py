@@ -1,0 +1,93 @@
+"""`consumerd log offsets`: what groups had committed, from the segments of `__consumer_offsets`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from consumerd.base.errors import ExitCode
+from consumerd.base.partition import TopicPartition
+from consumerd.cli.archive_work import checked_layout, show_findings
+from consumerd.cli.offsets_input import parse_time
+from consumerd.cli.tables import show_rows
+
+if TYPE_CHECKING:
+    from consumerd.storage.archives.group_offsets import ArchivedOffsets
+
+EXAMPLES = """\b
+Examples:
+  consumerd log offsets /var/lib/kafka
+  consumerd log offsets --group billing --at-time 2026-11-28T03:00 /disk1/kafka /disk2/kafka
+  consumerd log offsets --json /backup/broker-*.tar.gz > offsets.json
+  consumerd offsets import --bootstrap-server kafka:9092 offsets.json
+"""
+
+
+@click.command("offsets", epilog=EXAMPLES)
+@click.option("--group", "groups", multiple=True, metavar="NAME", help="Only this group; may be given several times.")
+@click.option("--at-time", metavar="TIME", help="As of then: ISO 8601 or milliseconds since 1970.  [default: the end]")
+@click.option("--json", "as_json", is_flag=True, help="Print what `consumerd offsets import` reads.")
+@click.option(
+    "--layout",
+    default="{topic}-{partition}",
+    show_default=True,
+    callback=checked_layout,
+    metavar="PATTERN",
+    help="Pattern of the last folders above a segment, as for `log verify`.",
+)
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+def command(groups: tuple[str, ...], at_time: str | None, as_json: bool, layout: str, paths: tuple[str, ...]) -> int:
+    """Show the committed offsets of groups in an archive of brokers since 0.8.2, without a broker.
+
+    PATH is as for `log verify`. Commits inside of transactions count if these were committed. Damage is reported on
+    standard error, and the exit code is 11 then: the offsets of a group may be older than they were.
+    """
+    from consumerd.storage.archives.group_offsets import committed_offsets  # noqa: PLC0415 - `--help` needs none
+    from consumerd.storage.archives.sources import find_sources  # noqa: PLC0415 - `--help` needs none
+
+    until = None if at_time is None else parse_time(at_time).value
+    found = committed_offsets(find_sources(paths), layout=layout, until=until)
+    if groups:
+        found.offsets = {key: offset for key, offset in found.offsets.items() if key.group in groups}
+    if as_json:
+        _show_json(found)
+    else:
+        _show_rows(found)
+    if found.findings:
+        click.echo(f"consumerd: {len(found.findings)} stretches of the archive could not be read", err=True)
+    if found.unreadable:
+        click.echo(f"consumerd: {found.unreadable} records are not commits of a known version", err=True)
+    return ExitCode.CHECK_FAILED if found.findings or found.unreadable else ExitCode.OK
+
+
+def _show_json(found: ArchivedOffsets) -> None:
+    from consumerd.operate.admin.offset_file import format_json  # noqa: PLC0415
+
+    groups: dict[str, dict[TopicPartition, int | None]] = {}
+    for key, committed in found.offsets.items():
+        partition = TopicPartition.numbered(key.topic, key.partition)
+        groups.setdefault(key.group, {})[partition] = committed.offset
+    click.echo(format_json(groups, problems=[finding.as_json() for finding in found.findings]), nl=False)
+
+
+def _show_rows(found: ArchivedOffsets) -> None:
+    show_rows(
+        ["group", "partition", ">offset", "committed (UTC)", "metadata"],
+        (
+            (key.group, f"{key.topic}/{key.partition}", value.offset, _time(value.committed), value.metadata)
+            for key, value in found.offsets.items()
+        ),
+        kind="offset" if found.findings else "",
+    )
+    show_findings(found.findings)
+
+
+def _time(milliseconds: int | None) -> str | None:
+    if milliseconds is None:
+        return None
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(sep=" ", timespec="seconds")[:19]
+    except (OverflowError, ValueError, OSError):
+        return None

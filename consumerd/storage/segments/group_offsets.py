@@ -1,0 +1,173 @@
+"""The committed offsets of groups in the segments of `__consumer_offsets` (since 0.8.2).
+
+Strategy: every commit is a record whose key names group, topic and partition; the last one counts, and one without a
+value says that the offset is gone. Records may be met in any order of segments, so each is kept with its place in the
+log. One inside a transaction counts only if the first marker of its producer behind it is a commit.
+
+A key is (int16 version 0 or 1, string group, string topic, int32 partition); version 2 and later describe members. A
+value is (int16 version, int64 offset, from version 3 on int32 leader epoch, string metadata, int64 commit time, of
+version 1 int64 expiry); later versions append tagged fields. Source: what brokers of 0.8.2 to 4.x write.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from typing import Final, NamedTuple
+
+from consumerd.storage.segments.batches import StoredBatch
+
+#: The topic of the offsets.
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+_INT16, _INT32, _INT64 = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
+_KEY_VERSIONS: Final = (0, 1)
+_VALUE_VERSIONS: Final = (0, 1, 2, 3, 4)
+_WITH_EPOCH: Final = 3
+
+
+class OffsetKey(NamedTuple):
+    """The partition of a topic, and the group that read it."""
+
+    group: str
+    topic: str
+    partition: int
+
+
+class ArchivedOffset(NamedTuple):
+    """A committed offset. `committed` in milliseconds since 1970, None where it is not known."""
+
+    offset: int
+    leader_epoch: int | None
+    metadata: str
+    committed: int | None
+
+
+class _Commit(NamedTuple):
+    """A commit with its place: the partition of the offsets' topic, and the offset there. `value` None: it is gone."""
+
+    partition: int
+    place: int
+    value: ArchivedOffset | None
+
+
+class UnreadableCommitError(ValueError):
+    """A record of the topic is not of a form that brokers write."""
+
+
+class GroupOffsetsReader:
+    """Takes the batches of the topic's segments in any order, and says what was committed at the end."""
+
+    def __init__(self, until: int | None = None) -> None:
+        """`until`: milliseconds since 1970; what was written after that is left out."""
+        self._until = until
+        self._last: dict[OffsetKey, _Commit] = {}
+        #: (producer, partition of the topic) -> its commits in transactions, and the places of its markers.
+        self._pending: dict[tuple[int, int], list[tuple[OffsetKey, _Commit]]] = {}
+        self._markers: dict[tuple[int, int], list[tuple[int, bool]]] = {}
+        #: Records that no known broker writes.
+        self.unreadable = 0
+
+    def take(self, partition: int, batch: StoredBatch) -> None:
+        """Take a batch of that partition of the topic."""
+        if self._until is not None and batch.max_timestamp is not None and batch.max_timestamp > self._until:
+            self._take_until(partition, batch, self._until)
+        else:
+            self._take_until(partition, batch, None)
+
+    def offsets(self) -> dict[OffsetKey, ArchivedOffset]:
+        """The committed offsets, sorted by group, topic and partition."""
+        last = dict(self._last)
+        for source, commits in self._pending.items():
+            markers = sorted(self._markers.get(source, ()))
+            for key, commit in commits:
+                at = bisect_right(markers, commit.place, key=lambda marker: marker[0])
+                if at < len(markers) and markers[at][1]:
+                    _keep(last, key, commit)
+        return {key: commit.value for key, commit in sorted(last.items()) if commit.value is not None}
+
+    def _take_until(self, partition: int, batch: StoredBatch, until: int | None) -> None:
+        source = (batch.producer.id if batch.producer is not None else -1, partition)
+        if batch.control is not None:
+            if until is None:
+                self._markers.setdefault(source, []).append((batch.offset, batch.control == "commit"))
+            return
+        for record in batch.records.messages():
+            if until is not None and record.timestamp > until:
+                continue
+            try:
+                key = read_key(record.key)
+                if key is None:
+                    continue
+                value = None if record.payload is None else read_value(record.payload)
+            except UnreadableCommitError:
+                self.unreadable += 1
+                continue
+            commit = _Commit(partition, record.offset, value)
+            if batch.transactional:
+                self._pending.setdefault(source, []).append((key, commit))
+            else:
+                _keep(self._last, key, commit)
+
+
+def _keep(last: dict[OffsetKey, _Commit], key: OffsetKey, commit: _Commit) -> None:
+    former = last.get(key)
+    if former is None or former.place < commit.place:
+        last[key] = commit
+
+
+def read_key(data: bytes | None) -> OffsetKey | None:
+    """The key of a commit; None for a record about the members of a group. Raises UnreadableCommitError."""
+    try:
+        (version,) = _INT16.unpack_from(data or b"")
+        if version not in _KEY_VERSIONS:
+            return None
+        assert data is not None
+        group, at = _text(data, 2)
+        topic, at = _text(data, at)
+        (partition,) = _INT32.unpack_from(data, at)
+    except (struct.error, UnicodeDecodeError) as error:
+        raise UnreadableCommitError(f"a key of {len(data or b'')} bytes: {error}") from None
+    return OffsetKey(group, topic, partition)
+
+
+def read_value(data: bytes) -> ArchivedOffset:
+    """The value of a commit. Raises UnreadableCommitError."""
+    try:
+        (version,) = _INT16.unpack_from(data)
+        if version not in _VALUE_VERSIONS:
+            raise UnreadableCommitError(f"a value of version {version}")
+        (offset,) = _INT64.unpack_from(data, 2)
+        at, epoch = 10, None
+        if version >= _WITH_EPOCH:
+            (number,) = _INT32.unpack_from(data, at)
+            at, epoch = at + 4, number if number >= 0 else None
+        if version > _WITH_EPOCH:  # a compact string, and tagged fields at the end
+            metadata, at = _compact_text(data, at)
+        else:
+            metadata, at = _text(data, at)
+        (committed,) = _INT64.unpack_from(data, at)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise UnreadableCommitError(f"a value of {len(data)} bytes: {error}") from None
+    return ArchivedOffset(offset, epoch, metadata, committed if committed >= 0 else None)
+
+
+def _text(data: bytes, at: int) -> tuple[str, int]:
+    (size,) = _INT16.unpack_from(data, at)
+    return _cut(data, at + 2, max(size, 0))
+
+
+def _compact_text(data: bytes, at: int) -> tuple[str, int]:
+    size = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        size |= (byte & 0x7F) << shift
+        if byte < 0x80 or shift > 28:
+            return _cut(data, at, max(size - 1, 0))
+        shift += 7
+
+
+def _cut(data: bytes, at: int, size: int) -> tuple[str, int]:
+    if size > len(data) - at:
+        raise UnreadableCommitError(f"a string of {size} bytes where {len(data) - at} are left")
+    return data[at : at + size].decode(), at + size
