@@ -141,7 +141,7 @@ def convert(path: Path, pipeline: str | None, as_json: bool) -> None:
     from consumerd.spark.spec import load_spark  # noqa: PLC0415 - heavy imports for the command that runs
     from consumerd.spark.tables.convert import convert_pipeline  # noqa: PLC0415
 
-    _show({"convert": convert_pipeline(load_spark(path).pipeline(pipeline))}, as_json=as_json)
+    _show({"convert": convert_pipeline(load_spark(path).pipeline(pipeline))}, (), as_json=as_json)
 
 
 @_step("reconcile", RECONCILE_EXAMPLES)

@@ -69,7 +69,7 @@ def follow(**options: str) -> StreamPlanner:
 
 
 def ranges(follower: StreamPlanner, start: Any, end: Any) -> list[tuple[str, str | None]]:
-    return [(str(split), split.topic_id) for split in follower.splits(start, end)]  # type: ignore[attr-defined]
+    return [(str(split), split.topic_id) for split in follower.splits(start, end)]
 
 
 def test_offsets_carry_the_log_they_belong_to(cluster: Cluster) -> None:

@@ -85,6 +85,6 @@ def test_timestamps_are_those_of_the_files(log: FilesLog) -> None:
 
 
 def test_splits_cover_the_requested_range(log: FilesLog) -> None:
-    found = [(split.start, split.end) for split in log.splits(150, 950, 200)]  # type: ignore[attr-defined]
+    found = [(split.start, split.end) for split in log.splits(150, 950, 200)]
     assert found == [(150, 300), (400, 900), (900, 950)]
     assert len(log.splits(100, 1000, 0)) == 1
