@@ -20,6 +20,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from consumerd.base.errors import ConfigError
+from consumerd.spark.lake import casts, decode
 from consumerd.spark.source.columns import CORRUPT
 from consumerd.spark.spec_check import avro_text
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from consumerd.spark.spec_model import ColumnType
 
 #: Column with the reason; null where the message fits.
-REASON: Final = "reason"
+REASON: Final = decode.REASON
 _PARSED: Final = "__parsed"
 #: More bytes than a value can have.
 _REST: Final = (1 << 31) - 1
@@ -36,9 +37,6 @@ _REST: Final = (1 << 31) - 1
 _HEAD: Final = b"\x02"
 _TAIL: Final = b"\xd7\x1eend of\x8a\xf0"
 _BROKEN: Final = "__broken"
-#: Years 1 to 9999, in microseconds since 1970: what Spark's timestamps can be shown as.
-_FIRST_MICROS: Final = -62_135_596_800_000_000
-_LAST_MICROS: Final = 253_402_300_799_999_999
 
 
 def parse(frame: DataFrame, spec: RefineSpec) -> DataFrame:
@@ -60,11 +58,11 @@ def parse(frame: DataFrame, spec: RefineSpec) -> DataFrame:
 
 def _readable(frame: DataFrame) -> list[Column]:
     """Whether the source could read the message."""
-    reasons = [F.when(~F.col("crc_ok"), F.lit("the CRC is wrong"))] if "crc_ok" in frame.columns else []
+    reasons = [F.when(~F.col("crc_ok"), F.lit(decode.WRONG_CRC))] if "crc_ok" in frame.columns else []
     if CORRUPT.name in frame.columns:
         # Sentences name offsets: they are in the quarantined row, and their kind is the reason.
-        reasons.append(F.when(F.col(CORRUPT.name).isNotNull(), F.lit("corrupt in the log")))
-    return [*reasons, F.when(F.col("value").isNull(), F.lit("the message has no value"))]
+        reasons.append(F.when(F.col(CORRUPT.name).isNotNull(), F.lit(decode.CORRUPT)))
+    return [*reasons, F.when(F.col("value").isNull(), F.lit(decode.NO_VALUE))]
 
 
 def _cast(raw: Column, kind: ColumnType, parse: str) -> Column:
@@ -72,7 +70,9 @@ def _cast(raw: Column, kind: ColumnType, parse: str) -> Column:
     if kind.epoch is not None:
         # A plain product too large for the type would end the query.
         micros = F.try_multiply(raw.try_cast("decimal(38,6)"), F.lit(1_000_000 // kind.epoch))
-        return F.when(micros.between(_FIRST_MICROS, _LAST_MICROS), F.timestamp_micros(micros.try_cast("bigint")))
+        return F.when(
+            micros.between(casts.FIRST_MICROS, casts.LAST_MICROS), F.timestamp_micros(micros.try_cast("bigint"))
+        )
     if kind.ddl == "binary" and parse == "json":
         return F.try_to_binary(raw, F.lit("base64"))
     return raw.try_cast(kind.ddl)
@@ -110,12 +110,12 @@ def _json(frame: DataFrame, spec: RefineSpec) -> _Reading:
     found = F.col(_PARSED)
     record = found.getField("r")
     broken = record.isNull() | found.getField(_BROKEN).isNotNull()
-    reasons = [F.when(~F.is_valid_utf8(text), F.lit("the message is not UTF-8"))]
+    reasons = [F.when(~F.is_valid_utf8(text), F.lit(decode.NOT_UTF8))]
     if any(field.parsed.is_nested for field in spec.fields.values()):
         shallow = read(nested=False)
         is_object = shallow.getField("r").isNotNull() & shallow.getField(_BROKEN).isNull()
-        reasons.append(F.when(broken & is_object, F.lit("a nested field does not have its declared type")))
-    reasons.append(F.when(broken, F.lit("the message is not a JSON object")))
+        reasons.append(F.when(broken & is_object, F.lit(decode.NESTED)))
+    reasons.append(F.when(broken, F.lit(decode.NOT_AN_OBJECT)))
     return _Reading(frame.withColumn(_PARSED, read(nested=True)), _raw(record, spec), reasons)
 
 
@@ -160,7 +160,7 @@ def _regex(frame: DataFrame, spec: RefineSpec) -> _Reading:
         for name, field in spec.fields.items()
     }
     reasons = [
-        F.when(~F.is_valid_utf8(text), F.lit("the message is not UTF-8")),
+        F.when(~F.is_valid_utf8(text), F.lit(decode.NOT_UTF8)),
         F.when(~text.rlike(whole), F.lit("the message does not match the pattern")),
     ]
     return _Reading(frame, raw, reasons)

@@ -7,18 +7,23 @@ in the batch itself or in earlier batches.
 
 Of rows with one identity the one that can be parsed is kept, of several such the first landed. Offsets alone tell
 whether a batch can hold rows that were there before (`seen`); only then is it compared with the tables.
+
+Tasks decode messages and write the files of both tables themselves (`refining`), and the driver commits these. Spark
+parses, compares and appends a batch where its ranges of offsets meet those of another file or batch, and every batch
+where only Spark can parse the messages, or a table is in the earlier Parquet layout.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from operator import and_, or_
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
@@ -26,12 +31,18 @@ from consumerd.base.errors import ConfigError
 from consumerd.spark.checkpoints import Checkpoint
 from consumerd.spark.failures import declared_errors
 from consumerd.spark.former_logs import identified
-from consumerd.spark.parsing import REASON, check_pattern, parse
+from consumerd.spark.lake.casts import zone_of
+from consumerd.spark.lake.decode import REASON, MessageFormat
+from consumerd.spark.lake.refine import REFINED_AT, RefinedFiles, RefineTarget, may_repeat
+from consumerd.spark.lake.table import BATCH
+from consumerd.spark.parsing import check_pattern, parse
 from consumerd.spark.queries import run_query
+from consumerd.spark.refining import TARGET, RefiningSource
 from consumerd.spark.seen import OffsetStretch, SeenLog, SeenOffsets, SeenPartition
 from consumerd.spark.source.columns import IDENTITY
 from consumerd.spark.tables import open_table
 from consumerd.spark.tables.files import locate
+from consumerd.spark.tables.lake import LakeBatchTable
 from consumerd.spark.tables.table import BatchTable
 
 if TYPE_CHECKING:
@@ -73,39 +84,121 @@ def refine(spark: SparkSession, pipeline: PipelineSpec) -> RefineResult:
     with declared_errors():
         check_pattern(spark, spec)
         bronze = open_table(spark, pipeline.bronze, pipeline.format)
-        stream = bronze.read_stream(pipeline.batches_per_trigger)
-        work = _Refining(spark, pipeline)
-        last = work.silver.last_batch
-    run = run_query(spark, pipeline, "refine", stream, work.store)
+        rows = bronze.read_stream(pipeline.batches_per_trigger)
+        work = _Refining(spark, pipeline, bronze)
+        stream, store = work.by_tasks() or (rows, work.store)
+    run = run_query(spark, pipeline, "refine", stream, store)
     with declared_errors():
-        new_silver, new_quarantine = work.since(-1 if last is None else last)
+        rows_silver, reasons = work.stored()
     return RefineResult(
         pipeline=pipeline.name,
-        rows_silver=new_silver,
-        rows_quarantined=sum(new_quarantine.values()),
+        rows_silver=rows_silver,
+        rows_quarantined=sum(reasons.values()),
         duplicates=work.duplicates,
         batches=run.batches,
         last_batch=work.silver.last_batch,
         seconds=run.seconds,
         stopped=run.stopped,
-        reasons=dict(new_quarantine),
+        reasons=dict(reasons),
     )
 
 
 class _Refining:
     """The state from one batch to the next."""
 
-    def __init__(self, spark: SparkSession, pipeline: PipelineSpec) -> None:
+    def __init__(self, spark: SparkSession, pipeline: PipelineSpec, bronze: BatchTable) -> None:
         assert pipeline.refine is not None
+        self._spark = spark
+        self._pipeline = pipeline
         self._spec = pipeline.refine
+        self._bronze = bronze
         self.silver: BatchTable = open_table(spark, pipeline.silver, pipeline.format)
         self.quarantine: BatchTable = open_table(spark, pipeline.quarantine, pipeline.format)
         self._checkpoint = Checkpoint(spark, pipeline.checkpoint("refine"))
-        for table in (self.silver, self.quarantine):
+        for table in self._both:
             self._checkpoint.must_match(table)
         path, files = locate(spark, pipeline.checkpoint("refine-seen"), renames=False)
         self._seen = SeenLog(files, path)
         self.duplicates = 0
+        #: Of batches whose files were written by tasks.
+        self._rows_silver = 0
+        self._reasons: Counter[str] = Counter()
+        #: The other batches.
+        self._by_spark: list[int] = []
+
+    @property
+    def _both(self) -> tuple[BatchTable, BatchTable]:
+        return self.silver, self.quarantine
+
+    def stored(self) -> tuple[int, Counter[str]]:
+        """Rows that went to silver, and to quarantine by reason."""
+        if not self._by_spark or not all(table.exists for table in self._both):
+            return self._rows_silver, self._reasons
+        silver, quarantine = (
+            table.read(after=min(self._by_spark) - 1).where(F.col(BATCH).isin(self._by_spark)) for table in self._both
+        )
+        counted = quarantine.groupBy(REASON).count().collect()
+        return self._rows_silver + silver.count(), self._reasons + Counter(
+            {row[REASON]: row["count"] for row in counted}
+        )
+
+    # -- by tasks
+
+    def by_tasks(self) -> tuple[DataFrame, Callable[[DataFrame, int], None]] | None:
+        """The stream whose tasks write the files, and what commits those of a batch; None where only Spark refines."""
+        messages = MessageFormat.of(self._spec)
+        zone = self._spark.conf.get("spark.sql.session.timeZone") or "UTC"
+        tables = [each for each in (self._bronze, *self._both) if isinstance(each, LakeBatchTable)]
+        if len(tables) < 3 or messages.needs_spark is not None or zone_of(zone) is None:
+            return None
+        bronze, silver, quarantine = tables
+        target = RefineTarget.of(messages, bronze.lake.schema(), (silver.path, quarantine.path), zone)
+        self._spark.dataSource.register(RefiningSource)
+        options = {**bronze.stream_options(self._pipeline.batches_per_trigger), TARGET: target.to_json()}
+        stream = self._spark.readStream.format(RefiningSource.name()).options(**options).load()
+        return stream, partial(self._store_files, (silver, quarantine), (target.silver, target.quarantine))
+
+    def _store_files(
+        self,
+        tables: tuple[LakeBatchTable, LakeBatchTable],
+        schemas: tuple[pa.Schema, pa.Schema],
+        frame: DataFrame,
+        batch: int,
+    ) -> None:
+        """Commit the files that the tasks of a batch write."""
+        writer = self._checkpoint.query_id()
+        both = list(zip(tables, schemas, strict=True))
+        wanted = [table.lake.accepts(writer=writer, batch=batch, schema=schema) for table, schema in both]
+        if not any(wanted):
+            return
+        rows = frame.collect()
+        found = [RefinedFiles.from_json(row["files"]) for row in rows]
+        files = (
+            [each.silver for each in found if each.silver is not None],
+            [each.quarantine for each in found if each.quarantine is not None],
+        )
+        if self._spec.dedup and not self._are_new(found, batch):
+            for table, written in zip(tables, files, strict=True):
+                table.remove_files(written)
+            self.store(self._bronze.read(after=rows[0]["first"] - 1, to=rows[0]["last"]), batch)
+            return
+        silver, quarantine = (
+            table.lake.commit(written, writer=writer, batch=batch, schema=schema)
+            for (table, schema), written in zip(both, files, strict=True)
+        )
+        for each in found:
+            self._rows_silver += each.silver.rows if silver and each.silver is not None else 0
+            self._reasons.update(each.reasons if quarantine else {})
+
+    def _are_new(self, found: list[RefinedFiles], batch: int) -> bool:
+        """Whether no identity is there twice, or was there before; if so, the batch is noted as seen."""
+        seen = self._seen_before(batch)
+        if may_repeat(found, seen):
+            return False
+        self._seen.store(batch, seen.with_stretches(stretch for each in found for stretch in each.stretches))
+        return True
+
+    # -- by Spark
 
     def store(self, frame: DataFrame, batch: int) -> None:
         """Append one batch to both tables."""
@@ -118,14 +211,8 @@ class _Refining:
             bad = rows.where(F.col(REASON).isNotNull()).select(*frame.columns, REASON)
             writer = self._checkpoint.query_id()
             self.silver.append(good, writer=writer, batch=batch)
-            self.quarantine.append(bad.withColumn("refined_at", F.current_timestamp()), writer=writer, batch=batch)
-
-    def since(self, batch: int) -> tuple[int, Counter[str]]:
-        """Rows in silver, and in quarantine by reason, of batches after `batch`."""
-        if not self.silver.exists or not self.quarantine.exists:
-            return 0, Counter()
-        counted = self.quarantine.read(after=batch).groupBy(REASON).count().collect()
-        return self.silver.read(after=batch).count(), Counter({row[REASON]: row["count"] for row in counted})
+            self.quarantine.append(bad.withColumn(REFINED_AT, F.current_timestamp()), writer=writer, batch=batch)
+            self._by_spark.append(batch)
 
     # -- duplicates
 
@@ -141,9 +228,7 @@ class _Refining:
         stretches = [
             OffsetStretch(SeenPartition(*(row[name] for name in _SOURCE)), row["start"], row["end"]) for row in found
         ]
-        seen = self._seen.before(batch)
-        if seen is None:  # duplicates were allowed so far, or the file was lost
-            seen = self._seen_in_tables(batch)
+        seen = self._seen_before(batch)
         overlapping = seen.overlapping(stretches)
         self._seen.store(batch, seen.with_stretches(stretches))
         if overlapping:
@@ -153,6 +238,11 @@ class _Refining:
             kept = parsed.count()
         self.duplicates += rows - kept
         return parsed
+
+    def _seen_before(self, batch: int) -> SeenOffsets:
+        seen = self._seen.before(batch)
+        # None: duplicates were allowed so far, or the file was lost.
+        return self._seen_in_tables(batch) if seen is None else seen
 
     def _earlier(self, overlapping: list[OffsetStretch], batch: int) -> DataFrame:
         """Identities of earlier batches near these stretches. Files without such offsets are skipped by Parquet."""
@@ -164,7 +254,7 @@ class _Refining:
 
     def _tables(self) -> list[BatchTable]:
         """Return the tables that exist: after a kill before its first batch, quarantine may not."""
-        return [table for table in (self.silver, self.quarantine) if table.exists]
+        return [table for table in self._both if table.exists]
 
     def _seen_in_tables(self, batch: int) -> SeenOffsets:
         """The state before `batch`, from the rows themselves: of each source one interval."""

@@ -93,7 +93,7 @@ class DataFileWriter:
         self._schema = schema
         self._name = f"part-{secrets.token_hex(16)}.parquet"
         self._folder = open_folder(folder, storage_options)
-        self._identities = _Identities() if has_identities(schema) else None
+        self._identities = Identities() if has_identities(schema) else None
         self._rows = 0
         self._nulls = {field.name: 0 for field in schema if not pa.types.is_nested(field.type)}
         self._bounded = {field.name for field in schema if _is_bounded(field.type)}
@@ -299,7 +299,7 @@ def has_identities(schema: pa.Schema) -> bool:
     return bool(same and {"topic", "partition", "offset"} <= found.keys())
 
 
-class _Identities:
+class Identities:
     """The offsets of each source, and whether they ascend, of the rows so far."""
 
     def __init__(self) -> None:

@@ -5,8 +5,8 @@ a batch is made at once where all its values have the type's own. Every other va
 reads it (`casts`); every message that msgspec refuses, or might accept where Spark does not, goes through the exact
 reader (`json_text`). A message costs a few microseconds there instead of one.
 
-`parse = "regex"` works for patterns that mean the same in Java and in Python (`regex`). Avro, and the other patterns,
-are for Spark alone: `reason_for_spark` says so, and MessageDecoder raises it.
+Lines with a pattern, which is in Java's syntax, and Avro records are for Spark alone: `MessageFormat.needs_spark` says
+so, and MessageDecoder raises it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -26,8 +26,10 @@ from consumerd.base.errors import ConfigError
 from consumerd.spark.lake import casts, json_text
 
 if TYPE_CHECKING:
-    from consumerd.spark.spec_model import ColumnType, RefineSpec
+    from consumerd.spark.spec_model import RefineSpec
 
+#: The column of quarantine with the reason.
+REASON: Final = "reason"
 NOT_UTF8: Final = "the message is not UTF-8"
 NOT_AN_OBJECT: Final = "the message is not a JSON object"
 NESTED: Final = "a nested field does not have its declared type"
@@ -52,40 +54,69 @@ class Decoded:
     reasons: pa.StringArray
 
 
-def reason_for_spark(spec: RefineSpec) -> str | None:
-    """Why only Spark can parse such messages; None where `MessageDecoder` does the same."""
-    if spec.parse == "avro":
-        return 'parse = "avro" requires Spark'
-    if spec.parse == "regex":
-        return "patterns require Spark"
+class DeclaredField(NamedTuple):
+    """One field. `ddl`: its type in Spark; `shown`: as it is declared; `epoch`: ticks per second of a number."""
+
+    name: str
+    source: str
+    ddl: str
+    shown: str
+    required: bool
+    epoch: int | None
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether it is an array, a map or a struct."""
+        return "<" in self.ddl
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFormat:
+    """What a `[refine]` table says of messages, without the package that checked it: executors need not have that."""
+
+    fields: tuple[DeclaredField, ...]
+    #: Why only Spark can parse such messages; None where `MessageDecoder` does the same.
+    needs_spark: str | None = None
+
+    @classmethod
+    def of(cls, spec: RefineSpec) -> MessageFormat:
+        """The format that a `[refine]` table declares."""
+        fields = []
+        for name, field in spec.fields.items():
+            kind = field.parsed
+            required = kind.required or name == spec.event_time
+            fields.append(DeclaredField(name, field.source or name, kind.ddl, kind.name, required, kind.epoch))
+        return cls(tuple(fields), _needs_spark(spec.parse, fields))
+
+
+def _needs_spark(parse: str, fields: Iterable[DeclaredField]) -> str | None:
+    if parse != "json":
+        return f'parse = "{parse}" requires Spark'
     sources: dict[str, str] = {}
-    for name, field in spec.fields.items():
-        source, kind = field.source or name, field.parsed.ddl if field.parsed.is_nested else "string"
-        if sources.setdefault(source, kind) != kind:
-            return f"{source!r} is read as two types, which requires Spark"
-        if "map<" in kind and re.search(r"map<(?!string,)", kind):
-            return f"{name!r} has a map whose keys are not strings, which requires Spark"
+    for field in fields:
+        kind = field.ddl if field.is_nested else "string"
+        if sources.setdefault(field.source, kind) != kind:
+            return f"{field.source!r} is read as two types, which requires Spark"
+        if re.search(r"map<(?!string,)", kind):
+            return f"{field.name!r} has a map whose keys are not strings, which requires Spark"
     if len({source.lower() for source in sources}) < len(sources):
         return "names that differ in case alone require Spark"
     return None
 
 
 class MessageDecoder:
-    """Decodes batches of bronze by one `[refine]` table. `zone`: the zone of times that name none.
+    """Decodes batches of bronze. `zone`: the zone of times that name none.
 
     Raises ConfigError where only Spark can parse such messages.
     """
 
-    def __init__(self, spec: RefineSpec, zone: tzinfo = UTC) -> None:
-        reason = reason_for_spark(spec)
-        if reason is not None:
-            raise ConfigError(f"{reason}: run the step `refine` with `consumerd spark`.")
-        self._fields = [
-            _Field(name, field.parsed, required=field.parsed.required or name == spec.event_time, zone=zone)
-            for name, field in spec.fields.items()
-        ]
+    def __init__(self, declared: MessageFormat | RefineSpec, zone: tzinfo = UTC) -> None:
+        form = declared if isinstance(declared, MessageFormat) else MessageFormat.of(declared)
+        if form.needs_spark is not None:
+            raise ConfigError(f"{form.needs_spark}: run the step `refine` with `consumerd spark`.")
+        self._fields = [_Field(each, zone) for each in form.fields]
         self.schema = pa.schema([pa.field(each.name, each.type) for each in self._fields])
-        self._read = _JsonReader([field.source or name for name, field in spec.fields.items()], self._fields)
+        self._read = _JsonReader([each.source for each in form.fields], self._fields)
 
     def decode(self, rows: pa.RecordBatch) -> Decoded:
         """`rows`: columns of bronze, of them `value`, and where present `crc_ok` and `_corrupt`."""
@@ -142,25 +173,24 @@ def _unreadable(rows: pa.RecordBatch) -> Iterable[tuple[int, str]]:
 class _Field:
     """One declared field."""
 
-    def __init__(self, name: str, kind: ColumnType, *, required: bool, zone: tzinfo) -> None:
+    def __init__(self, declared: DeclaredField, zone: tzinfo) -> None:
+        name, _, ddl, shown, self.required, self._ticks = declared
         self.name = name
-        self.required = required
-        self.is_nested = kind.is_nested
-        self.type = casts.arrow_type(kind.ddl)
-        self.wrong = f"{name} is not a {kind.name}"
+        self.is_nested = declared.is_nested
+        self.type = casts.arrow_type(ddl)
+        self.wrong = f"{name} is not a {shown}"
         self.missing = f"{name} is missing"
-        self._ticks = kind.epoch
         self._cast: casts.Cast
         self.convert: json_text.Convert | None = None
-        if kind.is_nested:
-            self.convert = json_text.nested(kind.ddl, zone)
-        elif kind.epoch is not None:
-            self._cast = casts.epoch(kind.epoch)
+        if self.is_nested:
+            self.convert = json_text.nested(ddl, zone)
+        elif self._ticks is not None:
+            self._cast = casts.epoch(self._ticks)
         else:
-            self._cast = casts.text_cast(kind.ddl, zone, binary=casts.base64)
-        self._limit = 1 << (casts.BITS[kind.ddl] - 1) if kind.ddl in casts.BITS else 0
-        self._is_whole = self._limit > 0 or kind.epoch is not None
-        self._own = _OWN.get(kind.ddl, frozenset()) if kind.epoch is None else frozenset()
+            self._cast = casts.text_cast(ddl, zone, binary=casts.base64)
+        self._limit = 1 << (casts.BITS[ddl] - 1) if ddl in casts.BITS else 0
+        self._is_whole = self._limit > 0 or self._ticks is not None
+        self._own = _OWN.get(ddl, frozenset()) if self._ticks is None else frozenset()
 
     def column(self, values: list[Any]) -> tuple[pa.Array, Sequence[int]]:
         """The column of these values, and where one does not fit."""

@@ -61,7 +61,7 @@ class LandingReader(StreamReader):
         self._store = store
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        constants = {LANDED_AT: datetime.now(UTC), BATCH: _batch_of_task()}
+        constants = {LANDED_AT: datetime.now(UTC), BATCH: batch_of_task()}
         target = FileTarget(self._folder, landed_schema(self._options), constants, self._store)
         return target.write(super().read(partition))
 
@@ -76,7 +76,8 @@ def _columns(options: SourceOptions) -> tuple[str, ...]:
     return tuple(column.name for column in offered(include_headers=options.include_headers, mode=options.mode))
 
 
-def _batch_of_task() -> int:
+def batch_of_task() -> int:
+    """The number of the batch that this task of a streaming query computes."""
     context = TaskContext.get()
     batch = None if context is None else context.getLocalProperty(_BATCH_PROPERTY)
     if batch is None:

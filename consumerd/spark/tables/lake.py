@@ -10,6 +10,7 @@ table has now, by their names: it needs neither the format's jar nor a listing.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from pyspark.util import PythonEvalType
 
 from consumerd.spark.lake import open_lake_table
 from consumerd.spark.lake.data_file import DataFile
+from consumerd.spark.lake.folders import open_folder
 from consumerd.spark.lake.table import BATCH, LakeTable
 from consumerd.spark.lake.tasks import FILE, FILE_DDL, FOLDER_OPTION, STORE_OPTION, FileTarget
 from consumerd.spark.tables.batch_stream import TableStream
@@ -86,13 +88,20 @@ class LakeBatchTable(BatchTable):
         return f"file://{path}" if path.startswith("/") else path  # Spark's default file system does not matter then
 
     def read_stream(self, batches_per_trigger: int | None = None) -> DataFrame:
-        schema = self.schema()
         self._spark.dataSource.register(TableStream)
-        options = {"path": self.path, "tableFormat": self._format, STORE_OPTION: json.dumps(self._store)}
-        reader = self._spark.readStream.format(TableStream.name()).schema(schema).options(**options)
-        if batches_per_trigger is not None:
-            reader = reader.option("batchesPerTrigger", batches_per_trigger)
-        return reader.load()
+        options = self.stream_options(batches_per_trigger)
+        return self._spark.readStream.format(TableStream.name()).schema(self.schema()).options(**options).load()
+
+    def stream_options(self, batches_per_trigger: int | None) -> dict[str, str]:
+        """The options of TableStream, and of streams that plan as it does."""
+        limit = {} if batches_per_trigger is None else {"batchesPerTrigger": str(batches_per_trigger)}
+        return {"path": self.path, "tableFormat": self._format, STORE_OPTION: json.dumps(self._store), **limit}
+
+    def remove_files(self, files: Iterable[DataFile]) -> None:
+        """Remove files that no commit names."""
+        folder = open_folder(self.path, self._store)
+        for each in files:
+            folder.remove(each.path)
 
     def batches(self) -> tuple[range, ...]:
         return self.lake.batches()

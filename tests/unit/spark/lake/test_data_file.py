@@ -215,5 +215,8 @@ def test_damaged_description_is_refused() -> None:
 
 
 def test_room_does_not_import_spark() -> None:
-    code = "import sys, consumerd.spark.lake.data_file; sys.exit('pyspark' in sys.modules)"
+    code = (
+        "import sys, consumerd.spark.lake.data_file, consumerd.spark.lake.refine;"
+        "sys.exit('pyspark' in sys.modules or 'pydantic' in sys.modules)"  # executors have no pydantic
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

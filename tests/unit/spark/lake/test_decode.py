@@ -9,7 +9,7 @@ import pytest
 
 from consumerd.base.errors import ConfigError
 from consumerd.spark.lake.casts import zone_of
-from consumerd.spark.lake.decode import MessageDecoder, reason_for_spark
+from consumerd.spark.lake.decode import MessageDecoder, MessageFormat
 from consumerd.spark.spec_model import RefineSpec
 
 
@@ -60,8 +60,8 @@ def test_decimals_with_huge_exponents_end_no_batch() -> None:
 
 def test_reports_what_only_spark_can_parse() -> None:
     spec = RefineSpec(fields={"a": "map<int,int>"})
-    assert reason_for_spark(RefineSpec(fields={"a": "map<string,int>"})) is None
-    assert "keys are not strings" in (reason_for_spark(spec) or "")
+    assert MessageFormat.of(RefineSpec(fields={"a": "map<string,int>"})).needs_spark is None
+    assert "keys are not strings" in (MessageFormat.of(spec).needs_spark or "")
     with pytest.raises(ConfigError, match="requires Spark: run the step `refine` with `consumerd spark`"):
         MessageDecoder(spec)
 

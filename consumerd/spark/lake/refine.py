@@ -1,0 +1,160 @@
+"""Rows of bronze -> one file of silver and one of quarantine: what a task of `refine` does, and what the driver asks.
+
+Strategy: a task decodes whole files of bronze, and reports beside its two files the ranges of the identities that it
+read. As logs are landed in order, the ranges of a batch neither meet each other nor those of earlier batches, and then
+no row can be there twice: that is known without looking at rows. Where ranges do meet, the files are dropped and the
+batch is refined by Spark, which compares identities (`consumerd.spark.refine`).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from consumerd.spark.lake.casts import zone_of
+from consumerd.spark.lake.data_file import DataFile, DataFileWriter, Identities
+from consumerd.spark.lake.decode import REASON, DeclaredField, MessageDecoder, MessageFormat
+from consumerd.spark.lake.table import BATCH
+from consumerd.spark.seen import OffsetStretch, SeenOffsets, SeenPartition
+
+REFINED_AT: Final = "refined_at"
+#: Columns of bronze that silver has, before the declared fields. Those of an earlier release lack the ones with types.
+_KEPT: Final[Mapping[str, pa.DataType | None]] = {
+    "topic": None, "broker": None, "partition": None, "topic_id": pa.string(), "leader_epoch": pa.int32(),
+    "offset": None, "index": None, "broker_partition": None, "next_offset": None, "landed_at": None,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class RefineTarget:
+    """What the tasks of a step write. `bronze`, `silver`, `quarantine`: columns; `folders`: of the last two."""
+
+    messages: MessageFormat
+    bronze: pa.Schema
+    silver: pa.Schema
+    quarantine: pa.Schema
+    folders: tuple[str, str]
+    #: The zone of times that name none.
+    zone: str = "UTC"
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, messages: MessageFormat, bronze: pa.Schema, folders: tuple[str, str], zone: str) -> RefineTarget:
+        """The target for a table of bronze with these columns."""
+        for name, kind in _KEPT.items():
+            if kind is not None and name not in bronze.names:
+                bronze = bronze.append(pa.field(name, kind))
+        batch, refined_at = pa.field(BATCH, pa.int64()), pa.field(REFINED_AT, pa.timestamp("us", tz="UTC"))
+        kept = [bronze.field(name) for name in _KEPT]
+        silver = pa.schema([*kept, *MessageDecoder(messages).schema, batch])
+        others = [each for each in bronze if each.name != BATCH]
+        quarantine = pa.schema([*others, pa.field(REASON, pa.string()), refined_at, batch])
+        return cls(messages, bronze, silver, quarantine, folders, zone)
+
+    def to_json(self) -> str:
+        """As one line of JSON, without `storage_options`."""
+        bronze = base64.b64encode(self.bronze.serialize().to_pybytes()).decode()
+        return json.dumps([self.messages.fields, bronze, self.folders, self.zone])
+
+    @classmethod
+    def from_json(cls, text: str) -> RefineTarget:
+        """What `to_json` wrote."""
+        fields, bronze, folders, zone = json.loads(text)
+        messages = MessageFormat(tuple(DeclaredField(*each) for each in fields))
+        return cls.of(messages, pa.ipc.read_schema(pa.py_buffer(base64.b64decode(bronze))), tuple(folders), zone)
+
+
+@dataclass(frozen=True, slots=True)
+class RefinedFiles:
+    """The result of one task. `stretches` and `ascending`: as of DataFile, for all rows that were read."""
+
+    silver: DataFile | None
+    quarantine: DataFile | None
+    stretches: tuple[OffsetStretch, ...]
+    ascending: bool
+    #: Rows of quarantine, by reason.
+    reasons: Mapping[str, int]
+
+    def to_json(self) -> str:
+        """As one line of JSON."""
+        return json.dumps(
+            {
+                "silver": None if self.silver is None else self.silver.to_json(),
+                "quarantine": None if self.quarantine is None else self.quarantine.to_json(),
+                "stretches": [[*each.source, each.start, each.end] for each in self.stretches],
+                "ascending": self.ascending,
+                "reasons": self.reasons,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> RefinedFiles:
+        """What `to_json` wrote."""
+        found = json.loads(text)
+        silver, quarantine = (
+            None if found[name] is None else DataFile.from_json(found[name]) for name in ("silver", "quarantine")
+        )
+        stretches = tuple(
+            OffsetStretch(SeenPartition(*source), start, end) for *source, start, end in found["stretches"]
+        )
+        return cls(silver, quarantine, stretches, found["ascending"], found["reasons"])
+
+
+def refine_rows(batches: Iterable[pa.RecordBatch], target: RefineTarget, batch: int, at: datetime) -> RefinedFiles:
+    """Write the rows of bronze, which have its columns, as rows of batch `batch` that were refined `at` this time.
+
+    Raises OSError, ConfigError where only Spark can parse such messages.
+    """
+    zone = zone_of(target.zone)
+    assert zone is not None
+    decoder = MessageDecoder(target.messages, zone)
+    identities = Identities()
+    reasons: Counter[str] = Counter()
+    with ExitStack() as stack:
+        silver, quarantine = (
+            stack.enter_context(DataFileWriter(folder, schema, storage_options=target.storage_options))
+            for folder, schema in zip(target.folders, (target.silver, target.quarantine), strict=True)
+        )
+        for rows in batches:
+            identities.add(rows)
+            decoded = decoder.decode(rows)
+            kept = rows.select(list(_KEPT))
+            refused = len(decoded.reasons)
+            if refused:
+                kept = kept.filter(decoded.good)
+                others = rows.filter(pc.invert(decoded.good))
+                columns = [others.column(name) for name in target.quarantine.names[:-3]]
+                columns += [decoded.reasons, _repeated(at, refused, target.quarantine.types[-2])]
+                columns.append(_repeated(batch, refused, pa.int64()))
+                quarantine.write(pa.RecordBatch.from_arrays(columns, schema=target.quarantine))
+                reasons.update(decoded.reasons.to_pylist())
+            if kept.num_rows:
+                columns = [*kept.columns, *decoded.columns.columns, _repeated(batch, kept.num_rows, pa.int64())]
+                silver.write(pa.RecordBatch.from_arrays(columns, schema=target.silver))
+        return RefinedFiles(
+            silver.close(), quarantine.close(), identities.stretches(), identities.ascending, dict(reasons)
+        )
+
+
+def _repeated(value: Any, count: int, kind: pa.DataType) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), count)
+
+
+def may_repeat(found: Sequence[RefinedFiles], seen: SeenOffsets) -> bool:
+    """Whether an identity may be there twice in these files, or may have been seen earlier."""
+    if not all(each.ascending for each in found):
+        return True
+    for files in found:
+        if seen.overlapping(files.stretches):
+            return True
+        seen = seen.with_stretches(files.stretches)
+    return False
