@@ -44,7 +44,7 @@ _LONG_NAME = re.compile(rb'"(?:[^"\\]|\\.){50001}', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
+class DecodedRows:
     """The result for a batch of messages. `columns`: the declared fields of the good ones, in their order."""
 
     columns: pa.RecordBatch
@@ -118,7 +118,7 @@ class MessageDecoder:
         self.schema = pa.schema([pa.field(each.name, each.type) for each in self._fields])
         self._read = _JsonReader([each.source for each in form.fields], self._fields)
 
-    def decode(self, rows: pa.RecordBatch) -> Decoded:
+    def decode(self, rows: pa.RecordBatch) -> DecodedRows:
         """`rows`: columns of bronze, of them `value`, and where present `crc_ok` and `_corrupt`."""
         refused = dict(_unreadable(rows))
         records = self._read.batch(rows.column("value"), refused)
@@ -133,7 +133,7 @@ class MessageDecoder:
         else:
             good = pa.array([at not in refused for at in range(rows.num_rows)], pa.bool_())
         reasons = pa.array([refused[at] for at in sorted(refused)], pa.string())
-        return Decoded(pa.RecordBatch.from_arrays(columns, schema=self.schema), good, reasons)
+        return DecodedRows(pa.RecordBatch.from_arrays(columns, schema=self.schema), good, reasons)
 
     def _columns(self, records: Sequence[Any]) -> tuple[list[pa.Array], dict[int, str]]:
         """The columns of these records, and which of them do not fit, with the reason."""

@@ -48,22 +48,22 @@ class Real(str):
     __slots__ = ()
 
 
-class Members(list[tuple[str, Any]]):
+class JsonMembers(list[tuple[str, Any]]):
     """The members of an object, in order, repeated names included."""
 
     __slots__ = ()
 
 
-#: A token: None, bool, int, Real, str, list of tokens, or Members.
+#: A token: None, bool, int, Real, str, list of tokens, or JsonMembers.
 Token = Any
 
 #: Strict JSON as tokens. Raises ValueError, RecursionError.
 read_strict: Final[Callable[[str], Token]] = json.JSONDecoder(
-    object_pairs_hook=Members, parse_float=Real, parse_constant=Real
+    object_pairs_hook=JsonMembers, parse_float=Real, parse_constant=Real
 ).decode
 
 
-def read_records(text: str) -> list[Members | None]:
+def read_records(text: str) -> list[JsonMembers | None]:
     """The objects of a message; the last one counts, unless a former one is refused. Raises MalformedJsonError."""
     if len(text) <= _SHORT:
         try:
@@ -73,9 +73,9 @@ def read_records(text: str) -> list[Members | None]:
     return _objects(value for name, value in _read(f'{{"r":{text}}}') if name == "r")
 
 
-def _objects(values: Iterable[Token]) -> list[Members | None]:
+def _objects(values: Iterable[Token]) -> list[JsonMembers | None]:
     found = list(values)
-    if not all(value is None or isinstance(value, Members) for value in found):
+    if not all(value is None or isinstance(value, JsonMembers) for value in found):
         raise MalformedJsonError("not an object")
     return found
 
@@ -101,17 +101,17 @@ _WORDS: Final[Mapping[str, Token]] = {
 }  # fmt: skip
 
 
-def _read(text: str) -> Members:
+def _read(text: str) -> JsonMembers:
     """The object that the text begins with; what follows it is not read. Raises MalformedJsonError."""
     reader = _Reader(text)
     root = reader.open()
-    assert isinstance(root, Members)
+    assert isinstance(root, JsonMembers)
     stack: list[Any] = [root]
     names: list[str] = [""]
     first = True
     while stack:
         into = stack[-1]
-        closing = "}" if isinstance(into, Members) else "]"
+        closing = "}" if isinstance(into, JsonMembers) else "]"
         char = reader.peek()
         if char == closing:
             reader.at += 1
@@ -122,13 +122,13 @@ def _read(text: str) -> Members:
         if not first:
             reader.expect(",")
             char = reader.peek()
-        if isinstance(into, Members):
+        if isinstance(into, JsonMembers):
             names[-1] = reader.name()
             reader.expect(":")
             char = reader.peek()
         opened = char in ("{", "[")
         value = reader.open() if opened else reader.scalar()
-        if isinstance(into, Members):
+        if isinstance(into, JsonMembers):
             into.append((names[-1], value))
         else:
             into.append(value)
@@ -161,10 +161,10 @@ class _Reader:
             raise MalformedJsonError(f"{char} is missing")
         self.at += 1
 
-    def open(self) -> Members | list[Token]:
+    def open(self) -> JsonMembers | list[Token]:
         """Skip the start of an object or array."""
         self.at += 1
-        return Members() if self._text[self.at - 1] == "{" else []
+        return JsonMembers() if self._text[self.at - 1] == "{" else []
 
     def name(self) -> str:
         """The name of a member."""
@@ -229,7 +229,7 @@ def text_of(token: Token) -> str | None:
         each = todo.pop()
         if isinstance(each, _Written):
             written.append(each)
-        elif isinstance(each, Members):
+        elif isinstance(each, JsonMembers):
             pieces: list[Any] = [_Written("{")]
             for name, value in each:
                 pieces += [_Written(f"{'' if len(pieces) == 1 else ','}{_escaped(name)}:"), value]
@@ -443,7 +443,7 @@ def _array(element: Convert) -> Convert:
 
 def _map(value: Convert) -> Convert:
     def convert(token: Token) -> list[tuple[str, Any]]:
-        if not isinstance(token, Members):
+        if not isinstance(token, JsonMembers):
             raise NestedTypeError
         return [(clean(name), value(each)) for name, each in token]
 
@@ -454,7 +454,7 @@ def _struct(fields: Mapping[str, Convert]) -> Convert:
     empty = dict.fromkeys(fields)
 
     def convert(token: Token) -> dict[str, Any]:
-        if not isinstance(token, Members):
+        if not isinstance(token, JsonMembers):
             raise NestedTypeError
         found = dict(empty)
         for name, each in token:
