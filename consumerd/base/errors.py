@@ -43,7 +43,7 @@ class ExitCode(IntEnum):
     FORCED = 12
     #: A change was refused because it would do harm (offsets of a group that runs, ...); nothing was changed.
     REFUSED = 13
-    #: Spark did not start, or a job of it failed.
+    #: Spark did not start, a job of it failed, or a worker process of `lake` ended.
     SPARK = 14
     #: Interrupted from the terminal (128 + SIGINT).
     INTERRUPTED = 130

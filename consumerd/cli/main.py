@@ -49,6 +49,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "wire": ("consumerd.cli.wire", "Read requests and responses that were recorded on the wire."),
     "spark": ("consumerd.cli.spark", "Turn partitions and archives into clean tables, with Spark."),
+    "lake": ("consumerd.cli.lake", "Turn partitions and archives into clean tables, on this machine alone."),
 }
 
 #: Seconds after which a Ctrl-C that was dropped may be sent again.

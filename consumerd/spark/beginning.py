@@ -42,6 +42,13 @@ if TYPE_CHECKING:
 _REPLACED = frozenset({"startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"})
 
 
+def source_options(pipeline: PipelineSpec) -> dict[str, str]:
+    """The pipeline's options of the source. A stream begins at the latest offsets by default, and landing does not."""
+    options = dict(pipeline.source)
+    named = {name.lower() for name in options}
+    return options if named & _REPLACED else options | {"startingOffsets": "earliest"}
+
+
 def begin(spark: SparkSession | None, pipeline: PipelineSpec, source: Mapping[str, str]) -> dict[str, str]:
     """The options for the stream of `land`: those of `source`, with the recorded offsets as start.
 

@@ -21,13 +21,12 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from consumerd.base.errors import ConsumerdError, CorruptDataError, ExitCode
 from consumerd.base.files import SystemFiles
 from consumerd.spark.tables.errors import TableBehindError, TableCorruptError
 from consumerd.spark.tables.files import locate
-from consumerd.spark.tables.table import BatchTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,6 +34,16 @@ if TYPE_CHECKING:
 #: The lock file in a checkpoint's folder.
 LOCK_FILE: Final = "_run.lock"
 _REMEDY: Final = "restore the checkpoint from a backup, or move it and the tables that it counts away to start over"
+
+
+class CountedTable(Protocol):
+    """The part of a table, of any kind, that is compared with a checkpoint."""
+
+    path: str
+
+    def batches(self) -> tuple[range, ...]:
+        """Numbers of the batches that are there, as disjoint ascending ranges."""
+        ...
 
 
 class CheckpointLockedError(ConsumerdError):
@@ -90,7 +99,7 @@ class Checkpoint:
         if done is not None and not _is_entry(self._files.read(f"{self.path}/commits/{done}") or b""):
             raise CheckpointError(f"{self.path}/commits/{done} is not a valid entry of a commit log: {_REMEDY}.")
 
-    def must_match(self, table: BatchTable) -> None:
+    def must_match(self, table: CountedTable) -> None:
         """Raise if the table does not match the checkpoint, or the checkpoint is damaged.
 
         TableBehindError if the table lacks a batch that was done, CheckpointError if it has one that was never planned,

@@ -10,21 +10,23 @@ because it is to land everything.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from consumerd.spark.beginning import begin, note_new
+from consumerd.spark.beginning import begin, note_new, source_options
 from consumerd.spark.checkpoints import Checkpoint, OffsetLog
 from consumerd.spark.failures import declared_errors
+from consumerd.spark.lake.tasks import LANDED_AT, landed_schema
 from consumerd.spark.queries import run_query
+from consumerd.spark.results import LandResult
 from consumerd.spark.source import register
 from consumerd.spark.source.discovery import committer_of
-from consumerd.spark.source.landing import LANDED_AT, LandingSource, landed_schema
+from consumerd.spark.source.landing import LandingSource
 from consumerd.spark.source.options import read_options
 from consumerd.spark.tables import open_table
 from consumerd.spark.tables.lake import LakeBatchTable
@@ -33,40 +35,15 @@ if TYPE_CHECKING:
     from consumerd.spark.spec import PipelineSpec
 
 
-@dataclass(frozen=True, slots=True)
-class LandResult:
-    """The result of one run."""
-
-    pipeline: str
-    table: str
-    rows: int
-    batches: int
-    #: The last batch of the table; None while it has none.
-    last_batch: int | None
-    seconds: float
-    #: Whether a signal ended the run before all was landed.
-    stopped: bool
-    #: Offsets that were written for lag tools (options `groupId` and `commitOffsets`).
-    committed: int = 0
-
-    def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return asdict(self)
-
-
 def land(spark: SparkSession, pipeline: PipelineSpec, *, available_now: bool = True) -> LandResult:
     """Land all available messages; with `available_now=False`, repeat at the pipeline's `trigger` until a signal.
 
     Raises ConsumerdError: of the source (options, brokers, data loss), of the table (owned by another checkpoint,
     behind this one) and of Spark.
     """
-    options = dict(pipeline.source)
-    lowered = {name.lower() for name in options}
-    if not lowered & {"startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"}:
-        options["startingOffsets"] = "earliest"
     with declared_errors():
         landing = _Landing(spark, pipeline)
-        options = begin(spark, pipeline, options)
+        options = begin(spark, pipeline, source_options(pipeline))
         table = landing.table
         if isinstance(table, LakeBatchTable):
             spark.dataSource.register(LandingSource)

@@ -8,17 +8,15 @@ is retried at the next start. Errors from the JVM become declared ones.
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from consumerd.spark.checkpoints import locked
 from consumerd.spark.failures import declared_errors
 from consumerd.spark.progress import ProgressRecorder, open_log
+from consumerd.spark.stopping import GRACE, QueryRun, stop_on_signals
 from consumerd.spark.tables.errors import TableOwnedError
 
 if TYPE_CHECKING:
@@ -33,15 +31,6 @@ _TURN: Final = 0.5
 STEP_TABLES: Final = {"land": ("bronze",), "refine": ("silver", "quarantine"), "aggregate": ("aggregate",)}
 
 
-@dataclass(frozen=True, slots=True)
-class QueryRun:
-    """The outcome of a query. `stopped`: a signal ended it before all was done."""
-
-    batches: int
-    seconds: float
-    stopped: bool
-
-
 def run_query(
     spark: SparkSession,
     pipeline: PipelineSpec,
@@ -50,7 +39,7 @@ def run_query(
     on_batch: Callable[[DataFrame, int], None],
     *,
     interval: str | None = None,
-    grace: float = 30.0,
+    grace: float = GRACE,
 ) -> QueryRun:
     """Pass every batch of `stream` to `on_batch(frame, number)` until all available messages are done.
 
@@ -117,32 +106,3 @@ def _ended(query: StreamingQuery) -> int | None:
     """The number of the last batch that ended."""
     progress = query.lastProgress
     return None if progress is None else int(progress["batchId"])
-
-
-@contextmanager
-def stop_on_signals() -> Iterator[threading.Event]:
-    """An event that the first SIGTERM or SIGINT sets; a second one has its previous effect.
-
-    Outside the main thread, where signals cannot be caught, nothing sets it.
-    """
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-    before: dict[int, Any] = {}
-
-    def restore() -> None:
-        while before:
-            number, handler = before.popitem()
-            signal.signal(number, handler)
-
-    def on_signal(_number: int, _frame: object) -> None:
-        event.set()
-        restore()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        before[number] = signal.signal(number, on_signal)
-    try:
-        yield event
-    finally:
-        restore()

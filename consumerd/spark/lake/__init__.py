@@ -2,8 +2,8 @@
 
 In: Arrow batches. Out: Parquet files, each described by one `DataFile`, which a commit to a table names.
 
-Files in reading order: data_file, arrays, folders, tasks, table, delta, reading, refine, checkpoint, casts, json_text,
-decode.
+Files in reading order: data_file, arrays, folders, tasks, table, delta, reading, refine, checkpoint, worker, workers,
+batches, land, casts, json_text, decode.
 
 Easy to miss:
 

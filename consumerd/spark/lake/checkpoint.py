@@ -6,8 +6,8 @@ batch that has the first and not the second is repeated with the same end. Besid
 which Spark verifies where it exists: so it is written last, and a crash in between leaves a valid file without one.
 
 Of Spark's settings that an entry records, those of the entry before are kept; a query that begins here has those that
-Spark 4.2 records for a new query. All of them concern the state of a query, and the steps that run without Spark have
-none.
+Spark 4.2 records for a new query on one machine. They concern the state of a query, and the steps that run without
+Spark have none.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ _SETTINGS: Final = {
     "spark.sql.streaming.stateStore.rowChecksum.enabled": "false",
     "spark.sql.streaming.aggregation.stateFormatVersion": "2",
     "spark.sql.function.protobufExtensions.enabled": "false",
+    "spark.sql.shuffle.partitions": "8",  # as of our sessions; Spark 4.2 does not start without it
     "spark.sql.streaming.join.stateFormatVersion": "2",
     "spark.sql.streaming.stateStore.compression.codec": "lz4",
     "spark.sql.optimizer.pruneFiltersCanPruneStreamingSubplan": "false",

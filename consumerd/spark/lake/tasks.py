@@ -9,15 +9,23 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from consumerd.spark.lake.arrays import repeated, texts
 from consumerd.spark.lake.data_file import DataFile, DataFileWriter
+from consumerd.spark.lake.table import BATCH
+from consumerd.spark.source.columns import arrow_schema
+from consumerd.spark.source.request import column_names
+
+if TYPE_CHECKING:
+    from consumerd.spark.source.options import SourceOptions
 
 #: The only column of the row that a task returns: `DataFile.to_json`.
 FILE: Final = "file"
+#: The column with the time at which a row was landed.
+LANDED_AT: Final = "landed_at"
 FILE_DDL: Final = f"{FILE} string"
 _FILE_SCHEMA: Final = pa.schema([(FILE, pa.string())])
 
@@ -32,6 +40,12 @@ def store_of(options: Mapping[str, str]) -> dict[str, str]:
     """The options of the object store, from those of a data source."""
     found: dict[str, str] = json.loads(options.get(STORE_OPTION, "{}"))
     return found
+
+
+def landed_schema(options: SourceOptions) -> pa.Schema:
+    """The columns of landed files: the source's, the time of landing, and the batch."""
+    landed = [pa.field(LANDED_AT, pa.timestamp("us", "UTC")), pa.field(BATCH, pa.int64())]
+    return pa.schema([*arrow_schema(column_names(options)), *landed])
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +72,36 @@ class FileTarget:
 
     def write_file(self, batches: Iterable[pa.RecordBatch]) -> DataFile | None:
         """As `write`; None if there are no rows."""
-        filled: dict[str, pa.Array] = {}
-        with DataFileWriter(self.folder, self.schema, storage_options=self.storage_options) as writer:
+        with self.open() as file:
             for rows in batches:
-                writer.write(self._completed(rows, filled))
-            return writer.close()
+                file.write(rows)
+            return file.close()
 
-    def _completed(self, rows: pa.RecordBatch, filled: dict[str, pa.Array]) -> pa.RecordBatch:
+    def open(self) -> TargetWriter:
+        """A writer of one file."""
+        return TargetWriter(self)
+
+
+class TargetWriter(DataFileWriter):
+    """Takes rows whose columns are completed to those of the file."""
+
+    def __init__(self, target: FileTarget) -> None:
+        super().__init__(target.folder, target.schema, storage_options=target.storage_options)
+        self._target = target
+        self._filled: dict[str, pa.Array] = {}
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Add rows. Raises as `FileTarget.write`."""
+        super().write(self._completed(rows))
+
+    def _completed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         arrays = []
-        for each in self.schema:
-            if each.name in self.constants:
-                array = filled.get(each.name)
+        for each in self._target.schema:
+            if each.name in self._target.constants:
+                array = self._filled.get(each.name)
                 if array is None or len(array) < rows.num_rows:
-                    array = filled[each.name] = repeated(self.constants[each.name], each.type, rows.num_rows)
+                    array = repeated(self._target.constants[each.name], each.type, rows.num_rows)
+                    self._filled[each.name] = array
                 arrays.append(array.slice(0, rows.num_rows))
                 continue
             at = rows.schema.get_field_index(each.name)
@@ -78,4 +109,4 @@ class FileTarget:
                 raise ValueError(f"the rows have columns {rows.schema.names}, and lack {each.name}")
             array = rows.column(at)
             arrays.append(array if array.type == each.type else array.cast(each.type))
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        return pa.RecordBatch.from_arrays(arrays, schema=self._target.schema)

@@ -18,13 +18,19 @@ from pyspark.sql.types import StructType
 
 from consumerd.base.errors import ConsumerdError
 from consumerd.spark.lake.table import BATCH
-from consumerd.spark.lake.tasks import FILE_DDL, FOLDER_OPTION, STORE_OPTION, FileTarget, store_of
-from consumerd.spark.source.columns import arrow_schema, offered
+from consumerd.spark.lake.tasks import (
+    FILE_DDL,
+    FOLDER_OPTION,
+    LANDED_AT,
+    STORE_OPTION,
+    FileTarget,
+    landed_schema,
+    store_of,
+)
 from consumerd.spark.source.datasource import ConsumerdDataSource, RejectedStreamReader, StreamReader
 from consumerd.spark.source.options import BATCH_ONLY, SourceOptions, read_options, refuse_options
 from consumerd.spark.source.request import ReadRequest
 
-LANDED_AT: Final = "landed_at"
 #: The local property with the number of the batch that a task of a streaming query computes.
 _BATCH_PROPERTY: Final = "streaming.sql.batchId"
 
@@ -56,7 +62,7 @@ class LandingReader(StreamReader):
     """Plans as the source's stream, and writes in executors."""
 
     def __init__(self, options: SourceOptions, folder: str, store: Mapping[str, str]) -> None:
-        super().__init__(options, ReadRequest.of(options, _columns(options)))
+        super().__init__(options, ReadRequest.of(options))
         self._folder = folder
         self._store = store
 
@@ -64,16 +70,6 @@ class LandingReader(StreamReader):
         constants = {LANDED_AT: datetime.now(UTC), BATCH: batch_of_task()}
         target = FileTarget(self._folder, landed_schema(self._options), constants, self._store)
         return target.write(super().read(partition))
-
-
-def landed_schema(options: SourceOptions) -> pa.Schema:
-    """The columns of landed files."""
-    landed = [pa.field(LANDED_AT, pa.timestamp("us", "UTC")), pa.field(BATCH, pa.int64())]
-    return pa.schema([*arrow_schema(_columns(options)), *landed])
-
-
-def _columns(options: SourceOptions) -> tuple[str, ...]:
-    return tuple(column.name for column in offered(include_headers=options.include_headers, mode=options.mode))
 
 
 def batch_of_task() -> int:

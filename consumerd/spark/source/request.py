@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import pyarrow as pa
 
 from consumerd.spark.lake.arrays import repeated
-from consumerd.spark.source.columns import ParseMode
+from consumerd.spark.source.columns import ParseMode, offered
 from consumerd.wire.v07 import DEFAULT_LIMITS, Codec, DecodeLimits
 
 if TYPE_CHECKING:
@@ -43,16 +43,21 @@ class ReadRequest:
     timeout: float = DEFAULT_TIMEOUT
 
     @classmethod
-    def of(cls, options: SourceOptions, columns: tuple[str, ...]) -> ReadRequest:
-        """The settings among the options of a reader."""
+    def of(cls, options: SourceOptions, columns: tuple[str, ...] | None = None) -> ReadRequest:
+        """The settings among the options of a reader. `columns`: all by default."""
         return cls(
-            columns=columns,
+            columns=column_names(options) if columns is None else columns,
             mode=options.mode,
             fail_on_data_loss=options.fail_on_data_loss,
             limits=options.limits,
             fetch_size=options.fetch_size,
             timeout=options.timeout,
         )
+
+
+def column_names(options: SourceOptions) -> tuple[str, ...]:
+    """The columns that a source with these options has."""
+    return tuple(column.name for column in offered(include_headers=options.include_headers, mode=options.mode))
 
 
 #: A batch ends at the first of these. Both are soft: a run is not cut at the byte.

@@ -1,0 +1,110 @@
+"""`consumerd lake`: the steps of the data pipeline in worker processes, without Spark."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from consumerd.base.errors import ConfigError
+from consumerd.cli.config_option import config_option
+from consumerd.cli.lake_progress import batch_display
+from consumerd.cli.spark_session import StoppedBySignal
+from consumerd.cli.spark_show import show_json, show_result
+
+if TYPE_CHECKING:
+    from consumerd.spark.spec import PipelineSpec
+
+EXAMPLES = """\b
+Examples:
+  consumerd lake land -c events.toml
+  consumerd lake land -c events.toml --workers 4 --json | jq .rows
+
+The steps and tables are those of `consumerd spark`, and so are the checkpoints: a pipeline may change between both.
+"""
+LAND_EXAMPLES = """\b
+Examples:
+  consumerd lake land -c events.toml
+  consumerd lake land -c events.toml --pipeline clicks --workers 2
+  consumerd lake land -c events.toml --continuous
+"""
+
+
+@click.group("lake", epilog=EXAMPLES)
+def command() -> None:
+    """Turn partitions and archives into clean tables, on this machine alone.
+
+    The same pipelines as `consumerd spark`, declared in [spark.pipelines.NAME] of the configuration file, run in
+    worker processes: no Spark and no Java. Tables are in Delta's format. Requires the extra `lake`.
+    """
+
+
+def _step(name: str, examples: str) -> Callable[[Callable[..., None]], click.Command]:
+    """A command with the options that all steps have."""
+
+    def make(function: Callable[..., None]) -> click.Command:
+        for option in (
+            click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
+            click.option(
+                "--workers",
+                type=click.IntRange(min=1),
+                metavar="N",
+                help="Worker processes, about 200 MB of memory each.  [default: the number of processors]",
+            ),
+            click.option("--pipeline", metavar="NAME", help="Name of the pipeline; required if there are several."),
+            config_option("Configuration file (TOML) that declares the pipeline."),
+        ):
+            function = option(function)
+        return command.command(name, epilog=examples)(function)
+
+    return make
+
+
+def _pipeline(path: Path, name: str | None) -> PipelineSpec:
+    """The pipeline, where the packages for it are installed. Raises ConfigError, NotFoundError."""
+    for package in ("pyarrow", "deltalake", "msgspec"):
+        if importlib.util.find_spec(package) is None:
+            raise ConfigError(f"this needs the package {package}: pip install 'consumerd[lake]'")
+    from consumerd.spark.spec import load_spark  # noqa: PLC0415 - heavy imports for the command that runs
+
+    return load_spark(path).pipeline(name)
+
+
+def _show(step: str, result: Any, *, as_json: bool, continuous: bool = False) -> None:
+    """Show the result of a step. Raises StoppedBySignal for one that a signal ended before it was done."""
+    if as_json:
+        show_json(result.as_json())
+    else:
+        show_result(step, result.as_json())
+    sys.stdout.flush()
+    if result.stopped and not continuous:
+        raise StoppedBySignal("stopped by a signal; the same command continues where this one stopped.")
+
+
+@_step("land", LAND_EXAMPLES)
+@click.option(
+    "--continuous",
+    is_flag=True,
+    help="Continue at the pipeline's trigger until SIGTERM or Ctrl-C, which let the current batch finish; a second "
+    "signal forces the exit.",
+)
+def land(path: Path, pipeline: str | None, workers: int | None, as_json: bool, continuous: bool) -> None:
+    """Append to bronze what the source has and bronze has not: every message once, as it is.
+
+    Without --continuous, land what is there at the start and exit. A batch that was interrupted is landed by the next
+    run, and never twice.
+    """
+    chosen = _pipeline(path, pipeline)
+    if continuous and not chosen.is_continuous:
+        raise ConfigError(
+            f"{path}: the trigger of pipeline {chosen.name} is available-now, and --continuous needs an interval."
+        )
+    from consumerd.spark.lake.land import land as run  # noqa: PLC0415 - as above
+
+    with batch_display("land", sys.stderr) as display:
+        result = run(chosen, workers=workers, available_now=not continuous, display=display)
+    _show("land", result, as_json=as_json, continuous=continuous)

@@ -1,0 +1,192 @@
+"""Batches of one step without Spark, in the order in which Spark's streaming has them.
+
+Strategy: a batch is planned, which fixes its end in the checkpoint; it is stored, which is one commit of a table that
+has its number; and it is completed. A run begins with the batch that the last one planned and did not complete, with
+the same end: so a kill at any line repeats a batch, and the table knows whether it has it. A signal lets the current
+batch end; after `GRACE` seconds it is cut short, and repeated by the next run.
+
+One process plans and commits. The rows are read and written by worker processes, of which one batch at a time keeps
+all busy.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import structlog
+
+from consumerd.base.errors import reason_of
+from consumerd.spark.lake.checkpoint import WritableCheckpoint
+from consumerd.spark.progress import ProgressLog, measure
+from consumerd.spark.stopping import GRACE, QueryRun
+
+_log = structlog.get_logger(__name__)
+
+
+class BatchSource(Protocol):
+    """Where a step's rows are. Ends are JSON, as in the checkpoint. Methods raise ConsumerdError."""
+
+    def initial(self) -> Any:
+        """Where the first batch begins."""
+        ...
+
+    def stop_at_present(self) -> None:
+        """Plan only what exists now."""
+        ...
+
+    def latest(self, start: Any) -> Any:
+        """Where the batch ends that begins at `start`; `start` if there is nothing new."""
+        ...
+
+    def reported(self) -> Any:
+        """The end of the source when it was looked at last; None if that is unknown."""
+        ...
+
+    def commit(self, end: Any) -> None:
+        """Everything up to there is in the table."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBatch:
+    """A planned batch: all between two ends of the source."""
+
+    number: int
+    start: Any
+    end: Any
+
+
+class BatchDisplay(Protocol):
+    """Shows how far a run is. Sizes are in any unit, such as bytes of the log."""
+
+    def batch(self, number: int, size: int) -> None:
+        """A batch begins."""
+        ...
+
+    def advance(self, size: int, rows: int) -> None:
+        """More of it was read, and so many rows were written."""
+        ...
+
+    def tick(self) -> None:
+        """Some time has passed."""
+        ...
+
+
+class SilentDisplay:
+    """Shows nothing."""
+
+    def batch(self, number: int, size: int) -> None: ...
+
+    def advance(self, size: int, rows: int) -> None: ...
+
+    def tick(self) -> None: ...
+
+
+class _CutShortError(Exception):
+    """The grace after a signal is over; the batch is not stored."""
+
+
+class BatchRunner:
+    """Runs the batches of one step on its checkpoint, which the caller has locked."""
+
+    def __init__(
+        self,
+        checkpoint: WritableCheckpoint,
+        source: BatchSource,
+        store: Callable[[PlannedBatch, Callable[[], None]], None],
+        *,
+        progress: ProgressLog,
+        stop: threading.Event,
+        grace: float = GRACE,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`store` writes a batch, and calls its second argument several times per second meanwhile."""
+        self._checkpoint = checkpoint
+        self._source = source
+        self._store = store
+        self._progress = progress
+        self._stop = stop
+        self._grace = grace
+        self._monotonic = monotonic
+        self._stopped_at: float | None = None
+        self._query = ""
+        self._run = str(uuid.uuid4())
+
+    def run(self, interval: float | None = None) -> QueryRun:
+        """Do all batches that there are now; with `interval` (seconds) look again after it, until a signal."""
+        began = self._monotonic()
+        done = 0
+        self._query = self._checkpoint.begin()
+        if interval is None:
+            self._source.stop_at_present()
+        try:
+            while not self._stop.is_set():
+                round_began = self._monotonic()
+                while not self._stop.is_set() and (batch := self._next()) is not None:
+                    self._do(batch)
+                    done += 1
+                if interval is None:
+                    break
+                self._stop.wait(max(0.0, interval - (self._monotonic() - round_began)))
+        except _CutShortError:
+            pass
+        return QueryRun(done, self._monotonic() - began, self._stop.is_set())
+
+    def _next(self) -> PlannedBatch | None:
+        """The batch to do now: one that was interrupted, or a new one, which is planned then; None: nothing is new."""
+        done, planned = self._checkpoint.last_committed(), self._checkpoint.last_planned()
+        number = 0 if done is None else done + 1
+        start = None if done is None else self._checkpoint.end(done)
+        if start is None:
+            start = self._source.initial()
+        if planned is not None and planned >= number:
+            end = self._checkpoint.end(number)
+            return PlannedBatch(number, start, start if end is None else end)
+        end = self._source.latest(start)
+        if json.dumps(end) == json.dumps(start):
+            return None
+        self._checkpoint.plan(number, end)
+        return PlannedBatch(number, start, end)
+
+    def _do(self, batch: PlannedBatch) -> None:
+        started, began = datetime.now(UTC), self._monotonic()
+        self._store(batch, self._tick)
+        self._checkpoint.complete(batch.number)
+        self._source.commit(batch.end)
+        self._record(batch, started, self._monotonic() - began)
+
+    def _tick(self) -> None:
+        """Raise once the grace is over."""
+        if not self._stop.is_set():
+            return
+        now = self._monotonic()
+        self._stopped_at = now if self._stopped_at is None else self._stopped_at
+        if now - self._stopped_at > self._grace:
+            raise _CutShortError
+
+    def _record(self, batch: PlannedBatch, started: datetime, seconds: float) -> None:
+        """Keep the progress for reports. A failed write is logged, not raised."""
+        duration = round(1000 * seconds)
+        ends = {"endOffset": json.dumps(batch.end), "latestOffset": json.dumps(self._source.reported())}
+        record = measure(
+            {
+                "id": self._query,
+                "runId": self._run,
+                "batchId": batch.number,
+                "timestamp": started.isoformat(),
+                "durationMs": {"addBatch": duration, "triggerExecution": duration},
+                "sources": [ends],
+            }
+        )
+        assert record is not None
+        try:
+            self._progress.add([record])
+        except OSError as error:
+            _log.warning("progress_write_failed", query=self._query, reason=reason_of(error))

@@ -1,0 +1,27 @@
+"""The results of steps, as they are shown: the same with and without Spark."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class LandResult:
+    """The result of one run."""
+
+    pipeline: str
+    table: str
+    rows: int
+    batches: int
+    #: The last batch of the table; None while it has none.
+    last_batch: int | None
+    seconds: float
+    #: Whether a signal ended the run before all was landed.
+    stopped: bool
+    #: Offsets that were written for lag tools (options `groupId` and `commitOffsets`).
+    committed: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return asdict(self)

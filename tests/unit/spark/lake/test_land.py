@@ -1,0 +1,209 @@
+"""`land` without Spark: every message once, whatever is killed, and one sentence for what stops it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumerd.base.files import SystemFiles
+from consumerd.spark.lake import open_lake_table
+from consumerd.spark.lake.batches import BatchRunner
+from consumerd.spark.lake.checkpoint import WritableCheckpoint
+from consumerd.spark.lake.data_file import DataFileWriter
+from consumerd.spark.lake.delta import DeltaLakeTable
+from consumerd.spark.lake.land import divide, land
+from consumerd.spark.lake.workers import WorkerEndedError, WorkerPool
+from consumerd.spark.source.errors import BrokerReadError
+from consumerd.spark.source.v07.split import FileRange, V07Split
+from consumerd.spark.spec import PipelineSpec
+from consumerd.spark.tables.errors import TableError, TableOwnedError
+from consumerd.wire.v07 import encode_message_set
+
+VALUES = [b"%d" % number for number in range(300)]
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> PipelineSpec:
+    """Two partitions, each of which has half of the messages, in batches of about 1500 bytes."""
+    for partition in range(2):
+        folder = tmp_path / "logs" / f"t-{partition}"
+        folder.mkdir(parents=True)
+        sets = b"".join(encode_message_set([value]) for value in VALUES[partition::2])
+        (folder / f"{0:020}.kafka").write_bytes(sets)
+    source = {"path": str(tmp_path / "logs"), "subscribe": "t", "maxBytesPerTrigger": "1500"}
+    return PipelineSpec("p", str(tmp_path / "lake"), source, format="delta")
+
+
+def landed(pipeline: PipelineSpec) -> list[dict[str, Any]]:
+    rows = open_lake_table(pipeline.bronze).dataset().to_table().to_pylist()
+    return sorted(rows, key=lambda row: (row["partition"], row["offset"]))
+
+
+def test_lands_every_message_once(pipeline: PipelineSpec) -> None:
+    result = land(pipeline, workers=1)
+    assert (result.rows, result.batches, result.last_batch, result.stopped) == (300, 3, 2, False)
+    rows = landed(pipeline)
+    assert [row["value"] for row in rows] == VALUES[0::2] + VALUES[1::2]
+    assert {row["batch"] for row in rows} == {0, 1, 2}
+    assert land(pipeline, workers=1).rows == 0
+    assert len(landed(pipeline)) == 300
+
+
+class InlinePool:
+    """Does the work of worker processes here."""
+
+    count = 2
+
+    def __init__(self, count: int) -> None: ...
+
+    def __enter__(self) -> InlinePool:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def run(self, function: Any, tasks: list[Any], *, on_progress: Any, tick: Any) -> list[Any]:
+        return [self._result(function(*task)) for task in tasks]
+
+    def _result(self, work: Any) -> Any:
+        try:
+            while True:
+                next(work)
+        except StopIteration as end:
+            return end.value
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def dying(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """Die before the call with that number of all that change something: each is also the end of the one before."""
+    calls = iter(range(1000))
+
+    def wrap(kind: Any, name: str) -> None:
+        original = getattr(kind, name)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            if next(calls) == at:
+                raise Killed
+            return original(*arguments, **named)
+
+        monkeypatch.setattr(kind, name, call)
+
+    for kind, name in (
+        (SystemFiles, "create"), (SystemFiles, "replace"), (DeltaLakeTable, "commit"), (DataFileWriter, "close"),
+        (InlinePool, "run"), (BatchRunner, "_do"),
+    ):  # fmt: skip
+        wrap(kind, name)
+
+
+def test_a_kill_at_any_step_neither_loses_nor_doubles_a_message(
+    tmp_path: Path, pipeline: PipelineSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("consumerd.spark.lake.land.WorkerPool", InlinePool)
+    died = 0
+    while True:
+        each = replace(pipeline, root=str(tmp_path / f"lake-{died}"), source={**pipeline.source, **TWO_BATCHES})
+        with monkeypatch.context() as patched:
+            dying(patched, died)
+            try:
+                land(each)
+                break
+            except Killed:
+                died += 1
+        land(each)
+        rows = landed(each)
+        assert [row["value"] for row in rows] == VALUES[0::2] + VALUES[1::2], f"killed at step {died - 1}"
+        assert {row["batch"] for row in rows} == {0, 1}
+        assert WritableCheckpoint(each.checkpoint("land")).last_committed() == 1
+    assert died > 15
+
+
+TWO_BATCHES = {"maxBytesPerTrigger": "2500"}
+
+
+def test_a_killed_worker_is_named_and_its_batch_repeated(
+    pipeline: PipelineSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill_one(pool: WorkerPool, *arguments: Any, tick: Any, **named: Any) -> list[Any]:
+        def killing() -> None:
+            tick()
+            for process in pool.processes:
+                os.kill(process, signal.SIGKILL)
+
+        return run(pool, *arguments, tick=killing, **named)
+
+    run = WorkerPool.run
+    with monkeypatch.context() as patched:
+        patched.setattr(WorkerPool, "run", kill_one)
+        with pytest.raises(WorkerEndedError, match=r"^worker process \d+ was killed by SIGKILL: "):
+            land(pipeline, workers=2)
+    checkpoint = WritableCheckpoint(pipeline.checkpoint("land"))
+    planned = checkpoint.end(0)
+    assert land(pipeline, workers=2).rows == 300
+    assert checkpoint.end(0) == planned
+    assert [row["value"] for row in landed(pipeline)] == VALUES[0::2] + VALUES[1::2]
+
+
+def test_a_full_disk_is_one_sentence(pipeline: PipelineSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Any, path: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr("consumerd.spark.lake.land.WorkerPool", InlinePool)
+    with monkeypatch.context() as patched:
+        patched.setattr(SystemFiles, "sync_file", full)
+        with pytest.raises(TableError, match=r"/bronze cannot be written \(No space left on device\): check"):
+            land(pipeline)
+    assert land(pipeline).rows == 300
+
+
+def test_a_broker_that_is_unavailable_is_one_sentence(pipeline: PipelineSpec) -> None:
+    source = {"brokers": "0=127.0.0.1:1", "subscribe": "t", "partitions": "1"}
+    with pytest.raises(BrokerReadError, match=r"127\.0\.0\.1:1"):
+        land(replace(pipeline, source=source), workers=1)
+
+
+def test_a_table_of_another_checkpoint_is_left_alone(pipeline: PipelineSpec) -> None:
+    land(pipeline, workers=1)
+    shutil.rmtree(pipeline.checkpoint("land"))
+    with pytest.raises(TableOwnedError, match="was written with another checkpoint"):
+        land(pipeline, workers=1)
+    assert len(landed(pipeline)) == 300
+    assert len(list(Path(pipeline.bronze).glob("*.parquet"))) == len(open_lake_table(pipeline.bronze).files())
+
+
+def test_a_signal_ends_after_the_batch(pipeline: PipelineSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    def signalled(pool: InlinePool, *arguments: Any, **named: Any) -> list[Any]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return run(pool, *arguments, **named)
+
+    run = InlinePool.run
+    monkeypatch.setattr("consumerd.spark.lake.land.WorkerPool", InlinePool)
+    monkeypatch.setattr(InlinePool, "run", signalled)
+    result = land(pipeline)
+    assert (result.stopped, result.batches) == (True, 1)
+    assert 0 < result.rows < 300
+
+
+@pytest.mark.parametrize(
+    ("sizes", "workers", "counts_messages", "expected"),
+    [
+        ([], 4, False, []),
+        ([10, 20, 30], 4, False, [3]),  # not worth a second worker
+        ([64 << 20] * 4, 2, False, [2, 2]),
+        ([64 << 20] * 8, 1, False, [2, 2, 2, 2]),  # no file of more than 128 MiB
+        ([30_000] * 4, 2, True, [2, 2]),
+    ],
+)
+def test_divides_a_batch_into_files(sizes: list[int], workers: int, counts_messages: bool, expected: list[int]) -> None:
+    splits = [V07Split("t", 0, number, 0, size, FileRange("/", 0)) for number, size in enumerate(sizes)]
+    parts = divide(splits, workers, counts_messages=counts_messages)
+    assert [len(part) for part in parts] == expected
+    assert [each for part in parts for each in part] == splits
