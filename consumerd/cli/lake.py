@@ -33,6 +33,12 @@ Examples:
   consumerd lake land -c events.toml --continuous
 """
 
+COMPACT_EXAMPLES = """\b
+Examples:
+  consumerd lake compact -c events.toml
+  consumerd lake compact -c events.toml --pipeline clicks --json
+"""
+
 
 @click.group("lake", epilog=EXAMPLES)
 def command() -> None:
@@ -49,12 +55,6 @@ def _step(name: str, examples: str) -> Callable[[Callable[..., None]], click.Com
     def make(function: Callable[..., None]) -> click.Command:
         for option in (
             click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
-            click.option(
-                "--workers",
-                type=click.IntRange(min=1),
-                metavar="N",
-                help="Worker processes, about 200 MB of memory each.  [default: the number of processors]",
-            ),
             click.option("--pipeline", metavar="NAME", help="Name of the pipeline; required if there are several."),
             config_option("Configuration file (TOML) that declares the pipeline."),
         ):
@@ -62,6 +62,14 @@ def _step(name: str, examples: str) -> Callable[[Callable[..., None]], click.Com
         return command.command(name, epilog=examples)(function)
 
     return make
+
+
+_workers = click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Worker processes, about 200 MB of memory each.  [default: the number of processors]",
+)
 
 
 def _pipeline(path: Path, name: str | None) -> PipelineSpec:
@@ -81,11 +89,12 @@ def _show(step: str, result: Any, *, as_json: bool, continuous: bool = False) ->
     else:
         show_result(step, result.as_json())
     sys.stdout.flush()
-    if result.stopped and not continuous:
+    if getattr(result, "stopped", False) and not continuous:
         raise StoppedBySignal("stopped by a signal; the same command continues where this one stopped.")
 
 
 @_step("land", LAND_EXAMPLES)
+@_workers
 @click.option(
     "--continuous",
     is_flag=True,
@@ -108,3 +117,16 @@ def land(path: Path, pipeline: str | None, workers: int | None, as_json: bool, c
     with batch_display("land", sys.stderr) as display:
         result = run(chosen, workers=workers, available_now=not continuous, display=display)
     _show("land", result, as_json=as_json, continuous=continuous)
+
+
+@_step("compact", COMPACT_EXAMPLES)
+def compact(path: Path, pipeline: str | None, as_json: bool) -> None:
+    """Merge small files of the pipeline's tables into large ones, and remove files that nothing needs any more.
+
+    Merged files stay for the time `compact.keep`, for readers that began before. Safe to interrupt and repeat, also
+    while steps run.
+    """
+    chosen = _pipeline(path, pipeline)
+    from consumerd.spark.lake.compact import compact as run  # noqa: PLC0415 - as above
+
+    _show("compact", run(chosen), as_json=as_json)

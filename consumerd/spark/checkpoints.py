@@ -188,6 +188,11 @@ class OffsetLog:
         watermark = self._facts(batch).get("batchWatermarkMs")
         return watermark if isinstance(watermark, int) else None
 
+    def planned_at(self, batch: int) -> int | None:
+        """When a batch was planned, in milliseconds since 1970; None if Spark deleted that. Raises as `end`."""
+        at = self._facts(batch).get("batchTimestampMs")
+        return at if isinstance(at, int) else None
+
     def settings(self, batch: int) -> dict[str, Any] | None:
         """Spark's settings that a batch was planned with; None if Spark deleted them. Raises as `end`."""
         found = self._facts(batch).get("conf")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from consumerd.spark.tables.table import CompactResult
+
 
 @dataclass(frozen=True, slots=True)
 class LandResult:
@@ -25,3 +27,15 @@ class LandResult:
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineCompactResult:
+    """The compaction of each existing table of a pipeline."""
+
+    pipeline: str
+    tables: tuple[CompactResult, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {"pipeline": self.pipeline, "tables": [each.as_json() for each in self.tables]}

@@ -21,10 +21,10 @@ from consumerd.spark.reconcile import reconcile
 from consumerd.spark.refine import refine
 from consumerd.spark.report.facts import StepResult
 from consumerd.spark.report.table_files import table_files
+from consumerd.spark.results import PipelineCompactResult
 from consumerd.spark.spec_model import interval_seconds
 from consumerd.spark.step_history import StepRun, note_run, step_run
 from consumerd.spark.tables import open_table
-from consumerd.spark.tables.table import CompactResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -151,18 +151,6 @@ def run_pipeline(spark: SparkSession, pipeline: PipelineSpec, steps: Iterable[st
             if getattr(results[step], "stopped", False):
                 return RunResult(pipeline.name, results, stopped=True)
     return RunResult(pipeline.name, results, stopped=False)
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineCompactResult:
-    """The compaction of each existing table of a pipeline."""
-
-    pipeline: str
-    tables: tuple[CompactResult, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return {"pipeline": self.pipeline, "tables": [each.as_json() for each in self.tables]}
 
 
 def compact(spark: SparkSession, pipeline: PipelineSpec) -> PipelineCompactResult:

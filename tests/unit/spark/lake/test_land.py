@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from consumerd.base.files import SystemFiles
 from consumerd.spark.lake import open_lake_table
 from consumerd.spark.lake.batches import BatchRunner
 from consumerd.spark.lake.checkpoint import WritableCheckpoint
+from consumerd.spark.lake.compact import compact
 from consumerd.spark.lake.data_file import DataFileWriter
 from consumerd.spark.lake.delta import DeltaLakeTable
 from consumerd.spark.lake.land import divide, land
@@ -190,6 +192,28 @@ def test_a_signal_ends_after_the_batch(pipeline: PipelineSpec, monkeypatch: pyte
     result = land(pipeline)
     assert (result.stopped, result.batches) == (True, 1)
     assert 0 < result.rows < 300
+
+
+def test_compaction_keeps_files_of_a_batch_that_is_under_way(
+    pipeline: PipelineSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("consumerd.spark.lake.land.WorkerPool", InlinePool)
+    land(pipeline)
+    checkpoint = WritableCheckpoint(pipeline.checkpoint("land"))
+    written = Path(pipeline.bronze, "part-0.parquet")
+    written.write_bytes(b"not committed yet")
+    days = 86_400
+    os.utime(written, (time.time() - 2 * days,) * 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "time_ns", lambda: int((time.time() - 3 * days) * 1e9))
+        checkpoint.plan(3, checkpoint.end(2))
+    (result,) = compact(pipeline).tables
+    assert (result.files_before, result.files_after, result.removed) == (3, 1, 0)
+    checkpoint.complete(3)
+    (result,) = compact(pipeline).tables
+    assert (result.files_before, result.removed) == (1, 1)
+    assert not written.exists()
+    assert [row["value"] for row in landed(pipeline)] == VALUES[0::2] + VALUES[1::2]
 
 
 @pytest.mark.parametrize(
