@@ -198,7 +198,11 @@ class _Field:
             return pa.array(values, self.type), ()
         kinds = set(map(type, values))
         if str in kinds and self._is_whole:
-            values = [int(each) if type(each) is str and _is_short_number(each) else each for each in values]
+            values = [
+                # Python reads such a text as Spark does, and no type is exceeded by much.
+                int(each) if type(each) is str and len(each) < 20 and each.isdigit() and each.isascii() else each
+                for each in values
+            ]
             kinds = set(map(type, values))
         if self._ticks is not None and kinds <= _INTEGERS:
             fast = _epoch_column(values, self._ticks)
@@ -226,11 +230,6 @@ class _Field:
         if type(value) is int and self._limit:
             return value if -self._limit <= value < self._limit else None
         return self._cast(_text_of(value))
-
-
-def _is_short_number(text: str) -> bool:
-    """Whether Python reads a text as a number as Spark does, and none of its types is exceeded by much."""
-    return len(text) < 20 and text.isascii() and text.isdigit()
 
 
 _NULL: Final = type(None)
