@@ -17,7 +17,7 @@ from consumerd.cli.spark_session import StoppedBySignal
 from consumerd.cli.spark_show import show_json, show_result
 
 if TYPE_CHECKING:
-    from consumerd.spark.spec import PipelineSpec
+    from consumerd.spark.spec import SparkSpec
 
 EXAMPLES = """\b
 Examples:
@@ -33,6 +33,11 @@ Examples:
   consumerd lake land -c events.toml --continuous
 """
 
+REFINE_EXAMPLES = """\b
+Examples:
+  consumerd lake refine -c events.toml
+  consumerd lake refine -c events.toml --json | jq .reasons
+"""
 COMPACT_EXAMPLES = """\b
 Examples:
   consumerd lake compact -c events.toml
@@ -72,14 +77,14 @@ _workers = click.option(
 )
 
 
-def _pipeline(path: Path, name: str | None) -> PipelineSpec:
-    """The pipeline, where the packages for it are installed. Raises ConfigError, NotFoundError."""
+def _spec(path: Path) -> SparkSpec:
+    """The configuration, where the packages for its steps are installed. Raises ConfigError."""
     for package in ("pyarrow", "deltalake", "msgspec"):
         if importlib.util.find_spec(package) is None:
             raise ConfigError(f"this needs the package {package}: pip install 'consumerd[lake]'")
     from consumerd.spark.spec import load_spark  # noqa: PLC0415 - heavy imports for the command that runs
 
-    return load_spark(path).pipeline(name)
+    return load_spark(path)
 
 
 def _show(step: str, result: Any, *, as_json: bool, continuous: bool = False) -> None:
@@ -107,7 +112,7 @@ def land(path: Path, pipeline: str | None, workers: int | None, as_json: bool, c
     Without --continuous, land what is there at the start and exit. A batch that was interrupted is landed by the next
     run, and never twice.
     """
-    chosen = _pipeline(path, pipeline)
+    chosen = _spec(path).pipeline(pipeline)
     if continuous and not chosen.is_continuous:
         raise ConfigError(
             f"{path}: the trigger of pipeline {chosen.name} is available-now, and --continuous needs an interval."
@@ -119,6 +124,23 @@ def land(path: Path, pipeline: str | None, workers: int | None, as_json: bool, c
     _show("land", result, as_json=as_json, continuous=continuous)
 
 
+@_step("refine", REFINE_EXAMPLES)
+@_workers
+def refine(path: Path, pipeline: str | None, workers: int | None, as_json: bool) -> None:
+    """Parse what is new in bronze: into silver if it fits the declared schema, else into quarantine with the reason.
+
+    Messages are parsed as by `consumerd spark refine`, to the same values and reasons. Avro and patterns need Spark.
+    """
+    spec = _spec(path)
+    chosen = spec.pipeline(pipeline)
+    from consumerd.spark.lake.refine_step import refine as run  # noqa: PLC0415 - as above
+
+    zone = spec.config.get("spark.sql.session.timeZone", "UTC")
+    with batch_display("refine", sys.stderr) as display:
+        result = run(chosen, zone=zone, workers=workers, display=display)
+    _show("refine", result, as_json=as_json)
+
+
 @_step("compact", COMPACT_EXAMPLES)
 def compact(path: Path, pipeline: str | None, as_json: bool) -> None:
     """Merge small files of the pipeline's tables into large ones, and remove files that nothing needs any more.
@@ -126,7 +148,7 @@ def compact(path: Path, pipeline: str | None, as_json: bool) -> None:
     Merged files stay for the time `compact.keep`, for readers that began before. Safe to interrupt and repeat, also
     while steps run.
     """
-    chosen = _pipeline(path, pipeline)
+    chosen = _spec(path).pipeline(pipeline)
     from consumerd.spark.lake.compact import compact as run  # noqa: PLC0415 - as above
 
     _show("compact", run(chosen), as_json=as_json)

@@ -16,12 +16,11 @@ where only Spark can parse the messages, or a table is in the earlier Parquet la
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
 from functools import partial, reduce
 from operator import and_, or_
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
@@ -38,6 +37,7 @@ from consumerd.spark.lake.table import BATCH
 from consumerd.spark.parsing import check_pattern, parse
 from consumerd.spark.queries import run_query
 from consumerd.spark.refining import TARGET, RefiningSource
+from consumerd.spark.results import RefineResult
 from consumerd.spark.seen import OffsetStretch, SeenLog, SeenOffsets, SeenPartition
 from consumerd.spark.source.columns import IDENTITY
 from consumerd.spark.tables import open_table
@@ -52,26 +52,6 @@ _SOURCE: Final = SeenPartition._fields
 _KEPT: Final = ("broker_partition", "next_offset", "landed_at")
 #: More conditions than this make a plan slower than reading a bit more.
 _MAX_CONDITIONS: Final = 64
-
-
-@dataclass(frozen=True, slots=True)
-class RefineResult:
-    """The result of one run. `duplicates`: rows left out because their identity was in silver already."""
-
-    pipeline: str
-    rows_silver: int
-    rows_quarantined: int
-    duplicates: int
-    batches: int
-    last_batch: int | None
-    seconds: float
-    stopped: bool
-    #: Rows that were quarantined, by reason.
-    reasons: Mapping[str, int] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return asdict(self)
 
 
 def refine(spark: SparkSession, pipeline: PipelineSpec) -> RefineResult:

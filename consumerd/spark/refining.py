@@ -17,11 +17,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.types import StructType
 
+from consumerd.spark.lake.batch_files import LakeFiles
 from consumerd.spark.lake.reading import read_file
 from consumerd.spark.lake.refine import RefineTarget, refine_rows
 from consumerd.spark.lake.tasks import store_of
 from consumerd.spark.source.landing import batch_of_task
-from consumerd.spark.tables.batch_stream import TASK_BYTES, BatchStreamReader, FilePart, LakeFiles, TaskParts, pack
+from consumerd.spark.tables.batch_stream import TASK_BYTES, BatchStreamReader, FilePart, TaskParts, pack
 
 #: The option with the target, `RefineTarget.to_json`. The others are those of TableStream.
 TARGET: Final = "target"

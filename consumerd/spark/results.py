@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from consumerd.spark.tables.table import CompactResult
@@ -23,6 +24,26 @@ class LandResult:
     stopped: bool
     #: Offsets that were written for lag tools (options `groupId` and `commitOffsets`).
     committed: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class RefineResult:
+    """The result of one run. `duplicates`: rows left out because their identity was in silver already."""
+
+    pipeline: str
+    rows_silver: int
+    rows_quarantined: int
+    duplicates: int
+    batches: int
+    last_batch: int | None
+    seconds: float
+    stopped: bool
+    #: Rows that were quarantined, by reason.
+    reasons: Mapping[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""

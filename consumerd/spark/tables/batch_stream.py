@@ -16,27 +16,24 @@ everything was read. They are translated to the last batch before that version.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 
-from consumerd.spark.lake import open_lake_table
-from consumerd.spark.lake.folders import open_folder
+from consumerd.spark.lake.batch_files import BatchFile, LakeFiles
 from consumerd.spark.lake.reading import read_file
 from consumerd.spark.lake.tasks import store_of
-from consumerd.spark.tables.errors import TableError
 from consumerd.spark.tables.layout import Slice, cut, has_gap, parse_folders, resolve
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from consumerd.spark.lake.table import LakeTable
 
 #: Bytes of files that one task reads, about.
 TASK_BYTES: Final = 64 << 20
@@ -76,15 +73,6 @@ class TableStream(DataSource):
         assert path is not None
         files = FolderFiles(path) if kind is None else LakeFiles(path, kind, store_of(self.options))
         return BatchStreamReader(files, schema, None if limit is None else int(limit))
-
-
-class BatchFile(NamedTuple):
-    """A file, its size in bytes, and the batches `first` to `last` that are to be read from it."""
-
-    path: str
-    size: int
-    first: int
-    last: int
 
 
 class BatchFiles(Protocol):
@@ -156,48 +144,6 @@ class BatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, TaskParts)
         for part in partition.parts:
             yield from read_part(part, self._schema, self._files)
-
-
-class LakeFiles:
-    """The files that a table of the lake names."""
-
-    def __init__(self, path: str, format: str, store: Mapping[str, str]) -> None:  # noqa: A002 - Spark's word
-        self._path = path
-        self._format = format
-        self._store = store
-
-    def _table(self) -> LakeTable:
-        return open_lake_table(self._path, self._format, storage_options=self._store)
-
-    def last(self) -> int:
-        ranges = self._table().batches()
-        return ranges[-1][-1] if ranges else -1
-
-    def files(self, after: int, to: int) -> Iterator[BatchFile]:
-        if after < to:
-            for file in self._table().files(after, to):
-                yield BatchFile(file.path, file.size, after + 1, to)
-
-    def open(self, name: str) -> pa.NativeFile:
-        return open_folder(self._path, self._store).open(name)
-
-    def reached(self, offset: dict[str, Any]) -> int:
-        if "batch" in offset:
-            return int(offset["batch"])
-        return self._before_version(offset)
-
-    def _before_version(self, offset: dict[str, Any]) -> int:
-        """The last batch before a version of a Delta table. Raises TableError where the offset is within a version."""
-        version, index = int(offset["reservoirVersion"]), int(offset["index"])
-        if index >= 0:
-            raise TableError(
-                f"an earlier release stopped within version {version} of {self._path}: finish its batch with that "
-                "release first, or move the step's checkpoint and its tables away to compute them again."
-            )
-        if version == 0:
-            return -1
-        ranges = self._table().as_of(version - 1).batches()
-        return ranges[-1][-1] if ranges else -1
 
 
 class FolderFiles:

@@ -38,7 +38,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the page's configuration and an archive."""
     partition = tmp_path / "archive" / "clicks-0"
     partition.mkdir(parents=True)
-    (partition / f"{0:020}.kafka").write_bytes(b"".join(encode_message_set([b"%d" % number]) for number in range(100)))
+    (partition / f"{0:020}.kafka").write_bytes(
+        b"".join(encode_message_set([b'{"user": 1, "at": %d}' % number]) for number in range(100))
+    )
     text = BLOCKS["lake.toml"].replace('"/archive"', f'"{tmp_path}/archive"')
     (tmp_path / "lake.toml").write_text(text.replace("/var/lib/consumerd/lake", f"{tmp_path}/lake"), "utf-8")
     monkeypatch.chdir(tmp_path)
@@ -50,10 +52,11 @@ def test_commands_of_the_page_run_without_spark(folder: Path) -> None:
     commands = json.dumps([shlex.split(command, comments=True) for command in COMMANDS])
     ran = subprocess.run([sys.executable, "-c", RUN, commands], check=True, capture_output=True, text=True)
     said = ran.stderr.splitlines()  # progress, if the machine is slow
-    assert all(line.startswith("consumerd: land: ") for line in said), said
+    assert all(line.startswith(("consumerd: land: ", "consumerd: refine: ")) for line in said), said
     codes, shown = zip(*map(json.loads, ran.stdout.splitlines()), strict=True)
     assert codes == (0,) * len(COMMANDS)
     assert "land\trows\t100\n" in shown[0]
+    assert json.loads(shown[3])["rows_silver"] == 100
     assert json.loads(shown[1]) | {"seconds": 0} == {
         "pipeline": "clicks", "table": f"{folder}/lake/clicks/bronze", "rows": 0, "batches": 0, "last_batch": 0,
         "seconds": 0, "stopped": False, "committed": 0,

@@ -85,7 +85,7 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-def dying(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+def dying(monkeypatch: pytest.MonkeyPatch, at: int, *more: tuple[Any, str]) -> None:
     """Die before the call with that number of all that change something: each is also the end of the one before."""
     calls = iter(range(1000))
 
@@ -99,10 +99,7 @@ def dying(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
 
         monkeypatch.setattr(kind, name, call)
 
-    for kind, name in (
-        (SystemFiles, "create"), (SystemFiles, "replace"), (DeltaLakeTable, "commit"), (DataFileWriter, "close"),
-        (InlinePool, "run"), (BatchRunner, "_do"),
-    ):  # fmt: skip
+    for kind, name in ((DeltaLakeTable, "commit"), (InlinePool, "run"), (BatchRunner, "_do"), *more):
         wrap(kind, name)
 
 
@@ -114,7 +111,7 @@ def test_a_kill_at_any_step_neither_loses_nor_doubles_a_message(
     while True:
         each = replace(pipeline, root=str(tmp_path / f"lake-{died}"), source={**pipeline.source, **TWO_BATCHES})
         with monkeypatch.context() as patched:
-            dying(patched, died)
+            dying(patched, died, (SystemFiles, "create"), (SystemFiles, "replace"), (DataFileWriter, "close"))
             try:
                 land(each)
                 break

@@ -14,13 +14,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
 from consumerd.spark.lake import open_lake_table
+from consumerd.spark.lake.batch_files import LakeFiles
 from consumerd.spark.lake.data_file import DataFileWriter
 from consumerd.spark.tables import batch_stream
 from consumerd.spark.tables.batch_stream import (
     BatchStreamReader,
     FilePart,
     FolderFiles,
-    LakeFiles,
     TableStream,
     TaskParts,
     pack,

@@ -1,0 +1,138 @@
+"""`refine` without Spark: each message once in silver or quarantine, whatever is killed or landed twice."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from consumerd.base.errors import ConfigError
+from consumerd.spark.lake import duplicates, open_lake_table
+from consumerd.spark.lake.checkpoint import WritableCheckpoint
+from consumerd.spark.lake.refine_step import refine
+from consumerd.spark.lake.table import BATCH
+from consumerd.spark.lake.tasks import LANDED_AT, FileTarget, landed_schema
+from consumerd.spark.seen import SeenLog
+from consumerd.spark.source.options import read_options
+from consumerd.spark.spec import PipelineSpec
+from consumerd.spark.spec_model import RefineSpec
+from tests.unit.spark.lake.test_land import InlinePool, Killed, dying
+
+SCHEMA = landed_schema(read_options({"path": "/", "subscribe": "t"}))
+GOOD, BAD = b'{"user": %d}', b"no JSON %d"
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PipelineSpec:
+    monkeypatch.setattr("consumerd.spark.lake.refine_step.WorkerPool", InlinePool)
+    spec = RefineSpec.model_validate({"parse": "json", "fields": {"user": {"type": "bigint not null"}}})
+    return PipelineSpec("p", str(tmp_path / "lake"), {}, refine=spec, batches_per_trigger=2)
+
+
+def land(pipeline: PipelineSpec, *values: bytes, batch: int, start: int = 0) -> None:
+    """A batch of bronze with these values at ascending offsets from `start`, each in a file of its own and a row."""
+    rows = [
+        {"topic": "t", "partition": 0, "broker_partition": "0", "offset": start + number, "index": 0,
+         "next_offset": start + number + 1, "value": value, "crc_ok": True}
+        for number, value in enumerate(values)
+    ]  # fmt: skip
+    target = FileTarget(pipeline.bronze, SCHEMA, {LANDED_AT: batch, BATCH: batch})
+    names = [name for name in SCHEMA.names if name not in target.constants]
+    batches = [pa.RecordBatch.from_pylist(rows, schema=pa.schema([SCHEMA.field(name) for name in names]))]
+    file = target.write_file(batches)
+    assert file is not None
+    assert open_lake_table(pipeline.bronze).commit([file], writer="land", batch=batch, schema=SCHEMA)
+
+
+def rows(path: str, *columns: str) -> list[tuple[Any, ...]]:
+    found = open_lake_table(path).dataset().to_table().sort_by("offset").to_pylist()
+    return [tuple(row[name] for name in columns) for row in found]
+
+
+def numbered(count: int, start: int = 0) -> list[bytes]:
+    """Of each three messages two that can be parsed."""
+    return [(BAD if number % 3 == 2 else GOOD) % number for number in range(start, start + count)]
+
+
+def test_each_message_is_in_silver_or_quarantine_once(pipeline: PipelineSpec) -> None:
+    for batch in range(3):
+        land(pipeline, *numbered(9, 9 * batch), batch=batch, start=9 * batch)
+    result = refine(pipeline)
+    assert (result.rows_silver, result.rows_quarantined, result.duplicates, result.batches) == (18, 9, 0, 2)
+    assert result.reasons == {"the message is not a JSON object": 9}
+    good = [number for number in range(27) if number % 3 != 2]
+    assert rows(pipeline.silver, "offset", "user") == [(number, number) for number in good]
+    bad = [number for number in range(27) if number % 3 == 2]
+    assert rows(pipeline.quarantine, "offset", "value") == [(number, BAD % number) for number in bad]
+    assert WritableCheckpoint(pipeline.checkpoint("refine")).end(1) == {"batch": 2}
+    assert refine(pipeline).batches == 0
+
+
+def test_drops_what_was_there_before_and_keeps_what_can_be_parsed(pipeline: PipelineSpec) -> None:
+    land(pipeline, GOOD % 0, GOOD % 1, BAD % 2, batch=0)
+    assert refine(pipeline).duplicates == 0
+    # Offset 1 again, 2 now parsed: both are there before. 3 twice in one batch, first refused.
+    land(pipeline, GOOD % 10, GOOD % 20, BAD % 3, batch=1, start=1)
+    land(pipeline, GOOD % 30, GOOD % 4, batch=2, start=3)
+    result = refine(pipeline)
+    assert (result.rows_silver, result.rows_quarantined, result.duplicates) == (2, 0, 3)
+    assert rows(pipeline.silver, "offset", "user", "batch") == [(0, 0, 0), (1, 1, 0), (3, 30, 1), (4, 4, 1)]
+    assert rows(pipeline.quarantine, "offset") == [(2,)]
+    files = list(Path(pipeline.silver).glob("*.parquet")) + list(Path(pipeline.quarantine).glob("*.parquet"))
+    committed = open_lake_table(pipeline.silver).files() + open_lake_table(pipeline.quarantine).files()
+    assert {file.name for file in files} == {file.path for file in committed}
+    # Without the file that says what was seen, the tables do.
+    for state in Path(pipeline.checkpoint("refine-seen")).iterdir():
+        state.unlink()
+    land(pipeline, GOOD % 40, GOOD % 5, batch=3, start=4)
+    assert (refine(pipeline).duplicates, len(rows(pipeline.silver, "offset"))) == (1, 5)
+
+
+def test_keeps_duplicates_where_they_are_allowed(pipeline: PipelineSpec) -> None:
+    assert pipeline.refine is not None
+    allowed = replace(pipeline, refine=pipeline.refine.model_copy(update={"dedup": False}))
+    for batch in range(2):
+        land(allowed, GOOD % 0, batch=batch)
+    assert (refine(allowed).duplicates, len(rows(allowed.silver, "offset"))) == (0, 2)
+
+
+def test_a_kill_at_any_step_of_refine_neither_loses_nor_doubles_a_message(
+    pipeline: PipelineSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    land(pipeline, GOOD % 0, BAD % 1, GOOD % 2, batch=0)
+    land(pipeline, GOOD % 20, BAD % 3, GOOD % 4, batch=1, start=2)  # offset 2 again
+    died = 0
+    while True:
+        each = replace(pipeline, root=str(tmp_path / f"lake-{died}"), batches_per_trigger=1)
+        shutil.copytree(pipeline.root, each.root)
+        with monkeypatch.context() as patched:
+            dying(patched, died, (WritableCheckpoint, "_write"), (SeenLog, "store"), (duplicates, "_rewritten"))
+            try:
+                refine(each)
+                break
+            except Killed:
+                died += 1
+        refine(each)
+        assert rows(each.silver, "offset", "user", "batch") == [(0, 0, 0), (2, 2, 0), (4, 4, 1)], f"step {died - 1}"
+        assert rows(each.quarantine, "offset", "batch") == [(1, 0), (3, 1)], f"step {died - 1}"
+    assert died > 12
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (None, r"has no \[refine\] table"),
+        (
+            {"parse": "regex", "pattern": "(?<user>.*)", "fields": {"user": {"type": "string"}}},
+            "`consumerd spark refine`",
+        ),
+    ],
+)
+def test_says_what_it_cannot_refine(pipeline: PipelineSpec, spec: dict[str, Any] | None, words: str) -> None:
+    declared = None if spec is None else RefineSpec.model_validate(spec)
+    with pytest.raises(ConfigError, match=words):
+        refine(replace(pipeline, refine=declared))
