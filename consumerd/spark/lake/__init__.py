@@ -2,14 +2,15 @@
 
 In: Arrow batches. Out: Parquet files, each described by one `DataFile`, which a commit to a table names.
 
-Files in reading order: data_file, arrays, folders, tasks, table, delta, reading, refine, checkpoint, worker, workers,
-batches, land, batch_files, duplicates, refine_step, compact, casts, json_text, decode.
+Files in reading order: data_file, arrays, folders, tasks, table, delta, iceberg, merging, reading, refine, checkpoint,
+worker, workers, batches, land, batch_files, duplicates, refine_step, compact, casts, json_text, decode.
 
 Easy to miss:
 
 - pyspark is not imported here, nor by anything that is imported here.
 - A file that no commit names is not part of the table, whatever it holds: a killed writer leaves such files.
 - deltalake accepts a transaction that the table has, and a removal of a file that it does not have; it syncs nothing.
+- pyiceberg repeats a commit that another one has overtaken, which would add a batch twice, unless its retries are off.
 - Parquet's statistics of a column of floats leave out NaN, which Spark takes for the greatest value.
 """
 
@@ -24,23 +25,33 @@ if TYPE_CHECKING:
     from consumerd.spark.lake.table import LakeTable
 
 
+_PACKAGES = {"delta": ("deltalake", "spark"), "iceberg": ("pyiceberg", "iceberg")}
+
+
 def open_lake_table(
     path: str,
-    format: Literal["delta"] | str = "delta",  # noqa: A002 - Spark's word
+    format: Literal["delta", "iceberg"] | str = "delta",  # noqa: A002 - Spark's word
     *,
     storage_options: Mapping[str, str] | None = None,
 ) -> LakeTable:
     """The table at `path`, a path of this machine or a URL, which need not exist yet.
 
-    `storage_options`: of the object store, as deltalake has them; what is not given is read from the environment.
-    Raises ConfigError for an unknown format, and where the format's package is missing.
+    `storage_options`: of the object store, as deltalake has them; what is not given is read from the environment. For
+    Iceberg also those of pyiceberg's catalog (`type`, `uri`, ...). Raises ConfigError for an unknown format, and where
+    the format's package is missing.
     """
-    if format == "delta":
-        try:
-            from consumerd.spark.lake.delta import DeltaLakeTable  # noqa: PLC0415 - only this format needs its package
-        except ImportError as error:
-            raise ConfigError(
-                f"Delta tables need the package deltalake ({error}): pip install 'consumerd[spark]'."
-            ) from None
+    if format not in _PACKAGES:
+        raise ConfigError(f"{format!r} is not a table format: must be {' or '.join(_PACKAGES)}.")
+    try:
+        if format == "iceberg":
+            from consumerd.spark.lake.iceberg import IcebergLakeTable  # noqa: PLC0415 - each format needs its package
+
+            return IcebergLakeTable(path, storage_options=storage_options)
+        from consumerd.spark.lake.delta import DeltaLakeTable  # noqa: PLC0415 - likewise
+
         return DeltaLakeTable(path, storage_options=storage_options)
-    raise ConfigError(f"{format!r} is not a table format: must be delta.")
+    except ImportError as error:
+        package, extra = _PACKAGES[format]
+        raise ConfigError(
+            f"{format} tables need the package {package} ({error}): pip install 'consumerd[{extra}]'."
+        ) from None

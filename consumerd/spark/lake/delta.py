@@ -24,7 +24,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -40,9 +40,9 @@ from pyarrow.fs import FileType
 
 from consumerd.base.errors import NotFoundError
 from consumerd.base.files import SystemFiles
-from consumerd.spark.lake.data_file import DataFile, DataFileWriter
-from consumerd.spark.lake.folders import local_path, open_folder
-from consumerd.spark.lake.reading import read_file
+from consumerd.spark.lake.data_file import DataFile
+from consumerd.spark.lake.folders import local_path
+from consumerd.spark.lake.merging import merge_small_files
 from consumerd.spark.lake.table import BATCH, OWNER, TableVersion
 from consumerd.spark.tables.errors import (
     TableCorruptError,
@@ -266,30 +266,11 @@ class DeltaLakeTable:
         self._committed(attempt)
 
     def optimize(self, target_bytes: int) -> CompactResult:
-        if target_bytes <= 0:
-            raise ValueError(f"target_bytes = {target_bytes} is not positive")
-        before = self.files()
-        merged = sum(self._merge(group) for group in plan_merges(before, target_bytes))
-        after = self.files()
-        return CompactResult(
-            table=self.path,
-            files_before=len(before),
-            files_after=len(after),
-            bytes_before=sum(each.size for each in before),
-            bytes_after=sum(each.size for each in after),
-            merged=merged,
-            removed=0,
-        )
+        with _declared_errors(self.path):
+            return merge_small_files(self, target_bytes, self._swap, self._options)
 
-    def _merge(self, sources: Sequence[DataFile]) -> int:
-        """Write one file with the rows of these and put it in their place; the number of files that were swapped in."""
-        schema = self.schema()
-        folder = open_folder(self.path, self._options)
-        with _declared_errors(self.path), DataFileWriter(self.path, schema, storage_options=self._options) as writer:
-            for each in sources:
-                for rows in read_file(folder, each.path, schema):
-                    writer.write(rows)
-            merged = writer.close()
+    def _swap(self, sources: Sequence[DataFile], merged: DataFile | None) -> bool:
+        """Put a file in the place of these, if all of them are there."""
         now = time.time_ns() // 1_000_000
         actions: list[AddAction | RemoveAction] = [
             RemoveAction(each.path, False, now, each.size, {}) for each in sources
@@ -305,10 +286,7 @@ class DeltaLakeTable:
             table.create_write_transaction(actions, "append", table.schema(), commit_properties=_once())
             return True
 
-        swapped = self._committed(attempt)
-        if merged is not None and not swapped:
-            folder.remove(merged.path)
-        return int(swapped)
+        return self._committed(attempt)
 
     def vacuum(self, keep_seconds: float, *, dry_run: bool = False) -> list[str]:
         """See LakeTable. deltalake counts in hours: `keep_seconds` is rounded up."""
@@ -479,25 +457,6 @@ def _new_columns(table: DeltaTable, wanted: Schema, path: str) -> list[Any]:
                 "everything again."
             )
     return new
-
-
-def plan_merges(files: Iterable[DataFile], target_bytes: int) -> list[list[DataFile]]:
-    """Groups of files to merge into one each: neighbours by their batches that are small, up to the target's size.
-
-    A group is closed once it has the target's size. The last, smaller one is merged again as batches are added: for
-    each compaction, less than the target's size is written more than once.
-    """
-    groups: list[list[DataFile]] = [[]]
-    held = 0
-    for file in files:
-        if file.size >= target_bytes:
-            continue
-        if held + file.size > target_bytes:
-            groups.append([])
-            held = 0
-        groups[-1].append(file)
-        held += file.size
-    return [group for group in groups if len(group) > 1]
 
 
 class _LocalLog:

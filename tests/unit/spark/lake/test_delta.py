@@ -7,7 +7,6 @@ import json
 import multiprocessing
 import os
 import threading
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -399,13 +398,13 @@ def test_optimize_does_not_disturb_a_commit_and_is_repeated_after_it(
         assert add(DeltaLakeTable(table.path), 2)
         return found
 
-    merge = table._merge
+    swap = table._swap
 
-    def merge_with_rival(sources: Sequence[DataFile]) -> int:
+    def swap_with_rival(*args: Any) -> bool:
         monkeypatch.setattr(delta, "_files", commit_between)
-        return merge(sources)
+        return swap(*args)
 
-    monkeypatch.setattr(table, "_merge", merge_with_rival)
+    monkeypatch.setattr(table, "_swap", swap_with_rival)
     assert table.optimize(1 << 20).merged == 1
     assert pages(table) == expected(0, 1, 2)
     assert len(table.files()) == 2
@@ -423,13 +422,13 @@ def test_two_optimizations_at_once_keep_every_row_once(table: DeltaLakeTable, mo
         assert rival.optimize(1 << 20).merged == 1
         return found
 
-    merge = table._merge
+    swap = table._swap
 
-    def merge_with_rival(sources: Sequence[DataFile]) -> int:
+    def swap_with_rival(*args: Any) -> bool:
         monkeypatch.setattr(delta, "_files", merge_between)
-        return merge(sources)
+        return swap(*args)
 
-    monkeypatch.setattr(table, "_merge", merge_with_rival)
+    monkeypatch.setattr(table, "_swap", swap_with_rival)
     assert table.optimize(1 << 20).merged == 0
     assert pages(table) == expected(0, 1)
     assert len(list(Path(table.path).glob("*.parquet"))) == 3  # the unused one of the second is removed

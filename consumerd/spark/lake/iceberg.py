@@ -1,0 +1,575 @@
+"""An Iceberg table through pyiceberg: no JVM and no jar, but a catalog.
+
+Strategy. The catalog names the newest metadata of each table, and a commit exchanges that name. Where none is
+configured it is a SQLite file beside the table (`_iceberg.db`); `uri` and `type` in the storage options, or pyiceberg's
+own environment and configuration for the catalog `consumerd`, name another one, such as a REST catalog. The table is
+called as its folder is, in a namespace called as the folder above.
+
+Iceberg has no application transactions. So the number of the last batch is a property of the table, set by the commit
+that adds the batch's files, and is in the summary of its snapshot as well. The property outlives the snapshot. It is
+compared on the metadata that commits; and pyiceberg's own retries, which would add a batch a second time, are switched
+off, so that a commit fails if there is another snapshot meanwhile. A batch without files has a snapshot, too.
+
+pyiceberg does not sync what it writes on this machine, and the catalog does. So files of metadata are synced when they
+are closed, before the catalog names them.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset
+from pyarrow.fs import FileSelector, FileType
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    NamespaceAlreadyExistsError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    RESTError,
+    TableAlreadyExistsError,
+    ValidationError,
+)
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO, parquet_files_to_data_files
+from pyiceberg.manifest import DataFile as IcebergFile
+from pyiceberg.table import Table
+from pyiceberg.types import DateType, IntegerType, LongType, NestedField, StringType, TimestampType, TimestamptzType
+from pyiceberg.utils.config import Config
+from sqlalchemy import create_engine
+from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from consumerd.base.errors import ConfigError, NotFoundError
+from consumerd.base.files import SystemFiles
+from consumerd.spark.lake.data_file import DataFile
+from consumerd.spark.lake.folders import local_path
+from consumerd.spark.lake.merging import merge_small_files
+from consumerd.spark.lake.table import BATCH, OWNER, TableVersion
+from consumerd.spark.tables.errors import (
+    TableCorruptError,
+    TableError,
+    TableOwnedError,
+    TablePathError,
+    TableSchemaError,
+)
+from consumerd.spark.tables.table import CompactResult
+
+#: The catalog's name in pyiceberg's configuration.
+CATALOG: Final = "consumerd"
+#: The property, and the entry of a snapshot's summary, with the number of the last batch.
+LAST_BATCH: Final = "consumerd.batch"
+#: The file of the embedded catalog.
+CATALOG_FILE: Final = "_iceberg.db"
+_CREATED_WITH: Final = {
+    "commit.retry.num-retries": "0",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+}
+#: What another writer was faster with, or may have been.
+_OVERTAKEN: Final = (
+    CommitFailedException,
+    CommitStateUnknownException,
+    TableAlreadyExistsError,
+    NamespaceAlreadyExistsError,
+    IntegrityError,
+)
+_ATTEMPTS: Final = 30
+_PAUSE: Final = 0.5
+#: Options of deltalake's stores, by which data files are written, in pyiceberg's words.
+_STORE: Final = {
+    "aws_endpoint_url": "s3.endpoint",
+    "aws_access_key_id": "s3.access-key-id",
+    "aws_secret_access_key": "s3.secret-access-key",
+    "aws_session_token": "s3.session-token",
+    "aws_region": "s3.region",
+}
+
+
+class IcebergLakeTable:
+    """See the module's text and LakeTable. `version()` is Iceberg's sequence number."""
+
+    def __init__(
+        self, path: str, *, storage_options: Mapping[str, str] | None = None, sequence_number: int | None = None
+    ) -> None:
+        local = local_path(path)
+        self.path = (path if local is None else local).rstrip("/")
+        bad = sorted(set(self.path) & set("?#%"))
+        if bad:
+            raise TablePathError(f"{path} is not a valid path of an Iceberg table: {' '.join(bad)} would be decoded.")
+        self._options = dict(storage_options or {})
+        self._pinned = sequence_number
+        self._local = local is not None
+        parent, _, name = self.path.rpartition("/")
+        self._identifier = (parent.rpartition("/")[2] or "lake", name)
+        self._opened: Catalog | None = None
+
+    # -- reading
+
+    @property
+    def exists(self) -> bool:
+        return self._load() is not None
+
+    def owner(self) -> str | None:
+        table = self._load()
+        return None if table is None else table.properties.get(OWNER)
+
+    def schema(self) -> pa.Schema:
+        return _arrow(self._existing())
+
+    def batches(self) -> tuple[range, ...]:
+        """From 0 to the last one: the batches of a checkpoint have no gaps."""
+        table = self._load()
+        last = None if table is None else _last_batch(table)
+        return () if last is None else (range(last + 1),)
+
+    def files(self, after: int = -1, to: int | None = None) -> list[DataFile]:
+        table = self._existing()
+        with _declared_errors(self.path):
+            return self._files(table, after, to)
+
+    def dataset(self, after: int = -1, to: int | None = None) -> Any:
+        table = self._existing()
+        with _declared_errors(self.path):
+            found = self._files(table, after, to)
+            system, folder = _place(table, self._url)
+            batch = pc.field(BATCH)
+            known = [
+                (batch >= file.minimums[BATCH]) & (batch <= file.maximums[BATCH])
+                if BATCH in file.minimums and BATCH in file.maximums
+                else pc.scalar(True)
+                for file in found
+            ]
+            dataset = pyarrow.dataset.FileSystemDataset.from_paths(
+                [f"{folder}/{file.path}" for file in found],
+                schema=_arrow(table),
+                format=pyarrow.dataset.ParquetFileFormat(),
+                filesystem=system,
+                partitions=known,
+            )
+        if after >= 0:
+            dataset = dataset.filter(batch > after)
+        return dataset if to is None else dataset.filter(batch <= to)
+
+    def version(self) -> int:
+        return next((each.version for each in self.history(1)), 0)
+
+    def history(self, limit: int | None = None) -> list[TableVersion]:
+        found = [
+            TableVersion(
+                each.sequence_number or 0,
+                datetime.fromtimestamp(each.timestamp_ms / 1000, UTC),
+                each.summary.operation.value if each.summary is not None else "",
+            )
+            for each in reversed(self._existing().snapshots())
+        ]
+        return found if limit is None else found[:limit]
+
+    def as_of(self, version: int | datetime) -> IcebergLakeTable:
+        if isinstance(version, datetime):
+            found = next((each.version for each in self.history() if each.at <= version), None)
+        else:
+            found = next((each.version for each in self.history() if each.version == version), None)
+        if found is None:
+            wanted = version.isoformat() if isinstance(version, datetime) else version
+            raise NotFoundError(f"the table {self.path} has no version {wanted}, or it has expired.")
+        return IcebergLakeTable(self.path, storage_options=self._options, sequence_number=found)
+
+    @property
+    def _url(self) -> str:
+        return f"file://{self.path}" if self._local else self.path
+
+    def _existing(self) -> Table:
+        table = self._load()
+        if table is None:
+            raise NotFoundError(f"table {self.path} does not exist: run the step that writes it first.")
+        return table
+
+    def _load(self) -> Table | None:
+        """The table with its newest metadata; None if the catalog does not have it."""
+        if self._opened is None and self._local and self._embedded and not Path(self._catalog_file).exists():
+            return None
+        with _declared_errors(self.path):
+            try:
+                return self._catalog().load_table(self._identifier)
+            except (NoSuchTableError, NoSuchNamespaceError):
+                return None
+
+    @property
+    def _embedded(self) -> bool:
+        return not {"uri", "type"} & (self._options.keys() | _configured().keys())
+
+    @property
+    def _catalog_file(self) -> str:
+        return f"{self.path.rpartition('/')[0]}/{CATALOG_FILE}"
+
+    def _catalog(self) -> Catalog:
+        if self._opened is None:
+            properties = _configured() | {_STORE.get(name, name): value for name, value in self._options.items()}
+            if self._local:
+                properties["py-io-impl"] = f"{SyncedFileIO.__module__}.{SyncedFileIO.__name__}"
+            if self._embedded:
+                if not self._local:
+                    raise ConfigError(
+                        f"{self.path} is in an object store: an Iceberg table needs a catalog there, such as a REST "
+                        "catalog, by the storage option uri, or PYICEBERG_CATALOG__CONSUMERD__URI in the environment."
+                    )
+                SystemFiles().make_directory(self.path.rpartition("/")[0])
+                properties |= {"type": "sql", "uri": f"sqlite:///{self._catalog_file}"}
+            self._opened = _opened_catalog(properties)
+            if isinstance(self._opened, SqlCatalog):
+                # A pool would keep a connection open for as long as the process has the table.
+                self._opened.engine.dispose()
+                self._opened.engine = create_engine(self._opened.engine.url, poolclass=NullPool)
+        return self._opened
+
+    def _files(self, table: Table, after: int, to: int | None) -> list[DataFile]:
+        snapshot = None
+        if self._pinned is not None:
+            snapshot = next(
+                (each.snapshot_id for each in table.snapshots() if each.sequence_number == self._pinned), None
+            )
+            if snapshot is None:
+                raise NotFoundError(f"version {self._pinned} of the table {self.path} has expired.")
+        found = []
+        for task in table.scan(snapshot_id=snapshot).plan_files():
+            if task.delete_files:
+                raise TableError(
+                    f"the table {self.path} has deletions that are not applied to its files: rewrite them with the "
+                    "program that deleted rows."
+                )
+            file = self._described(task.file, table)
+            if file.maximums.get(BATCH, after + 1) > after and (to is None or file.minimums.get(BATCH, to) <= to):
+                found.append(file)
+        return sorted(found, key=lambda file: (file.minimums.get(BATCH, -1), file.maximums.get(BATCH, -1), file.path))
+
+    def _described(self, file: IcebergFile, table: Table) -> DataFile:
+        fields = {field.field_id: field for field in table.schema().fields}
+        nulls = file.null_value_counts or {}
+        return DataFile(
+            path=file.file_path.removeprefix(f"{self._url}/"),
+            size=file.file_size_in_bytes,
+            rows=file.record_count,
+            modified=0,
+            minimums=_bounds(file.lower_bounds, fields, up=False),
+            maximums=_bounds(file.upper_bounds, fields, up=True),
+            nulls={fields[number].name: count for number, count in nulls.items() if number in fields},
+        )
+
+    # -- writing
+
+    def accepts(self, *, writer: str, batch: int, schema: pa.Schema) -> bool:
+        table = self._load()
+        if table is None:
+            return True
+        self._must_belong_to(writer, table)
+        self._must_fit(table, schema)
+        last = _last_batch(table)
+        return last is None or batch > last
+
+    def commit(self, files: Sequence[DataFile], *, writer: str, batch: int, schema: pa.Schema) -> bool:
+        if batch < 0:
+            raise ValueError(f"batch {batch} is negative")
+        if BATCH not in schema.names:
+            raise ValueError(f"the columns {schema.names} lack {BATCH}")
+        paths = [f"{self._url}/{file.path}" for file in files]
+
+        def attempt() -> bool:
+            table = self._load() or self._created(writer, schema)
+            self._must_belong_to(writer, table)
+            self._must_fit(table, schema)
+            last = _last_batch(table)
+            if last is not None and batch <= last:
+                return False
+            marks = {LAST_BATCH: str(batch)}
+            with table.transaction() as transaction:
+                with transaction.update_schema() as update:
+                    update.union_by_name(_nullable(schema))
+                transaction.add_files(paths, snapshot_properties=marks, check_duplicate_files=False)
+                transaction.set_properties(marks)
+            return True
+
+        return self._committed(attempt)
+
+    def _created(self, writer: str, schema: pa.Schema) -> Table:
+        catalog = self._catalog()
+        catalog.create_namespace_if_not_exists(self._identifier[:1])
+        return catalog.create_table(
+            self._identifier, _nullable(schema), location=self._url, properties={**_CREATED_WITH, OWNER: writer}
+        )
+
+    def _must_belong_to(self, writer: str, table: Table) -> None:
+        owner = table.properties.get(OWNER)
+        if owner != writer:
+            raise TableOwnedError(
+                f"the table {self.path} was written with another checkpoint ({owner}, this one is {writer}): restore "
+                "that checkpoint, or move the table away to write everything again."
+            )
+        if table.location().rstrip("/") != self._url:
+            raise TablePathError(
+                f"the catalog has a table {'.'.join(self._identifier)} at {table.location()}, not at {self._url}: call "
+                "the folders otherwise, or use another catalog."
+            )
+
+    def _must_fit(self, table: Table, schema: pa.Schema) -> None:
+        stored = {field.name.lower(): field.name for field in table.schema().fields}
+        for name in schema.names:
+            if stored.get(name.lower(), name) != name:
+                raise TableSchemaError(
+                    f"column {stored[name.lower()]!r} of {self.path} comes as {name!r}: give the new column another "
+                    "name, or move the table and its checkpoint away to write everything again."
+                )
+        try:
+            table.update_schema().union_by_name(_nullable(schema))
+        except ValidationError as error:
+            raise TableSchemaError(
+                f"the new rows do not fit the columns of {self.path} ({error}): give the new column another name, or "
+                "move the table and its checkpoint away to write everything again."
+            ) from None
+
+    def optimize(self, target_bytes: int) -> CompactResult:
+        store = {name: value for name, value in self._options.items() if name in _STORE or name.startswith("aws_")}
+        with _declared_errors(self.path):
+            return merge_small_files(self, target_bytes, self._swap, store)
+
+    def _swap(self, sources: Sequence[DataFile], merged: DataFile | None) -> bool:
+        """Put a file in the place of these, if all of them are there."""
+        wanted = {each.path for each in sources}
+
+        def attempt() -> bool:
+            table = self._existing()
+            present = {
+                task.file.file_path.removeprefix(f"{self._url}/"): task.file for task in table.scan().plan_files()
+            }
+            if not wanted <= present.keys():
+                return False
+            with table.transaction() as transaction, transaction.update_snapshot().overwrite() as update:
+                for path in sorted(wanted):
+                    update.delete_data_file(present[path])
+                if merged is not None:
+                    paths = iter([f"{self._url}/{merged.path}"])
+                    for file in parquet_files_to_data_files(table.io, table.metadata, paths):
+                        update.append_data_file(file)
+            return True
+
+        return self._committed(attempt)
+
+    def vacuum(self, keep_seconds: float, *, dry_run: bool = False) -> list[str]:
+        """See LakeTable. Snapshots that were replaced before the retention expire, and their metadata is removed."""
+        table = self._existing()
+        limit = datetime.now(UTC) - timedelta(seconds=keep_seconds)
+        with _declared_errors(self.path):
+            snapshots = sorted(table.snapshots(), key=lambda each: each.sequence_number or 0)
+            # The last one before the limit was the table's state at the limit.
+            old = [each for each in snapshots if each.timestamp_ms <= limit.timestamp() * 1000][:-1]
+            kept = {each.snapshot_id for each in snapshots} - {each.snapshot_id for each in old}
+            needed: set[str] = set()
+            for snapshot in snapshots:
+                if snapshot.snapshot_id in kept:
+                    needed.add(snapshot.manifest_list)
+                    for manifest in snapshot.manifests(table.io):
+                        if manifest.manifest_path not in needed:
+                            needed.add(manifest.manifest_path)
+                            entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+                            needed |= {entry.data_file.file_path for entry in entries}
+            system, folder = _place(table, self._url)
+            names = {path.removeprefix(f"{self._url}/") for path in needed}
+            found = [
+                name
+                for info in system.get_file_info(FileSelector(folder, recursive=True, allow_not_found=True))
+                if info.type == FileType.File
+                and (name := info.path.removeprefix(f"{folder}/")) not in names
+                and name.endswith((".parquet", ".avro"))
+                and info.mtime <= limit
+            ]
+            if not dry_run:
+                if old:
+                    self._committed(lambda: self._expire([each.snapshot_id for each in old]))
+                for name in found:
+                    system.delete_file(f"{folder}/{name}")
+        return sorted(name for name in found if name.endswith(".parquet"))
+
+    def _expire(self, snapshots: list[int]) -> bool:
+        table = self._existing()
+        there = {each.snapshot_id for each in table.snapshots()}
+        expiring = [each for each in snapshots if each in there]
+        if expiring:
+            table.maintenance.expire_snapshots().by_ids(expiring).commit()
+        return bool(expiring)
+
+    def _committed(self, attempt: Callable[[], bool]) -> bool:
+        """Repeat `attempt` while other commits are faster."""
+        if self._pinned is not None:
+            raise ValueError(f"version {self._pinned} of {self.path} is for reading only")
+        for _ in range(_ATTEMPTS):
+            with _declared_errors(self.path):
+                try:
+                    return attempt()
+                except _OVERTAKEN:
+                    time.sleep(random.uniform(0, _PAUSE))
+        raise TableError(
+            f"the table {self.path} was not changed: other writers committed {_ATTEMPTS} times while this one tried. "
+            "Run the step again, which repeats nothing."
+        )
+
+
+class SyncedFileIO(PyArrowFileIO):
+    """Files of this machine that are durable when they are closed."""
+
+    def new_output(self, location: str) -> PyArrowFile:
+        scheme, netloc, path = self.parse_location(location, self.properties)
+        return _SyncedFile(location=location, path=path, fs=self.fs_by_scheme(scheme, netloc))
+
+
+class _SyncedFile(PyArrowFile):
+    def create(self, overwrite: bool = False) -> _SyncedStream:
+        return _SyncedStream(super().create(overwrite), self._path)
+
+
+class _SyncedStream:
+    """pyiceberg's OutputStream: a file that is synced after it was closed."""
+
+    def __init__(self, stream: Any, path: str) -> None:
+        self._stream = stream
+        self._path = path
+
+    def write(self, data: bytes) -> int:
+        return int(self._stream.write(data))
+
+    def tell(self) -> int:
+        return int(self._stream.tell())
+
+    def close(self) -> None:
+        if not self._stream.closed:
+            self._stream.close()
+            SystemFiles().sync_file(self._path)
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._stream.closed)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def __enter__(self) -> _SyncedStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _opened_catalog(properties: Mapping[str, Any]) -> Catalog:
+    for _ in range(_ATTEMPTS):
+        try:
+            return load_catalog(CATALOG, **properties)
+        except OperationalError as error:
+            if "already exists" not in str(error):
+                raise
+            time.sleep(random.uniform(0, _PAUSE))  # another process makes the tables of an embedded catalog as well
+    raise TableError(f"the catalog {properties.get('uri')} was not opened: other processes are creating it.")
+
+
+def _configured() -> dict[str, Any]:
+    """The catalog's properties in pyiceberg's environment and configuration, as they are now."""
+    return dict(Config().get_catalog_config(CATALOG) or {})
+
+
+def _place(table: Table, url: str) -> tuple[Any, str]:
+    """The file system of a URL, and the path in it."""
+    io: Any = table.io
+    scheme, netloc, path = PyArrowFileIO.parse_location(url)
+    return io.fs_by_scheme(scheme, netloc), path
+
+
+def _last_batch(table: Table) -> int | None:
+    found = table.properties.get(LAST_BATCH)
+    if found is None:  # someone removed the property
+        summaries = [each.summary.additional_properties for each in table.snapshots() if each.summary is not None]
+        found = max((each[LAST_BATCH] for each in summaries if LAST_BATCH in each), key=int, default=None)
+    return None if found is None else int(found)
+
+
+def _nullable(schema: pa.Schema) -> pa.Schema:
+    """The columns, all of them nullable."""
+    return pa.schema([pa.field(field.name, _plain(field.type)) for field in schema])
+
+
+def _arrow(table: Table) -> pa.Schema:
+    return _nullable(table.schema().as_arrow())
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type without ids and large offsets, whose parts may be null."""
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind):
+        return pa.binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _plain(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(pa.field("element", _plain(kind.value_type)))
+    return kind
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _bounds(found: Mapping[int, bytes] | None, fields: Mapping[int, NestedField], *, up: bool) -> dict[str, Any]:
+    """Bounds of the columns that have some, as Delta's log would have them."""
+    bounds = {}
+    for number, raw in (found or {}).items():
+        field = fields.get(number)
+        value = None if field is None else _bound(field, raw, up=up)
+        if field is not None and value is not None:
+            bounds[field.name] = value
+    return bounds
+
+
+def _bound(field: NestedField, raw: bytes, *, up: bool) -> Any:
+    match field.field_type:
+        case StringType():
+            return raw.decode(errors="replace")
+        case IntegerType() | LongType():
+            return int.from_bytes(raw, "little", signed=True)  # four bytes in files from before a column was widened
+        case DateType():
+            return (date(1970, 1, 1) + timedelta(days=int.from_bytes(raw, "little", signed=True))).isoformat()
+        case TimestampType() | TimestamptzType() as kind:
+            micros = int.from_bytes(raw, "little", signed=True)
+            try:
+                at = _EPOCH + timedelta(milliseconds=-(-micros // 1000) if up else micros // 1000)
+            except OverflowError:
+                return None
+            text = at.replace(tzinfo=None).isoformat(timespec="milliseconds")
+            return f"{text}Z" if isinstance(kind, TimestamptzType) else text
+    return None
+
+
+@contextmanager
+def _declared_errors(path: str) -> Iterator[None]:
+    """Raise pyiceberg's errors, and the catalog's, as ours."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise TableCorruptError(
+            f"the table {path} lacks a file that its catalog or metadata names ({_line(error)}): restore the table "
+            "from a backup, with its catalog."
+        ) from error
+    except (OSError, SQLAlchemyError, RESTError) as error:
+        raise TableError(f"the table {path} cannot be read or written: {_line(error)}.") from error
+
+
+def _line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
