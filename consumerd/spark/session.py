@@ -48,6 +48,8 @@ DEFAULTS: Final[Mapping[str, str]] = {
     # Rows that Python workers write come in Arrow batches of at most 10,000 rows, however large, or this size.
     "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
     "spark.sql.python.filterPushdown.enabled": "true",
+    # Before it reads the files of a table Spark asks for their sizes, by default in one task for each file.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
 }
@@ -59,6 +61,7 @@ LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.sql.shuffle.partitions": "8",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",  # fewer files need no job
 }
 #: Any of these may set a master from outside: spark-submit, or a directory with Spark's configuration files.
 _CONFIGURED_BY: Final = ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME")
