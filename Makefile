@@ -113,11 +113,14 @@ mutants: setup  ## changes of ROOM or MODULE that no fast test of the room notic
 	$(BIN)/python -m tests.mutants $(if $(MODULE),--module $(MODULE),--room $(ROOM)) \
 		$(if $(LIMIT),--limit $(LIMIT)) $(if $(SEED),--seed $(SEED)) $(if $(AGAIN),--again "$(AGAIN)") $(if $(KEYWORDS),-k "$(KEYWORDS)")
 
-check: setup  ## ruff, codespell, the phrases of docs/style.md, tests that check nothing, mypy --strict, import-linter
+check: setup  ## ruff, codespell, the phrases of docs/style.md, tests that check nothing, the shape of the code, mypy, import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
-	$(BIN)/python -m pytest -q tests/unit/test_prose.py tests/unit/test_assertions.py
+	$(BIN)/python -m pytest -q tests/unit/test_prose.py tests/unit/test_assertions.py \
+		tests/unit/test_architecture.py tests/unit/test_documents.py::test_numbers_are_those_of_the_code \
+		tests/unit/service/config/test_defaults.py::test_every_keyword_of_the_library_refers_to_its_key \
+		tests/unit/service/config/test_defaults.py::test_settings_of_rooms_refer_to_the_keys
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

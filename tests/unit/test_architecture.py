@@ -76,6 +76,33 @@ def test_files_import_each_other_in_one_direction() -> None:
         pytest.fail(f"{circle}: move what two of them share to a file that neither imports", pytrace=False)
 
 
+def test_package_has_as_many_entries_as_a_reader_can_hold() -> None:
+    """New code goes into an existing room: a stranger who looks into the package sees all rooms at once."""
+    package = ROOT / "consumerd"
+    entries = [path.name for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()]
+    assert len(entries) <= 16, sorted(entries)
+
+
+#: Lines of code that a function may have, and those with more of one kind: a case for each finding, a column for each
+#: line, a loop that is too hot for calls.
+MOST_LINES = 50
+LONG_FUNCTIONS = {"reconcile.result", "diagnosis_owners._owner_finding", "message_set.walk"}
+
+
+def test_functions_fit_on_a_screen() -> None:
+    """What has to be scrolled is not read as one thought: give a part of it a name. Docstrings are not counted."""
+    long, count = set(), 0
+    for path in (ROOT / "consumerd").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                body = node.body[ast.get_docstring(node, clean=False) is not None :]
+                lines = (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+                count += 1
+                long |= {f"{path.stem}.{node.name}"} if lines > MOST_LINES else set()
+    assert long <= LONG_FUNCTIONS
+    assert count > 5000
+
+
 #: Why two classes have a name on purpose, and the names.
 SAME_NAMES = {
     "one for each dialect, in the folders v07 and v08": {"ErrorCode", "Route", "Sender"},

@@ -230,24 +230,16 @@ class KafkaOffsetStore:
         instance_id = None if membership is None else membership.instance_id
         channel = await self._channel()
         known = {topic: self._client.known_topic_id(topic) for topic in {each.topic for each in positions}}
-        noted_of = {partition: notes.get(partition, OffsetNotes()) for partition in positions}
-        ids = {each: noted.log.topic_id or known[each.topic] for each, noted in noted_of.items()}
+        noted = {partition: notes.get(partition, OffsetNotes()) for partition in positions}
+        ids = {partition: each.log.topic_id or known[partition.topic] for partition, each in noted.items()}
         first, last = FIRST_VERSION, _LAST_WITH_NAMES if NO_UUID in ids.values() else None
         if self._version is not None:
             first = last = self._version
         version = channel.versions.pick(OFFSET_COMMIT, at_least=first, at_most=last)
         by_topic: defaultdict[tuple[str, bytes], list[OffsetCommitRequestPartition]] = defaultdict(list)
         for partition, offset in positions.items():
-            noted = noted_of[partition]
-            log = noted.log
-            entry: OffsetCommitRequestPartition = {
-                "partition_index": partition.partition,
-                "committed_offset": offset,
-                "committed_leader_epoch": _NO_EPOCH if log.leader_epoch is None else log.leader_epoch,
-                "committed_metadata": format_metadata(self._metadata, noted, with_epoch=version < _EPOCH_SINCE),
-            }
-            with_id = ids[partition] if version > _LAST_WITH_NAMES else NO_UUID
-            by_topic[partition.topic, with_id].append(entry)
+            named = partition.topic, ids[partition] if version > _LAST_WITH_NAMES else NO_UUID
+            by_topic[named].append(self._entry(partition, offset, noted[partition], version))
         body: OffsetCommitRequest = {
             "group_id": self._group,
             "generation_id_or_member_epoch": generation,
@@ -262,25 +254,47 @@ class KafkaOffsetStore:
             body["group_instance_id"] = instance_id
         what = f"the offsets of group {self._group!r} cannot be written"
         answer = await self._ask(channel, OFFSET_COMMIT, body, version, what)
+        names = {topic_id: topic for topic, topic_id in by_topic}
+        codes = {
+            TopicPartition.numbered(
+                topic["name"] if version <= _LAST_WITH_NAMES else names.get(topic["topic_id"], ""),
+                part["partition_index"],
+            ): part["error_code"]
+            for topic in answer["topics"]
+            for part in topic["partitions"]
+        }
+        return self._result(codes, positions, what)
+
+    def _entry(
+        self, partition: TopicPartition, offset: int, noted: OffsetNotes, version: int
+    ) -> OffsetCommitRequestPartition:
+        epoch = noted.log.leader_epoch
+        return {
+            "partition_index": partition.partition,
+            "committed_offset": offset,
+            "committed_leader_epoch": _NO_EPOCH if epoch is None else epoch,
+            "committed_metadata": format_metadata(self._metadata, noted, with_epoch=version < _EPOCH_SINCE),
+        }
+
+    def _result(
+        self, codes: Mapping[TopicPartition, int], positions: Mapping[TopicPartition, int], what: str
+    ) -> CommitResult:
+        """The result of a commit by the error codes of its partitions. Raises as `commit`."""
         committed, lost = set(), set()
         refused: dict[TopicPartition, BrokerError] = {}
-        names = {topic_id: topic for topic, topic_id in by_topic}
-        for answered in answer["topics"]:
-            topic = answered["name"] if version <= _LAST_WITH_NAMES else names.get(answered["topic_id"], "")
-            for part in answered["partitions"]:
-                partition = TopicPartition.numbered(topic, part["partition_index"])
-                if part["error_code"] in THROWN_OUT:
-                    lost.add(partition)
-                    continue
-                if part["error_code"] == ErrorCode.UNKNOWN_TOPIC_ID:
-                    self._client.stale([topic])  # the topic is another one by now, or new to the coordinator
-                if part["error_code"] in _OF_TOPIC and partition in positions:
-                    error = topic_error(part["error_code"], f"{what}: {partition}", partition.topic, "Read")
-                    assert error is not None  # the code is not 0
-                    refused[partition] = error
-                    continue
-                self._raise(part["error_code"], what)
-                committed.add(partition)
+        for partition, code in codes.items():
+            if code in THROWN_OUT:
+                lost.add(partition)
+                continue
+            if code == ErrorCode.UNKNOWN_TOPIC_ID:
+                self._client.stale([partition.topic])  # the topic is another one by now, or new to the coordinator
+            if code in _OF_TOPIC and partition in positions:
+                error = topic_error(code, f"{what}: {partition}", partition.topic, "Read")
+                assert error is not None  # the code is not 0
+                refused[partition] = error
+                continue
+            self._raise(code, what)
+            committed.add(partition)
         return CommitResult(frozenset(committed & positions.keys()), frozenset(lost & positions.keys()), refused)
 
     def trace(self, partition: TopicPartition) -> None:
