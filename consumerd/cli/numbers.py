@@ -8,10 +8,7 @@ from typing import Any
 import click
 
 from consumerd.base.errors import ConsumerdError, NotFoundError
-
-
-def _reject(value: Any, param: click.Parameter | None, ctx: click.Context | None) -> click.BadParameter:
-    return click.BadParameter(f"must be a positive number, not {value}.", ctx=ctx, param=param)
+from consumerd.base.settings.kind import Ge, Gt, Le, ValueKind
 
 
 class ExistingFile(click.Path):
@@ -42,31 +39,30 @@ class ZooKeeperAddress(click.types.StringParamType):
         return value
 
 
-class PositiveFloat(click.FloatRange):
+class _Judged:
+    """A number; the sentence about a value that is not allowed is that of settings of this kind."""
+
+    kind: ValueKind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Raises BadParameter."""
+        try:
+            return super().convert(value, param, ctx)  # type: ignore[misc]
+        except click.BadParameter:
+            raise click.BadParameter(f"must be {self.kind.words()}, not {value}.", ctx=ctx, param=param) from None
+
+
+class PositiveFloat(_Judged, click.FloatRange):
     """A number greater than 0."""
 
     def __init__(self) -> None:
         super().__init__(0, min_open=True)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Raises BadParameter."""
-        try:
-            return super().convert(value, param, ctx)
-        except click.BadParameter:
-            raise _reject(value, param, ctx) from None
+        self.kind = ValueKind(float, bounds=(Gt(0),))
 
 
-class PositiveInt(click.IntRange):
+class PositiveInt(_Judged, click.IntRange):
     """A whole number of at least 1, and of at most `most`."""
 
     def __init__(self, most: int | None = None) -> None:
         super().__init__(1, most)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Raises BadParameter."""
-        try:
-            return super().convert(value, param, ctx)
-        except click.BadParameter:
-            if str(value).strip().isdecimal() and int(value) > 0:
-                raise  # too large: the range says so
-            raise _reject(value, param, ctx) from None
+        self.kind = ValueKind(int, bounds=(Ge(1), *(() if most is None else (Le(most),))))

@@ -154,7 +154,7 @@ class TestVerify:
             ([], ExitCode.USAGE, "Missing argument 'PATH...'"),
             (["missing"], ExitCode.NOT_FOUND, "missing does not exist; name files, folders or URLs that hold segments"),
             (["--layout", "{topic}", "."], ExitCode.USAGE, "must name {topic} and {partition}"),
-            (["--workers", "0", "."], ExitCode.USAGE, "must be a positive number, not 0"),
+            (["--workers", "0", "."], ExitCode.USAGE, "must be a positive whole number up to 1024, not 0"),
             (["no-such-store://x/y"], ExitCode.BROKER, "cannot be read"),
         ],
     )
