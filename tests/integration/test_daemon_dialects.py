@@ -35,22 +35,6 @@ async def members(world: Any) -> list[str]:
     ("nodes", "group", "code", "sentence"),
     [
         ({BROKER: NEW_BROKER}, {"dialect": "0.7"}, ExitCode.ZOOKEEPER, "speak the dialect of Kafka 0.8+, and"),
-        ({MEMBER: OLD_MEMBER}, {"dialect": "0.8"}, ExitCode.ZOOKEEPER, "speak the dialect of Kafka 0.7, and"),
-        ({BROKER: NEW_BROKER, MEMBER: OLD_MEMBER}, {}, ExitCode.ZOOKEEPER, "broker 0 in that of 0.8 or later"),
-        (
-            {BROKER: OLD_BROKER, MEMBER: NEW_MEMBER},
-            {"dialect": "0.7"},
-            ExitCode.ZOOKEEPER,
-            "broker 0 is registered in the format of Kafka 0.7",
-        ),
-        ({BROKER: OLD_BROKER, MEMBER: NEW_MEMBER}, {}, ExitCode.ZOOKEEPER, "member g_other in that of 0.8 or later"),
-        (
-            {BROKER: OLD_BROKER, "/brokers/ids/7": NEW_BROKER},
-            {},
-            ExitCode.ZOOKEEPER,
-            "broker 7 in that of 0.8 or later",
-        ),
-        ({BROKER: OLD_BROKER}, {"assignor": "roundrobin"}, ExitCode.CONFIG, "members of Kafka 0.7 support range only"),
         ({BROKER: OLD_BROKER}, {"offsets": "both"}, ExitCode.CONFIG, "brokers of Kafka 0.7 do not store offsets"),
     ],
 )

@@ -52,23 +52,6 @@ async def test_writes_first_and_later_commits(zk_root: str) -> None:
         assert await zk.get(offsets_path(GROUP, "t")) == (None, (await zk.get(offsets_path(GROUP, "t")))[1])
 
 
-async def test_lost_owner_node_rejects_only_its_partition(zk_root: str) -> None:
-    async with session(zk_root) as zk, session(zk_root) as peer:
-        store = ZooKeeperOffsetStore(zk, GROUP)
-        partitions = many(60)
-        gone, taken = partitions[7], partitions[52]
-        await claim(zk, partitions)
-        await store.commit(dict.fromkeys(partitions, 1), session_id=zk.session_id)
-        await peer.delete(owner_path(GROUP, gone))
-        await peer.delete(owner_path(GROUP, taken))
-        await claim(peer, [taken])
-        result = await store.commit(dict.fromkeys(partitions, 2), session_id=zk.session_id)
-        assert result.lost == {gone, taken}
-        assert result.committed == set(partitions) - {gone, taken}
-        stored = await store.load(partitions)
-        assert {partition for partition, offset in stored.items() if offset == 1} == {gone, taken}
-
-
 async def test_cancelled_commit_leaves_no_task_behind(zk_root: str) -> None:
     async with session(zk_root) as zk:
         store = ZooKeeperOffsetStore(zk, GROUP)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ConfigError
 from consumerd.member.consumer.errors import GroupRefusedError
 from consumerd.service.config.model import Config, parse
 from consumerd.service.daemon.dialect import find_dialect
@@ -52,6 +53,22 @@ async def test_configured_dialect_needs_no_broker() -> None:
             GroupRefusedError, match=r"group 'g': .* speak the dialect of Kafka 0\.8\+, and group.dialect"
         ):
             await find_dialect(config(dialect="0.7"), zk, CLOCK)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("group", "words"),
+    [
+        ({"assignor": "roundrobin"}, "members of Kafka 0.7 support range only"),
+        ({"offsets": "both"}, "brokers of Kafka 0.7 do not store offsets"),
+    ],
+)
+async def test_rejects_settings_that_0_7_does_not_support(group: dict[str, str], words: str) -> None:
+    zookeeper = MemoryZooKeeper()
+    zookeeper.put("/brokers/ids/0", b"host-1:127.0.0.1:1")
+    async with zookeeper.session() as zk:
+        with pytest.raises(ConfigError, match=words):
+            await find_dialect(config(**group), zk, CLOCK)
 
 
 @pytest.mark.asyncio
