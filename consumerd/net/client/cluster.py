@@ -18,11 +18,11 @@ from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from operator import attrgetter
 from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 from weakref import WeakSet
 
 from consumerd.base.errors import BrokerError, NotFoundError
-from consumerd.net.client.channel import Channel
+from consumerd.net.client.channel import Channel, KnownResponse
 from consumerd.net.client.errors import (
     BrokerRefusedError,
     NoBrokerReachedError,
@@ -53,6 +53,14 @@ _SEVERAL_GROUPS = 4
 _LOOKS = 4
 
 
+class _KnownMetadata(NamedTuple):
+    """A request for metadata, the last response to it, and the metadata that already include that."""
+
+    request: tuple[int, list[str] | None, bool]
+    response: KnownResponse
+    metadata: ClusterMetadata
+
+
 class ClusterClient:
     """Connections to one cluster. `async with` closes them; it may also be used without, and closed by `close`.
 
@@ -77,6 +85,7 @@ class ClusterClient:
         self._clock = clock
         self._rng = rng
         self.metadata = ClusterMetadata()
+        self._known: _KnownMetadata | None = None
         self._asked_at: dict[str, float] = {}
         self._stale: set[str] = set()
         self._refreshing = asyncio.Lock()
@@ -249,15 +258,23 @@ class ClusterClient:
         if version == 0:
             # An empty list means all; no request is for none, so the known topics are requested again.
             names = [] if names is None else names or sorted(self.metadata.topics)[:1]
+        request = version, names, create
+        known, self._known = self._known, None
+        if known is None or known.request != request or known.metadata is not self.metadata:
+            known = _KnownMetadata(request, KnownResponse(), self.metadata)
+        body = metadata_body(version, names, create=create)
         try:
-            answer = await channel.call(METADATA, metadata_body(version, names, create=create), version=version)
+            answer = await channel.call(METADATA, body, version=version, known=known.response)
         except ConnectionClosedError:
             channel.abort()
             raise
         if error := error_of(answer.get("error_code", 0), f"broker {channel.address} returned no metadata"):
             raise error
         complete = topics is None or (version == 0 and not names)
-        self.metadata = self.metadata.updated(answer, complete=complete)
+        if answer:
+            self.metadata = self.metadata.updated(answer, complete=complete)
+        if not answer or self.metadata.is_settled:
+            self._known = known._replace(metadata=self.metadata)
         now = self._clock.monotonic()
         for topic in self.metadata.topics if complete else names or ():
             self._asked_at[topic] = now

@@ -94,6 +94,11 @@ class ClusterMetadata:
         entry = found.partitions.get(partition) if found is not None else None
         return None if entry is None or entry.leader is None else self.nodes.get(entry.leader)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the same answers change nothing: no older epoch is counted."""
+        return not any(part.older_epochs_seen for topic in self.topics.values() for part in topic.partitions.values())
+
     def topic_id(self, topic: str) -> bytes:
         """Return the id of a topic; NO_UUID while it is unknown, as with brokers before 2.8."""
         found = self.topics.get(topic)

@@ -154,14 +154,15 @@ class Polls:
             await filled.wait()
             await self._exchange.wait_out_quota()
             began = self._clock.monotonic()
-            if not await poll() and self._clock.monotonic() - began < wait / 2:
+            if await poll():
+                for _ in range(_TURNS):
+                    await asyncio.sleep(0)
+            elif self._clock.monotonic() - began < wait / 2:
                 # An answer without anything that the broker did not wait with: it counts what it does not return.
                 await self._clock.sleep(self._short)
-            for _ in range(_TURNS):
-                await asyncio.sleep(0)
 
     async def _poll(self) -> bool:
-        """Send a poll; return whether there was anything in the response.
+        """Send a poll; return whether there was anything in the response, or it was one for those that hurry.
 
         A call of its own, so that nothing refers to the response while the next one is awaited.
         """
@@ -219,19 +220,23 @@ class Polls:
         return [each._replace(max_bytes=min(each.max_bytes, share)) for each in named]
 
     def _hand_out(self, fetched: FetchedPartitions, find: Callable[[Place], PartitionRequest | None]) -> bool:
-        """Answer those of which a response has something new, or an error. Return whether there was anything in it."""
-        any_new = fetched.throttled
+        """Answer those of which a response has something new, or an error, and those that hurry.
+
+        Return whether there were any.
+        """
+        any_answered = fetched.throttled
         for place in list(self._waiting) if fetched.error else fetched.partitions:
             request, part = find(place), answer_of(fetched, place)
             if request is not None and part is not None and (part.error or part.data or part.diverged):
-                any_new = True
+                any_answered = True
                 if not request.answer.done():
                     request.answer.set_result(part)
         for place in self._hurried:
             request = find(place)
             if request is not None and not request.answer.done():
+                any_answered = True
                 request.answer.set_result(None if fetched.throttled else fetched.partitions.get(place, _NOTHING))
-        return any_new
+        return any_answered
 
     def _review(self) -> None:
         """Have those ask again whose leader or topic may be another one by now, as the metadata say."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from consumerd.net.client.channel import Channel
+from consumerd.net.client.channel import Channel, KnownResponse
 from consumerd.net.client.errors import RequestTooLargeError
 from consumerd.net.client.settings import ClientSettings
 from consumerd.net.errors import BadFrameError, ConnectionClosedError
@@ -177,13 +177,34 @@ async def test_posts_nothing_that_has_to_wait() -> None:
 
 
 @pytest.mark.parametrize(("options", "kind"), [({}, bytes), ({"views": False}, bytes), ({"views": True}, memoryview)])
-async def test_record_sets_are_views_on_request(options: dict[str, bool], kind: type) -> None:
+async def test_record_sets_are_views_on_request(options: dict[str, Any], kind: type) -> None:
     part = {"partition_index": 0, "error_code": 0, "high_watermark": 1, "records": b"records"}
     body = {"responses": [{"topic": "t", "partitions": [part]}]}
     channel = channel_of(Connection(encode_response(FETCH, 0, ResponseMessage(ResponseHeader(0), body))[8:]))
     asked: FetchRequest = {"max_wait_ms": 0, "min_bytes": 0, "topics": []}
     answer = await channel.call(FETCH, asked, **options)
     assert type(answer["responses"][0]["partitions"][0]["records"]) is kind
+
+
+async def test_response_that_is_the_last_one_is_not_decoded_again() -> None:
+    def beat(error: int, throttle: int = 0) -> bytes:
+        body = {"error_code": error, "throttle_time_ms": throttle}
+        return encode_response(HEARTBEAT, 2, ResponseMessage(ResponseHeader(0), body))[8:]
+
+    connection = Connection()
+    clock = FakeClock()
+    channel = channel_of(connection, clock=clock, last=2)
+    known = KnownResponse()
+    found = []
+    for answer in (beat(0), beat(0), beat(27), beat(27), beat(0), beat(0, 1), beat(0, 1)):
+        connection.answer = answer
+        clock.jump(1.0)
+        found.append((await channel.call(HEARTBEAT, BEAT, known=known)).get("error_code"))
+    assert found == [0, None, 27, None, 0, 0, 0]  # the silence that a quota demands counts each time
+    connection.shift = 1
+    clock.jump(1.0)
+    with pytest.raises(BadFrameError):
+        await channel.call(HEARTBEAT, BEAT, known=known)
 
 
 async def test_sends_the_highest_common_version_unless_one_is_named() -> None:

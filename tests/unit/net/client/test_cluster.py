@@ -10,6 +10,7 @@ import pytest
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError, NotFoundError
+from consumerd.net.client.channel import KnownResponse
 from consumerd.net.client.cluster import ClusterClient, topic_partitions
 from consumerd.net.client.errors import BrokerRefusedError, UnavailableError
 from consumerd.net.client.settings import ClientSettings
@@ -35,7 +36,13 @@ class OneOfThree:
         self.in_flight = 0
         self.cluster = cluster
 
-    async def call(self, api: Any, body: dict[str, Any], **_: Any) -> dict[str, Any]:
+    async def call(
+        self, api: Any, body: dict[str, Any], *, known: KnownResponse | None = None, **_: Any
+    ) -> dict[str, Any]:
+        answer = await self._answer(api, body)
+        return {} if known is not None and known.is_same(b"1234" + repr(answer).encode()) else answer
+
+    async def _answer(self, api: Any, body: dict[str, Any]) -> dict[str, Any]:
         if api is FIND_COORDINATOR:
             found = {"error_code": self.cluster.error, "node_id": self.cluster.leader, "host": "h", "port": 9}
             return {"coordinators": [{"key": key, **found} for key in body["coordinator_keys"]]}
@@ -55,6 +62,7 @@ class OneOfThree:
             "error_code": 0,
             "partition_index": 0,
             "leader_id": self.cluster.leader,
+            "leader_epoch": self.cluster.epoch,
             "replica_nodes": [],
             "isr_nodes": [],
         }
@@ -87,7 +95,7 @@ class Cluster:
     """Opens channels to the brokers."""
 
     def __init__(self) -> None:
-        self.leader, self.hangs, self.asked = 1, 0, 0
+        self.leader, self.epoch, self.hangs, self.asked = 1, -1, 0, 0
         self.nodes = set(NODES)
         #: Ports of those that demand to bootstrap again, and the port of each connection that was made.
         self.sends_away: set[int] = set()
@@ -166,6 +174,34 @@ async def test_metadata_are_requested_again_where_the_caller_that_did_is_cancell
         first.cancel()
         assert (await second).id == 1
         assert first.cancelled()
+
+
+async def test_same_answer_leaves_the_metadata_as_they_are_and_fresh() -> None:
+    cluster, clock = Cluster(), FakeClock()
+    async with client_of(cluster, clock=clock) as client:
+        metadata = await client.refresh(["t"])
+        clock.jump(client.settings.metadata_max_age)
+        assert not client.is_fresh("t")
+        assert await client.refresh(["t"]) is metadata
+        assert client.is_fresh("t")
+        cluster.leader = 2
+        assert (await client.refresh(["t"])) is not metadata
+        assert (await client.leader("t", 0)).id == 2
+        other = await client.refresh(["u"])
+        assert set(other.topics) == {"t", "u"}
+        cluster.leader = 1
+        assert (await client.refresh(["t"])) is not other
+        assert (await client.leader("t", 0)).id == 1
+
+
+async def test_same_answers_with_an_older_epoch_are_counted() -> None:
+    cluster = Cluster()
+    async with client_of(cluster) as client:
+        cluster.epoch = 5
+        await client.refresh(["t"])
+        cluster.epoch, cluster.leader = 3, 2
+        leaders = [(await client.refresh(["t"])).topics["t"].partitions[0].leader for _ in range(4)]
+        assert leaders == [1, 1, 2, 2]
 
 
 async def test_asks_other_brokers_while_one_hangs() -> None:
