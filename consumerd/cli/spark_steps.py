@@ -141,7 +141,11 @@ def convert(path: Path, pipeline: str | None, as_json: bool) -> None:
     from consumerd.spark.spec import load_spark  # noqa: PLC0415 - heavy imports for the command that runs
     from consumerd.spark.tables.convert import convert_pipeline  # noqa: PLC0415
 
-    _show({"convert": convert_pipeline(load_spark(path).pipeline(pipeline))}, (), as_json=as_json)
+    converted = convert_pipeline(load_spark(path).pipeline(pipeline)).as_json()
+    if as_json:
+        show_json(converted)
+    else:
+        show_result("convert", converted)
 
 
 @_step("reconcile", RECONCILE_EXAMPLES)
