@@ -161,7 +161,7 @@ def _regex(frame: DataFrame, spec: RefineSpec) -> _Reading:
     }
     reasons = [
         F.when(~F.is_valid_utf8(text), F.lit(decode.NOT_UTF8)),
-        F.when(~text.rlike(whole), F.lit("the message does not match the pattern")),
+        F.when(~text.rlike(whole), F.lit(decode.NO_MATCH)),
     ]
     return _Reading(frame, raw, reasons)
 

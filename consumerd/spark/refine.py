@@ -32,7 +32,7 @@ from consumerd.spark.failures import declared_errors
 from consumerd.spark.former_logs import identified
 from consumerd.spark.lake.casts import zone_of
 from consumerd.spark.lake.decode import REASON, MessageFormat
-from consumerd.spark.lake.refine import REFINED_AT, RefinedFiles, RefineTarget, may_repeat
+from consumerd.spark.lake.refine import REFINED_AT, RefinedFiles, RefineTarget, can_refine, may_repeat
 from consumerd.spark.lake.table import BATCH
 from consumerd.spark.parsing import check_pattern, parse
 from consumerd.spark.queries import run_query
@@ -132,6 +132,8 @@ class _Refining:
         if len(tables) < 3 or messages.needs_spark is not None or zone_of(zone) is None:
             return None
         bronze, silver, quarantine = tables
+        if not can_refine(bronze.lake.schema()):
+            return None
         target = RefineTarget.of(messages, bronze.lake.schema(), (silver.path, quarantine.path), zone)
         self._spark.dataSource.register(RefiningSource)
         options = {**bronze.stream_options(self._pipeline.batches_per_trigger), TARGET: target.to_json()}

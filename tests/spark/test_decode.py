@@ -28,6 +28,7 @@ TYPES = {
     "o": "struct<a:int,b:string,c:array<struct<d:double>>>",
 }  # fmt: skip
 
+SPEC = RefineSpec(fields=TYPES)
 TIMES = (
     """
 2020-01-02|2020-1-2|2020|2020-01|12345|123456|1234567|12345678|-5|+2020-01-02|-2020-01-02|0000-01-01|999|2020-02-30
@@ -164,19 +165,18 @@ def _time(rng: random.Random) -> str:
     return day + rng.choice("T  x") + clock + rng.choice(["", ".5", ".123456", "Z", "+02:00", "-0930", " UTC", "?"])
 
 
-def verdicts(spark: SparkSession, messages: list[bytes]) -> list[tuple[bytes, Any, Any]]:
+def verdicts(spark: SparkSession, messages: list[bytes], spec: RefineSpec = SPEC) -> list[tuple[bytes, Any, Any]]:
     """The messages about which the two do not agree, with the result of both."""
-    spec = RefineSpec(fields=TYPES)
     frame = spark.createDataFrame(
         [(number, bytearray(each)) for number, each in enumerate(messages)], "n int, value binary"
     )
     parsed = parse(frame, spec).drop("value").toArrow().sort_by("n")
     expected: list[Any] = [
         values if reason is None else reason
-        for values, reason in zip(_plain(parsed.select(list(TYPES))), parsed["reason"].to_pylist(), strict=True)
+        for values, reason in zip(_plain(parsed.select(list(spec.fields))), parsed["reason"].to_pylist(), strict=True)
     ]
     found = MessageDecoder(spec).decode(pa.record_batch({"value": pa.array(messages, pa.binary())}))
-    assert found.columns.schema.types == parsed.select(list(TYPES)).schema.types
+    assert found.columns.schema.types == parsed.select(list(spec.fields)).schema.types
     fitting, reasons = iter(_plain(pa.table(found.columns))), iter(found.reasons.to_pylist())
     actual = [next(fitting) if good else next(reasons) for good in found.good.to_pylist()]
     assert next(fitting, None) is None
@@ -201,6 +201,20 @@ def test_decodes_as_spark_does(spark: SparkSession) -> None:
     messages = [*borders(), *(generated(random.Random(seed)) for seed in range(1000))]
     differing = verdicts(spark, messages)
     assert differing == []
+
+
+PATTERN = r"(?<a>\d+|[^ \d]*)(?: (x))?(?<b>[\s\-A-Z]*+)(?:(?<c>a|ab)(?:c|bcd))?(?<d>.{0,4}?)\S?"
+
+
+def test_reads_lines_as_spark_does(spark: SparkSession) -> None:
+    rng = random.Random(1)
+    lines = [
+        "".join(rng.choice("12 x\t\n\r\x0b\x85\u2028-AZabcdé😀\x1c_") for _ in range(rng.randrange(9))).encode()
+        for _ in range(2000)
+    ]
+    fields = {"a": "int", "b": "binary", "c": "string", "d": "string not null"}
+    spec = RefineSpec(parse="regex", pattern=PATTERN, fields=fields)
+    assert verdicts(spark, [*lines, b"", b"\xff", *(each.encode() for each in TEXTS)], spec) == []
 
 
 @pytest.mark.long

@@ -16,14 +16,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from consumerd.base.errors import ConfigError, NotFoundError
+from consumerd.spark.lake import open_lake_table
 from consumerd.spark.land import land_stream
-from consumerd.spark.refine import refine
+from consumerd.spark.refine import _Refining, refine
 from consumerd.spark.spec import PipelineSpec, parse_spark
 from consumerd.spark.tables import open_table
 from consumerd.spark.tables.errors import TableBehindError, TableOwnedError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 COLUMNS = (
     "value binary, topic string, partition int, offset bigint, broker int, broker_partition string, index int, "
@@ -65,8 +66,16 @@ def lander(spark: SparkSession, tmp_path: Path) -> Callable[..., Any]:
 
 @pytest.mark.timeout(300, func_only=True)
 def test_refines_each_identity_once_with_its_reason(
-    spark: SparkSession, tmp_path: Path, lander: Callable[..., Any]
+    spark: SparkSession, tmp_path: Path, lander: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    by_spark: list[int] = []
+    store = _Refining.store
+
+    def noted(work: _Refining, frame: DataFrame, batch: int) -> None:
+        by_spark.append(batch)
+        store(work, frame, batch)
+
+    monkeypatch.setattr(_Refining, "store", noted)
     pipeline = pipeline_of(tmp_path / "lake", fields=FIELDS, event_time="at")
     with pytest.raises(NotFoundError, match="run the step that writes it first"):
         refine(spark, pipeline)
@@ -115,6 +124,13 @@ def test_refines_each_identity_once_with_its_reason(
     assert again.rows == 5
     more = refine(spark, pipeline)
     assert (more.rows_silver, more.rows_quarantined, more.duplicates, more.batches) == (4, 0, 3, 2)
+    assert by_spark == [0, 2]  # tasks wrote the batch whose offsets were not there
+    # Tables have no other files than those that commits name: a batch that is refined by Spark leaves none behind.
+    for name in ("silver", "quarantine"):
+        folder = tmp_path / "lake/p" / name
+        assert {path.name for path in folder.glob("*.parquet")} == {
+            each.path for each in open_lake_table(str(folder)).files()
+        }
     silver = open_table(spark, pipeline.silver).read().orderBy("offset", "index").collect()
     assert [(row.offset, row["index"], row.id) for row in silver] == [
         (0, 0, 1), (90, 0, 9), (90, 1, 10), (100, 0, 11), (200, 0, 20), (205, 0, 30), (210, 0, 21), (220, 0, 1),

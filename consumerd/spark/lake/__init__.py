@@ -3,7 +3,7 @@
 In: Arrow batches. Out: Parquet files, each described by one `DataFile`, which a commit to a table names.
 
 Files in reading order: data_file, arrays, folders, tasks, table, delta, iceberg, merging, reading, refine, checkpoint,
-worker, workers, batches, land, batch_files, duplicates, refine_step, compact, casts, json_text, decode.
+worker, workers, batches, land, batch_files, duplicates, refine_step, compact, casts, json_text, patterns, decode.
 
 Easy to miss:
 

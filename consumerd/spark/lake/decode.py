@@ -5,17 +5,17 @@ a batch is made at once where all its values have the type's own. Every other va
 reads it (`casts`); every message that msgspec refuses, or might accept where Spark does not, goes through the exact
 reader (`json_text`). A message costs a few microseconds there instead of one.
 
-Lines with a pattern, which is in Java's syntax, and Avro records are for Spark alone: `MessageFormat.needs_spark` says
-so, and MessageDecoder raises it.
+Lines are matched by a pattern in Java's syntax where that means the same in Python (`patterns`). Other patterns, and
+records of Avro, are for Spark alone: `MessageFormat.needs_spark` says so, and MessageDecoder raises it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from consumerd.base.errors import ConfigError
 from consumerd.spark.lake import casts, json_text
+from consumerd.spark.lake.patterns import python_pattern
 
 if TYPE_CHECKING:
     from consumerd.spark.spec_model import RefineSpec
@@ -75,6 +76,8 @@ class MessageFormat:
     """What a `[refine]` table says of messages, without the package that checked it: executors need not have that."""
 
     fields: tuple[DeclaredField, ...]
+    #: For lines: in Java's syntax.
+    pattern: str | None = None
     #: Why only Spark can parse such messages; None where `MessageDecoder` does the same.
     needs_spark: str | None = None
 
@@ -86,12 +89,15 @@ class MessageFormat:
             kind = field.parsed
             required = kind.required or name == spec.event_time
             fields.append(DeclaredField(name, field.source or name, kind.ddl, kind.name, required, kind.epoch))
-        return cls(tuple(fields), _needs_spark(spec.parse, fields))
+        return cls(tuple(fields), spec.pattern, _needs_spark(spec, fields))
 
 
-def _needs_spark(parse: str, fields: Iterable[DeclaredField]) -> str | None:
-    if parse != "json":
-        return f'parse = "{parse}" requires Spark'
+def _needs_spark(spec: RefineSpec, fields: Iterable[DeclaredField]) -> str | None:
+    if spec.parse == "regex":
+        assert spec.pattern is not None
+        return None if python_pattern(spec.pattern) else f"the pattern {spec.pattern!r} requires Spark"
+    if spec.parse != "json":
+        return f'parse = "{spec.parse}" requires Spark'
     sources: dict[str, str] = {}
     for field in fields:
         kind = field.ddl if field.is_nested else "string"
@@ -114,9 +120,11 @@ class MessageDecoder:
         form = declared if isinstance(declared, MessageFormat) else MessageFormat.of(declared)
         if form.needs_spark is not None:
             raise ConfigError(f"{form.needs_spark}: run the step `refine` with `consumerd spark`.")
-        self._fields = [_Field(each, zone) for each in form.fields]
+        binary = casts.base64 if form.pattern is None else str.encode
+        self._fields = [_Field(each, zone, binary) for each in form.fields]
         self.schema = pa.schema([pa.field(each.name, each.type) for each in self._fields])
-        self._read = _JsonReader([each.source for each in form.fields], self._fields)
+        sources = [each.source for each in form.fields]
+        self._read = _JsonReader(sources, self._fields) if form.pattern is None else _LineReader(form.pattern, sources)
 
     def decode(self, rows: pa.RecordBatch) -> DecodedRows:
         """`rows`: columns of bronze, of them `value`, and where present `crc_ok` and `_corrupt`."""
@@ -139,8 +147,8 @@ class MessageDecoder:
         """The columns of these records, and which of them do not fit, with the reason."""
         columns = []
         misfits: dict[int, str] = {}
-        for field, attribute in zip(self._fields, self._read.attributes, strict=True):
-            column, wrong = field.column(list(map(attrgetter(attribute), records)))
+        for field, getter in zip(self._fields, self._read.getters, strict=True):
+            column, wrong = field.column(list(map(getter, records)))
             for at in wrong:
                 misfits.setdefault(at, field.wrong)
             if field.required and column.null_count > len(wrong):
@@ -173,7 +181,7 @@ def _unreadable(rows: pa.RecordBatch) -> Iterable[tuple[int, str]]:
 class _Field:
     """One declared field."""
 
-    def __init__(self, declared: DeclaredField, zone: tzinfo) -> None:
+    def __init__(self, declared: DeclaredField, zone: tzinfo, binary: casts.Cast) -> None:
         name, _, ddl, shown, self.required, self._ticks = declared
         self.name = name
         self.is_nested = declared.is_nested
@@ -187,7 +195,7 @@ class _Field:
         elif self._ticks is not None:
             self._cast = casts.epoch(self._ticks)
         else:
-            self._cast = casts.text_cast(ddl, zone, binary=casts.base64)
+            self._cast = casts.text_cast(ddl, zone, binary=binary)
         self._limit = 1 << (casts.BITS[ddl] - 1) if ddl in casts.BITS else 0
         self._is_whole = self._limit > 0 or self._ticks is not None
         self._own = _OWN.get(ddl, frozenset()) if self._ticks is None else frozenset()
@@ -278,8 +286,8 @@ class _JsonReader:
     def __init__(self, sources: Sequence[str], fields: Sequence[_Field]) -> None:
         conversions = {source: field.convert for source, field in zip(sources, fields, strict=True)}
         names = {source: f"f{number}" for number, source in enumerate(conversions)}
-        #: The attribute of each field.
-        self.attributes = [names[source] for source in sources]
+        #: What takes each field from a record.
+        self.getters: list[Callable[[Any], Any]] = [attrgetter(names[source]) for source in sources]
         self._wanted = {source: (names[source], convert) for source, convert in conversions.items()}
         self._nested = [(names[source], convert) for source, convert in conversions.items() if convert is not None]
         self._once = [f'"{source}"'.encode() for source, convert in conversions.items() if convert is not None]
@@ -355,6 +363,37 @@ class _JsonReader:
         if objects[-1] is None:
             return NOT_AN_OBJECT
         return NESTED if is_refused else self._record(**values)
+
+
+NO_MATCH: Final = "the message does not match the pattern"
+
+
+class _LineReader:
+    """Messages into the texts of the groups of a pattern."""
+
+    def __init__(self, pattern: str, sources: Sequence[str]) -> None:
+        compiled = python_pattern(pattern)
+        assert compiled is not None
+        self._match = compiled.match
+        names = list(compiled.groupindex)
+        self._names = names
+        self.getters: list[Callable[[Any], Any]] = [itemgetter(names.index(source)) for source in sources]
+
+    def batch(self, values: pa.Array, refused: dict[int, str]) -> list[Any]:
+        """See _JsonReader. An empty text is null."""
+        messages = values.to_pylist()
+        for at in _not_utf8(values, messages):
+            refused.setdefault(at, NOT_UTF8)
+        records: list[Any] = []
+        for at, message in enumerate(messages):
+            if at in refused:
+                continue
+            match = self._match(message.decode())
+            if match is None:
+                refused[at] = NO_MATCH
+            else:
+                records.append([match[name] or None for name in self._names])
+        return records
 
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]*")

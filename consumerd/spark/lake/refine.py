@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from consumerd.spark.lake.casts import zone_of
-from consumerd.spark.lake.data_file import DataFile, DataFileWriter, Identities
+from consumerd.spark.lake.data_file import DataFile, DataFileWriter, Identities, has_identities
 from consumerd.spark.lake.decode import REASON, DeclaredField, MessageDecoder, MessageFormat
 from consumerd.spark.lake.table import BATCH
 from consumerd.spark.seen import OffsetStretch, SeenOffsets, SeenPartition
@@ -63,14 +63,20 @@ class RefineTarget:
     def to_json(self) -> str:
         """As one line of JSON, without `storage_options`."""
         bronze = base64.b64encode(self.bronze.serialize().to_pybytes()).decode()
-        return json.dumps([self.messages.fields, bronze, self.folders, self.zone])
+        return json.dumps([self.messages.fields, self.messages.pattern, bronze, self.folders, self.zone])
 
     @classmethod
     def from_json(cls, text: str) -> RefineTarget:
         """What `to_json` wrote."""
-        fields, bronze, folders, zone = json.loads(text)
-        messages = MessageFormat(tuple(DeclaredField(*each) for each in fields))
+        fields, pattern, bronze, folders, zone = json.loads(text)
+        messages = MessageFormat(tuple(DeclaredField(*each) for each in fields), pattern)
         return cls.of(messages, pa.ipc.read_schema(pa.py_buffer(base64.b64decode(bronze))), tuple(folders), zone)
+
+
+def can_refine(bronze: pa.Schema) -> bool:
+    """Whether tasks can refine a table with these columns: messages of a log, as a source lands them."""
+    needed = {"value", *(name for name, kind in _KEPT.items() if kind is None)}
+    return has_identities(bronze) and needed <= set(bronze.names) and bronze.field("value").type == pa.binary()
 
 
 @dataclass(frozen=True, slots=True)
