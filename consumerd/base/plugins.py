@@ -86,7 +86,10 @@ def call(kind: PluginKind, name: str, factory: Callable[..., object], options: M
         raise kind.error(f"{called} called sys.exit({error.code!r}) in its constructor.") from error
     except Exception as error:
         problem = "refused its options" if options else "cannot be created"
-        raise kind.error(f"{called} {problem}: {error_line(error)}") from error
+        told = error_line(error)
+        if options and type(error) is ValueError:  # the sentence about an option needs no type before it
+            told = told.removeprefix("ValueError: ")
+        raise kind.error(f"{called} {problem}: {told}") from error
 
 
 def find_instance(kind: PluginKind, name: str) -> object:

@@ -192,7 +192,7 @@ def test_rejects_objects_that_are_not_handlers(plugin: object) -> None:
 def test_checks_options_before_and_in_the_factory(plugin: object) -> None:
     assert "has no option 'tims', did you mean 'times'? There are times, word." in refused("plug_in:Plain", {"tims": 1})
     assert "requires the option 'times'" in refused("plug_in:Plain")
-    assert "refused its options: ValueError: times must not be negative." in refused("plug_in:Plain", {"times": -1})
+    assert "refused its options: times must not be negative." in refused("plug_in:Plain", {"times": -1})
     assert "refused its options: TypeError" in refused("plug_in:Plain", {"times": "x"})
     assert "is a plain function: one that takes batches must be an `async def`" in refused("plug_in:plain")
     assert "is a plain function" in refused("plug_in:lambda_")
