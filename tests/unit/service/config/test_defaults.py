@@ -7,11 +7,13 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.settings.group import CommitSection, GroupSection, RebalanceSection
+from consumerd.base.settings.kind import kind_of
 from consumerd.base.settings.processing import FetchSection, HandlerSection
 from consumerd.base.settings.servers import KafkaSection
 from consumerd.base.settings.setting import Section
@@ -21,7 +23,7 @@ from consumerd.handlers import FileDeadLetters, RetryPolicy
 from consumerd.handlers.batching import BatchSettings
 from consumerd.member.consumer.config import ConsumerConfig
 from consumerd.member.consumer.settings import ConsumerSettings
-from consumerd.member.fetch.settings import FetchSettings
+from consumerd.member.fetch.settings import BadMessagePolicy, FetchSettings, LogChangePolicy, ResetPolicy
 from consumerd.member.offsets.choice import OffsetSettings
 from consumerd.net.client.settings import ClientSettings
 from consumerd.net.connection import ConnectionSettings
@@ -132,3 +134,18 @@ def test_shortest_library_configuration_equals_the_default_settings() -> None:
     assert (config.coordination_settings(), config.offset_settings()) == (CoordinationSettings(), OffsetSettings())
     assert config.connection_settings() == ConnectionSettings()
     assert ProducerConfig(bootstrap=["h:1"]).session_timeout == config.session_timeout
+
+
+def test_keywords_and_enums_have_the_choices_of_their_keys() -> None:
+    """A choice that is added to a key and not here is one that the library's users cannot name, or that fails late."""
+    hints = get_type_hints(ConsumerConfig)
+    kinds = {
+        setting.names.keyword: table.kinds()[name]
+        for table in Config.tables().values()
+        for name, setting in table.fields.items()
+    }
+    compared = {name: kind_of(hints[name]).choices for name, kind in kinds.items() if kind.choices and name in hints}
+    assert len(compared) == 8
+    assert compared == {name: kinds[name].choices for name in compared}
+    policies = {"out_of_range": ResetPolicy, "log_changed": LogChangePolicy, "corrupt": BadMessagePolicy}
+    assert {name: {*each} for name, each in policies.items()} == {name: {*kinds[name].choices} for name in policies}
