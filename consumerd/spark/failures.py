@@ -36,6 +36,8 @@ _SPILLING: Final = re.compile(r"^\s*at org\.apache\.spark\.(?:storage|shuffle|ut
 _OUT_OF_MEMORY: Final = re.compile(r"java\.lang\.OutOfMemoryError: ([^\n]+)")
 #: Spark's prefix of the reason why a query ended; the ids do not help a reader.
 _QUERY_ENDED: Final = re.compile(r"\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: ")
+#: What Spark says of a worker that did not connect within 10 s.
+_NO_WORKER: Final = "Python worker failed to connect back"
 _WORDS: Final = 600
 #: A chain of causes is no longer.
 _CAUSES: Final = 30
@@ -111,6 +113,11 @@ def declared(error: Exception, place: str | None = None) -> ConsumerdError:
         return SparkFailedError(
             f"Spark ran out of memory ({memory[1].strip()}): raise spark.driver.memory, on a cluster "
             "spark.executor.memory, in [spark.config]."
+        )
+    if _NO_WORKER in text:
+        return SparkFailedError(
+            "a Python worker of Spark did not start in time: the machine has too much to do, or the interpreter of "
+            "PYSPARK_PYTHON cannot start; completed work is kept, and the same command continues from there."
         )
     return SparkFailedError(f"Spark failed: {': '.join(_said(texts))[:_WORDS]}")
 

@@ -65,6 +65,13 @@ def test_says_that_steps_do_not_run_with_spark_connect() -> None:
         raise error
 
 
+def test_says_what_a_worker_that_does_not_start_means() -> None:
+    error = declared(
+        PySparkException("[STREAM_FAILED] Query [id = 1] terminated: Python worker failed to connect back")
+    )
+    assert str(error).startswith("a Python worker of Spark did not start in time: the machine has too much to do, or")
+
+
 def test_shortens_other_errors_to_their_first_line() -> None:
     error = declared(PySparkException("\n  [PATH_NOT_FOUND] gone" + "!" * 9000 + "\nJVM stacktrace:\nx"))
     assert isinstance(error, SparkFailedError)
