@@ -52,18 +52,15 @@ class StepRun:
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`: without the figures, which the step's result has."""
+        pace, speed = self.rows_per_second, self.megabytes_per_second
         return {
             "step": self.step,
             "seconds": round(self.seconds, 3),
             "rows": self.rows,
-            "rows_per_second": _rounded(self.rows_per_second),
+            "rows_per_second": None if pace is None else round(pace, 1),
             "written_bytes": self.written,
-            "megabytes_per_second": _rounded(self.megabytes_per_second),
+            "megabytes_per_second": None if speed is None else float(f"{speed:.2g}"),
         }
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 1)
 
 
 #: Names under which results have the number of rows that a step processed.

@@ -129,7 +129,7 @@ def plot_events(events: EventFacts, watermark: datetime | None = None) -> Plot:
         _time_axis(axes, [starts[0], end])
 
     description = (
-        f"Events per {unit} from {moment(starts[0])} to {moment(end)}, counted by the {duration(events.width)}: "
+        f"Events per {unit} from {moment(starts[0])} to {moment(end)}, counted per {duration(events.width)}: "
         f"at most {rate(max(rates))}, {rate(mean * length)} on average."
     )
     return _plot("events", f"Events per {unit}", description, draw, height=2.6)

@@ -102,7 +102,7 @@ def test_plots_have_descriptions_and_tables(facts: ReportFacts) -> None:
     assert len(page.all("desc")) == 4
     assert "6,000 rows and 791.0 KiB altogether" in page.text
     assert "57.6 KiB behind after the first, 57.6 KiB at most, 0 B after the last" in page.text
-    assert "counted by the minute: at most 98, 98 on average." in page.text
+    assert "counted per minute: at most 98, 98 on average." in page.text
     assert "2.0 % in quarantine at most, 2.0 % in the last." in page.text
     assert len(page.all("table")) == 11
 
