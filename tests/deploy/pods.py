@@ -31,10 +31,6 @@ def entry_point() -> list[str]:
     return found
 
 
-class ProbeFailedError(AssertionError):
-    """A kubelet would have killed the container, or would not have started it."""
-
-
 class Pod:
     """One pod. `volumes` are folders by the paths at which the manifest mounts them."""
 

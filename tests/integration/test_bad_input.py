@@ -180,32 +180,6 @@ async def test_rejects_a_consumer_id_of_a_live_member(world: Any) -> None:
     assert await first.stop() == ExitCode.OK
 
 
-async def test_ignores_garbage_in_other_znodes(world: Any) -> None:
-    await world.broker()
-    await world.append(TP, b"one")
-    for path, data in {
-        "/brokers/ids/1": b"\xff\xfe",
-        "/brokers/ids/2": b"creator:host:99999999",
-        "/brokers/ids/minus": b"c:h:1",
-        "/brokers/topics/t/1": b"-4",
-        "/brokers/topics/t/2": b"1e9",
-        "/brokers/topics/t/x": b"1",
-        "/brokers/topics/u/3": b"",
-        "/consumers/g/ids/aaa": b"{",
-        "/consumers/g/ids/bbb": b'{ "t": 0 }',
-        "/consumers/g/ids/ccc": b"\xff",
-        "/consumers/g/owners/t/nonsense": b"g_a-0",
-        "/consumers/g/offsets/t/9-9": b"garbage",
-    }.items():
-        await world.zk.ensure(path.rpartition("/")[0])
-        await world.zk.create(path, data)
-    daemon = await world.daemon()
-    await world.until_printed(daemon, "one")
-    warned = {event["event"] for event in daemon.events() if event["level"] == "warning"}
-    assert {"broker_unreadable", "foreign_node", "topic_node_unreadable", "group_warning"} <= warned
-    assert await daemon.stop() == ExitCode.OK
-
-
 async def test_rejects_a_non_numeric_committed_offset(world: Any) -> None:
     await world.broker()
     end = await world.append(TP, b"one")

@@ -17,7 +17,6 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
 OLD_BROKER = b"host-1:127.0.0.1:1"
 NEW_BROKER = b'{"jmx_port":-1,"host":"127.0.0.1","version":1,"port":1}'
 OLD_MEMBER = b'{ "t": 1 }'
-NEW_MEMBER = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
 BROKER, MEMBER = "/brokers/ids/0", "/consumers/g/ids/g_other"
 
 

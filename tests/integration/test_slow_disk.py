@@ -30,7 +30,6 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
 HOURS = 9000.0
 #: Seconds for whatever has to come on a busy machine.
 PATIENCE = 60.0
-TP = TopicPartition("t", 0, 0)
 #: More than the default executor of asyncio has threads.
 MANY = min(32, (os.cpu_count() or 1) + 4) + 2
 

@@ -155,9 +155,6 @@ def lz4_frame(*blocks: tuple[bytes, bool], flags: int = 0x60, tail: bytes = b"")
     return found + bytes(4) + tail
 
 
-LITERALS = b"\xf0" + bytes((49 - 15,))
-
-
 @pytest.mark.parametrize(
     "block",
     [

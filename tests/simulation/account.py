@@ -247,11 +247,6 @@ class Account:
         return set(self._since)
 
     @property
-    def flowing(self) -> set[TopicPartition]:
-        """Partitions of which messages were delivered."""
-        return {message.partition for message in self._handed}
-
-    @property
     def lost(self) -> list[Message]:
         """Messages of the logs as they are now that no member got."""
         return [

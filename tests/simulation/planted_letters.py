@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from consumerd.base.files import SystemFiles
 from consumerd.handlers import DeadLetters, Letter, dead_letter_files
@@ -17,7 +16,6 @@ from consumerd.handlers.dead_letter_files import FileDeadLetters
 from consumerd.handlers.giving_up import GivingUp
 from tests.simulation.defects import Defects
 
-_PATCH = mock.patch.object
 MUTATIONS = Defects()
 #: Letters that are still being written.
 _WRITING: set[asyncio.Task[None]] = set()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
-from unittest import mock
 
 from consumerd.handlers import Batch
 from consumerd.handlers.builtin import parquet, ranges
@@ -20,7 +19,6 @@ from tests.simulation.defects import Defects
 if TYPE_CHECKING:
     import threading
 
-_PATCH = mock.patch.object
 #: Those of the disk and of takeovers, but for the one that only schedules of `files` find.
 OF_FILES = {name: each for name, each in planted_sinks.MUTATIONS.items() if name != "thread_left_behind"}
 MUTATIONS = Defects(OF_FILES)

@@ -6,7 +6,6 @@ Strategy: as in `tests.simulation.planted`. Three of them are in `planted_mirror
 from __future__ import annotations
 
 from typing import Any
-from unittest import mock
 
 from consumerd.net.errors import ConnectError
 from consumerd.producer import AsyncProducer
@@ -16,7 +15,6 @@ from consumerd.producer.v07.links import BrokerLinks
 from tests.simulation.defects import Defects
 from tests.simulation.planted_mirror import MUTATIONS as OF_MIRROR
 
-_PATCH = mock.patch.object
 MUTATIONS = Defects(
     {each: OF_MIRROR[each] for each in ("not_confirmed", "end_of_connection_ignored", "sent_again_behind_the_next")}
 )

@@ -30,9 +30,6 @@ from tests.fuzz.targets.bodies import request_frames, response_frames
 from tests.fuzz.targets.target import Target
 from tests.support.codecs import decode_records_by_both, installed_native_codec
 
-_APIS: Final = sorted(APIS)
-
-
 # -- 0.7
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,6 @@ from consumerd.handlers.dead_letter_replay import (
     require_replayable,
 )
 from consumerd.handlers.dead_letters import StoredLetter
-
-MakeBatch = Callable[..., Batch]
-
 
 pytestmark = pytest.mark.asyncio
 

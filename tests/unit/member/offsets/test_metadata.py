@@ -10,7 +10,6 @@ from consumerd.base.partition import LogId
 from consumerd.member.offsets.metadata import OffsetNotes, format_metadata, parse_metadata
 
 ID = bytes(range(16))
-IDS = st.binary(min_size=16, max_size=16)
 NAMED = "topic-id=AAECAwQFBgcICQoLDA0ODw"
 
 

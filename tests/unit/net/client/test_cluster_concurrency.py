@@ -23,12 +23,11 @@ from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.headers import ResponseHeader
 from consumerd.wire.v08.message_types import HeartbeatRequest
 from consumerd.wire.v08.messages import ResponseMessage, decode_request, encode_response
-from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
+from consumerd.wire.v08.versions import BrokerRelease
 from tests.support.waiting import turns
 
 pytestmark = pytest.mark.asyncio
 
-SERVED = BrokerVersions("", BrokerRelease.V0_10_OR_NEWER, {key: api.versions for key, api in APIS.items()})
 BEAT: HeartbeatRequest = {"group_id": "g", "generation_id": 1, "member_id": "m"}
 
 
