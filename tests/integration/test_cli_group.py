@@ -14,7 +14,6 @@ import pytest_asyncio
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
-from consumerd.demo.ports import free_port
 from consumerd.demo.zookeeper import ZooKeeperServer
 from consumerd.net.zk import Session
 
@@ -72,18 +71,3 @@ async def test_names_missing_groups_and_creates_nothing(zookeeper: ZooKeeperServ
         assert done.returncode == ExitCode.NOT_FOUND
         assert "/no/such/chroot" in done.stderr
         assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.asyncio
-async def test_reports_an_unreachable_zookeeper() -> None:
-    done = await consumerd("topics", "list", "--zookeeper", f"127.0.0.1:{free_port()}/kafka", "--timeout", "0.5")
-    assert done.returncode == ExitCode.ZOOKEEPER
-    assert done.stderr.startswith("consumerd: no connection to ZooKeeper at 127.0.0.1:")
-    assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.asyncio
-async def test_rejects_an_invalid_address() -> None:
-    done = await consumerd("topics", "list", "--zookeeper", "host:port")
-    assert done.returncode == ExitCode.USAGE
-    assert "Invalid value for '--zookeeper': " in done.stderr
