@@ -16,6 +16,7 @@ from typing import Any, Generic, NamedTuple
 
 from consumerd.wire.errors import EncodeError, FrameError
 from consumerd.wire.v08.codec import codec_of
+from consumerd.wire.v08.fetch_frame import FETCH_KEY, fetch_frame
 from consumerd.wire.v08.headers import (
     API_VERSIONS_KEY,
     RequestHeader,
@@ -71,6 +72,8 @@ def encode_request(
 
     Raises EncodeError with the path to the field, UnsupportedVersionError.
     """
+    if api.key == FETCH_KEY and (frame := fetch_frame(version, body, correlation_id, client_id)) is not None:
+        return frame
     header = RequestHeader(api.key, version, correlation_id, client_id)
     return encode_request_message(api, RequestMessage(header, body))
 

@@ -1,0 +1,81 @@
+"""FETCH requests of the usual shape, without a walk through their fields: those of a consumer to brokers since 2.7.
+
+Strategy: a consumer sends one after each response, and names few partitions in it. All of its fields have a fixed
+width, but for the names of topics. A body with other fields, many partitions or anything that does not fit is left to
+the codec of all APIs, which writes the same bytes or names the error.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any, Final
+
+FETCH_KEY: Final = 1
+#: The first version with compact arrays and tagged fields, and the first that names topics by their ids.
+FIRST_VERSION: Final = 12
+_IDS_SINCE: Final = 13
+#: The last version with a replica id, and the id that consumers have.
+_LAST_WITH_REPLICA: Final = 14
+_NO_REPLICA: Final = struct.pack(">i", -1)
+_FIELDS: Final = frozenset(
+    {"max_wait_ms", "min_bytes", "max_bytes", "isolation_level", "session_id", "session_epoch", "topics"}
+)
+_TOPIC: Final = frozenset({"topic", "topic_id", "partitions"})
+_PARTITION: Final = frozenset(
+    {"partition", "current_leader_epoch", "fetch_offset", "partition_max_bytes", "last_fetched_epoch"}
+)
+_HEADER: Final = struct.Struct(">hhih")
+_HEAD: Final = struct.Struct(">iiibii")
+#: A partition with the start of a follower's log, which a consumer has not, and the end of its tagged fields.
+_ENTRY: Final = struct.Struct(">iiqiqix")
+_NO_START: Final = -1
+#: No partitions to forget, no rack and no tagged fields.
+_TAIL: Final = b"\x01\x01\x00"
+#: Numbers that a varint of one byte has.
+_SMALL: Final = range(127)
+_UUID_BYTES: Final = 16
+
+
+def fetch_frame(version: int, body: Mapping[str, Any], correlation_id: int, client_id: str | None) -> bytes | None:
+    """The frame of a FETCH request as `encode_request` gives it; None for a body that is left to the codec."""
+    if version < FIRST_VERSION or client_id is None or body.keys() != _FIELDS or len(body["topics"]) not in _SMALL:
+        return None
+    try:
+        client = client_id.encode()
+        parts = [
+            b"",
+            _HEADER.pack(FETCH_KEY, version, correlation_id, len(client)),
+            client,
+            b"\0" if version > _LAST_WITH_REPLICA else b"\0" + _NO_REPLICA,
+            _HEAD.pack(
+                body["max_wait_ms"], body["min_bytes"], body["max_bytes"], body["isolation_level"], body["session_id"],
+                body["session_epoch"],
+            ),
+            bytes((len(body["topics"]) + 1,)),
+        ]  # fmt: skip
+        for topic in body["topics"]:
+            named = topic["topic_id"] if version >= _IDS_SINCE else topic["topic"].encode()
+            entries = topic["partitions"]
+            if topic.keys() != _TOPIC or len(named) not in _SMALL or len(entries) not in _SMALL:
+                return None
+            if version < _IDS_SINCE:
+                named = bytes((len(named) + 1,)) + named
+            elif len(named) != _UUID_BYTES:
+                return None
+            parts += named, bytes((len(entries) + 1,))
+            for each in entries:
+                if each.keys() != _PARTITION:
+                    return None
+                parts.append(
+                    _ENTRY.pack(
+                        each["partition"], each["current_leader_epoch"], each["fetch_offset"],
+                        each["last_fetched_epoch"], _NO_START, each["partition_max_bytes"],
+                    )
+                )  # fmt: skip
+            parts.append(b"\0")
+    except (struct.error, KeyError, AttributeError, TypeError, UnicodeEncodeError):
+        return None
+    parts.append(_TAIL)
+    parts[0] = sum(map(len, parts)).to_bytes(4)
+    return b"".join(parts)
