@@ -1,8 +1,9 @@
-"""FETCH requests of the usual shape, without a walk through their fields: those of a consumer to brokers since 2.7.
+"""FETCH of the usual shape, without a walk through all fields: requests to brokers since 2.7, and responses.
 
-Strategy: a consumer sends one after each response, and names few partitions in it. All of its fields have a fixed
-width, but for the names of topics. A body with other fields, many partitions or anything that does not fit is left to
-the codec of all APIs, which writes the same bytes or names the error.
+Strategy: a consumer sends one after each response, and few partitions are named in both. Nearly all of their fields
+have a fixed width. A body with other fields, many partitions or anything that does not fit is left to the codec of all
+APIs, which writes the same bytes or names the error. So is a response with tagged fields or aborted transactions, or
+that is invalid: the codec reads the same fields, or says what is wrong.
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from typing import Any, Final
+
+from consumerd.wire.errors import FrameError
+from consumerd.wire.v08.types import Data
+from consumerd.wire.v08.varint import read_uvarint
 
 FETCH_KEY: Final = 1
 #: The first version with compact arrays and tagged fields, and the first that names topics by their ids.
@@ -79,3 +84,75 @@ def fetch_frame(version: int, body: Mapping[str, Any], correlation_id: int, clie
     parts.append(_TAIL)
     parts[0] = sum(map(len, parts)).to_bytes(4)
     return b"".join(parts)
+
+
+#: After the correlation id and no tagged fields: the throttle time, the error and the session.
+_RESPONSE: Final = struct.Struct(">4xxihi")
+#: A partition up to its aborted transactions: those, null or none, have one byte; and the preferred replica.
+_READ: Final = struct.Struct(">ihqqqBi")
+#: The first version with the addresses of nodes.
+_NODES_SINCE: Final = 16
+
+
+def fetch_fields(version: int, data: Data) -> dict[str, Any] | None:
+    """The fields of a FETCH response as `decode_response` gives them; None for one that is left to the codec."""
+    if version < FIRST_VERSION:
+        return None
+    try:
+        throttle_time_ms, error_code, session_id = _RESPONSE.unpack_from(data)
+        topics, position = data[_RESPONSE.size], _RESPONSE.size + 1
+        if data[4] or topics - 1 not in _SMALL:
+            return None
+        responses: list[dict[str, Any]] = []
+        for _ in range(topics - 1):
+            if version >= _IDS_SINCE:
+                end = position + _UUID_BYTES
+                topic: dict[str, Any] = {"topic_id": bytes(data[position:end])}
+            else:
+                size, position = read_uvarint(data, position)
+                if not size:
+                    return None
+                end = position + size - 1
+                topic = {"topic": str(data[position:end], "utf-8")}
+            count, position = data[end], end + 1
+            if count - 1 not in _SMALL:
+                return None
+            partitions: list[dict[str, Any]] = []
+            topic["partitions"] = partitions
+            for _ in range(count - 1):
+                index, error, high_watermark, stable, start, aborted, replica = _READ.unpack_from(data, position)
+                size, position = read_uvarint(data, position + _READ.size)
+                end = position + size - 1 if size else position
+                if aborted > 1 or data[end]:
+                    return None
+                partitions.append(
+                    {
+                        "partition_index": index,
+                        "error_code": error,
+                        "high_watermark": high_watermark,
+                        "last_stable_offset": stable,
+                        "log_start_offset": start,
+                        "aborted_transactions": [] if aborted else None,
+                        "preferred_read_replica": replica,
+                        "records": data[position:end] if size else None,
+                        "diverging_epoch": None,
+                        "current_leader": None,
+                        "snapshot_id": None,
+                    }
+                )
+                position = end + 1
+            if data[position]:
+                return None
+            position += 1
+            responses.append(topic)
+        if data[position] or position + 1 != len(data):
+            return None
+    except (struct.error, IndexError, UnicodeDecodeError, FrameError):
+        return None
+    fields = {
+        "throttle_time_ms": throttle_time_ms,
+        "error_code": error_code,
+        "session_id": session_id,
+        "responses": responses,
+    }
+    return fields if version < _NODES_SINCE else fields | {"node_endpoints": []}

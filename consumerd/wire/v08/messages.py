@@ -12,16 +12,17 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple
+from typing import Any, Generic, NamedTuple, cast
 
 from consumerd.wire.errors import EncodeError, FrameError
 from consumerd.wire.v08.codec import codec_of
-from consumerd.wire.v08.fetch_frame import FETCH_KEY, fetch_frame
+from consumerd.wire.v08.fetch_frame import FETCH_KEY, fetch_fields, fetch_frame
 from consumerd.wire.v08.headers import (
     API_VERSIONS_KEY,
     RequestHeader,
     ResponseHeader,
     read_api,
+    read_correlation_id,
     read_request_header,
     read_response_header,
     request_header_version,
@@ -142,6 +143,8 @@ def decode_response(
 
     Raises FrameError for any bytes that are not such a response, UnsupportedVersionError for an unknown version.
     """
+    if api.key == FETCH_KEY and (fields := fetch_fields(version, data)) is not None:
+        return ResponseMessage(ResponseHeader(read_correlation_id(data)), cast("ResponseT", fields))
     version = answered_version(api, version, data)
     codec = codec_of(api, "response", version)
     budget = [limits.max_elements]

@@ -8,11 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.wire.errors import EncodeError
+from consumerd.wire.errors import EncodeError, FrameError
 from consumerd.wire.v08.apis import FETCH
-from consumerd.wire.v08.fetch_frame import FIRST_VERSION, fetch_frame
-from consumerd.wire.v08.headers import RequestHeader
-from consumerd.wire.v08.messages import RequestMessage, encode_request, encode_request_message
+from consumerd.wire.v08.codec import codec_of
+from consumerd.wire.v08.fetch_frame import FIRST_VERSION, fetch_fields, fetch_frame
+from consumerd.wire.v08.headers import RequestHeader, ResponseHeader, read_response_header
+from consumerd.wire.v08.messages import (
+    RequestMessage,
+    ResponseMessage,
+    decode_response,
+    encode_request,
+    encode_request_message,
+    encode_response,
+)
 
 LAST_VERSION = FETCH.versions[1]
 INT32, INT64 = (st.integers(-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (32, 64))
@@ -107,3 +115,89 @@ def test_any_other_body_is_left_to_the_codec(other: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("version", "client_id"), [(FIRST_VERSION - 1, "me"), (FIRST_VERSION, None)])
 def test_older_versions_and_no_client_id_are_left_to_the_codec(version: int, client_id: str | None) -> None:
     assert fetch_frame(version, body(ENTRY), 5, client_id) is None
+
+
+NUMBERS = {"high_watermark": INT64, "last_stable_offset": INT64, "log_start_offset": INT64}
+ANSWERED = st.fixed_dictionaries(
+    {
+        "partition_index": INT32,
+        "error_code": st.integers(-(1 << 15), (1 << 15) - 1),
+        "preferred_read_replica": INT32,
+        "records": st.none() | st.binary(max_size=300),
+        "aborted_transactions": st.sampled_from([None, [], [{"producer_id": 1, "first_offset": 2}]]),
+        "diverging_epoch": st.sampled_from([None, None, {"epoch": 1, "end_offset": 2}]),
+        **NUMBERS,
+    }
+)
+ANSWERS = st.fixed_dictionaries(
+    {
+        "throttle_time_ms": INT32,
+        "error_code": st.integers(0, 100),
+        "session_id": INT32,
+        "responses": st.lists(
+            st.fixed_dictionaries(
+                {
+                    "topic": st.text(max_size=150),
+                    "topic_id": st.binary(min_size=16, max_size=16),
+                    "partitions": st.lists(ANSWERED, max_size=3),
+                }
+            ),
+            max_size=3,
+        ),
+    }
+)
+ANY_VERSION = st.integers(FIRST_VERSION - 1, LAST_VERSION)
+
+
+def answered(version: int, fields: dict[str, Any]) -> bytes:
+    """A response, without its size."""
+    name = "topic" if version < 13 else "topic_id"
+    topics = [{name: topic[name], "partitions": topic["partitions"]} for topic in fields["responses"]]
+    if version < 12:
+        for topic in topics:
+            topic["partitions"] = [part | {"diverging_epoch": None} for part in topic["partitions"]]
+    message = ResponseMessage(ResponseHeader(5), fields | {"responses": topics})
+    return encode_response(FETCH, version, message)[4:]
+
+
+def read_by_codec(version: int, data: bytes | memoryview) -> Any:
+    """What the codec reads; an error as its text."""
+    codec, budget = codec_of(FETCH, "response", version), [1000]
+    try:
+        header, position = read_response_header(data, int(version >= FIRST_VERSION), budget)
+        body, position = codec.read(data, position, budget)
+    except FrameError as error:
+        return str(error)
+    return (header, body) if position == len(data) else "more"
+
+
+@given(ANY_VERSION, ANSWERS, st.booleans())
+def test_fields_of_a_response_are_those_that_the_codec_reads(version: int, fields: Any, views: bool) -> None:
+    data: bytes | memoryview = answered(version, fields)
+    data = memoryview(data) if views else data
+    header, body = read_by_codec(version, data)
+    found = decode_response(FETCH, version, data)
+    assert (found.header, found.body) == (header, body)
+    for topic, expected in zip(found.body["responses"], body["responses"], strict=True):
+        for part, other in zip(topic["partitions"], expected["partitions"], strict=True):
+            assert type(part["records"]) is type(other["records"])
+    direct = fetch_fields(version, data)
+    unusual = any(
+        part["aborted_transactions"] or (part["diverging_epoch"] and version >= FIRST_VERSION)
+        for topic in fields["responses"]
+        for part in topic["partitions"]
+    )
+    assert (direct is None) == (version < FIRST_VERSION or unusual)
+
+
+@given(VERSIONS, ANSWERS, st.data())
+def test_damaged_responses_are_read_or_refused_as_by_the_codec(version: int, fields: Any, data: st.DataObject) -> None:
+    frame = bytearray(answered(version, fields))
+    for _ in range(data.draw(st.integers(0, 3))):
+        frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
+    del frame[data.draw(st.integers(4, len(frame))) :]
+    direct = fetch_fields(version, bytes(frame))
+    if direct is not None:
+        header, body = read_by_codec(version, bytes(frame))
+        assert direct == body
+        assert header.tags == {}
