@@ -73,7 +73,7 @@ _workers = click.option(
     "--workers",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Worker processes, about 200 MB of memory each.  [default: the number of processors]",
+    help="Worker processes, about 300 MB of memory each.  [default: the number of processors]",
 )
 
 

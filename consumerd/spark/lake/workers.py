@@ -106,6 +106,9 @@ class WorkerPool:
         """
         waiting = deque(enumerate(tasks))
         results: list[Any] = [None] * len(tasks)
+        for worker in [each for each in self._workers if each.process.poll() is not None]:
+            self._workers.remove(worker)  # killed while it was idle: nothing is lost
+            worker.end()
         idle = list(self._workers)
         busy: dict[Connection, tuple[_Worker, int]] = {}
         try:

@@ -83,6 +83,16 @@ def test_ends_with_the_first_error(function: Any, error: type[Exception], words:
         assert pool.run(doubled, [(4,)]) == [8]  # with a fresh process
 
 
+def test_replaces_a_worker_that_was_killed_while_idle() -> None:
+    with WorkerPool(1) as pool:
+        assert pool.run(doubled, [(1,)]) == [2]
+        (first,) = pool.processes
+        os.kill(first, signal.SIGKILL)
+        os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
+        assert pool.run(doubled, [(2,)]) == [4]
+        assert pool.processes != (first,)
+
+
 def test_signals_that_stop_the_parent_do_not_reach_workers() -> None:
     with WorkerPool(1) as pool:
         assert pool.run(signalled, [()]) == ["done"]
