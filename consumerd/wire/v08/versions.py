@@ -57,7 +57,7 @@ class BrokerVersions:
 
     def pick(self, api: Api[Any, Any], *, at_least: int = 0, at_most: int | None = None) -> int:
         """The highest version of `api` within the bounds. Raises UnsupportedApiError."""
-        # Each message that is sent by itself comes here, so this does without `_common` and most of its `min` and `max`.
+        # Each message that is sent by itself comes here, so this does without `_common`, and most of `min` and `max`.
         first, last = self.ranges.get(api.key, (0, -1))
         lowest, highest = api.versions
         if at_most is not None and at_most < highest:
