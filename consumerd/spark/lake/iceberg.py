@@ -16,6 +16,7 @@ are closed, before the catalog names them.
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,6 +65,9 @@ from consumerd.spark.tables.errors import (
 )
 from consumerd.spark.tables.table import CompactResult
 
+# For each file, pyiceberg warns of each column that has no bounds; ours have them where they can be exact.
+logging.getLogger("pyiceberg.io.pyarrow").addFilter(lambda record: "statistics missing" not in record.getMessage())
+
 #: The catalog's name in pyiceberg's configuration.
 CATALOG: Final = "consumerd"
 #: The property, and the entry of a snapshot's summary, with the number of the last batch.
@@ -72,6 +76,7 @@ LAST_BATCH: Final = "consumerd.batch"
 CATALOG_FILE: Final = "_iceberg.db"
 _CREATED_WITH: Final = {
     "commit.retry.num-retries": "0",
+    "commit.manifest-merge.enabled": "true",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
 }
@@ -214,7 +219,9 @@ class IcebergLakeTable:
 
     def _catalog(self) -> Catalog:
         if self._opened is None:
-            properties = _configured() | {_STORE.get(name, name): value for name, value in self._options.items()}
+            properties = _configured() | {
+                _STORE.get(name.lower(), name): value for name, value in self._options.items()
+            }
             if self._local:
                 properties["py-io-impl"] = f"{SyncedFileIO.__module__}.{SyncedFileIO.__name__}"
             if self._embedded:
@@ -337,7 +344,7 @@ class IcebergLakeTable:
             ) from None
 
     def optimize(self, target_bytes: int) -> CompactResult:
-        store = {name: value for name, value in self._options.items() if name in _STORE or name.startswith("aws_")}
+        store = {name: value for name, value in self._options.items() if name.lower().startswith("aws_")}
         with _declared_errors(self.path):
             return merge_small_files(self, target_bytes, self._swap, store)
 

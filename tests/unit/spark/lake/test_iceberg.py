@@ -76,6 +76,22 @@ def test_holds_what_was_committed(table: Any) -> None:
     assert pages(table) == expected(0, 1)
 
 
+def test_merges_manifests_so_that_planning_stays_fast(table: Any) -> None:
+    add(table, 0)
+    with table._existing().transaction() as change:
+        change.set_properties({"commit.manifest.min-count-to-merge": "2"})
+    assert [add(table, batch) for batch in range(1, 4)] == [True] * 3
+    stored = table._existing()
+    assert len(stored.current_snapshot().manifests(stored.io)) < 3
+    assert pages(table) == expected(0, 1, 2, 3)
+
+
+def test_logs_nothing_of_columns_without_bounds(table: Any, caplog: pytest.LogCaptureFixture) -> None:
+    assert add(table, 0, COLUMNS.append(pa.field("value", pa.binary())), value=b"x")
+    assert table.dataset().to_table().column("value").to_pylist() == [b"x"] * 3
+    assert caplog.text == ""
+
+
 def committing_between(name: str, rival: Callable[[], object], patch: pytest.MonkeyPatch) -> None:
     """Do `rival` after the next call of a function of the module."""
     call = getattr(iceberg, name)
@@ -173,6 +189,24 @@ def test_files_of_some_batches_are_found_by_their_bounds(table: Any) -> None:
     assert file.minimums == {"page": "p3-0", "ms": 0, "at": "2026-01-02T03:04:05.678Z", "batch": 3}
     assert file.maximums == {"page": "p3-2", "ms": 2, "at": "2026-01-02T03:04:05.679Z", "batch": 3}
     assert (file.rows, file.nulls) == (3, {"page": 0, "ms": 0, "at": 0, "batch": 0})
+
+
+def test_other_readers_see_every_row_once_also_after_a_merge_and_a_new_column(
+    table: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    polars = pytest.importorskip("polars", reason="polars is not installed")
+    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
+    add(table, 0)
+    add(table, 1)
+    table.optimize(1 << 20)
+    add(table, 2, COLUMNS.insert(0, pa.field("agent", pa.string())), agent="curl")
+    catalog = SqlCatalog(iceberg.CATALOG, uri=f"sqlite:///{Path(table.path).with_name(iceberg.CATALOG_FILE)}")
+    found = catalog.load_table("clicks.bronze")
+    assert sorted(found.scan().to_arrow().column("page").to_pylist()) == expected(0, 1, 2)
+    assert sorted(polars.scan_iceberg(found).collect()["page"].to_list()) == expected(0, 1, 2)
+    catalog.engine.dispose()
 
 
 def test_reads_a_former_version_by_number_and_by_time(table: Any) -> None:
