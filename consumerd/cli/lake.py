@@ -129,7 +129,8 @@ def land(path: Path, pipeline: str | None, workers: int | None, as_json: bool, c
 def refine(path: Path, pipeline: str | None, workers: int | None, as_json: bool) -> None:
     """Parse what is new in bronze: into silver if it fits the declared schema, else into quarantine with the reason.
 
-    Messages are parsed as by `consumerd spark refine`, to the same values and reasons. Avro and patterns need Spark.
+    Messages are parsed as by `consumerd spark refine`, to the same values and reasons. Avro needs Spark, and so do
+    some patterns.
     """
     spec = _spec(path)
     chosen = spec.pipeline(pipeline)

@@ -127,7 +127,7 @@ def test_a_kill_at_any_step_of_refine_neither_loses_nor_doubles_a_message(
     [
         (None, r"has no \[refine\] table"),
         (
-            {"parse": "regex", "pattern": "(?<user>.*)", "fields": {"user": {"type": "string"}}},
+            {"parse": "regex", "pattern": r"(?<user>\p{javaLowerCase}+)", "fields": {"user": {"type": "string"}}},
             "`consumerd spark refine`",
         ),
     ],
