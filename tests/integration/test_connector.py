@@ -6,6 +6,7 @@ Payloads are unique, so every message is accounted for: what was delivered, to w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -17,8 +18,10 @@ import pytest
 import pytest_asyncio
 
 from consumerd import (
+    EARLIEST,
     ConsumerConfig,
     ConsumerConnector,
+    ConsumerTimeoutError,
     Message,
     MessageStream,
     RebalanceListener,
@@ -191,6 +194,44 @@ async def test_delivers_each_message_once_while_members_join_and_leave(ground: G
             for number in range(PARTITIONS):
                 committed, _ = await zk.get(f"/consumers/g/offsets/t/0-{number}")
                 assert await simple.get_offsets_before("t", number, LATEST, 1) == (int(committed or b"-1"),)
+
+
+async def following(stream: MessageStream) -> Message:
+    """The next message, however often the stream's own patience ends before it comes."""
+    while True:
+        with contextlib.suppress(ConsumerTimeoutError):
+            return await anext(stream)
+
+
+async def test_supports_positions_seek_pause_and_timeouts(ground: Ground) -> None:
+    await ground.produce(sets=10)
+    async with ConsumerConnector(ground.config(consumer_timeout=0.3)) as connector:
+        (stream,) = (await connector.create_message_streams({"t": 1}))["t"]
+        got = [await following(stream) for _ in range(ground.total)]
+        with pytest.raises(ConsumerTimeoutError):
+            await anext(stream)
+        assert await connector.lag() == dict.fromkeys(connector.assignment(), 0)
+        ends = await connector.end_offsets()
+        assert await connector.commit_offsets() == ends == await connector.committed()
+
+        zero, one = (TopicPartition("t", 0, number) for number in range(2))
+        await connector.seek(zero, EARLIEST)
+        assert (await connector.lag(zero))[zero] == ends[zero]
+        again = [await following(stream) for _ in ground.produced["t", 0]]
+        assert [message.identity for message in again] == [m.identity for m in got if m.partition == zero]
+        middle = again[len(again) // 2]
+        await connector.seek(zero, middle.offset)
+        assert (await following(stream)).offset == middle.offset
+
+        await connector.seek(zero, LATEST)
+        connector.pause(one)
+        await ground.produce()
+        news = [await following(stream) for _ in range(3)]
+        assert one not in {message.partition for message in news}
+        connector.resume(one)
+        seen = {message.partition for message in news}
+        while one not in seen:
+            seen.add((await following(stream)).partition)
 
 
 async def test_reports_deleted_owner_nodes_as_lost_and_claims_them_again(ground: Ground) -> None:
