@@ -120,27 +120,10 @@ def fetch_fields(version: int, data: Data) -> dict[str, Any] | None:
             partitions: list[dict[str, Any]] = []
             topic["partitions"] = partitions
             for _ in range(count - 1):
-                index, error, high_watermark, stable, start, aborted, replica = _READ.unpack_from(data, position)
-                size, position = read_uvarint(data, position + _READ.size)
-                end = position + size - 1 if size else position
-                if aborted > 1 or data[end]:
+                partition, position = _partition(data, position)
+                if partition is None:
                     return None
-                partitions.append(
-                    {
-                        "partition_index": index,
-                        "error_code": error,
-                        "high_watermark": high_watermark,
-                        "last_stable_offset": stable,
-                        "log_start_offset": start,
-                        "aborted_transactions": [] if aborted else None,
-                        "preferred_read_replica": replica,
-                        "records": data[position:end] if size else None,
-                        "diverging_epoch": None,
-                        "current_leader": None,
-                        "snapshot_id": None,
-                    }
-                )
-                position = end + 1
+                partitions.append(partition)
             if data[position]:
                 return None
             position += 1
@@ -156,3 +139,26 @@ def fetch_fields(version: int, data: Data) -> dict[str, Any] | None:
         "responses": responses,
     }
     return fields if version < _NODES_SINCE else fields | {"node_endpoints": []}
+
+
+def _partition(data: Data, position: int) -> tuple[dict[str, Any] | None, int]:
+    """The fields of a partition, and the position after them; None for one that is left to the codec."""
+    index, error, high_watermark, stable, start, aborted, replica = _READ.unpack_from(data, position)
+    size, position = read_uvarint(data, position + _READ.size)
+    end = position + size - 1 if size else position
+    if aborted > 1 or data[end]:
+        return None, end
+    fields = {
+        "partition_index": index,
+        "error_code": error,
+        "high_watermark": high_watermark,
+        "last_stable_offset": stable,
+        "log_start_offset": start,
+        "aborted_transactions": [] if aborted else None,
+        "preferred_read_replica": replica,
+        "records": data[position:end] if size else None,
+        "diverging_epoch": None,
+        "current_leader": None,
+        "snapshot_id": None,
+    }
+    return fields, end + 1
