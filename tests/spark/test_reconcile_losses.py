@@ -163,7 +163,8 @@ def test_expects_a_later_partition_from_its_first_known_offset(
     land(spark, pipeline)
     # Its first messages are lost in bronze, and retention has deleted them since.
     remove(logs, 0, partition=1)
-    change_batch(spark, pipeline.bronze, lambda rows: rows.where(f"partition = 0 OR offset >= {first}"), batch=1)
+    # The first batch with the new partition says where it begins, the next one has its messages.
+    change_batch(spark, pipeline.bronze, lambda rows: rows.where(f"partition = 0 OR offset >= {first}"), batch=2)
     result = reconcile(spark, pipeline)
     assert [(each.start, each.is_clean) for each in result.partitions] == [(0, True), (0, False)]
     assert [str(each) for each in result.partitions[1].gaps.first] == [f"[0, {first})"]

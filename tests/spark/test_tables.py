@@ -227,5 +227,5 @@ def test_tables_work_on_hadoop_file_systems(spark: SparkSession, tmp_path: Path)
         open_table(spark, "s3a://bucket/table", "parquet")
     with pytest.raises(TablePathError, match="as a glob pattern"):
         open_table(spark, f"{tmp_path}/a{{b}}")
-    with pytest.raises(ConfigError, match="'iceberg' is not a table format"):
-        open_table(spark, str(tmp_path), "iceberg")
+    with pytest.raises(ConfigError, match="'orc' is not a table format"):
+        open_table(spark, str(tmp_path), "orc")
