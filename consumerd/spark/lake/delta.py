@@ -43,7 +43,7 @@ from consumerd.base.files import SystemFiles
 from consumerd.spark.lake.data_file import DataFile
 from consumerd.spark.lake.folders import local_path
 from consumerd.spark.lake.merging import merge_small_files
-from consumerd.spark.lake.table import BATCH, OWNER, TableVersion
+from consumerd.spark.lake.table import BATCH, OWNER, TableVersion, reading_order
 from consumerd.spark.tables.errors import (
     TableCorruptError,
     TableError,
@@ -370,7 +370,7 @@ def _files(table: DeltaTable, after: int, to: int | None) -> list[DataFile]:
         for file in found
         if file.maximums.get(BATCH, after + 1) > after and (to is None or file.minimums.get(BATCH, to) <= to)
     ]
-    return sorted(kept, key=lambda file: (file.minimums.get(BATCH, -1), file.maximums.get(BATCH, -1), file.path))
+    return sorted(kept, key=reading_order)
 
 
 def _data_file(action: Mapping[str, Any]) -> DataFile:

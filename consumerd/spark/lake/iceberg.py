@@ -55,7 +55,7 @@ from consumerd.base.files import SystemFiles
 from consumerd.spark.lake.data_file import DataFile
 from consumerd.spark.lake.folders import local_path
 from consumerd.spark.lake.merging import merge_small_files
-from consumerd.spark.lake.table import BATCH, OWNER, TableVersion
+from consumerd.spark.lake.table import BATCH, OWNER, TableVersion, reading_order
 from consumerd.spark.tables.errors import (
     TableCorruptError,
     TableError,
@@ -257,7 +257,7 @@ class IcebergLakeTable:
             file = self._described(task.file, table)
             if file.maximums.get(BATCH, after + 1) > after and (to is None or file.minimums.get(BATCH, to) <= to):
                 found.append(file)
-        return sorted(found, key=lambda file: (file.minimums.get(BATCH, -1), file.maximums.get(BATCH, -1), file.path))
+        return sorted(found, key=reading_order)
 
     def _described(self, file: IcebergFile, table: Table) -> DataFile:
         fields = {field.field_id: field for field in table.schema().fields}

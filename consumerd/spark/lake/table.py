@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 BATCH: Final = "batch"
 #: The table's property with the id of the checkpoint that owns it.
 OWNER: Final = "consumerd.writer"
+#: The columns with the place of a message, from the outermost on.
+_PLACE: Final = ("topic", "broker", "partition", "offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +107,14 @@ class LakeTable(Protocol):
     def as_of(self, version: int | datetime) -> LakeTable:
         """The table as it was: for reading only. Raises NotFoundError where there is no such version."""
         ...
+
+
+def reading_order(file: DataFile) -> tuple[object, ...]:
+    """A key to sort files by: batches, and within one the places of its messages in their logs.
+
+    Tasks finish in any order. What is read in this order ascends within each log, so that nobody looks for duplicates
+    where a log is spread over several files.
+    """
+    first = [file.minimums.get(name) for name in _PLACE]
+    places = [(value is not None, value) for value in first]
+    return file.minimums.get(BATCH, -1), file.maximums.get(BATCH, -1), *places, file.path

@@ -298,6 +298,19 @@ def test_takes_times_without_a_zone(table: DeltaLakeTable) -> None:
 # -- reading
 
 
+def test_files_of_a_batch_come_in_the_order_of_their_messages(table: DeltaLakeTable) -> None:
+    """Tasks finish in any order; rows that are read in order are not suspected to be there twice."""
+    schema = COLUMNS.append(pa.field("partition", pa.int32())).append(pa.field("offset", pa.int64()))
+    places = [(1, 40), (0, 70), (0, 5), (1, 0), (0, 300)]
+    files = [
+        write_file(table.path, 0, schema=schema, partition=partition, offset=offset) for partition, offset in places
+    ]
+    assert table.commit(files, writer=WRITER, batch=0, schema=schema)
+    add(table, 1)
+    found = [(file.minimums.get("partition"), file.minimums.get("offset")) for file in table.files()]
+    assert found == [*sorted(places), (None, None)]
+
+
 def test_files_of_some_batches_are_found_by_the_statistics(table: DeltaLakeTable) -> None:
     for batch in range(5):
         add(table, batch)
