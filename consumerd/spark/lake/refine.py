@@ -15,11 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from consumerd.spark.lake.arrays import repeated
 from consumerd.spark.lake.casts import zone_of
 from consumerd.spark.lake.data_file import DataFile, DataFileWriter, Identities, has_identities
 from consumerd.spark.lake.decode import REASON, DeclaredField, MessageDecoder, MessageFormat
@@ -139,20 +140,16 @@ def refine_rows(batches: Iterable[pa.RecordBatch], target: RefineTarget, batch: 
                 kept = kept.filter(decoded.good)
                 others = rows.filter(pc.invert(decoded.good))
                 columns = [others.column(name) for name in target.quarantine.names[:-3]]
-                columns += [decoded.reasons, _repeated(at, refused, target.quarantine.types[-2])]
-                columns.append(_repeated(batch, refused, pa.int64()))
+                columns += [decoded.reasons, repeated(at, target.quarantine.types[-2], refused)]
+                columns.append(repeated(batch, pa.int64(), refused))
                 quarantine.write(pa.RecordBatch.from_arrays(columns, schema=target.quarantine))
                 reasons.update(decoded.reasons.to_pylist())
             if kept.num_rows:
-                columns = [*kept.columns, *decoded.columns.columns, _repeated(batch, kept.num_rows, pa.int64())]
+                columns = [*kept.columns, *decoded.columns.columns, repeated(batch, pa.int64(), kept.num_rows)]
                 silver.write(pa.RecordBatch.from_arrays(columns, schema=target.silver))
         return RefinedFiles(
             silver.close(), quarantine.close(), identities.stretches(), identities.ascending, dict(reasons)
         )
-
-
-def _repeated(value: Any, count: int, kind: pa.DataType) -> pa.Array:
-    return pa.repeat(pa.scalar(value, kind), count)
 
 
 def may_repeat(found: Sequence[RefinedFiles], seen: SeenOffsets) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from consumerd.spark.tables.files import HadoopFiles
+from consumerd.spark.tables.lake import LakeBatchTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,6 +24,9 @@ class TableFiles(NamedTuple):
 
 def table_files(spark: SparkSession, table: BatchTable, after: int = -1) -> TableFiles:
     """The files that have the rows of a table, of batches greater than `after`. Raises NotFoundError, OSError."""
+    if isinstance(table, LakeBatchTable):
+        files = table.lake.files(after)
+        return TableFiles(len(files), sum(file.size for file in files))
     remote: dict[str, set[str]] = {}
     sizes = []
     for url in table.read(after=after).inputFiles():

@@ -13,7 +13,7 @@ from itertools import pairwise
 from json.encoder import encode_basestring
 from typing import Protocol
 
-from consumerd.storage.archives.rows import RowOrigin, boundaries
+from consumerd.storage.archives.rows import RowOrigin, boundaries, json_frame
 from consumerd.storage.log.archive import ArchivedRun, Flaw, IndexedMessages
 from consumerd.wire.v07 import Codec
 
@@ -66,10 +66,7 @@ class NdjsonWriter:
 
     def __init__(self, sink: ByteSink, origin: RowOrigin, *, base64: bool) -> None:
         self._sink = sink
-        broker = "null" if origin.broker is None else origin.broker
-        topic = encode_basestring(origin.topic)
-        self._head = f'{{"topic":{topic},"broker":{broker},"partition":{origin.partition},"offset":'
-        self._tail = f',"source":{encode_basestring(origin.source)}}}\n'
+        self._head, self._tail = json_frame(origin)
         self._base64 = base64
         self._payloads: Callable[[list[bytes]], Iterator[str]] = _all_base64 if base64 else _texts
 

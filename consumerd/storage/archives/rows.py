@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from itertools import accumulate
+from json.encoder import encode_basestring
 from typing import Protocol
 
 from consumerd.storage.log.archive import ArchivedRun, Flaw, IndexedMessages
@@ -54,6 +55,14 @@ def within(run: ArchivedRun, first: int, last: int | None) -> ArchivedRun | None
     if low >= high:
         return None
     return ArchivedRun(offsets[low], offsets[high], run.magic, run.codec, run.payloads[low:high])
+
+
+def json_frame(origin: RowOrigin) -> tuple[str, str]:
+    """The members of a row as JSON that all rows of a segment have: those before the offset's value, and the last."""
+    broker = "null" if origin.broker is None else origin.broker
+    topic, source = encode_basestring(origin.topic), encode_basestring(origin.source)
+    head = f'{{"topic":{topic},"broker":{broker},"partition":{origin.partition},"offset":'
+    return head, f',"source":{source}}}\n'
 
 
 class RowOrigin:

@@ -16,7 +16,7 @@ from consumerd.storage.archives.extras import extra
 from consumerd.storage.archives.ndjson import ByteSink
 from consumerd.storage.archives.options import ExportCompression
 from consumerd.storage.archives.parquet import GROUP_BYTES, GROUP_ROWS, identity_fields, same_text
-from consumerd.storage.archives.rows import RowOrigin
+from consumerd.storage.archives.rows import RowOrigin, json_frame
 from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch
 from consumerd.wire.v08.records import Record, TimestampType
 
@@ -81,10 +81,7 @@ class NdjsonRecords:
 
     def __init__(self, sink: ByteSink, origin: RowOrigin, *, base64: bool) -> None:
         self._sink = sink
-        broker = "null" if origin.broker is None else origin.broker
-        topic = encode_basestring(origin.topic)
-        self._head = f'{{"topic":{topic},"broker":{broker},"partition":{origin.partition},"offset":'
-        self._tail = f',"source":{encode_basestring(origin.source)}}}\n'
+        self._head, self._tail = json_frame(origin)
         self._base64 = base64
         self._lines: list[str] = []
         self._size = 0

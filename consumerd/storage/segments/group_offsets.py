@@ -43,9 +43,8 @@ class ArchivedOffset(NamedTuple):
 
 
 class _Commit(NamedTuple):
-    """A commit with its place: the partition of the offsets' topic, and the offset there. `value` None: it is gone."""
+    """A commit with its place, the offset in its partition of the offsets' topic. `value` None: it is gone."""
 
-    partition: int
     place: int
     value: ArchivedOffset | None
 
@@ -69,10 +68,30 @@ class GroupOffsetsReader:
 
     def take(self, partition: int, batch: StoredBatch) -> None:
         """Take a batch of that partition of the topic."""
-        if self._until is not None and batch.max_timestamp is not None and batch.max_timestamp > self._until:
-            self._take_until(partition, batch, self._until)
-        else:
-            self._take_until(partition, batch, None)
+        source = (batch.producer.id if batch.producer is not None else -1, partition)
+        if batch.control is not None:
+            if not self._is_late(batch.max_timestamp):
+                self._markers.setdefault(source, []).append((batch.offset, batch.control == "commit"))
+            return
+        for record in batch.records.messages():
+            if self._is_late(record.timestamp):
+                continue
+            try:
+                key = read_key(record.key)
+                if key is None:
+                    continue
+                value = None if record.payload is None else read_value(record.payload)
+            except UnreadableCommitError:
+                self.unreadable += 1
+                continue
+            commit = _Commit(record.offset, value)
+            if batch.transactional:
+                self._pending.setdefault(source, []).append((key, commit))
+            else:
+                _keep(self._last, key, commit)
+
+    def _is_late(self, timestamp: int | None) -> bool:
+        return self._until is not None and timestamp is not None and timestamp > self._until
 
     def offsets(self) -> dict[OffsetKey, ArchivedOffset]:
         """The committed offsets, sorted by group, topic and partition."""
@@ -84,29 +103,6 @@ class GroupOffsetsReader:
                 if at < len(markers) and markers[at][1]:
                     _keep(last, key, commit)
         return {key: commit.value for key, commit in sorted(last.items()) if commit.value is not None}
-
-    def _take_until(self, partition: int, batch: StoredBatch, until: int | None) -> None:
-        source = (batch.producer.id if batch.producer is not None else -1, partition)
-        if batch.control is not None:
-            if until is None:
-                self._markers.setdefault(source, []).append((batch.offset, batch.control == "commit"))
-            return
-        for record in batch.records.messages():
-            if until is not None and record.timestamp > until:
-                continue
-            try:
-                key = read_key(record.key)
-                if key is None:
-                    continue
-                value = None if record.payload is None else read_value(record.payload)
-            except UnreadableCommitError:
-                self.unreadable += 1
-                continue
-            commit = _Commit(partition, record.offset, value)
-            if batch.transactional:
-                self._pending.setdefault(source, []).append((key, commit))
-            else:
-                _keep(self._last, key, commit)
 
 
 def _keep(last: dict[OffsetKey, _Commit], key: OffsetKey, commit: _Commit) -> None:
