@@ -74,7 +74,7 @@ def test_damage_is_reported_and_the_rest_counts(archive: Path, capsys: pytest.Ca
         ["b", "events/0", "5"],
     ]
     assert "finding\ttorn-tail" in captured.out
-    assert captured.err == "consumerd: 1 stretches of the archive could not be read\n"
+    assert captured.err == "consumerd: unreadable parts of the archive: 1; offsets may be too old\n"
 
 
 def test_archive_without_the_topic_is_refused(archive: Path, capsys: pytest.CaptureFixture[str]) -> None:
