@@ -284,9 +284,9 @@ class SparkSection(Table):
         description="Folder or URL of all tables, with one folder for each pipeline.",
         examples=["/var/lib/consumerd/lake"],
     )
-    format: Literal["delta", "parquet"] = Field(
+    format: Literal["delta", "iceberg", "parquet"] = Field(
         "delta",
-        description="Format of the tables: Delta, or the Parquet layout of earlier releases.",
+        description="Format of the tables: Delta, Iceberg (extra `iceberg`), or earlier releases' Parquet layout.",
     )
     master: str | None = Field(
         None,

@@ -87,7 +87,7 @@ def test_finds_a_pipeline_by_name_or_the_only_one() -> None:
             spark({"refine": REFINE | {"event_time": "at"}, "aggregate": {"window": "1 hour", "slide": "2 hours"}}),
             "slide must not be longer than window",
         ),
-        (spark(format="iceberg"), "'spark.format' is wrong"),
+        (spark(format="orc"), "'spark.format' is wrong"),
         (spark(pipelines={"../p": {"source": {"path": "x"}}}), "is not a valid pipeline name"),
     ],
 )
