@@ -57,9 +57,7 @@ def command(groups: tuple[str, ...], at_time: str | None, as_json: bool, layout:
         _show_rows(found)
     if found.findings:
         unread = len(found.findings)
-        click.echo(
-            f"consumerd: unreadable parts of the archive: {unread}; offsets may be too old", err=True
-        )
+        click.echo(f"consumerd: unreadable parts of the archive: {unread}; offsets may be too old", err=True)
     if found.unreadable:
         click.echo(f"consumerd: records that are not commits of a known version: {found.unreadable}", err=True)
     return ExitCode.CHECK_FAILED if found.findings or found.unreadable else ExitCode.OK
