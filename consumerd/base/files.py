@@ -69,10 +69,6 @@ class Files(Protocol):
         """Create or replace the file atomically."""
         ...
 
-    def rename_directory(self, source: StrPath, target: StrPath) -> bool:
-        """Rename a directory; False if the name is taken. Its files are durable before, its name after."""
-        ...
-
     def sync_directory(self, path: StrPath) -> None:
         """Make durable which names are in a directory."""
         ...
@@ -385,20 +381,6 @@ class SystemFiles:
             self._sync(path)
             self._sync_parent(path)
 
-    def rename_directory(self, source: StrPath, target: StrPath) -> bool:
-        with self._errors("rename", source):
-            self._sync_tree(Path(source))
-            renamed = not self.exists(target)  # an empty directory would be replaced
-            try:
-                if renamed:
-                    self.system.replace(source, target)
-            except OSError:
-                if not self.exists(target):
-                    raise
-                renamed = False
-            self._sync_parent(target)  # of a taken name, too, as for `create`
-            return renamed
-
     def remove_directory(self, path: StrPath) -> None:
         """Remove a directory if it is empty; one that is missing or not empty is fine."""
         with contextlib.suppress(OSError):
@@ -468,14 +450,6 @@ class SystemFiles:
 
     def _sync_parent(self, path: StrPath) -> None:
         self._sync(_as_path(path).parent, os.O_DIRECTORY)
-
-    def _sync_tree(self, path: Path) -> None:
-        for entry in self.system.entries(path):
-            if entry.is_directory:
-                self._sync_tree(path / entry.name)
-            else:
-                self._sync(path / entry.name)
-        self._sync(path, os.O_DIRECTORY)
 
     @contextlib.contextmanager
     def _opened(self, path: StrPath, flags: int) -> Iterator[int]:

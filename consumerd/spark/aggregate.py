@@ -28,8 +28,8 @@ from consumerd.base.errors import ConfigError
 from consumerd.spark.checkpoints import Checkpoint, OffsetLog
 from consumerd.spark.failures import declared_errors
 from consumerd.spark.queries import run_query
-from consumerd.spark.tables import open_table
 from consumerd.spark.tables.files import locate
+from consumerd.spark.tables.lake import LakeBatchTable
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -72,10 +72,10 @@ def aggregate(spark: SparkSession, pipeline: PipelineSpec) -> AggregateResult:
     """
     windows = DeclaredWindows.of(pipeline)
     with declared_errors():
-        silver = open_table(spark, pipeline.silver, pipeline.format)
+        silver = LakeBatchTable(spark, pipeline.silver, pipeline.format)
         late = LateEvents(spark, pipeline, windows)
         stream = windows.watermarked(late.observed(silver.read_stream(pipeline.batches_per_trigger)))
-        table = open_table(spark, pipeline.aggregate, pipeline.format)
+        table = LakeBatchTable(spark, pipeline.aggregate, pipeline.format)
         checkpoint = Checkpoint(spark, pipeline.checkpoint("aggregate"))
         checkpoint.must_match(table)
         _must_be_as_before(spark, pipeline, windows)
@@ -114,8 +114,8 @@ def current_windows(spark: SparkSession, pipeline: PipelineSpec) -> DataFrame:
     was written, as they came later. Raises NotFoundError where there is no silver yet.
     """
     windows = DeclaredWindows.of(pipeline)
-    now = windows.grouped(open_table(spark, pipeline.silver, pipeline.format).read())
-    table = open_table(spark, pipeline.aggregate, pipeline.format)
+    now = windows.grouped(LakeBatchTable(spark, pipeline.silver, pipeline.format).read())
+    table = LakeBatchTable(spark, pipeline.aggregate, pipeline.format)
     checkpoint = Checkpoint(spark, pipeline.checkpoint("aggregate"))
     done = checkpoint.last_committed()
     watermark = None if done is None else OffsetLog(spark, checkpoint.path).watermark(done)
@@ -130,7 +130,7 @@ def current_windows(spark: SparkSession, pipeline: PipelineSpec) -> DataFrame:
 
 def _must_be_as_before(spark: SparkSession, pipeline: PipelineSpec, windows: DeclaredWindows) -> None:
     """Raise ConfigError if the declaration differs from the one that the table was begun with."""
-    path, files = locate(spark, f"{pipeline.checkpoint('aggregate')}/declared.json", renames=False)
+    path, files = locate(spark, f"{pipeline.checkpoint('aggregate')}/declared.json")
     text = json.dumps(windows.declared(), sort_keys=True)
     data = files.read(path)
     if data is None:
@@ -219,7 +219,9 @@ class LateEvents:
         start, end, watermark = offsets.end(batch - 1), offsets.end(batch), offsets.watermark(batch - 1)
         if watermark is None or not all(isinstance(each, dict) and "batch" in each for each in (start, end)):
             return None  # not a table of batches, or Spark forgot
-        rows = open_table(self._spark, self._pipeline.silver, self._pipeline.format).read(start["batch"], end["batch"])
+        rows = LakeBatchTable(self._spark, self._pipeline.silver, self._pipeline.format).read(
+            start["batch"], end["batch"]
+        )
         ends = rows.select(self._windows.window().alias("window")).select("window.end")
         return ends.where(F.unix_millis("end") <= watermark).count()
 

@@ -62,7 +62,7 @@ def begin(spark: SparkSession | None, pipeline: PipelineSpec, source: Mapping[st
     origin = open_origin(options)
     logs = origin.snapshot()
     losses = Losses(fail=options.fail_on_data_loss)
-    path, files = locate(spark, _path(pipeline), renames=False)
+    path, files = locate(spark, _path(pipeline))
     fixed = began(spark, pipeline)
     if fixed is None:
         if (missing := origin.missing(logs)) is not None:
@@ -114,7 +114,7 @@ def _missing(pipeline: PipelineSpec, options: SourceOptions, key: Key) -> Consum
 
 def began(spark: SparkSession | None, pipeline: PipelineSpec) -> Offsets | None:
     """Return the offsets at which the landing began; None if it never did. Raises CheckpointError."""
-    path, files = locate(spark, _path(pipeline), renames=False)
+    path, files = locate(spark, _path(pipeline))
     data = files.read(path)
     if data is None:
         return None
@@ -139,7 +139,7 @@ def note_new(spark: SparkSession | None, pipeline: PipelineSpec, batch: int) -> 
     if former:
         add_former(spark, pipeline, former)
     if now != known:
-        path, files = locate(spark, _path(pipeline), renames=False)
+        path, files = locate(spark, _path(pipeline))
         files.replace(path, format_offsets(sorted_offsets(now)).encode())
 
 

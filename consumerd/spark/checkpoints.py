@@ -57,7 +57,7 @@ class Checkpoint:
 
     def __init__(self, spark: SparkSession | None, path: str) -> None:
         self._spark = spark
-        self.path, self._files = locate(spark, path, renames=False)
+        self.path, self._files = locate(spark, path)
 
     def query_id(self) -> str:
         """The id that Spark gave it when the query first started. Raises TableCorruptError."""
@@ -131,7 +131,7 @@ def locked(spark: SparkSession | None, checkpoint: str) -> Iterator[None]:
 
     Raises CheckpointLockedError, and OSError if the lock file cannot be written.
     """
-    path, files = locate(spark, checkpoint, renames=False)
+    path, files = locate(spark, checkpoint)
     if not isinstance(files, SystemFiles):
         yield
         return
@@ -173,7 +173,7 @@ class OffsetLog:
     """The offsets of a query with one source, whose checkpoint is in the directory `path`."""
 
     def __init__(self, spark: SparkSession | None, path: str) -> None:
-        self.path, self._files = locate(spark, f"{path}/offsets", renames=False)
+        self.path, self._files = locate(spark, f"{path}/offsets")
 
     def end(self, batch: int) -> Any:
         """Return the end of a batch, in the source's JSON; None if Spark deleted it or the source had nothing.

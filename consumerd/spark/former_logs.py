@@ -59,7 +59,7 @@ class FormerLog(NamedTuple):
 
 def read_former(spark: SparkSession | None, pipeline: PipelineSpec) -> tuple[FormerLog, ...]:
     """The former logs, of each partition in their order. Raises CheckpointError."""
-    path, files = locate(spark, _path(pipeline), renames=False)
+    path, files = locate(spark, _path(pipeline))
     data = files.read(path)
     try:
         return tuple(FormerLog(*each) for each in json.loads(data)) if data is not None else ()
@@ -71,7 +71,7 @@ def add_former(spark: SparkSession | None, pipeline: PipelineSpec, fresh: Collec
     """Add logs to the list; one that it has stays as it is. Raises as `read_former`."""
     known = read_former(spark, pipeline)
     listed = {each.key for each in known}
-    path, files = locate(spark, _path(pipeline), renames=False)
+    path, files = locate(spark, _path(pipeline))
     logs = [*known, *(each for each in fresh if each.key not in listed)]
     files.replace(path, json.dumps(logs).encode() + b"\n")
 

@@ -24,11 +24,9 @@ from consumerd.spark.failures import declared_errors
 from consumerd.spark.lake.tasks import LANDED_AT, landed_schema
 from consumerd.spark.queries import run_query
 from consumerd.spark.results import LandResult
-from consumerd.spark.source import register
 from consumerd.spark.source.discovery import committer_of
 from consumerd.spark.source.landing import LandingSource
 from consumerd.spark.source.options import read_options
-from consumerd.spark.tables import open_table
 from consumerd.spark.tables.lake import LakeBatchTable
 
 if TYPE_CHECKING:
@@ -44,17 +42,10 @@ def land(spark: SparkSession, pipeline: PipelineSpec, *, available_now: bool = T
     with declared_errors():
         landing = _Landing(spark, pipeline)
         options = begin(spark, pipeline, source_options(pipeline))
-        table = landing.table
-        if isinstance(table, LakeBatchTable):
-            spark.dataSource.register(LandingSource)
-            options_of_tasks = {**options, **table.landing_options}
-            stream = spark.readStream.format(LandingSource.name()).options(**options_of_tasks).load()
-            schema = landed_schema(read_options(options))
-            store: Callable[[DataFrame, int], None] = partial(landing.store_files, table, schema)
-        else:
-            register(spark)
-            stream = spark.readStream.format("consumerd").options(**options).load()
-            store = landing.store_rows
+        spark.dataSource.register(LandingSource)
+        options_of_tasks = {**options, **landing.table.landing_options}
+        stream = spark.readStream.format(LandingSource.name()).options(**options_of_tasks).load()
+        store = partial(landing.store_files, landed_schema(read_options(options)))
     interval = None if available_now or not pipeline.is_continuous else pipeline.trigger
     result = landing.run(stream, store, interval)
     return replace(result, committed=_commit(spark, pipeline))
@@ -75,17 +66,17 @@ class _Landing:
     def __init__(self, spark: SparkSession, pipeline: PipelineSpec) -> None:
         self._spark = spark
         self._pipeline = pipeline
-        self.table = open_table(spark, pipeline.bronze, pipeline.format)
+        self.table = LakeBatchTable(spark, pipeline.bronze, pipeline.format)
         self._checkpoint = Checkpoint(spark, pipeline.checkpoint("land"))
         self._checkpoint.must_match(self.table)
         self._before = self.table.last_batch
         #: Rows that tasks wrote; None while only the table knows.
         self._rows: int | None = None
 
-    def store_files(self, table: LakeBatchTable, schema: pa.Schema, files: DataFrame, batch: int) -> None:
+    def store_files(self, schema: pa.Schema, files: DataFrame, batch: int) -> None:
         """Commit the files that the tasks of a batch write."""
         note_new(self._spark, self._pipeline, batch)
-        rows = table.append_files(files, schema=schema, writer=self._checkpoint.query_id(), batch=batch)
+        rows = self.table.append_files(files, schema=schema, writer=self._checkpoint.query_id(), batch=batch)
         self._rows = (self._rows or 0) + (rows or 0)
 
     def store_rows(self, rows: DataFrame, batch: int) -> None:

@@ -45,8 +45,8 @@ from consumerd.spark.reconcile_result import LogStretches, PartitionCheck, Recon
 from consumerd.spark.runs import PLACE
 from consumerd.spark.source.offsets import Key
 from consumerd.spark.source.options import read_options
-from consumerd.spark.tables import open_table
 from consumerd.spark.tables.files import locate
+from consumerd.spark.tables.lake import LakeBatchTable
 
 if TYPE_CHECKING:
     from consumerd.spark.spec import PipelineSpec
@@ -79,7 +79,7 @@ class _Reconciliation:
         self._spark = spark
         self._pipeline = pipeline
         self._kept: list[DataFrame] = []
-        self._bronze = open_table(spark, pipeline.bronze, pipeline.format)
+        self._bronze = LakeBatchTable(spark, pipeline.bronze, pipeline.format)
         self._former: tuple[FormerLog, ...] = ()
         # Queries may run meanwhile. The last batch of refine is read before that of land, and each
         # table is read up to there, so that no row is missing only because it was added in between.
@@ -297,7 +297,7 @@ def _refined(spark: SparkSession, pipeline: PipelineSpec) -> tuple[dict[str, Dat
     offsets = OffsetLog(spark, checkpoint.path)
     found = {}
     for name, path in (("silver", pipeline.silver), ("quarantine", pipeline.quarantine)):
-        table = open_table(spark, path, pipeline.format)
+        table = LakeBatchTable(spark, path, pipeline.format)
         last = table.last_batch if table.exists else None
         if last is not None:
             # A batch that is on its way does not count yet; one that refine does not have does, since it is wrong.
@@ -383,7 +383,7 @@ def read_proven(
     spark: SparkSession, pipeline: PipelineSpec, query: str, former: Collection[FormerLog] = ()
 ) -> dict[Key, ProvenRange]:
     """The ranges of the checkpoint with this id; none if the file is missing or has other content."""
-    path, files = locate(spark, _path(pipeline), renames=False)
+    path, files = locate(spark, _path(pipeline))
     try:
         found = json.loads(files.read(path) or b"{}")
         if found.get("query") != query:
@@ -404,7 +404,7 @@ def write_proven(
     spark: SparkSession, pipeline: PipelineSpec, query: str, proven_ranges: Mapping[Key, ProvenRange]
 ) -> None:
     """Keep these and no others. Raises OSError."""
-    path, files = locate(spark, _path(pipeline), renames=False)
+    path, files = locate(spark, _path(pipeline))
     rows = [[*key, *proven] for key, proven in sorted(proven_ranges.items())]
     files.replace(path, json.dumps({"query": query, "partitions": rows}).encode() + b"\n")
 

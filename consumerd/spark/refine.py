@@ -10,7 +10,7 @@ whether a batch can hold rows that were there before (`seen`); only then is it c
 
 Tasks decode messages and write the files of both tables themselves (`refining`), and the driver commits these. Spark
 parses, compares and appends a batch where its ranges of offsets meet those of another file or batch, and every batch
-where only Spark can parse the messages, or a table is in the earlier Parquet layout.
+where only Spark can parse the messages.
 """
 
 from __future__ import annotations
@@ -40,10 +40,8 @@ from consumerd.spark.refining import TARGET, RefiningSource
 from consumerd.spark.results import RefineResult
 from consumerd.spark.seen import OffsetStretch, SeenLog, SeenOffsets, SeenPartition
 from consumerd.spark.source.columns import IDENTITY
-from consumerd.spark.tables import open_table
 from consumerd.spark.tables.files import locate
 from consumerd.spark.tables.lake import LakeBatchTable
-from consumerd.spark.tables.table import BatchTable
 
 if TYPE_CHECKING:
     from consumerd.spark.spec import PipelineSpec
@@ -63,7 +61,7 @@ def refine(spark: SparkSession, pipeline: PipelineSpec) -> RefineResult:
         )
     with declared_errors():
         check_pattern(spark, spec)
-        bronze = open_table(spark, pipeline.bronze, pipeline.format)
+        bronze = LakeBatchTable(spark, pipeline.bronze, pipeline.format)
         rows = bronze.read_stream(pipeline.batches_per_trigger)
         work = _Refining(spark, pipeline, bronze)
         stream, store = work.by_tasks() or (rows, work.store)
@@ -86,18 +84,18 @@ def refine(spark: SparkSession, pipeline: PipelineSpec) -> RefineResult:
 class _Refining:
     """The state from one batch to the next."""
 
-    def __init__(self, spark: SparkSession, pipeline: PipelineSpec, bronze: BatchTable) -> None:
+    def __init__(self, spark: SparkSession, pipeline: PipelineSpec, bronze: LakeBatchTable) -> None:
         assert pipeline.refine is not None
         self._spark = spark
         self._pipeline = pipeline
         self._spec = pipeline.refine
         self._bronze = bronze
-        self.silver: BatchTable = open_table(spark, pipeline.silver, pipeline.format)
-        self.quarantine: BatchTable = open_table(spark, pipeline.quarantine, pipeline.format)
+        self.silver = LakeBatchTable(spark, pipeline.silver, pipeline.format)
+        self.quarantine = LakeBatchTable(spark, pipeline.quarantine, pipeline.format)
         self._checkpoint = Checkpoint(spark, pipeline.checkpoint("refine"))
         for table in self._both:
             self._checkpoint.must_match(table)
-        path, files = locate(spark, pipeline.checkpoint("refine-seen"), renames=False)
+        path, files = locate(spark, pipeline.checkpoint("refine-seen"))
         self._seen = SeenLog(files, path)
         self.duplicates = 0
         #: Of batches whose files were written by tasks.
@@ -107,7 +105,7 @@ class _Refining:
         self._by_spark: list[int] = []
 
     @property
-    def _both(self) -> tuple[BatchTable, BatchTable]:
+    def _both(self) -> tuple[LakeBatchTable, LakeBatchTable]:
         return self.silver, self.quarantine
 
     def stored(self) -> tuple[int, Counter[str]]:
@@ -128,28 +126,19 @@ class _Refining:
         """The stream whose tasks write the files, and what commits those of a batch; None where only Spark refines."""
         messages = MessageFormat.of(self._spec)
         zone = self._spark.conf.get("spark.sql.session.timeZone") or "UTC"
-        tables = [each for each in (self._bronze, *self._both) if isinstance(each, LakeBatchTable)]
-        if len(tables) < 3 or messages.needs_spark is not None or zone_of(zone) is None:
+        bronze = self._bronze
+        if messages.needs_spark is not None or zone_of(zone) is None or not can_refine(bronze.lake.schema()):
             return None
-        bronze, silver, quarantine = tables
-        if not can_refine(bronze.lake.schema()):
-            return None
-        target = RefineTarget.of(messages, bronze.lake.schema(), (silver.path, quarantine.path), zone)
+        target = RefineTarget.of(messages, bronze.lake.schema(), (self.silver.path, self.quarantine.path), zone)
         self._spark.dataSource.register(RefiningSource)
         options = {**bronze.stream_options(self._pipeline.batches_per_trigger), TARGET: target.to_json()}
         stream = self._spark.readStream.format(RefiningSource.name()).options(**options).load()
-        return stream, partial(self._store_files, (silver, quarantine), (target.silver, target.quarantine))
+        return stream, partial(self._store_files, (target.silver, target.quarantine))
 
-    def _store_files(
-        self,
-        tables: tuple[LakeBatchTable, LakeBatchTable],
-        schemas: tuple[pa.Schema, pa.Schema],
-        frame: DataFrame,
-        batch: int,
-    ) -> None:
+    def _store_files(self, schemas: tuple[pa.Schema, pa.Schema], frame: DataFrame, batch: int) -> None:
         """Commit the files that the tasks of a batch write."""
         writer = self._checkpoint.query_id()
-        both = list(zip(tables, schemas, strict=True))
+        both = list(zip(self._both, schemas, strict=True))
         wanted = [table.lake.accepts(writer=writer, batch=batch, schema=schema) for table, schema in both]
         if not any(wanted):
             return
@@ -160,7 +149,7 @@ class _Refining:
             [each.quarantine for each in found if each.quarantine is not None],
         )
         if self._spec.dedup and not self._are_new(found, batch):
-            for table, written in zip(tables, files, strict=True):
+            for table, written in zip(self._both, files, strict=True):
                 table.remove_files(written)
             self.store(self._bronze.read(after=rows[0]["first"] - 1, to=rows[0]["last"]), batch)
             return
@@ -234,7 +223,7 @@ class _Refining:
         identities = [identified(table.read(to=batch - 1)).where(near).select(*IDENTITY) for table in self._tables()]
         return reduce(DataFrame.unionAll, identities)
 
-    def _tables(self) -> list[BatchTable]:
+    def _tables(self) -> list[LakeBatchTable]:
         """Return the tables that exist: after a kill before its first batch, quarantine may not."""
         return [table for table in self._both if table.exists]
 

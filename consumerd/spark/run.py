@@ -20,11 +20,9 @@ from consumerd.spark.queries import STEP_TABLES
 from consumerd.spark.reconcile import reconcile
 from consumerd.spark.refine import refine
 from consumerd.spark.report.facts import StepResult
-from consumerd.spark.report.table_files import table_files
 from consumerd.spark.results import PipelineCompactResult
-from consumerd.spark.spec_model import interval_seconds
 from consumerd.spark.step_history import StepRun, note_run, step_run
-from consumerd.spark.tables import open_table
+from consumerd.spark.tables.lake import LakeBatchTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,7 +83,7 @@ def timed(
 ) -> tuple[StepResult, StepRun]:
     """As `perform`, and how long it took. The run is recorded for the report if it had rows and ended by itself."""
     with declared_errors():
-        before = {path: open_table(spark, path, pipeline.format).last_batch for path in _written_by(pipeline, step)}
+        before = {path: LakeBatchTable(spark, path, pipeline.format).last_batch for path in _written_by(pipeline, step)}
     started, clock = datetime.now(UTC), time.monotonic()
     result = _perform(step, spark, pipeline, results, available_now=available_now, shallow=shallow)
     seconds = time.monotonic() - clock
@@ -105,8 +103,9 @@ def _written_by(pipeline: PipelineSpec, step: str) -> tuple[str, ...]:
 
 def _size_after(spark: SparkSession, pipeline: PipelineSpec, path: str, last: int | None) -> int:
     """Bytes of the files with batches after `last`."""
-    table = open_table(spark, path, pipeline.format)
-    return 0 if table.last_batch in (None, last) else table_files(spark, table, -1 if last is None else last).size
+    table = LakeBatchTable(spark, path, pipeline.format)
+    files = [] if table.last_batch in (None, last) else table.lake.files(-1 if last is None else last)
+    return sum(file.size for file in files)
 
 
 def _perform(
@@ -162,7 +161,7 @@ def compact(spark: SparkSession, pipeline: PipelineSpec) -> PipelineCompactResul
     results = []
     with declared_errors():
         for path in (pipeline.bronze, pipeline.silver, pipeline.quarantine, pipeline.aggregate):
-            table = open_table(spark, path, pipeline.format)
+            table = LakeBatchTable(spark, path, pipeline.format)
             if table.exists:
-                results.append(table.compact(spec.target_bytes, keep_seconds=interval_seconds(spec.keep)))
+                results.append(table.compact(spec.target_bytes))
     return PipelineCompactResult(pipeline.name, tuple(results))

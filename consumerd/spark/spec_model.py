@@ -19,6 +19,7 @@ from pydantic import AfterValidator, Field, StringConstraints, field_validator, 
 
 from consumerd.base.errors import did_you_mean
 from consumerd.service.config.validation import Table
+from consumerd.spark.lake import NO_PARQUET
 
 #: Columns of silver that are there in any case, so that no declared field may have their names.
 SILVER_COLUMNS: Final = (
@@ -284,9 +285,8 @@ class SparkSection(Table):
         description="Folder or URL of all tables, with one folder for each pipeline.",
         examples=["/var/lib/consumerd/lake"],
     )
-    format: Literal["delta", "iceberg", "parquet"] = Field(
-        "delta",
-        description="Format of the tables: Delta, Iceberg (extra `iceberg`), or earlier releases' Parquet layout.",
+    format: Literal["delta", "iceberg"] = Field(
+        "delta", description="Format of the tables: Delta, or Iceberg (extra `iceberg`)."
     )
     master: str | None = Field(
         None,
@@ -301,6 +301,13 @@ class SparkSection(Table):
         examples=[{"spark.driver.memory": "2g"}],
     )
     pipelines: dict[str, PipelineSection] = Field(default_factory=dict, description="Pipelines by name.")
+
+    @field_validator("format", mode="before")
+    @classmethod
+    def _is_written(cls, table_format: Any) -> Any:
+        if table_format == "parquet":
+            raise ValueError(NO_PARQUET)
+        return table_format
 
     @field_validator("pipelines")
     @classmethod

@@ -77,7 +77,7 @@ def step_run(step: str, started: datetime, seconds: float, result: Mapping[str, 
 
 def read_runs(spark: SparkSession, pipeline: PipelineSpec) -> tuple[StepRun, ...]:
     """All runs that are on record, in their order. Raises TablePathError, OSError or Py4JJavaError."""
-    path, files = locate(spark, _path(pipeline), renames=False)
+    path, files = locate(spark, _path(pipeline))
     found = (_decode(line) for line in (files.read(path) or b"").splitlines())
     return tuple(run for run in found if run is not None)
 
@@ -86,7 +86,7 @@ def note_run(spark: SparkSession, pipeline: PipelineSpec, run: StepRun) -> None:
     """Record a run. A failed write is logged, not raised."""
     try:
         kept = [*read_runs(spark, pipeline), run][-MAX_RUNS:]
-        path, files = locate(spark, _path(pipeline), renames=False)
+        path, files = locate(spark, _path(pipeline))
         files.make_directory(path.rpartition("/")[0])
         files.replace(path, b"".join(_encode(each) for each in kept))
     except (ConsumerdError, OSError, Py4JJavaError) as error:

@@ -9,9 +9,7 @@ what it was for must be written again.
 from __future__ import annotations
 
 import errno
-import itertools
 import json
-import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -218,35 +216,20 @@ def offsets(story: Story) -> None:
     story.promise(lambda: write_durably(path, text, story.files), check)
 
 
-def tables(story: Story) -> None:
-    files, table = story.files, "/srv/lake/bronze"
+def checkpoints(story: Story) -> None:
+    files, folder = story.files, "/srv/lake/_checkpoints/land"
 
     def holds(path: str, *any_of: bytes) -> Callable[[], None]:
         def check() -> None:
-            assert story.content(f"{table}/{path}") in any_of
+            assert story.content(f"{folder}/{path}") in any_of
 
         return check
 
-    story.promise(lambda: files.make_directory(table), nothing)
-    story.promise(lambda: files.create(f"{table}/_table.json", b"owner" * 9), holds("_table.json", b"owner" * 9))
+    story.promise(lambda: files.make_directory(folder), nothing)
+    story.promise(lambda: files.create(f"{folder}/began.json", b"offsets" * 9), holds("began.json", b"offsets" * 9))
     one, two = b"one" * 9, b"two" * 9
-    story.promise(lambda: files.replace(f"{table}/_schema.json", one), holds("_schema.json", one, two))
-    story.promise(lambda: files.replace(f"{table}/_schema.json", two), holds("_schema.json", two))
-    names = itertools.count()
-
-    def commit() -> None:
-        """As `ParquetTable.commit`, with a folder that Spark writes and does not sync."""
-        files.make_directory(f"{table}/_staging")
-        fresh = f"{table}/_staging/append-{next(names)}"
-        spark = story.disk.forgetful
-        spark.make_directory(fresh)
-        descriptor = spark.open(f"{fresh}/part-0", os.O_WRONLY | os.O_CREAT)
-        spark.append(descriptor, b"rows" * 9)
-        spark.close(descriptor)
-        if not files.rename_directory(fresh, f"{table}/batch-0"):
-            files.remove_tree(fresh)
-
-    story.promise(commit, holds("batch-0/part-0", b"rows" * 9))
+    story.promise(lambda: files.replace(f"{folder}/seen.json", one), holds("seen.json", one, two))
+    story.promise(lambda: files.replace(f"{folder}/seen.json", two), holds("seen.json", two))
 
 
 STORIES: dict[str, Callable[[Story], None]] = {
@@ -255,7 +238,7 @@ STORIES: dict[str, Callable[[Story], None]] = {
     "letters": letters,
     "replay": replay,
     "export": export,
-    "tables": tables,
+    "checkpoints": checkpoints,
     "offsets": offsets,
     "log": log,
 }

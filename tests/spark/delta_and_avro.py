@@ -23,7 +23,7 @@ from consumerd.spark.run import compact
 from consumerd.spark.session import build_session
 from consumerd.spark.spec import parse_spark
 from consumerd.spark.tables import open_table
-from consumerd.spark.tables.schema import with_batch
+from consumerd.spark.tables.lake import with_batch
 from consumerd.spark.tables.table import BatchTable, CompactResult
 
 if TYPE_CHECKING:
@@ -85,13 +85,13 @@ class EarlierTable(BatchTable):
         last = self.read().agg(F.max("batch")).collect()[0][0]
         return () if last is None else (range(last + 1),)
 
-    def compact(self, target_bytes: int, *, keep_seconds: float = 3600.0) -> CompactResult:
+    def compact(self, target_bytes: int) -> CompactResult:
         raise NotImplementedError
 
 
 @contextmanager
 def earlier_release() -> Iterator[None]:
-    steps = ("consumerd.spark.land.open_table", "consumerd.spark.refine.open_table")
+    steps = ("consumerd.spark.land.LakeBatchTable", "consumerd.spark.refine.LakeBatchTable")
     with mock.patch(steps[0], EarlierTable), mock.patch(steps[1], EarlierTable):
         yield
 

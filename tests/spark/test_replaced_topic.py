@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import pyarrow.compute as pc
 import pytest
 from confluent_kafka import Producer
 
@@ -16,6 +18,8 @@ from consumerd.base.java import JavaRuntime, MissingRuntimeError
 from consumerd.spark.aggregate import aggregate, current_windows
 from consumerd.spark.beginning import begin
 from consumerd.spark.former_logs import FormerLog, with_log_names
+from consumerd.spark.lake import open_lake_table
+from consumerd.spark.lake.data_file import DataFileWriter
 from consumerd.spark.land import land
 from consumerd.spark.reconcile import reconcile
 from consumerd.spark.refine import refine
@@ -77,7 +81,7 @@ class Events:
             producer.commit_transaction(60)
 
 
-def declared(root: Path, broker: KafkaBroker | V08Broker, table_format: str = "delta", **source: Any) -> PipelineSpec:
+def declared(root: Path, broker: KafkaBroker | V08Broker, **source: Any) -> PipelineSpec:
     table = {
         "source": {
             "bootstrap": f"127.0.0.1:{broker.port}",
@@ -91,7 +95,7 @@ def declared(root: Path, broker: KafkaBroker | V08Broker, table_format: str = "d
         },
         "aggregate": {"window": "1 minute", "watermark": "1 minute", "group_by": ["log"]},
     }
-    document = {"spark": {"root": str(root / "lake"), "format": table_format, "pipelines": {"p": table}}}
+    document = {"spark": {"root": str(root / "lake"), "pipelines": {"p": table}}}
     return parse_spark(document, "test").pipeline("p")
 
 
@@ -142,19 +146,25 @@ def test_a_topic_that_was_created_again_is_data_loss_or_lands_whole(
     assert land(spark, strict).rows == 10
 
 
-def forget_logs(spark: SparkSession, pipeline: PipelineSpec) -> None:
+def forget_logs(pipeline: PipelineSpec) -> None:
     """Make a pipeline one of an earlier release, which knew nothing of logs: neither its checkpoint nor its table."""
     checkpoint, bronze = Path(pipeline.checkpoint("land")), Path(pipeline.bronze)
     for path in [*(checkpoint / "offsets").glob("[0-9]*"), checkpoint / "began.json"]:
         path.write_text(re.sub(r'{"offset": ?(\d+),[^}]+}', r"\1", path.read_text()))
         path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
         assert "topic_id" not in path.read_text()
-    for folder in bronze.glob("batch=*"):
-        rows = spark.read.parquet(str(folder)).drop("topic_id", "leader_epoch").localCheckpoint()
-        rows.write.mode("overwrite").parquet(str(folder))
-    schema = json.loads((bronze / "_schema.json").read_text())
-    schema["fields"] = [each for each in schema["fields"] if each["name"] not in ("topic_id", "leader_epoch")]
-    (bronze / "_schema.json").write_text(json.dumps(schema))
+    table = open_lake_table(pipeline.bronze)
+    (batches,), writer, rows = table.batches(), table.owner(), table.dataset().to_table()
+    rows = rows.drop(["topic_id", "leader_epoch"])
+    assert writer is not None
+    shutil.rmtree(bronze)
+    for batch in batches:
+        with DataFileWriter(pipeline.bronze, rows.schema) as file:
+            for each in rows.filter(pc.field("batch") == batch).to_batches():
+                file.write(each)
+            written = file.close()
+        table = open_lake_table(pipeline.bronze)
+        table.commit([written] if written else [], writer=writer, batch=batch, schema=rows.schema)
 
 
 @pytest.mark.long  # every day: tests/unit/spark/source/test_replaced_logs.py, with the offsets of such a checkpoint
@@ -162,12 +172,10 @@ def test_a_pipeline_of_an_earlier_release_takes_up_its_log(
     spark: SparkSession, broker: KafkaBroker, tmp_path: Path
 ) -> None:
     events = Events(broker.address)
-    strict, lenient = (
-        declared(tmp_path, broker, table_format="parquet", failOnDataLoss=fails) for fails in (True, False)
-    )
+    strict, lenient = (declared(tmp_path, broker, failOnDataLoss=fails) for fails in (True, False))
     events.produce("former", 200)
     land(spark, strict)
-    forget_logs(spark, strict)
+    forget_logs(strict)
     refine(spark, strict)
     events.produce("former", 100)
     assert land(spark, strict).rows == 100

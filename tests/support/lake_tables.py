@@ -46,6 +46,49 @@ def replace_files(path: str, files: list[str], rows: pa.Table | None = None) -> 
     table.create_write_transaction(actions, "append", table.schema())
 
 
+#: Columns and owner of `write_earlier_table`.
+COLUMNS = pa.schema(
+    [("page", pa.string()), ("at", pa.timestamp("us", "UTC")), ("ms", pa.int32()), ("batch", pa.int64())]
+)
+WRITER = "c0ffee"
+_FIELDS = [("page", "string"), ("at", "timestamp"), ("ms", "integer"), ("batch", "long")]
+
+
+def write_rows(folder: Path, batches: list[int], schema: pa.Schema = COLUMNS) -> None:
+    """A file as Spark wrote it, with a row of each batch."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [{"page": f"p{batch}", "at": 1_000_001 * (batch + 1), "ms": batch, "batch": batch} for batch in batches]
+    name = f"part-{len(list(folder.iterdir())):05}-5ad9-c000.zstd.parquet"
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / name, use_deprecated_int96_timestamps=True)
+
+
+def write_earlier_table(table: Path) -> None:
+    """Batches 0 to 6; 0 to 3 were merged, first 0 and 1; 4 has no column `ms` yet; 5 has no rows."""
+    write_rows(table / batch_name(0), [0])
+    write_rows(table / merged_name(0, 1), [0, 1])
+    write_rows(table / merged_name(0, 3), [0, 1])
+    write_rows(table / merged_name(0, 3), [2, 3])
+    write_rows(table / batch_name(4), [4], COLUMNS.remove(2))
+    write_rows(table / batch_name(5), [])
+    write_rows(table / batch_name(6), [6])
+    write_rows(table / "_staging" / "append-7-feed", [7])
+    described = {"type": "struct", "fields": [
+        {"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in _FIELDS
+    ]}  # fmt: skip
+    (table / "_schema.json").write_text(json.dumps(described))
+    (table / "_table.json").write_text(json.dumps({"consumerd_table": 1, "kind": "parquet", "writer": WRITER}))
+
+
+def batch_name(batch: int) -> str:
+    """The folder of one batch in the earlier Parquet layout."""
+    return f"batch={batch:020d}"
+
+
+def merged_name(first: int, last: int) -> str:
+    """The folder of batches that compaction merged."""
+    return f"batch={first:020d}-{last:020d}"
+
+
 def rows_of(path: Path, columns: list[str]) -> list[tuple[object, ...]]:
     """The rows of a table, read without our code."""
     if not (path / "_delta_log").exists():

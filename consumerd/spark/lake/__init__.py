@@ -17,7 +17,7 @@ Easy to miss:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from consumerd.base.errors import ConfigError
 
@@ -25,7 +25,12 @@ if TYPE_CHECKING:
     from consumerd.spark.lake.table import LakeTable
 
 
-_PACKAGES = {"delta": ("deltalake", "spark"), "iceberg": ("pyiceberg", "iceberg")}
+_PACKAGES: Final = {"delta": ("deltalake", "spark"), "iceberg": ("pyiceberg", "iceberg")}
+#: The remedy where earlier releases' format is configured.
+NO_PARQUET: Final = (
+    'tables in the format "parquet" are only read: set format = "delta", and run `consumerd spark convert` once for a '
+    "pipeline that has such tables"
+)
 
 
 def open_lake_table(
@@ -38,20 +43,33 @@ def open_lake_table(
 
     `storage_options`: of the object store, as deltalake has them; what is not given is read from the environment. For
     Iceberg also those of pyiceberg's catalog (`type`, `uri`, ...). Raises ConfigError for an unknown format, and where
-    the format's package is missing.
+    the format's package is missing; TablePathError where the folder holds a table in the earlier Parquet layout.
     """
+    if format == "parquet":
+        raise ConfigError(f"{NO_PARQUET}.")
     if format not in _PACKAGES:
         raise ConfigError(f"{format!r} is not a table format: must be {' or '.join(_PACKAGES)}.")
     try:
-        if format == "iceberg":
-            from consumerd.spark.lake.iceberg import IcebergLakeTable  # noqa: PLC0415 - each format needs its package
-
-            return IcebergLakeTable(path, storage_options=storage_options)
-        from consumerd.spark.lake.delta import DeltaLakeTable  # noqa: PLC0415 - likewise
-
-        return DeltaLakeTable(path, storage_options=storage_options)
+        table = _open(path, format, storage_options)
     except ImportError as error:
         package, extra = _PACKAGES[format]
         raise ConfigError(
             f"{format} tables need the package {package} ({error}): pip install 'consumerd[{extra}]'."
         ) from None
+    from consumerd.base.files import SystemFiles  # noqa: PLC0415 - executors import this room for less
+    from consumerd.spark.lake.folders import local_path  # noqa: PLC0415 - likewise
+    from consumerd.spark.tables.layout import refuse_earlier_layout  # noqa: PLC0415 - likewise
+
+    if (folder := local_path(path)) is not None:
+        refuse_earlier_layout(SystemFiles(), folder.rstrip("/"))
+    return table
+
+
+def _open(path: str, format: str, storage_options: Mapping[str, str] | None) -> LakeTable:  # noqa: A002 - Spark's word
+    if format == "iceberg":
+        from consumerd.spark.lake.iceberg import IcebergLakeTable  # noqa: PLC0415 - each format needs its package
+
+        return IcebergLakeTable(path, storage_options=storage_options)
+    from consumerd.spark.lake.delta import DeltaLakeTable  # noqa: PLC0415 - likewise
+
+    return DeltaLakeTable(path, storage_options=storage_options)

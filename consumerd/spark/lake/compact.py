@@ -30,7 +30,7 @@ def compact(pipeline: PipelineSpec) -> PipelineCompactResult:
     spec = pipeline.compact_spec
     results = []
     for path in (pipeline.bronze, pipeline.silver, pipeline.quarantine, pipeline.aggregate):
-        table = open_lake_table(locate(None, path, renames=False)[0], pipeline.format)
+        table = open_lake_table(locate(None, path)[0], pipeline.format)
         if table.exists:
             merged = table.optimize(spec.target_bytes)
             keep = max(interval_seconds(spec.keep), *(_under_way(pipeline, step) for step in _STEPS))

@@ -140,8 +140,6 @@ class DeltaLakeTable:
     def _existing(self) -> DeltaTable:
         table = self._open()
         if table is None:
-            if self._log is not None:
-                self._log.folder_must_be_free()
             raise NotFoundError(f"table {self.path} does not exist: run the step that writes it first.")
         return table
 
@@ -195,8 +193,6 @@ class DeltaLakeTable:
     def accepts(self, *, writer: str, batch: int, schema: pa.Schema) -> bool:
         table = self._open()
         if table is None:
-            if self._log is not None:
-                self._log.folder_must_be_free()
             return True
         if not _is_free(table, writer):
             self._must_belong_to(writer, table)
@@ -209,8 +205,6 @@ class DeltaLakeTable:
         stored = _stored(schema)
         table = self._open()
         if table is None:
-            if self._log is not None:
-                self._log.folder_must_be_free()
             DeltaTable.create(self.path, stored, storage_options=self._options, commit_properties=_once())
             table = self._existing()
         table = self._owned(writer, table)
@@ -469,15 +463,6 @@ class _LocalLog:
 
     def exists(self) -> bool:
         return self._files.exists(self._path)
-
-    def folder_must_be_free(self) -> None:
-        """Raise TablePathError if the folder has a table in the earlier Parquet format."""
-        folder = self._path.removesuffix("/_delta_log")
-        if self._files.exists(f"{folder}/_table.json"):
-            raise TablePathError(
-                f"{folder} holds a table in the earlier Parquet format: turn it into a Delta table with "
-                "`consumerd spark convert`."
-            )
 
     def sync(self) -> None:
         """Make durable what is newer than at the last call."""

@@ -105,7 +105,7 @@ def refine(
     path = pipeline.checkpoint("refine")
     with stop_on_signals() as stop, locked(None, path), WorkerPool(workers or available_processors()) as pool:
         bronze, silver, quarantine = (
-            open_lake_table(locate(None, each, renames=False)[0], pipeline.format)
+            open_lake_table(locate(None, each)[0], pipeline.format)
             for each in (pipeline.bronze, pipeline.silver, pipeline.quarantine)
         )
         target = RefineTarget.of(messages, bronze.schema(), (silver.path, quarantine.path), zone)
@@ -154,7 +154,7 @@ class _Refining:
         self._source = source
         self._pool = pool
         self._shown = display or SilentDisplay()
-        seen, system = locate(None, pipeline.checkpoint("refine-seen"), renames=False)
+        seen, system = locate(None, pipeline.checkpoint("refine-seen"))
         self._seen = SeenLog(system, seen)
         self.rows_silver = self.duplicates = 0
         self.reasons: Counter[str] = Counter()

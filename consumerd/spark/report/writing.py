@@ -29,12 +29,10 @@ from consumerd.spark.report.measure import (
     measure_trend,
 )
 from consumerd.spark.report.page import render
-from consumerd.spark.report.table_files import table_files
 from consumerd.spark.source.options import SECRET, read_options
 from consumerd.spark.step_history import StepRun, read_runs
-from consumerd.spark.tables import open_table
 from consumerd.spark.tables.files import locate
-from consumerd.spark.tables.table import BatchTable
+from consumerd.spark.tables.lake import LakeBatchTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,11 +60,11 @@ def write_report(spark: SparkSession, pipeline: PipelineSpec, results: Mapping[s
     """
     reconciled = results.get("reconcile")
     with declared_errors():
-        path, files = locate(spark, pipeline.report, renames=False)
+        path, files = locate(spark, pipeline.report)
         tables = {
             name: table
             for name in ("bronze", "silver", "quarantine", "aggregate")
-            if (table := open_table(spark, getattr(pipeline, name), pipeline.format)).exists
+            if (table := LakeBatchTable(spark, getattr(pipeline, name), pipeline.format)).exists
         }
         rows = {name: table.read() for name, table in tables.items()}
         counts = {name: frame.count() for name, frame in rows.items()}
@@ -91,7 +89,7 @@ def write_report(spark: SparkSession, pipeline: PipelineSpec, results: Mapping[s
                 events=_events(pipeline, rows.get("silver")),
                 windows=_windows(pipeline, results, history),
                 groups=_groups(pipeline, rows.get("aggregate")),
-                tables=tuple(_table(spark, name, table, counts[name]) for name, table in tables.items()),
+                tables=tuple(_table(name, table, counts[name]) for name, table in tables.items()),
                 history=history,
                 reconciled=reconciled if isinstance(reconciled, ReconcileResult) else None,
                 steps={name: result.as_json() for name, result in results.items() if name != "reconcile"},
@@ -106,9 +104,9 @@ def _shown(option: str, value: str) -> str:
     return "(not shown)" if option.lower() in SECRET else value
 
 
-def _table(spark: SparkSession, name: str, table: BatchTable, rows: int) -> TableFacts:
-    files = table_files(spark, table)
-    return TableFacts(name, rows, sum(map(len, table.batches())), files.number, files.size)
+def _table(name: str, table: LakeBatchTable, rows: int) -> TableFacts:
+    files = table.lake.files()
+    return TableFacts(name, rows, sum(map(len, table.batches())), len(files), sum(file.size for file in files))
 
 
 def _events(pipeline: PipelineSpec, silver: DataFrame | None) -> EventFacts | None:

@@ -2,12 +2,11 @@
 
 In: frames with the number of their batch. Out: tables, in which each batch is committed once.
 
-Files in reading order: table, lake, store_options, files, batch_stream, parquet, layout, schema, convert, errors.
+Files in reading order: table, lake, store_options, files, batch_stream, layout, parquet, convert, errors.
 
 Easy to miss:
 
 - `FileSystem.rename` of Hadoop moves a folder *into* one that exists; `FileContext.rename` refuses.
-- A commit by rename is not atomic on S3 and similar stores, where a rename is a copy that readers can see half done.
 """
 
 from __future__ import annotations
@@ -24,27 +23,26 @@ if TYPE_CHECKING:
 
 
 @overload
-def open_table(spark: None, path: str, format: Literal["delta"] | str = "delta") -> LakeTable: ...
+def open_table(spark: None, path: str, format: Literal["delta", "iceberg"] | str = "delta") -> LakeTable: ...
 @overload
-def open_table(spark: SparkSession, path: str, format: Literal["delta", "parquet"] | str = "delta") -> BatchTable: ...
+def open_table(spark: SparkSession, path: str, format: Literal["delta", "iceberg"] | str = "delta") -> BatchTable: ...
 def open_table(
     spark: SparkSession | None,
     path: str,
-    format: Literal["delta", "parquet"] | str = "delta",  # noqa: A002 - Spark's word
+    format: Literal["delta", "iceberg"] | str = "delta",  # noqa: A002 - Spark's word
 ) -> BatchTable | LakeTable:
     """The table at `path`, which need not exist yet. Raises TablePathError, ConfigError for an unknown format.
 
-    A table that exists in the earlier Parquet layout is opened for reading as that, whatever the format: its `append`
-    raises TablePathError unless the format is `parquet`. Without a session, and without a JVM, it is a LakeTable, whose
-    `dataset()` pyarrow, pandas and others read.
+    A table that exists in the earlier Parquet layout can be read with a session, whatever the format; what would write
+    to it raises TablePathError. Without a session, and without a JVM, the table is a LakeTable, whose `dataset()`
+    pyarrow, pandas and others read.
     """
     if spark is None:
         return open_lake_table(path, format)
-    from consumerd.spark.tables.parquet import ParquetTable  # noqa: PLC0415 - executors do not need it
-
-    if format == "parquet":
-        return ParquetTable(spark, path)
+    from consumerd.spark.tables.files import locate  # noqa: PLC0415 - executors do not need it
     from consumerd.spark.tables.lake import LakeBatchTable  # noqa: PLC0415 - likewise
+    from consumerd.spark.tables.parquet import ParquetTable  # noqa: PLC0415 - likewise
 
-    table = LakeBatchTable(spark, path, format)
-    return table if table.exists else ParquetTable.existing(spark, path) or table
+    located, files = locate(spark, path)
+    earlier = ParquetTable(spark, located.rstrip("/"), files)
+    return earlier if earlier.exists else LakeBatchTable(spark, path, format)

@@ -107,7 +107,7 @@ def convert_table(path: str, files: SystemFiles | None = None) -> ConvertResult:
         if not table.exists:
             raise NotFoundError(f"table {folder} does not exist: run the step that writes it first.")
         return ConvertResult(folder, batches=0, rows=0, adopted=0, written=0, bytes=0)
-    writer = owner_of(described, f"{folder}/{OWNER_FILE}", "parquet")
+    writer = owner_of(described, f"{folder}/{OWNER_FILE}")
     slices = _slices(files, folder)
     last = slices[-1].last if slices else None
     found: list[DataFile] = []

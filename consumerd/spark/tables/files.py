@@ -2,9 +2,6 @@
 
 Strategy: a path of this machine is `consumerd.base.files.SystemFiles`, any other one `HadoopFiles`, by the session's
 JVM. Hadoop's `FileSystem.rename` moves *into* an existing directory, hence `FileContext` here.
-
-Object stores that copy instead of renaming (S3, GCS, ...) cannot commit by a rename: Parquet tables are refused there;
-use Delta tables, which commit by creating one file.
 """
 
 from __future__ import annotations
@@ -20,8 +17,6 @@ from consumerd.spark.tables.errors import TablePathError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Schemes of stores whose rename is a copy.
-COPYING_STORES: Final = frozenset({"s3", "s3a", "s3n", "gs", "wasb", "wasbs", "oss", "cosn", "obs", "swift"})
 #: Characters that Hadoop takes for a pattern in a path that is to be read.
 _PATTERN_CHARACTERS: Final = frozenset("{}[]*?\\,")
 
@@ -65,7 +60,7 @@ class HadoopFiles:
     def create(self, path: StrPath, data: bytes) -> bool:
         fresh = self._write(path, data)
         try:
-            return self.rename_directory(fresh, path)
+            return self._rename(fresh, path)
         finally:
             self.remove_tree(fresh)
 
@@ -83,7 +78,8 @@ class HadoopFiles:
             stream.close()
         return fresh
 
-    def rename_directory(self, source: StrPath, target: StrPath) -> bool:
+    def _rename(self, source: StrPath, target: StrPath) -> bool:
+        """Rename a file; False if the name is taken."""
         from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - not there without Spark
 
         try:
@@ -107,11 +103,11 @@ class HadoopFiles:
         return self._hadoop_path(str(path))
 
 
-def locate(spark: SparkSession | None, path: str, *, renames: bool) -> tuple[str, Files]:
+def locate(spark: SparkSession | None, path: str) -> tuple[str, Files]:
     """The path qualified with its file system, as Spark resolves it, and the operations on it.
 
-    `spark`: None for a path of this machine. `renames`: whether commits are renames. Raises TablePathError for stores
-    that cannot do that, for characters that Hadoop takes for a pattern, and for URLs without Spark.
+    `spark`: None for a path of this machine. Raises TablePathError for characters that Hadoop takes for a pattern, and
+    for URLs without Spark.
     """
     bad = sorted(_PATTERN_CHARACTERS & set(path))
     if bad or not path.strip():
@@ -122,12 +118,6 @@ def locate(spark: SparkSession | None, path: str, *, renames: bool) -> tuple[str
         return str(Path(path.removeprefix("file:")).absolute()), SystemFiles()
     gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - as above
     place = gateway.jvm.org.apache.hadoop.fs.Path(path)
-    scheme = place.toUri().getScheme()
-    if renames and scheme in COPYING_STORES:
-        raise TablePathError(
-            f"{path} is in an object store, where a rename is a copy and not atomic: "
-            'use Delta tables there, format = "delta".'
-        )
     system = place.getFileSystem(gateway.jvm.org.apache.spark.deploy.SparkHadoopUtil.get().conf())
     qualified = system.makeQualified(place)
     if qualified.toUri().getScheme() == "file":

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StructField, StructType
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
@@ -28,20 +28,22 @@ from consumerd.spark.lake.table import BATCH, LakeTable
 from consumerd.spark.lake.tasks import FILE, FILE_DDL, FOLDER_OPTION, STORE_OPTION, FileTarget
 from consumerd.spark.tables.batch_stream import TableStream
 from consumerd.spark.tables.files import locate
-from consumerd.spark.tables.schema import with_batch
+from consumerd.spark.tables.layout import refuse_earlier_layout
 from consumerd.spark.tables.store_options import store_options
 from consumerd.spark.tables.table import BatchTable, CompactResult
 
 
 class LakeBatchTable(BatchTable):
-    """See the module's text. `format`: as for `open_lake_table`."""
+    """See the module's text. `format`: as for `open_lake_table`, whose errors it raises, too."""
 
     def __init__(self, spark: SparkSession, path: str, format: str) -> None:  # noqa: A002 - Spark's word
         self._spark = spark
         self._format = format
-        self.path = locate(spark, path, renames=False)[0].rstrip("/")
+        located, files = locate(spark, path)
+        self.path = located.rstrip("/")
         self._store = store_options(self.path, spark.sparkContext.getConf().get)
         self.lake: LakeTable = open_lake_table(self.path, format, storage_options=self._store)
+        refuse_earlier_layout(files, self.path)
 
     @property
     def exists(self) -> bool:
@@ -106,9 +108,15 @@ class LakeBatchTable(BatchTable):
     def batches(self) -> tuple[range, ...]:
         return self.lake.batches()
 
-    def compact(self, target_bytes: int, *, keep_seconds: float = 3600.0) -> CompactResult:
+    def compact(self, target_bytes: int) -> CompactResult:
         """Merge small files, which stay for readers and for time travel until `vacuum` removes them."""
         return self.lake.optimize(target_bytes)
+
+
+def with_batch(schema: StructType) -> StructType:
+    """The columns as they are stored: with `batch`, last."""
+    kept = [field for field in schema.fields if field.name.lower() != BATCH]
+    return StructType([*kept, StructField(BATCH, LongType(), nullable=True)])
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

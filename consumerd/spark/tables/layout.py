@@ -1,9 +1,15 @@
-"""Names in the folder of a Parquet table: which batches a directory holds, and which one to read each batch from.
+"""The earlier Parquet layout, which is read and not written any more: a table as a folder of batches.
 
-Strategy: pure text and numbers, no file is touched. A directory holds one batch or, merged, a range of them without
-gaps, and every row has its batch. So in any set of directories that a reader finds, also during a compaction or after
-a killed one, every batch is read once: directories are taken in the order of their first batch, the widest first, each
-for those of its batches that no directory before it has.
+    <table>/_table.json                        the checkpoint that owns it
+    <table>/_schema.json                       its columns
+    <table>/batch=<20 digits>/part-*.parquet   one batch
+    <table>/batch=<first>-<last>/...           batches that compaction merged
+    <table>/_staging/<random>/                 an unfinished batch
+
+Strategy: names of directories tell which batches each holds, and which one to read a batch from. A directory holds one
+batch or, merged, a range of them without gaps, and every row has its batch. So in any set of directories that a killed
+compaction left, every batch is read once: directories are taken in the order of their first batch, the widest first,
+each for those of its batches that no directory before it has.
 """
 
 from __future__ import annotations
@@ -13,7 +19,8 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from consumerd.spark.tables.errors import TableCorruptError
+from consumerd.base.files import Files
+from consumerd.spark.tables.errors import TableCorruptError, TablePathError
 
 #: The files with the table's columns, and with its owner.
 SCHEMA_FILE: Final = "_schema.json"
@@ -51,14 +58,21 @@ class Slice(NamedTuple):
         return (self.first, self.last) == (self.folder.first, self.folder.last)
 
 
-def batch_name(batch: int) -> str:
-    """The folder of one batch."""
-    return f"batch={batch:020d}"
+def has_earlier_layout(files: Files, folder: str) -> bool:
+    """Whether a folder holds a table in this layout that was not converted."""
+    if not files.exists(f"{folder}/{OWNER_FILE}"):
+        return False
+    log = files.entries(f"{folder}/_delta_log", missing_ok=True)
+    return not any(each.name.endswith((".json", ".parquet")) for each in log)
 
 
-def merged_name(first: int, last: int) -> str:
-    """The folder that covers batches `first` to `last`."""
-    return f"batch={first:020d}-{last:020d}"
+def refuse_earlier_layout(files: Files, folder: str) -> None:
+    """Raise TablePathError if a folder holds a table in this layout that was not converted."""
+    if has_earlier_layout(files, folder):
+        raise TablePathError(
+            f"{folder} holds a table in the earlier Parquet layout, which is only read: run `consumerd spark convert` "
+            "to turn the pipeline's tables into Delta tables."
+        )
 
 
 def parse_folders(names: Iterable[str]) -> list[BatchFolder]:
@@ -85,13 +99,6 @@ def resolve(folders: Iterable[BatchFolder]) -> list[Slice]:
     return slices
 
 
-def covered(folders: Iterable[BatchFolder]) -> list[BatchFolder]:
-    """Folders that are no longer read: `resolve` takes all their batches from others."""
-    folders = list(folders)
-    used = {each.folder for each in resolve(folders)}
-    return [folder for folder in folders if folder not in used]
-
-
 def cut(slices: Iterable[Slice], after: int, to: int) -> list[Slice]:
     """The parts of `slices` with batches greater than `after` and not greater than `to`."""
     parts = [Slice(each.folder, max(each.first, after + 1), min(each.last, to)) for each in slices]
@@ -108,16 +115,16 @@ def has_gap(slices: Iterable[Slice]) -> bool:
     return False
 
 
-def owner_of(data: bytes, path: str, kind: str) -> str:
+def owner_of(data: bytes, path: str) -> str:
     """The owner that the file names. Raises TableCorruptError."""
     try:
         found = json.loads(data)
-        version, found_kind, writer = found["consumerd_table"], found["kind"], found["writer"]
+        version, kind, writer = found["consumerd_table"], found["kind"], found["writer"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise TableCorruptError(f"{path} does not describe a table ({error}): restore it from a backup.") from None
-    if version != TABLE_VERSION or found_kind != kind or not isinstance(writer, str):
+    if version != TABLE_VERSION or kind != "parquet" or not isinstance(writer, str):
         raise TableCorruptError(
-            f"{path} describes a table of kind {found_kind!r}, version {version!r}, not {kind!r}, version "
-            f"{TABLE_VERSION}: read it with the release and the format that wrote it."
+            f"{path} describes a table of kind {kind!r}, version {version!r}, not 'parquet', version {TABLE_VERSION}: "
+            "read it with the release that wrote it."
         )
     return writer

@@ -19,9 +19,9 @@ class CompactResult:
     files_after: int
     bytes_before: int
     bytes_after: int
-    #: Folders (Delta: files) that took the place of others.
+    #: Files that took the place of others.
     merged: int
-    #: Directories that are not read any more and were removed.
+    #: Files that no version needs any more and were removed.
     removed: int
 
     def as_json(self) -> dict[str, Any]:
@@ -72,8 +72,5 @@ class BatchTable(ABC):
         return ranges[-1][-1] if ranges else None
 
     @abstractmethod
-    def compact(self, target_bytes: int, *, keep_seconds: float = 3600.0) -> CompactResult:
-        """Merge small files into files of about `target_bytes`. May be killed and repeated at any time.
-
-        Merged files are removed by a compaction at least `keep_seconds` later, since readers may still read them.
-        """
+    def compact(self, target_bytes: int) -> CompactResult:
+        """Merge small files into files of about `target_bytes`. May be killed and repeated at any time."""

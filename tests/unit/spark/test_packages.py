@@ -20,7 +20,7 @@ def pipelines(tmp_path: Path, *, parse: str = "json", table_format: str = "delta
     return list(parse_spark(document, "test").pipelines.values())
 
 
-@pytest.mark.parametrize("table_format", ["delta", "parquet"])
+@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
 def test_json_needs_no_package(tmp_path: Path, table_format: str) -> None:
     declared = pipelines(tmp_path, table_format=table_format)
     assert required_packages(declared, {}) == packages.RequiredPackages()

@@ -19,7 +19,7 @@ SPARK: Any = None
 
 @pytest.fixture
 def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PipelineSpec:
-    monkeypatch.setattr(step_history, "locate", lambda _spark, path, *, renames: (path, SystemFiles()))
+    monkeypatch.setattr(step_history, "locate", lambda _spark, path: (path, SystemFiles()))
     return PipelineSpec("p", str(tmp_path), {})
 
 

@@ -484,15 +484,6 @@ def test_missing_table_is_not_found(table: DeltaLakeTable) -> None:
             call()
 
 
-def test_table_of_the_earlier_format_is_not_written_to(table: DeltaLakeTable) -> None:
-    Path(table.path).mkdir()
-    Path(table.path, "_table.json").write_text("{}")
-    for call in (lambda: add(table, 0), table.dataset):
-        with pytest.raises(TablePathError, match="consumerd spark convert"):
-            call()
-    assert not table.exists
-
-
 @pytest.mark.parametrize("content", [b"\0" * 64, b'{"add":', b"[1]"])
 def test_damaged_log_is_one_sentence(table: DeltaLakeTable, content: bytes) -> None:
     add(table, 0)

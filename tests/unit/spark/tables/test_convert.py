@@ -7,55 +7,32 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from deltalake import transaction
 from deltalake.table import TableAlterer
 
-from consumerd.base.errors import ExitCode, NotFoundError
+from consumerd.base.errors import ConfigError, ExitCode, NotFoundError
 from consumerd.base.files import SystemFiles
 from consumerd.cli.main import cli
 from consumerd.spark.checkpoints import CheckpointLockedError, locked
 from consumerd.spark.lake import delta
+from consumerd.spark.lake.compact import compact
 from consumerd.spark.lake.delta import DeltaLakeTable
+from consumerd.spark.lake.land import land
+from consumerd.spark.lake.refine_step import refine
 from consumerd.spark.spec import parse_spark
+from consumerd.spark.tables import open_table
 from consumerd.spark.tables.convert import ConvertResult, convert_pipeline, convert_table
 from consumerd.spark.tables.errors import TableCorruptError, TableError, TableOwnedError, TablePathError
-from consumerd.spark.tables.layout import batch_name, merged_name
-
-COLUMNS = pa.schema(
-    [("page", pa.string()), ("at", pa.timestamp("us", "UTC")), ("ms", pa.int32()), ("batch", pa.int64())]
-)
-FIELDS = [("page", "string"), ("at", "timestamp"), ("ms", "integer"), ("batch", "long")]
-WRITER = "c0ffee"
-
-
-def write_rows(folder: Path, batches: list[int], schema: pa.Schema = COLUMNS) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    rows = [{"page": f"p{batch}", "at": 1_000_001 * (batch + 1), "ms": batch, "batch": batch} for batch in batches]
-    name = f"part-{len(list(folder.iterdir())):05}-5ad9-c000.zstd.parquet"
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / name, use_deprecated_int96_timestamps=True)
+from tests.support.lake_tables import COLUMNS, WRITER, batch_name, merged_name, write_earlier_table, write_rows
 
 
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
-    """Batches 0 to 6; 0 to 3 were merged, first 0 and 1; 4 has no column `ms` yet; 5 has no rows."""
     table = tmp_path / "lake" / "p" / "bronze"
-    write_rows(table / batch_name(0), [0])
-    write_rows(table / merged_name(0, 1), [0, 1])
-    write_rows(table / merged_name(0, 3), [0, 1])
-    write_rows(table / merged_name(0, 3), [2, 3])
-    write_rows(table / batch_name(4), [4], COLUMNS.remove(2))
-    write_rows(table / batch_name(5), [])
-    write_rows(table / batch_name(6), [6])
-    write_rows(table / "_staging" / "append-7-feed", [7])
-    described = {"type": "struct", "fields": [
-        {"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in FIELDS
-    ]}  # fmt: skip
-    (table / "_schema.json").write_text(json.dumps(described))
-    (table / "_table.json").write_text(json.dumps({"consumerd_table": 1, "kind": "parquet", "writer": WRITER}))
+    write_earlier_table(table)
     return table
 
 
@@ -245,6 +222,36 @@ def test_pipeline_is_converted_while_none_of_its_steps_runs(old: Path) -> None:
     assert not (old / "_delta_log").exists()
     (converted,) = convert_pipeline(spec).tables
     assert (converted.table, converted.batches) == (str(old), 7)
+
+
+def test_every_step_names_the_remedy_until_the_table_is_converted(old: Path) -> None:
+    document = pipeline(old.parents[1])
+    document["spark"]["pipelines"]["p"] |= {"refine": {"fields": {"page": "string"}}}
+    document["spark"]["pipelines"]["p"]["source"]["path"] = str(old)
+    spec = parse_spark(document, "test").pipeline()
+    before = {path: path.read_bytes() for path in old.rglob("*") if path.is_file()}
+    steps: list[Any] = [
+        lambda: land(spec, workers=1),
+        lambda: refine(spec, workers=1),
+        lambda: compact(spec),
+        lambda: open_table(None, spec.bronze),
+        lambda: open_table(None, spec.bronze, "iceberg"),
+    ]
+    for step in steps:
+        with pytest.raises(TablePathError, match=rf"^{old} holds a table [^\n]*: run `consumerd spark convert` "):
+            step()
+    assert {path: path.read_bytes() for path in old.rglob("*") if path.is_file()} == before
+    convert_pipeline(spec)
+    assert open_table(None, spec.bronze).batches() == (range(7),)
+
+
+def test_configured_format_of_the_earlier_layout_is_one_sentence(old: Path) -> None:
+    document = pipeline(old.parents[1])
+    document["spark"]["format"] = "parquet"
+    with pytest.raises(ConfigError, match=r"'spark.format' is wrong: .*only read: set format = .delta., and run `"):
+        parse_spark(document, "test")
+    with pytest.raises(ConfigError, match='only read: set format = "delta"'):
+        open_table(None, str(old), "parquet")
 
 
 def test_command_prints_what_it_converted(old: Path, tmp_path: Path) -> None:

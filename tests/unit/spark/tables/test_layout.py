@@ -4,17 +4,9 @@ import random
 
 import pytest
 
-from consumerd.spark.tables.layout import (
-    BatchFolder,
-    Slice,
-    batch_name,
-    covered,
-    cut,
-    has_gap,
-    merged_name,
-    parse_folders,
-    resolve,
-)
+from consumerd.spark.tables.errors import TableCorruptError
+from consumerd.spark.tables.layout import BatchFolder, Slice, cut, has_gap, owner_of, parse_folders, resolve
+from tests.support.lake_tables import batch_name, merged_name
 
 
 def folders(*names: str) -> list[BatchFolder]:
@@ -26,10 +18,9 @@ def test_parses_only_names_of_batches() -> None:
     assert [(each.first, each.last, each.is_merged) for each in parse_folders(names)] == [(2, 3, True), (5, 5, False)]
 
 
-def test_reads_the_widest_directory_and_covers_the_others() -> None:
+def test_reads_the_widest_directory() -> None:
     found = folders(*(batch_name(n) for n in range(5)), merged_name(0, 2), merged_name(1, 2), merged_name(3, 3))
     assert [each.folder.name for each in resolve(found)] == [merged_name(0, 2), merged_name(3, 3), batch_name(4)]
-    assert {each.name for each in covered(found)} == {batch_name(n) for n in range(4)} | {merged_name(1, 2)}
 
 
 def test_cuts_overlapping_directories() -> None:
@@ -53,7 +44,17 @@ def test_reads_every_batch_exactly_once_from_any_directories(seed: int) -> None:
     read = [n for each in resolve(found) for n in range(each.first, each.last + 1)]
     assert read == sorted(present)
     assert all(each.folder.first <= each.first <= each.last <= each.folder.last for each in resolve(found))
-    # Covered folders can be deleted without a change of the result.
-    gone = set(covered(found))
-    assert resolve([each for each in found if each not in gone]) == resolve(found)
+    # Folders that are not read can be deleted without a change of the result.
+    used = {each.folder for each in resolve(found)}
+    assert resolve([each for each in found if each in used]) == resolve(found)
     assert has_gap(resolve(found)) == (bool(read) and len(read) != read[-1] - read[0] + 1)
+
+
+def test_table_has_one_owner() -> None:
+    path = "/lake/bronze/_table.json"
+    assert owner_of(b'{"consumerd_table": 1, "kind": "parquet", "writer": "one"}', path) == "one"
+    with pytest.raises(TableCorruptError, match=f"{path} describes a table of kind 'delta'"):
+        owner_of(b'{"consumerd_table": 1, "kind": "delta", "writer": "one"}', path)
+    for broken in (b"", b"[]", b"{", b"[" * 100_000, b'{"consumerd_table": 1, "kind": "parquet", "writer": 5}'):
+        with pytest.raises(TableCorruptError):
+            owner_of(broken, path)
