@@ -63,18 +63,24 @@ class ByteBudget:
 
     async def solvent(self, reservation: Reservation) -> None:
         """Wait until neither this budget nor its parent is overdrawn by others than `reservation`."""
-        budget: ByteBudget | None = self
-        while budget is not None:
-            if budget._used - reservation.amount <= budget.limit:  # noqa: SLF001
-                budget = budget._parent  # noqa: SLF001
-                continue
+        while (budget := self._overdrawn(reservation)) is not None:
             freed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             budget._gate[freed] = None  # noqa: SLF001
             try:
                 await freed
             finally:
                 del budget._gate[freed]  # noqa: SLF001
-            budget = self
+
+    def is_solvent(self, reservation: Reservation) -> bool:
+        """Whether `solvent` would not wait."""
+        return self._overdrawn(reservation) is None
+
+    def _overdrawn(self, reservation: Reservation) -> ByteBudget | None:
+        """Return this budget or the parent, if it is overdrawn by others than `reservation`."""
+        budget: ByteBudget | None = self
+        while budget is not None and budget._used - reservation.amount <= budget.limit:  # noqa: SLF001
+            budget = budget._parent  # noqa: SLF001
+        return budget
 
     async def _take(self, amount: int) -> None:
         waiter = _Waiter(amount, asyncio.get_running_loop().create_future())

@@ -18,7 +18,8 @@ they end.
 from __future__ import annotations
 
 import asyncio
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import structlog
 
@@ -58,6 +59,12 @@ class PartitionResponse(NamedTuple):
     diverged: bool = False
     #: The number of the connection, for logs that only their messages tell apart.
     connection: int = 0
+    #: Its messages, if they are in the lane already.
+    fetched: Fetched | None = None
+
+
+#: Puts the messages of a response in the lane, and returns the response with them. Raises FetchingOverError.
+Put: TypeAlias = Callable[[PartitionResponse, Fetched], PartitionResponse]
 
 
 class PartitionSource(Protocol):
@@ -66,10 +73,12 @@ class PartitionSource(Protocol):
     #: Whether the next request waits until there are new messages.
     idle: bool
 
-    async def ask(self, offset: int, size: int, log: LogId) -> PartitionResponse | None:
+    async def ask(self, offset: int, size: int, log: LogId, put: Put) -> PartitionResponse | None:
         """Request about `size` bytes from `offset` of `log` on, or wait for new messages at `offset` if `idle`.
 
-        None: ask again, after a comparison if there are doubts. Raises LaneClosedError, BrokerError and WireError.
+        A source whose decoder does not wait may `put` the messages before this returns, so that the handler has them
+        turns of the loop earlier; the lane must be open, and its budget solvent. None: ask again, after a comparison
+        if there are doubts. Raises LaneClosedError, BrokerError and WireError.
         """
         ...
 
@@ -202,10 +211,11 @@ class Fetcher:
         if self._source.is_doubtful():
             await self._compare()
             return
-        response = await self._source.ask(self.offset, self._size, self.log)
+        response = await self._source.ask(self.offset, self._size, self.log, self._put)
         if response is None:
             return
-        if self._source.is_doubtful():  # since the request was sent: the messages may be those of another log
+        # Doubtful since the request was sent: the messages may be those of another log.
+        if response.fetched is None and self._source.is_doubtful():
             response.reservation.release()
         else:
             await self._process(response)
@@ -225,9 +235,11 @@ class Fetcher:
             if not await self._compare():
                 await self._back_off("fetch_refused", "the broker reports a diverging log, and an epoch that agrees")
             return
-        fetched = await self._decode(response)
-        if len(fetched):
-            await asyncio.sleep(0)  # the handler has the messages before this fetcher continues
+        fetched = response.fetched
+        if fetched is None:
+            fetched = await self._decode(response)
+            if len(fetched):
+                await asyncio.sleep(0)  # the handler has the messages before this fetcher continues
         if response.readable_end >= 0 and self.log.topic_id is not None:
             self._end = response.readable_end
         settings = self._settings
@@ -265,15 +277,26 @@ class Fetcher:
         return change is not None
 
     async def _decode(self, response: PartitionResponse) -> Fetched:
-        """Decode when memory allows, put the messages in the lane if there are any, and move on."""
-        reservation, received = response.reservation, len(response.data)
+        """Decode when memory allows, and put the messages in the lane."""
+        reservation = response.reservation
         try:
-            if received:
+            if response.data:
                 await self._lane.budget.solvent(reservation)
             fetched = await self._source.decode(response, self.offset)
+            self._put(response, fetched)
+        except BaseException:
+            reservation.release()
+            raise
+        return fetched
+
+    def _put(self, response: PartitionResponse, fetched: Fetched) -> PartitionResponse:
+        """Put the messages of a response in the lane if there are any, and move on."""
+        reservation = response.reservation
+        try:
+            self._policies.broker = response.broker
             self._policies.require_possible(fetched.start_offset, fetched.next_offset)
             counters = self._services.counters
-            counters.received_bytes += received
+            counters.received_bytes += len(response.data)
             if fetched.next_offset > fetched.start_offset:
                 self._identify(fetched)
                 reservation.resize(fetched.memory_bytes)
@@ -286,7 +309,7 @@ class Fetcher:
             reservation.release()
             raise
         self.offset = fetched.next_offset
-        return fetched
+        return response._replace(fetched=fetched)
 
     def _identify(self, fetched: Fetched) -> None:
         """Note the log that messages were read from, and that the log has their end."""

@@ -129,11 +129,12 @@ class Channel:
     def post(
         self,
         api: Api[RequestT, ResponseT],
-        body: PreparedRequest[ResponseT],
+        body: RequestT | PreparedRequest[ResponseT],
         settle: Callable[[ResponseT | Exception], object],
         *,
         version: int,
         timeout: float,
+        views: bool = False,
     ) -> bool:
         """As `call`, at once and without a task; return False, and send nothing, if that would have to wait.
 
@@ -147,7 +148,11 @@ class Channel:
         def read(data: bytes | ConnectionClosedError) -> None:
             answer: ResponseT | Exception
             try:
-                answer = data if isinstance(data, Exception) else self._answer(api, version, body, correlation_id, data)
+                answer = (
+                    data
+                    if isinstance(data, Exception)
+                    else self._answer(api, version, body, correlation_id, data, views=views)
+                )
             except Exception as error:  # also a defect: nobody would settle it else
                 answer = error
             settle(answer)

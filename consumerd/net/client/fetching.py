@@ -7,6 +7,8 @@ not have are left out by the codec. A request may be part of a fetch session (`c
 
 from __future__ import annotations
 
+import asyncio
+import functools
 from collections.abc import Callable, Collection, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
@@ -19,7 +21,12 @@ from consumerd.wire.v08.schema import NO_UUID
 from consumerd.wire.v08.throttle import silence
 
 if TYPE_CHECKING:
-    from consumerd.wire.v08.message_types import FetchRequest, FetchRequestPartition, FetchResponsePartition
+    from consumerd.wire.v08.message_types import (
+        FetchRequest,
+        FetchRequestPartition,
+        FetchResponse,
+        FetchResponsePartition,
+    )
 
 _T = TypeVar("_T")
 #: The last version that names topics and not their ids.
@@ -76,13 +83,16 @@ async def fetch_partitions(
     max_response: int | None = None,
     timeout: float | None = None,
     views: bool = False,
+    received: Callable[[FetchedPartitions], object] | None = None,
 ) -> FetchedPartitions:
     """Fetch from each partition; the broker answers with an error where it does not lead.
 
     `partitions`: also the next request of a fetch session; the broker may then leave out those without anything new.
     The broker waits up to `max_wait` seconds for `min_bytes`; `timeout` (seconds) includes that. `read_committed`:
     only messages of committed transactions. `views`: record sets may be views of the response, which they keep in
-    memory, if that is hardly larger. Raises as `Channel.call`, and BadFrameError for a partition that comes
+    memory, if that is hardly larger. `received`, which needs a `timeout`: called with the response as soon as it is
+    here, where possible by the reader of the connection, turns of the loop before this returns; what it raises is
+    raised here. Raises as `Channel.call`, and BadFrameError for a partition that comes
     twice; the connection is closed then.
     """
     request = partitions if isinstance(partitions, SessionRequest) else without_session(partitions)
@@ -107,7 +117,44 @@ async def fetch_partitions(
             {"topic": topic, "topic_id": topic_id, "partitions": parts}
             for topic, topic_id, parts in _by_topic(request.forgotten, numbers)
         ]
-    answer = await channel.call(FETCH, body, version=version, max_response=max_response, timeout=timeout, views=views)
+
+    def read(answer: FetchResponse) -> FetchedPartitions:
+        fetched = _fetched_partitions(channel, version, request, answer, read_committed=read_committed)
+        if received is not None:
+            received(fetched)
+        return fetched
+
+    if received is not None and timeout is not None:
+        answered: asyncio.Future[FetchedPartitions] = asyncio.get_running_loop().create_future()
+        settle = functools.partial(_settle, answered, read)
+        if channel.post(FETCH, body, settle, version=version, timeout=timeout, views=views):
+            return await answered
+    return read(
+        await channel.call(FETCH, body, version=version, max_response=max_response, timeout=timeout, views=views)
+    )
+
+
+def _settle(
+    answered: asyncio.Future[FetchedPartitions],
+    read: Callable[[FetchResponse], FetchedPartitions],
+    answer: FetchResponse | Exception,
+) -> None:
+    """Read a response, unless its request was abandoned."""
+    if answered.done():
+        return
+    try:
+        if isinstance(answer, Exception):
+            answered.set_exception(answer)
+        else:
+            answered.set_result(read(answer))
+    except Exception as error:
+        answered.set_exception(error)
+
+
+def _fetched_partitions(
+    channel: Channel, version: int, request: SessionRequest, answer: FetchResponse, *, read_committed: bool
+) -> FetchedPartitions:
+    """What a response says. Raises BadFrameError, which ends the connection."""
     found: dict[Place, FetchedPartition] = {}
     for topic in answer["responses"]:
         name = topic["topic"] if version <= LAST_WITH_NAMES else request.topics.get(topic["topic_id"])

@@ -23,7 +23,7 @@ from consumerd.base.partition import LogId, TopicPartition
 from consumerd.base.ports import Clock
 from consumerd.base.turns import in_turns
 from consumerd.member.fetch.errors import NoBoundaryError
-from consumerd.member.fetch.fetcher import PartitionResponse
+from consumerd.member.fetch.fetcher import PartitionResponse, Put
 from consumerd.member.fetch.lane import Lane
 from consumerd.member.fetch.listener import FetchListener
 from consumerd.member.fetch.log_changes import LogChange, not_a_boundary
@@ -69,8 +69,9 @@ class V07Source:
         self._suspect = False
         self._idler = Idler(lane, Pace(services.clock.monotonic()))
 
-    async def ask(self, offset: int, size: int, log: LogId) -> PartitionResponse | None:
+    async def ask(self, offset: int, size: int, log: LogId, put: Put) -> PartitionResponse | None:
         """Fetch, or return the common poll's response; None if the partition should be fetched by itself."""
+        del put  # decoding may take a thread
         if self.idle:
             polled = await self._poller.wait(self._idler, offset)
             self.idle = False

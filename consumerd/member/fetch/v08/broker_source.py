@@ -85,8 +85,7 @@ class BrokerSource:
             fetched = await self._exchange.send(channel, [request.fetch for request in requests], size, 0.0)
             self._exchange.require_all(fetched, requests, channel)
             for request in requests:
-                if not request.answer.done():
-                    request.answer.set_result(answer_of(fetched, request.place))
+                request.settle(answer_of(fetched, request.place))
         except (BrokerError, WireError) as error:
             self._line.count_lost()
             fail(requests, error)

@@ -20,11 +20,12 @@ from random import Random
 from typing import Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
+from consumerd.base.budget import Reservation
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import LogId, TopicPartition
 from consumerd.base.ports import Clock
 from consumerd.base.rounds import Rounds
-from consumerd.member.fetch.fetcher import PartitionResponse
+from consumerd.member.fetch.fetcher import PartitionResponse, Put
 from consumerd.member.fetch.lane import Lane
 from consumerd.member.fetch.listener import FetchListener
 from consumerd.member.fetch.log_changes import LogChange, find_change
@@ -105,13 +106,13 @@ class V08Source:
         """Compare before the next request, which replaces one that is polled."""
         self._compared = None
         if self._polled is not None:
-            self._polled[1].release()
+            self._polled[1].settle(None)
 
     def _stays(self) -> bool:
         """Whether leader and topic are known to be those of the last comparison."""
         return self._compared is not None and self._brokers.known_leadership(self._partition) == self._compared
 
-    async def ask(self, offset: int, size: int, log: LogId) -> PartitionResponse | None:
+    async def ask(self, offset: int, size: int, log: LogId, put: Put) -> PartitionResponse | None:
         """Fetch with memory reserved for it, or wait for new messages, whose memory is counted when they are here.
 
         None if the leader or the topic is another one than when the position was compared, and because of a quota of
@@ -128,9 +129,16 @@ class V08Source:
             size = max(self._settings.poll_bytes, self._settings.min_bytes)
         request = self._request(offset, size, log, epoch)
         if self.idle:
+            done: PartitionResponse | None = None
+
+            def take(part: FetchedPartition) -> None:
+                nonlocal done
+                done = self._at_once(source, part, size, offset, put)
+
+            request.take = take
             fetched = await self._poll(source, request)
-            if fetched is None:
-                return None
+            if done is not None or fetched is None:
+                return done
             reservation = self._lane.budget.charge(len(fetched.data))
         else:
             reservation = await self._lane.budget.reserve(size)
@@ -142,8 +150,24 @@ class V08Source:
             if fetched is None:
                 reservation.release()
                 return None
-        error, data, readable_end, aborted, diverged = fetched
-        return PartitionResponse(source.node_id, error, data, size, reservation, readable_end, aborted, diverged)
+        return _response(source, fetched, size, reservation)
+
+    def _at_once(
+        self, source: BrokerSource, part: FetchedPartition, size: int, offset: int, put: Put
+    ) -> PartitionResponse | None:
+        """Put what is usual in the lane, without a turn of the loop; None for what may have to wait, or is an error."""
+        budget = self._lane.budget
+        if part.error or part.diverged or not part.data or self._lane.closed or self.is_doubtful():
+            return None
+        response = _response(source, part, size, budget.charge(len(part.data)))
+        try:
+            if budget.is_solvent(response.reservation):
+                return put(response, self._decoded(response, offset))
+        except BaseException:
+            response.reservation.release()
+            raise
+        response.reservation.release()
+        return None
 
     def _request(self, offset: int, size: int, log: LogId, epoch: int) -> PartitionRequest:
         topic_id, last_epoch = log.topic_id or NO_UUID, UNKNOWN if log.leader_epoch is None else log.leader_epoch
@@ -188,6 +212,9 @@ class V08Source:
 
     async def decode(self, response: PartitionResponse, offset: int) -> RecordSet:
         """Decode in one step."""
+        return self._decoded(response, offset)
+
+    def _decoded(self, response: PartitionResponse, offset: int) -> RecordSet:
         return decode_records(response.data, offset, limits=self._settings.limits, aborted=response.aborted)
 
     def classified(self, outcome: FetchOutcome, response: PartitionResponse, offset: int) -> None:
@@ -230,6 +257,13 @@ class V08Source:
 
     def resume(self) -> None:
         """Do nothing: the fetcher asks again."""
+
+
+def _response(
+    source: BrokerSource, fetched: FetchedPartition, asked: int, reservation: Reservation
+) -> PartitionResponse:
+    error, data, readable_end, aborted, diverged = fetched
+    return PartitionResponse(source.node_id, error, data, asked, reservation, readable_end, aborted, diverged)
 
 
 #: What a request asks of each partition.

@@ -37,16 +37,27 @@ class PartitionRequest:
     answer: asyncio.Future[FetchedPartition | None]
     #: Of a request that is polled: whether it stays while its answers are empty, as long as this says so.
     stays: Callable[[], bool] | None = None
+    #: Of a request that is polled: called with the answer as soon as that is here, before the fetcher has its turn.
+    take: Callable[[FetchedPartition], None] | None = None
 
     @property
     def place(self) -> Place:
         """The topic and the number of the partition."""
         return self.fetch.topic, self.fetch.partition
 
-    def release(self) -> None:
-        """Have the fetcher ask again, unless there is an answer."""
+    def deliver(self, part: FetchedPartition) -> None:
+        """Let `take` have the answer, unless there is one; the fetcher raises what that raises."""
+        if self.take is None or self.answer.done():
+            return
+        try:
+            self.take(part)
+        except Exception as error:
+            self.answer.set_exception(error)
+
+    def settle(self, part: FetchedPartition | None) -> None:
+        """Give the fetcher its answer, unless there is one; None: it asks again."""
         if not self.answer.done():
-            self.answer.set_result(None)
+            self.answer.set_result(part)
 
 
 class Line:
@@ -115,11 +126,28 @@ class Exchange:
             await self.clock.sleep(left)
 
     async def send(
-        self, channel: Channel, partitions: Collection[PartitionFetch] | SessionRequest, max_bytes: int, wait: float
+        self,
+        channel: Channel,
+        partitions: Collection[PartitionFetch] | SessionRequest,
+        max_bytes: int,
+        wait: float,
+        received: Callable[[FetchedPartitions], object] | None = None,
     ) -> FetchedPartitions:
-        """Send a FETCH for which the broker may wait `wait` seconds. Raises BrokerError, WireError."""
+        """Send a FETCH for which the broker may wait `wait` seconds. Raises BrokerError, WireError.
+
+        `received`: as in `fetch_partitions`.
+        """
         settings = self.settings
-        fetched = await fetch_partitions(
+
+        def note(fetched: FetchedPartitions) -> None:
+            self.counters.fetches += 1
+            if fetched.throttled:
+                self.counters.throttled += fetched.silence
+                self._silent_until = max(self._silent_until, self.clock.monotonic() + fetched.silence)
+            if received is not None:
+                received(fetched)
+
+        return await fetch_partitions(
             channel,
             partitions,
             max_bytes=min(max_bytes, settings.max_answer_bytes),
@@ -128,12 +156,8 @@ class Exchange:
             read_committed=settings.read_committed,
             timeout=self._client.settings.connection.socket_timeout + wait,
             views=True,
+            received=note,
         )
-        self.counters.fetches += 1
-        if fetched.throttled:
-            self.counters.throttled += fetched.silence
-            self._silent_until = max(self._silent_until, self.clock.monotonic() + fetched.silence)
-        return fetched
 
     async def end_session(self, last: SessionRequest) -> None:
         """End a fetch session, in as much time as a connection may take to close. Never raises.

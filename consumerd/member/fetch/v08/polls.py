@@ -1,8 +1,9 @@
 """Polling the idle partitions of one broker: all in one FETCH, to which it answers when one of them has messages.
 
 Strategy: a request waits here until it is answered. The *poll* names all that wait, and the broker holds it back up to
-`max_wait` for `min_bytes` of new messages. An answer goes to its fetcher, which asks again in the same step of the loop
-if it decodes at once; so the next poll, a few turns of the loop later, names it again. Requests whose answer is empty
+`max_wait` for `min_bytes` of new messages. The reader of the connection decodes the answer and puts its messages in the
+lanes, so that one turn of the loop lies between a response and a handler. Then the fetchers ask again; so the next
+poll, a few turns later, names them again. Requests whose answer is empty
 stay: in a fetch session (`wire.v08.fetch_session`) they cost neither a name in the next request nor an entry in its
 answer.
 
@@ -172,15 +173,23 @@ class Polls:
             self._newcomers.clear()
             self._under_way = True
             named = self._sized(channel, request.named)
-            fetched = await self._exchange.send(channel, request._replace(named=named), self._size, self._wait)
-            if not self._session.answered(fetched.error, fetched.session_id):
-                return True  # a new session begins at once
-            if request.full:
-                self._exchange.require_all(fetched, self._named(), channel)
+            answered = True
+
+            def received(fetched: FetchedPartitions) -> None:
+                nonlocal answered
+                if not self._session.answered(fetched.error, fetched.session_id):
+                    return  # a new session begins at once
+                if request.full:
+                    self._exchange.require_all(fetched, self._named(), channel)
+                answered = self._hand_out(fetched, self._find)
+
+            sent = request._replace(named=named)
+            fetched = await self._exchange.send(channel, sent, self._size, self._wait, received)
             taken = sum(len(part.data) for part in fetched.partitions.values())
-            if not fetched.throttled and 2 * taken <= min(self._size, self._most):  # else some may have been left out
+            # Else some may have been left out.
+            if not (fetched.error or fetched.throttled) and 2 * taken <= min(self._size, self._most):
                 self._answered_at = self._clock.monotonic()
-            return self._hand_out(fetched, self._find)
+            return answered
         except (BrokerError, WireError) as error:
             self._session.lost()
             self._line.count_lost()
@@ -224,18 +233,22 @@ class Polls:
 
         Return whether there were any.
         """
-        any_answered = fetched.throttled
+        answers: list[tuple[PartitionRequest, FetchedPartition]] = []
         for place in list(self._waiting) if fetched.error else fetched.partitions:
             request, part = find(place), answer_of(fetched, place)
             if request is not None and part is not None and (part.error or part.data or part.diverged):
-                any_answered = True
-                if not request.answer.done():
-                    request.answer.set_result(part)
+                answers.append((request, part))
+        # First all handlers have their messages; then fetchers go on.
+        for request, part in answers:
+            request.deliver(part)
+        for request, part in answers:
+            request.settle(part)
+        any_answered = fetched.throttled or bool(answers)
         for place in self._hurried:
             request = find(place)
             if request is not None and not request.answer.done():
                 any_answered = True
-                request.answer.set_result(None if fetched.throttled else fetched.partitions.get(place, _NOTHING))
+                request.settle(None if fetched.throttled else fetched.partitions.get(place, _NOTHING))
         return any_answered
 
     def _review(self) -> None:
@@ -250,4 +263,4 @@ class Polls:
                 return
         for request in self._waiting.values():
             if request.stays is not None and not request.stays():
-                request.release()
+                request.settle(None)

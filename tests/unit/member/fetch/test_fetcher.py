@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
-from consumerd.member.fetch.fetcher import Fetcher, PartitionResponse
+from consumerd.member.fetch.fetcher import Fetcher, PartitionResponse, Put
 from consumerd.member.fetch.lane import Lane
 from consumerd.member.fetch.listener import FetchCounters
 from consumerd.member.fetch.log_changes import LogChange, LogChangeKind
@@ -57,7 +57,7 @@ class ScriptedSource:
         self._lane = lane
         self._steps = deque(steps)
 
-    async def ask(self, offset: int, size: int, log: LogId) -> PartitionResponse | None:
+    async def ask(self, offset: int, size: int, log: LogId, put: Put) -> PartitionResponse | None:
         self.asked.append((offset, size, log))
         await asyncio.sleep(0)
         if not self._steps:

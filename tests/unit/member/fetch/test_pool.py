@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from consumerd.base.partition import LogId, TopicPartition
-from consumerd.member.fetch.fetcher import PartitionResponse
+from consumerd.member.fetch.fetcher import PartitionResponse, Put
 from consumerd.member.fetch.lane import Lane
 from consumerd.member.fetch.pool import FetchPool
 from consumerd.member.fetch.settings import FetchSettings
@@ -38,7 +38,7 @@ class Source:
         self.ended = False
         self._lane = lane
 
-    async def ask(self, offset: int, size: int, log: LogId) -> Any:
+    async def ask(self, offset: int, size: int, log: LogId, put: Put) -> Any:
         self.asked.append((offset, log))
         if len(self.asked) == 1:
             return PartitionResponse(0, 0, MESSAGE, size, self._lane.budget.charge(size))

@@ -126,8 +126,8 @@ async def test_rejects_a_response_that_has_a_partition_twice(version: int) -> No
 async def test_a_view_of_the_response_is_given_for_a_record_set_that_is_most_of_it(version: int) -> None:
     channel: Any = OneVersion(version, records=b"r" * 10_000)
     place = ("t", 0)
-    for options, kind in (({}, bytes), ({"views": False}, bytes), ({"views": True}, memoryview)):
-        fetched = await fetch_partitions(channel, wanted()[:1], max_bytes=100, **options)
+    for views, kind in ((False, bytes), (True, memoryview)):
+        fetched = await fetch_partitions(channel, wanted()[:1], max_bytes=100, views=views)
         assert type(fetched.partitions[place].data) is kind
         assert bytes(fetched.partitions[place].data) == b"r" * 10_000
     fetched = await fetch_partitions(channel, wanted(), max_bytes=100, views=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import weakref
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
@@ -72,6 +73,9 @@ class MemoryBroker:
 
     def abort(self) -> None:
         self.closed = True
+
+    def post(self, *_: Any, **__: Any) -> bool:
+        return False  # all go through `call`
 
     async def call(
         self, api: Any, body: dict[str, Any], *, version: int, timeout: float, views: bool, **_: Any
@@ -532,6 +536,51 @@ async def test_response_confirms_for_some_time_that_there_is_nothing_else(how: s
         assert not source.confirms(taken)
         for task in tasks:
             task.cancel()
+
+
+async def test_answers_to_a_poll_are_taken_in_the_turn_of_the_loop_in_which_they_come() -> None:
+    class AtOnce(MemoryBroker):
+        settle: Any = None
+
+        def post(self, api: Any, body: Any, settle: Any, **_: Any) -> bool:
+            self.settle = settle
+            return True
+
+    broker = AtOnce()
+    async with running(broker, FetchSettings()) as source:
+        taken: list[tuple[int, bytes | memoryview]] = []
+        asked = [request(number, MIB) for number in range(4)]
+
+        def take_from(number: int, part: FetchedPartition) -> None:
+            assert not any(each.answer.done() for each in asked[2:])  # all handlers before all fetchers
+            taken.append((number, part.data))
+            if number == 3:
+                raise BadFrameError("no", blamed=True)
+
+        for number, each in enumerate(asked[1:], 1):
+            each.take = functools.partial(take_from, number)
+        tasks = [asyncio.create_task(source.poll(each)) for each in asked]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        tasks[1].cancel()  # its fetcher is being replaced: it takes nothing any more
+        parts = [{"partition_index": n, "error_code": 0, "high_watermark": 9, "records": b"x"} for n in range(4)]
+        broker.settle({"responses": [{"topic": "t", "partitions": parts}]})
+        assert taken == [(2, b"x"), (3, b"x")]
+        await asyncio.wait(tasks)
+        assert [task.cancelled() for task in tasks] == [False, True, False, False]
+        assert [tasks[number].exception() for number in (0, 2)] == [None, None]
+        assert isinstance(tasks[3].exception(), BadFrameError)
+
+
+async def test_silence_that_a_quota_demands_is_known_before_anybody_asks_again(broker: MemoryBroker) -> None:
+    broker.over_quota = 1000
+    broker.released.set()
+    async with running(broker, FetchSettings(), clock=FakeClock()) as source:
+        assert await source.poll(request(0, 1)) is None
+        waiting = asyncio.create_task(source.wait_out_quota())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        waiting.cancel()
 
 
 async def test_hurried_request_of_a_former_fetcher_does_not_affect_the_present_one(broker: MemoryBroker) -> None:

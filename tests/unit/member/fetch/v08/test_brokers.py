@@ -15,8 +15,9 @@ import pytest
 from consumerd.base.budget import ByteBudget
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import UNKNOWN_LOG, TopicPartition
-from consumerd.member.fetch.fetcher import PartitionResponse
+from consumerd.member.fetch.fetcher import Fetcher, PartitionResponse
 from consumerd.member.fetch.lane import Lane
+from consumerd.member.fetch.policies import FetchingOverError
 from consumerd.member.fetch.response import FetchOutcome
 from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.fetch.v08.brokers import V08Brokers, V08Source, _Leadership
@@ -27,6 +28,7 @@ from consumerd.net.client.metadata import Node
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08.apis import OFFSET_FOR_LEADER_EPOCH
 from consumerd.wire.v08.fetch_session import PartitionFetch
+from consumerd.wire.v08.records import encode_record_batch
 
 GONE = BrokerError("gone")
 T0, U0 = (TopicPartition.numbered(topic, 0) for topic in "tu")
@@ -98,6 +100,9 @@ class OneBroker:
     async def node_channel(self, node_id: int) -> OneBroker:
         await self.reached.wait()
         return self
+
+    def post(self, *_: Any, **__: Any) -> bool:
+        return False  # all go through `call`
 
     async def call(self, api: Any, body: dict[str, Any], *, version: int, **_: Any) -> dict[str, Any]:
         self.bodies.append(body)
@@ -336,6 +341,15 @@ def test_second_empty_response_in_a_row_is_believed(brokers: V08Brokers) -> None
     assert seen == [False, True, False, False]
 
 
+def failing(response: PartitionResponse, fetched: object) -> PartitionResponse:
+    raise FetchingOverError
+
+
+def nothing_put(response: PartitionResponse, fetched: object) -> PartitionResponse:
+    """What a fetcher gives where no answer comes before its turn."""
+    raise AssertionError(fetched)
+
+
 class Polled:
     """A broker source that keeps what it is asked for, and gives the answers that it has."""
 
@@ -381,12 +395,12 @@ def asking(brokers: V08Brokers, monkeypatch: pytest.MonkeyPatch) -> tuple[V08Sou
 async def test_memory_of_a_busy_request_is_reserved_and_released(asking: tuple[V08Source, Polled, Lane]) -> None:
     made, polled, lane = asking
     polled.answers = [None, BrokerError("gone"), FetchedPartition(0, b"x", 9, ())]
-    assert await made.ask(0, 1000, UNKNOWN_LOG) is None  # a quota
+    assert await made.ask(0, 1000, UNKNOWN_LOG, nothing_put) is None  # a quota
     assert lane.budget.used == 0
     with pytest.raises(BrokerError):
-        await made.ask(0, 1000, UNKNOWN_LOG)
+        await made.ask(0, 1000, UNKNOWN_LOG, nothing_put)
     assert lane.budget.used == 0
-    response = await made.ask(5, 1000, UNKNOWN_LOG)
+    response = await made.ask(5, 1000, UNKNOWN_LOG, nothing_put)
     assert response is not None
     assert (lane.budget.used, response.asked, response.broker) == (1000, 1000, 1)
     assert polled.requests[-1].fetch == PartitionFetch("t", 0, 5, 1000, 4)
@@ -397,10 +411,51 @@ async def test_memory_of_a_polled_response_is_counted(asking: tuple[V08Source, P
     made, polled, lane = asking
     made.idle = True
     polled.answers = [None, FetchedPartition(0, b"xyz", 9, ())]
-    assert await made.ask(0, 1000, UNKNOWN_LOG) is None
-    response = await made.ask(5, 1000, UNKNOWN_LOG)
+    assert await made.ask(0, 1000, UNKNOWN_LOG, nothing_put) is None
+    response = await made.ask(5, 1000, UNKNOWN_LOG, nothing_put)
     assert response is not None
     assert (lane.budget.used, response.asked) == (3, 64 << 10)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("case", ["usual", "empty", "error", "diverged", "doubtful", "closed", "overdrawn", "failing"])
+async def test_usual_answer_is_in_the_lane_before_the_fetcher_has_its_turn(
+    asking: tuple[V08Source, Polled, Lane], case: str
+) -> None:
+    made, polled, lane = asking
+    made.idle = True
+    services = made._brokers.services
+    fetcher = Fetcher(T0, 5, lane, made, services)
+    asked = asyncio.create_task(made.ask(5, 1000, UNKNOWN_LOG, failing if case == "failing" else fetcher._put))
+    await asyncio.sleep(0)
+    records = b"" if case == "empty" else encode_record_batch([b"a", b"b"], base_offset=5)
+    part = FetchedPartition(6 * (case == "error"), records, 7, (), case == "diverged")
+    if case == "doubtful":
+        made._compared = None
+    elif case == "closed":
+        lane.close()
+    elif case == "overdrawn":
+        lane.budget.charge(lane.budget.limit + 1)
+    held = lane.budget.used
+    polled.requests[0].deliver(part)
+    assert len(lane) == (case == "usual")
+    assert fetcher.offset == (7 if case == "usual" else 5)
+    if case == "failing":
+        with pytest.raises(FetchingOverError):
+            await asked
+    else:
+        polled.requests[0].settle(part)
+        response = await asked
+        assert response is not None
+        assert (response.fetched is not None, response.error) == (case == "usual", part.error)
+        if case == "usual":
+            assert lane.head is response.fetched
+            await fetcher._process(response)  # does the rest, and puts nothing again
+            assert (len(lane), services.counters.messages, made.idle) == (1, 2, True)
+            lane.clear()
+        else:
+            response.reservation.release()
+    assert lane.budget.used == (0 if case == "usual" else held)
 
 
 @pytest.mark.asyncio
@@ -412,7 +467,7 @@ async def test_request_stays_over_empty_answers_once_one_was_sound(asking: tuple
         happen()
         made._compared = await made._brokers.leadership(T0)
         polled.answers = [FetchedPartition(0, b"", 9, ())]
-        await made.ask(9, 1000, UNKNOWN_LOG)
+        await made.ask(9, 1000, UNKNOWN_LOG, nothing_put)
         stays.append(polled.requests[-1].stays is not None)
         made.classified(FetchOutcome.EMPTY, empty()._replace(readable_end=9), 9)
     assert stays == [False, True, False, True, False]
@@ -425,7 +480,7 @@ async def test_doubt_and_pause_end_the_wait_of_a_request(asking: tuple[V08Source
     made.doubt()
     made._compared = await made._brokers.leadership(T0)
     made.idle = True
-    task = asyncio.create_task(made.ask(9, 1000, UNKNOWN_LOG))
+    task = asyncio.create_task(made.ask(9, 1000, UNKNOWN_LOG, nothing_put))
     await asyncio.sleep(0)
     made.pause()
     assert polled.hurried == polled.requests

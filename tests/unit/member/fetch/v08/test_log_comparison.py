@@ -97,6 +97,9 @@ class Leader:
 
     # -- the channel
 
+    def post(self, *_: Any, **__: Any) -> bool:
+        return False  # all go through `call`
+
     async def call(self, api: Api[Any, Any], body: dict[str, Any], *, version: int, **_: Any) -> dict[str, Any]:
         await asyncio.sleep(0)
         part = body["topics"][0]["partitions"][0]
