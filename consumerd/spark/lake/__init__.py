@@ -1,9 +1,11 @@
 """Files and commits of the pipeline's tables, without Spark: its tasks run this, and so do processes without a JVM.
 
-In: Arrow batches. Out: Parquet files, each described by one `DataFile`, which a commit to a table names.
+In: Arrow batches, of tasks or of a handler of the daemon (`sink`). Out: Parquet files, each described by one
+`DataFile`, which a commit to a table names.
 
-Files in reading order: data_file, arrays, folders, tasks, table, delta, iceberg, merging, reading, refine, checkpoint,
-worker, workers, batches, land, batch_files, duplicates, refine_step, compact, casts, json_text, patterns, decode.
+Files in reading order: data_file, arrays, folders, tasks, offsets, table, delta, iceberg, merging, reading, refine,
+checkpoint, worker, workers, batches, handover, land, batch_rows, append_rules, appending, sink, batch_files,
+duplicates, refine_step, compact, casts, json_text, patterns, decode.
 
 Easy to miss:
 

@@ -13,16 +13,21 @@ deltalake does not sync what it writes on this machine. So its log is synced aft
 the first one, since a killed process may have written the last of them, then those that are newer. A commit that was
 lost with the power was never reported, and leaves at most an empty file, which is a version without a change.
 
+Where a batch ends in its source is in a small file of its own, `_consumerd/<number>.json`, which is written before the
+commit; the number is a second transaction of the commit (`<owner>#offsets`). The file before it is removed afterwards.
+
 Files are merged in the order of their batches, by our own writer, and swapped in one commit that changes no data.
 Nothing is removed but by `vacuum`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import re
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,8 +46,9 @@ from pyarrow.fs import FileType
 from consumerd.base.errors import NotFoundError
 from consumerd.base.files import SystemFiles
 from consumerd.spark.lake.data_file import DataFile
-from consumerd.spark.lake.folders import local_path
+from consumerd.spark.lake.folders import local_path, open_folder
 from consumerd.spark.lake.merging import merge_small_files
+from consumerd.spark.lake.offsets import TableOffsets
 from consumerd.spark.lake.table import BATCH, OWNER, TableVersion, reading_order
 from consumerd.spark.tables.errors import (
     TableCorruptError,
@@ -100,6 +106,25 @@ class DeltaLakeTable:
         table = self._open()
         last = None if table is None else _last_batch(table, _owner(table))
         return () if last is None else (range(last + 1),)
+
+    def offsets(self) -> TableOffsets | None:
+        for _ in range(_ATTEMPTS):
+            table = self._open()
+            owner = None if table is None else _owner(table)
+            number = None if table is None or owner is None else _offsets_number(table, owner)
+            if table is None or number is None:
+                return None
+            try:
+                with open_folder(self.path, self._options).open(_offsets_file(number)) as file:
+                    found = TableOffsets.decode(file.read())
+            except FileNotFoundError:
+                continue  # a newer commit replaced it
+            except (OSError, ValueError) as error:
+                raise TableCorruptError(
+                    f"{self.path}/{_offsets_file(number)} cannot be read ({error}): restore it from a backup."
+                ) from None
+            return found if found.batch == _last_batch(table, owner) else None
+        raise TableCorruptError(f"{self.path}/_consumerd lacks the file of the last batch: restore it from a backup.")
 
     def files(self, after: int = -1, to: int | None = None) -> list[DataFile]:
         return _files(self._existing(), after, to)
@@ -164,31 +189,61 @@ class DeltaLakeTable:
 
     # -- writing
 
-    def commit(self, files: Sequence[DataFile], *, writer: str, batch: int, schema: pa.Schema) -> bool:
+    def commit(
+        self,
+        files: Sequence[DataFile],
+        *,
+        writer: str,
+        batch: int,
+        schema: pa.Schema,
+        offsets: TableOffsets | None = None,
+    ) -> bool:
         if batch < 0:
             raise ValueError(f"batch {batch} is negative")
         if BATCH not in schema.names:
             raise ValueError(f"the columns {schema.names} lack {BATCH}")
         actions: list[AddAction | RemoveAction] = [_add(file, data_change=True) for file in files]
+        transactions = [Transaction(writer, batch)]
+        number = None if offsets is None else self._write_offsets(offsets)
+        former: int | None = None
+        if number is not None:
+            transactions.append(Transaction(_offsets_of(writer), number))
 
         def attempt() -> bool:
+            nonlocal former
             table = self._claimed(writer, schema)
             last = _last_batch(table, writer)
             if last is not None and batch <= last:
-                return False
+                # Ours, if an earlier attempt took place although an error was reported.
+                return batch == last and number is not None and _offsets_number(table, writer) == number
+            former = _offsets_number(table, writer)
             table.create_write_transaction(
                 actions,
                 "append",
                 table.schema(),
                 commit_properties=CommitProperties(
-                    app_transactions=[Transaction(writer, batch)],
+                    app_transactions=transactions,
                     max_commit_retries=0,
                     custom_metadata={"userMetadata": f"consumerd batch {batch}"},
                 ),
             )
             return True
 
-        return self._committed(attempt)
+        done = self._committed(attempt)
+        stale = former if done else number
+        if number is not None and stale is not None:
+            with contextlib.suppress(OSError):  # a few bytes, which no one reads
+                open_folder(self.path, self._options).remove(_offsets_file(stale))
+        return done
+
+    def _write_offsets(self, offsets: TableOffsets) -> int:
+        """Write the file that a commit is to name; return its number."""
+        number = secrets.randbelow(1 << 62)
+        folder = open_folder(self.path, self._options)
+        with folder.create(_offsets_file(number)) as file:
+            file.write(offsets.encode().encode())
+        folder.sync(_offsets_file(number))
+        return number
 
     def accepts(self, *, writer: str, batch: int, schema: pa.Schema) -> bool:
         table = self._open()
@@ -344,6 +399,18 @@ def _is_free(table: DeltaTable, writer: str) -> bool:
 
 def _last_batch(table: DeltaTable, writer: str | None) -> int | None:
     return None if writer is None else table.transaction_version(writer)
+
+
+def _offsets_of(writer: str) -> str:
+    return f"{writer}#offsets"
+
+
+def _offsets_number(table: DeltaTable, writer: str) -> int | None:
+    return table.transaction_version(_offsets_of(writer))
+
+
+def _offsets_file(number: int) -> str:
+    return f"_consumerd/{number:019}.json"
 
 
 def _add(file: DataFile, *, data_change: bool) -> AddAction:

@@ -8,7 +8,8 @@ called as its folder is, in a namespace called as the folder above.
 Iceberg has no application transactions. So the number of the last batch is a property of the table, set by the commit
 that adds the batch's files, and is in the summary of its snapshot as well. The property outlives the snapshot. It is
 compared on the metadata that commits; and pyiceberg's own retries, which would add a batch a second time, are switched
-off, so that a commit fails if there is another snapshot meanwhile. A batch without files has a snapshot, too.
+off, so that a commit fails if there is another snapshot meanwhile. A batch without files has a snapshot, too. Where a
+batch ends in its source is a further property.
 
 pyiceberg does not sync what it writes on this machine, and the catalog does. So files of metadata are synced when they
 are closed, before the catalog names them.
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import random
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -55,6 +57,7 @@ from consumerd.base.files import SystemFiles
 from consumerd.spark.lake.data_file import DataFile
 from consumerd.spark.lake.folders import local_path
 from consumerd.spark.lake.merging import merge_small_files
+from consumerd.spark.lake.offsets import TableOffsets
 from consumerd.spark.lake.table import BATCH, OWNER, TableVersion, reading_order
 from consumerd.spark.tables.errors import (
     TableCorruptError,
@@ -72,6 +75,10 @@ logging.getLogger("pyiceberg.io.pyarrow").addFilter(lambda record: "statistics m
 CATALOG: Final = "consumerd"
 #: The property, and the entry of a snapshot's summary, with the number of the last batch.
 LAST_BATCH: Final = "consumerd.batch"
+#: The property with `TableOffsets`.
+OFFSETS: Final = "consumerd.offsets"
+#: The property that tells a commit from others: of one whose result is unknown.
+COMMIT: Final = "consumerd.commit"
 #: The file of the embedded catalog.
 CATALOG_FILE: Final = "_iceberg.db"
 _CREATED_WITH: Final = {
@@ -136,6 +143,17 @@ class IcebergLakeTable:
         table = self._load()
         last = None if table is None else _last_batch(table)
         return () if last is None else (range(last + 1),)
+
+    def offsets(self) -> TableOffsets | None:
+        table = self._load()
+        text = None if table is None else table.properties.get(OFFSETS)
+        if table is None or text is None:
+            return None
+        try:
+            found = TableOffsets.decode(text)
+        except ValueError as error:
+            raise TableCorruptError(f"the property {OFFSETS} of {self.path} is damaged: {error}.") from None
+        return found if found.batch == _last_batch(table) else None
 
     def files(self, after: int = -1, to: int | None = None) -> list[DataFile]:
         table = self._existing()
@@ -283,12 +301,21 @@ class IcebergLakeTable:
         last = _last_batch(table)
         return last is None or batch > last
 
-    def commit(self, files: Sequence[DataFile], *, writer: str, batch: int, schema: pa.Schema) -> bool:
+    def commit(
+        self,
+        files: Sequence[DataFile],
+        *,
+        writer: str,
+        batch: int,
+        schema: pa.Schema,
+        offsets: TableOffsets | None = None,
+    ) -> bool:
         if batch < 0:
             raise ValueError(f"batch {batch} is negative")
         if BATCH not in schema.names:
             raise ValueError(f"the columns {schema.names} lack {BATCH}")
         paths = [f"{self._url}/{file.path}" for file in files]
+        identity = secrets.token_hex(16)
 
         def attempt() -> bool:
             table = self._load() or self._created(writer, schema)
@@ -296,13 +323,16 @@ class IcebergLakeTable:
             self._must_fit(table, schema)
             last = _last_batch(table)
             if last is not None and batch <= last:
-                return False
+                return batch == last and table.properties.get(COMMIT) == identity
             marks = {LAST_BATCH: str(batch)}
+            properties = marks | {COMMIT: identity}
+            if offsets is not None:
+                properties[OFFSETS] = offsets.encode()
             with table.transaction() as transaction:
                 with transaction.update_schema() as update:
                     update.union_by_name(_nullable(schema))
                 transaction.add_files(paths, snapshot_properties=marks, check_duplicate_files=False)
-                transaction.set_properties(marks)
+                transaction.set_properties(properties)
             return True
 
         return self._committed(attempt)

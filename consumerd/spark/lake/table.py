@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from consumerd.spark.lake.data_file import DataFile
+from consumerd.spark.lake.offsets import TableOffsets
 from consumerd.spark.tables.table import CompactResult
 
 if TYPE_CHECKING:
@@ -56,13 +57,26 @@ class LakeTable(Protocol):
         """Numbers of the batches that are there, as disjoint ascending ranges."""
         ...
 
-    def commit(self, files: Sequence[DataFile], *, writer: str, batch: int, schema: pa.Schema) -> bool:
+    def offsets(self) -> TableOffsets | None:
+        """Where the last batch ends in its source; None where its commit does not say. Raises TableCorruptError."""
+        ...
+
+    def commit(
+        self,
+        files: Sequence[DataFile],
+        *,
+        writer: str,
+        batch: int,
+        schema: pa.Schema,
+        offsets: TableOffsets | None = None,
+    ) -> bool:
         """Add the files as batch `batch` (from 0, one more each time) of the checkpoint `writer`.
 
         Does nothing and returns False where the table has that batch already. `schema`: the columns of the files, with
-        `batch`; a new one is added to the table. All rows appear at once, and survive a loss of power on return. Raises
-        TableOwnedError for another writer than the first one's, TableSchemaError for a column that comes with another
-        type, TablePathError where the folder holds a table of another kind.
+        `batch`; a new one is added to the table. `offsets`: where the batch ends in its source, in the same commit. All
+        rows appear at once, and survive a loss of power on return. Raises TableOwnedError for another writer than the
+        first one's, TableSchemaError for a column that comes with another type, TablePathError where the folder holds a
+        table of another kind.
         """
         ...
 

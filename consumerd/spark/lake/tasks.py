@@ -44,8 +44,13 @@ def store_of(options: Mapping[str, str]) -> dict[str, str]:
 
 def landed_schema(options: SourceOptions) -> pa.Schema:
     """The columns of landed files: the source's, the time of landing, and the batch."""
+    return with_landed(arrow_schema(column_names(options)))
+
+
+def with_landed(schema: pa.Schema) -> pa.Schema:
+    """The source's columns with those that landing adds."""
     landed = [pa.field(LANDED_AT, pa.timestamp("us", "UTC")), pa.field(BATCH, pa.int64())]
-    return pa.schema([*arrow_schema(column_names(options)), *landed])
+    return pa.schema([*schema, *landed])
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,11 @@ class MessageBatch(DecodedBatch[bytes, MessageRun]):
         held = self._payloads
         return None if isinstance(held, (list, PackedPayloads)) else cast("NativePayloads", held)
 
+    @property
+    def runs(self) -> Sequence[MessageRun]:
+        """The leaves in runs, in order."""
+        return self._runs
+
     def column_buffers(self, first: int, stop: int, most: int, *, wide: bool) -> ColumnBuffers | None:
         native = self.buffer
         if native is None:

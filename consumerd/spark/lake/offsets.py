@@ -1,0 +1,50 @@
+"""How far a table has the logs that it was landed from, as its commits say.
+
+Strategy: the commit of a batch names where the batch ends in each partition, in the form of the checkpoint's offsets,
+and where each log began. So the table tells how far it is, whichever program wrote it last, and what one program has
+landed no other one lands again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from consumerd.spark.source.offsets import Key, LogOffset, parse_offsets, positions, sorted_offsets
+
+
+@dataclass(frozen=True, slots=True)
+class TableOffsets:
+    """Where batch `batch` of a table ends in each partition, and where the landed part of each log began."""
+
+    batch: int
+    ends: Mapping[Key, LogOffset]
+    starts: Mapping[Key, LogOffset] = field(default_factory=dict)
+
+    def encode(self) -> str:
+        """As one line of JSON."""
+        return json.dumps(
+            {"batch": self.batch, "ends": sorted_offsets(self.ends), "starts": sorted_offsets(self.starts)}
+        )
+
+    @classmethod
+    def decode(cls, text: str | bytes) -> TableOffsets:
+        """What `encode` wrote. Raises ValueError."""
+        try:
+            found = json.loads(text)
+            batch, ends, starts = found["batch"], *(_offsets(found[name]) for name in ("ends", "starts"))
+            if not isinstance(batch, int):
+                raise TypeError(f"batch {batch!r} is not a number")
+            return cls(batch, ends, starts)
+        except (TypeError, KeyError, RecursionError) as error:
+            raise ValueError(f"{str(text)[:200]!r} does not name offsets of a table: {error}") from None
+
+    def ends_at(self, end: Any) -> bool:
+        """Whether that is where the batch ends, in the checkpoint's JSON."""
+        return isinstance(end, dict) and dict(positions(end)) == dict(self.ends)
+
+
+def _offsets(found: Any) -> dict[Key, LogOffset]:
+    return dict(positions(parse_offsets(json.dumps(found))))
