@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     )
     from consumerd.member.consumer.streams import BatchStream, MessageStream
     from consumerd.net.client.sasl import Plain, Scram
+    from consumerd.net.client.sasl_oauth import ClientCredentials, OAuthBearer, OAuthToken, TokenCache
     from consumerd.net.zk.sasl import DigestMd5
     from consumerd.producer.cluster import ClusterProducer
     from consumerd.producer.config import ProducerConfig
@@ -61,6 +62,7 @@ __all__ = [
     "BatchStream",
     "Blacklist",
     "CallbackHandler",
+    "ClientCredentials",
     "ClusterProducer",
     "ConnectorStateError",
     "ConsumerConfig",
@@ -82,6 +84,8 @@ __all__ = [
     "MessageBatch",
     "MessageStream",
     "NotAssignedError",
+    "OAuthBearer",
+    "OAuthToken",
     "OffsetOutOfRangeError",
     "Partitioner",
     "Plain",
@@ -93,6 +97,7 @@ __all__ = [
     "RebalanceListener",
     "Scram",
     "SimpleConsumer",
+    "TokenCache",
     "TopicFilter",
     "TopicPartition",
     "UnknownRefusalError",
@@ -122,6 +127,7 @@ if not TYPE_CHECKING:  # so that type checkers report names that do not exist
             ),
             "consumerd.member.consumer.streams": "BatchStream MessageStream",
             "consumerd.net.client.sasl": "Plain Scram",
+            "consumerd.net.client.sasl_oauth": "ClientCredentials OAuthBearer OAuthToken TokenCache",
             "consumerd.net.zk.sasl": "DigestMd5",
             "consumerd.producer.cluster": "ClusterProducer",
             "consumerd.producer.config": "ProducerConfig",

@@ -30,7 +30,8 @@ class PluginKind(NamedTuple):
 HANDLER: Final = PluginKind("handler", "consumerd.handlers")
 DECODER: Final = PluginKind("decoder", "consumerd.decoders")
 MIDDLEWARE: Final = PluginKind("middleware", "consumerd.middleware")
-KINDS: Final = (HANDLER, DECODER, MIDDLEWARE)
+TOKEN_PROVIDER: Final = PluginKind("token provider", "consumerd.token_providers")
+KINDS: Final = (HANDLER, DECODER, MIDDLEWARE, TOKEN_PROVIDER)
 
 
 class EntryPoint(NamedTuple):

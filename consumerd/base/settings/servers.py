@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Final, Literal
 
 from consumerd.base.settings.setting import Field, Names, Seconds, SecretStr, Section
 
 #: Seconds that a service waits for its servers when it starts: longer than a library's caller would.
 _FIRST_CONNECTION = 30.0
+#: The keys that say where the tokens of OAUTHBEARER come from.
+_TOKEN_SOURCES: Final = ("token_endpoint", "token_file", "token_provider")
+#: Keys that one of these has.
+_OF_SOURCE: Final = {
+    "token_scope": "token_endpoint",
+    "token_parameters": "token_endpoint",
+    "token_ca": "token_endpoint",
+    "token_options": "token_provider",
+}
 
 
 class TlsSection(Section):
@@ -68,14 +77,26 @@ class LoginSection(Section):
 class SaslSection(LoginSection):
     """Authentication with the brokers (SASL)."""
 
-    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI"] = Field(
-        "SCRAM-SHA-512", "SASL mechanism. PLAIN sends the password as it is: use it over TLS only. GSSAPI is Kerberos."
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER"] = Field(
+        "SCRAM-SHA-512",
+        "SASL mechanism. PLAIN and OAUTHBEARER send the password, or a token, as it is: use them over TLS only. "
+        "GSSAPI is Kerberos.",
+        names=Names(kafka="sasl.mechanism"),
+    )
+    user: str | None = Field(
+        None,
+        "User name, or the client id at `token_endpoint`; not for GSSAPI.",
+        min_length=1,
+        examples=["consumerd"],
+        names=Names(kafka="sasl.oauthbearer.client.credentials.client.id"),
     )
     password: SecretStr | None = Field(
         None,
-        "Password. Alternatives: `password_file`, or CONSUMERD_KAFKA__SASL__PASSWORD in the environment.",
+        "Password, or the client secret. Alternatives: `password_file`, or CONSUMERD_KAFKA__SASL__PASSWORD in the "
+        "environment.",
         min_length=1,
         repr=False,
+        names=Names(kafka="sasl.oauthbearer.client.credentials.client.secret"),
     )
     password_file: Path | None = Field(
         None,
@@ -88,6 +109,83 @@ class SaslSection(LoginSection):
         "GSSAPI: service name of the brokers, the first part of their principals (sasl.kerberos.service.name).",
         min_length=1,
     )
+    token_endpoint: str | None = Field(
+        None,
+        "OAUTHBEARER: URL of the token endpoint, which is asked with `user` and `password` (OAuth 2.0 client "
+        "credentials).",
+        examples=["https://idp.example.org/oauth2/token"],
+        names=Names(kafka="sasl.oauthbearer.token.endpoint.url"),
+        since="0.2.0",
+    )
+    token_scope: str | None = Field(
+        None,
+        "OAUTHBEARER: scopes to request at `token_endpoint`, separated by spaces.",
+        min_length=1,
+        examples=["kafka"],
+        names=Names(kafka="sasl.oauthbearer.scope"),
+        since="0.2.0",
+    )
+    token_parameters: dict[str, str] = Field(
+        description="OAUTHBEARER: further parameters of the request to `token_endpoint`.",
+        default_factory=dict,
+        repr=False,
+        examples=[{"audience": "kafka"}],
+        since="0.2.0",
+    )
+    token_ca: Path | None = Field(
+        None,
+        "OAUTHBEARER: PEM file with the authorities to trust at `token_endpoint`; the system's by default.",
+        examples=["/etc/consumerd/idp-ca.pem"],
+        since="0.2.0",
+    )
+    token_file: Path | None = Field(
+        None,
+        "OAUTHBEARER: file with a token, such as a projected one of Kubernetes; it is read again when it changes.",
+        examples=["/var/run/secrets/kafka/token"],
+        since="0.2.0",
+    )
+    token_provider: str | None = Field(
+        None,
+        "OAUTHBEARER: your own provider of tokens: an entry point of consumerd.token_providers, or module:attribute.",
+        min_length=1,
+        examples=["mypackage.tokens:Provider"],
+        since="0.2.0",
+    )
+    token_options: dict[str, Any] = Field(
+        description="OAUTHBEARER: keyword arguments of `token_provider`.",
+        default_factory=dict,
+        repr=False,
+        since="0.2.0",
+    )
+    extensions: dict[str, str] = Field(
+        description="OAUTHBEARER: extensions that the brokers expect (KIP-342), such as those of Confluent Cloud.",
+        default_factory=dict,
+        examples=[{"logicalCluster": "lkc-example", "identityPoolId": "pool-example"}],
+        since="0.2.0",
+    )
+
+    def rules(self) -> Iterator[str]:
+        given = [key for key in (*_TOKEN_SOURCES, *_OF_SOURCE, "extensions") if getattr(self, key)]
+        if self.mechanism != "OAUTHBEARER":
+            if given:
+                yield f"{given[0]} is for OAUTHBEARER, not for {self.mechanism}"
+            yield from super().rules()
+            return
+        if self.principal or self.keytab:
+            yield "principal and keytab are for GSSAPI, not for OAUTHBEARER"
+        sources = [key for key in _TOKEN_SOURCES if key in given]
+        if len(sources) != 1:
+            yield f"OAUTHBEARER needs exactly one of {', '.join(_TOKEN_SOURCES)}"
+            return
+        login = [key for key in ("user", "password", "password_file") if getattr(self, key) is not None]
+        if sources == ["token_endpoint"]:
+            if self.user is None or len(login) == 1:
+                yield "token_endpoint needs user (the client id), and password or password_file (the client secret)"
+        elif login:
+            yield f"{login[0]} is for token_endpoint: remove it"
+        for key, source in _OF_SOURCE.items():
+            if key in given and source not in given:
+                yield f"{key} is for {source}: remove it"
 
 
 class ZooKeeperSaslSection(LoginSection, since="0.2.0"):

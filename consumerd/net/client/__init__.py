@@ -3,8 +3,8 @@
 In: `make_client`, then `ClusterClient.call_node` and `call_coordinator`. Out: bodies of responses, or the errors of
 `errors`.
 
-Files in reading order: settings, factory, cluster, metadata, opening, channel, retrying, sasl, sasl_gssapi, fetching,
-offsets, epochs, topic_configs, errors.
+Files in reading order: settings, factory, cluster, metadata, opening, channel, retrying, sasl, sasl_gssapi, sasl_oauth,
+fetching, offsets, epochs, topic_configs, errors.
 
 Easy to miss:
 

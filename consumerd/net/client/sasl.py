@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from consumerd.base.errors import ConfigError
+from consumerd.base.errors import BrokerError, ConfigError
 from consumerd.net.client.errors import AuthenticationError, error_of
 from consumerd.net.errors import ConnectError, ConnectionClosedError, RequestTimeoutError
 from consumerd.wire.scram import SCRAM_HASHES, ScramClient, ScramError
@@ -110,7 +110,7 @@ class SaslAuthenticator:
             if token is None:
                 return
             if wrapped:
-                challenge = await self._wrapped(channel, token)
+                challenge = await self._wrapped(channel, mechanism, token)
             elif mechanism.ends_unanswered:
                 await channel.send_token(token)  # a broker that rejects it closes the connection on the next request
                 return
@@ -147,12 +147,13 @@ class SaslAuthenticator:
             raise AuthenticationError(f"{error}; is this its SASL listener?")
         return wrapped
 
-    async def _wrapped(self, channel: Channel, token: bytes) -> bytes:
+    async def _wrapped(self, channel: Channel, mechanism: SaslMechanism, token: bytes) -> bytes:
         body: SaslAuthenticateRequest = {"auth_bytes": token}
         answer = await channel.call(SASL_AUTHENTICATE, body, timeout=self._timeout)
         what = f"broker {channel.address} refuses the authentication"
         if error := error_of(answer["error_code"], what, answer.get("error_message")):
-            raise AuthenticationError(str(error))
+            refusal: Callable[[str], BrokerError] = getattr(mechanism, "refusal", AuthenticationError)
+            raise refusal(str(error))
         return answer["auth_bytes"]
 
     async def _bare(self, channel: Channel, mechanism: SaslMechanism, token: bytes) -> bytes:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
+from typing import TYPE_CHECKING, Any, Final, cast
+from weakref import WeakValueDictionary
 
 from consumerd.base.address import parse_addresses
+from consumerd.base.credentials import Renewed, find_file
 from consumerd.base.errors import ConfigError
 from consumerd.base.partition import TopicPartition
+from consumerd.base.plugins import TOKEN_PROVIDER, call, find
 from consumerd.base.ports import Clock, SaslMechanism, ZooKeeper
 from consumerd.base.settings.group import GroupSection
 from consumerd.base.settings.servers import KafkaSection, SaslSection
@@ -26,6 +30,7 @@ from consumerd.net.client.sasl import Plain, SaslAuthenticator, Scram
 from consumerd.net.client.settings import ClientSettings
 from consumerd.net.connect import connect
 from consumerd.net.connection import BrokerConnection, ConnectionSettings
+from consumerd.net.tls import make_tls_context
 from consumerd.service.config.build import (
     build_connection_settings,
     build_gssapi,
@@ -34,6 +39,14 @@ from consumerd.service.config.build import (
     renewed_tls,
 )
 from consumerd.service.config.model import Config
+
+if TYPE_CHECKING:
+    import ssl
+
+    from consumerd.net.client.sasl_oauth import TokenCache, TokenProvider
+
+#: The tokens of each login, which all clients of the process with this login share.
+_token_caches: Final[WeakValueDictionary[SaslSection, TokenCache]] = WeakValueDictionary()
 
 
 def build_bootstrap(section: KafkaSection) -> list[tuple[str, int]]:
@@ -95,6 +108,8 @@ def build_mechanism(section: SaslSection) -> Callable[[], SaslMechanism]:
     """A factory of the SASL mechanism. Raises ConfigError, also if the extra of a mechanism is missing."""
     if section.mechanism == "GSSAPI":
         return build_gssapi(section, "kafka.sasl")
+    if section.mechanism == "OAUTHBEARER":
+        return _oauth(section)
     user, password = section.user or "", renewed_password(section, "kafka.sasl")
 
     def make() -> SaslMechanism:  # no partial, whose repr() has the password
@@ -102,6 +117,53 @@ def build_mechanism(section: SaslSection) -> Callable[[], SaslMechanism]:
 
     make()  # raises before the first connection if the mechanism is not available
     return make
+
+
+def _oauth(section: SaslSection) -> Callable[[], SaslMechanism]:
+    from consumerd.net.client.sasl_oauth import OAuthBearer, TokenCache, check_extensions  # noqa: PLC0415
+
+    tokens = _token_caches.get(section)
+    if tokens is None:
+        if rule := check_extensions(section.extensions):
+            raise ConfigError(f"kafka.sasl.extensions: {rule}.")
+        tokens = _token_caches[section] = TokenCache(_token_provider(section))
+
+    def make() -> SaslMechanism:
+        return OAuthBearer(tokens, section.extensions)
+
+    return make
+
+
+def _token_provider(section: SaslSection) -> TokenProvider:
+    """What requests or reads the tokens of OAUTHBEARER. Raises ConfigError, HandlerLoadError."""
+    from consumerd.net.client.sasl_oauth import ClientCredentials, own_provider, read_token_file  # noqa: PLC0415
+
+    if (file := section.token_file) is not None:
+        return Renewed("kafka.sasl.token_file", [file], lambda: read_token_file(find_file(file))).now
+    if section.token_provider is not None:
+        name = section.token_provider
+        made = call(TOKEN_PROVIDER, name, cast("Any", find(TOKEN_PROVIDER, name)), section.token_options)
+        return own_provider(name, made)
+    ca = section.token_ca
+
+    def trusted() -> ssl.SSLContext:
+        try:
+            return make_tls_context(ca=ca)
+        except ConfigError as error:
+            raise ConfigError(f"kafka.sasl.token_{error}") from error
+
+    tls = Renewed("kafka.sasl.token_ca", [ca], trusted)
+    try:
+        return ClientCredentials(
+            section.token_endpoint or "",
+            section.user or "",
+            renewed_password(section, "kafka.sasl"),
+            tls=tls.now,
+            scope=section.token_scope,
+            parameters=section.token_parameters,
+        )
+    except ConfigError as error:
+        raise ConfigError(f"kafka.sasl: {error}") from error
 
 
 def build_coordination(config: Config) -> CoordinationSettings:

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
-from consumerd.base.plugins import DECODER, MIDDLEWARE
+from consumerd.base.plugins import DECODER, MIDDLEWARE, TOKEN_PROVIDER
 from consumerd.base.settings.processing import HandlerSection
+from consumerd.base.settings.servers import SaslSection
 from consumerd.base.settings.setting import SecretStr, Section
 from consumerd.handlers.secrets import HIDDEN, shown_options, without_passwords
 from consumerd.service.config.model import Config, parse
@@ -93,7 +94,9 @@ def _shown(section: Any, key: str, value: Any) -> Any:
             return shown_options(section.decoder, value, DECODER)
         if key == "middleware_options":
             return {name: shown_options(name, options, MIDDLEWARE) for name, options in value.items()}
-    return without_passwords(_without_secrets(getattr(section, key), value))
+    if isinstance(section, SaslSection) and key == "token_options":
+        return shown_options(section.token_provider or "", value, TOKEN_PROVIDER)
+    return without_passwords(_without_secrets(getattr(section, key, None), value))
 
 
 def _without_secrets(typed: Any, plain: Any) -> Any:
@@ -101,7 +104,7 @@ def _without_secrets(typed: Any, plain: Any) -> Any:
     if isinstance(typed, SecretStr):
         return HIDDEN
     if isinstance(typed, Section):
-        return {name: _without_secrets(getattr(typed, name, None), inner) for name, inner in plain.items()}
+        return {name: _shown(typed, name, inner) for name, inner in plain.items()}
     if isinstance(typed, tuple | list) and any(isinstance(inner, SecretStr) for inner in typed):
         return HIDDEN
     return plain

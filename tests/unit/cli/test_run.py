@@ -24,6 +24,7 @@ UNUSED = (
     "consumerd.service.daemon.status_page",
     "consumerd.demo",
     "consumerd.handlers.dead_letter_topic",
+    "consumerd.net.client.sasl_oauth",
     "consumerd.operate.migrate",
     "consumerd.member.offsets.dual_store",
     "consumerd.producer",
@@ -55,6 +56,7 @@ UNUSED = (
     "rich",
     "snappy",
     "sysconfig",
+    "urllib.request",
     "zipfile",
 )
 

@@ -46,6 +46,18 @@ NEEDED = {
 }
 
 
+#: Keys of one mechanism, and what stands with them instead of `user` and `password_file`.
+OAUTH = 'mechanism = "OAUTHBEARER"\n'
+WITH_ENDPOINT = OAUTH + 'user = "u"\npassword_file = "p"\n'
+BESIDE = (
+    dict.fromkeys(("principal", "keytab"), 'mechanism = "GSSAPI"')
+    | dict.fromkeys(("token_file", "token_provider"), OAUTH)
+    | {"token_endpoint": WITH_ENDPOINT, "token_options": OAUTH + 'token_provider = "a:b"'}
+    | dict.fromkeys(("token_scope", "token_parameters", "token_ca", "extensions"),
+                    WITH_ENDPOINT + 'token_endpoint = "https://h/t"')
+)  # fmt: skip
+
+
 def test_commented_keys_of_the_example_are_valid(tmp_path: Path) -> None:
     # Uncomment each `# key = value` line of a table in turn: the file must still load.
     lines = example_toml().splitlines()
@@ -61,8 +73,8 @@ def test_commented_keys_of_the_example_are_valid(tmp_path: Path) -> None:
         changed[header] = lines[header].removeprefix("# ")
         for needed in NEEDED.get(changed[header], ()):
             at = next(at for at in range(header, len(lines)) if lines[at].startswith(f"# {needed} = "))
-            if changed[header] in SASL and key in ("principal", "keytab"):
-                changed[at] = 'mechanism = "GSSAPI"' if needed == "user" else ""
+            if changed[header] in SASL and key in BESIDE:
+                changed[at] = BESIDE[key] if needed == "user" else ""
             else:
                 changed[at] = lines[at][2:]
         if changed[header] == "[[subscriptions]]":

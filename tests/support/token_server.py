@@ -1,0 +1,111 @@
+"""An identity provider on loopback: signed JWTs for client credentials, its public keys (JWKS), and its failures."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+from urllib.parse import parse_qsl
+
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.hashes import SHA256
+
+CLIENT, CLIENT_SECRET = "events-app", "hush:hush/hush hush%"
+AUDIENCE = "kafka"
+
+
+def _encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _number(number: int) -> str:
+    return _encoded(number.to_bytes((number.bit_length() + 7) // 8))
+
+
+class TokenServer:
+    """Serves `url` (the token endpoint) and `jwks_url` from a thread while it is entered.
+
+    `claims` are changed or added in each token; `lifetime` in seconds. `script`: what the next requests get instead, as
+    (status, body), or a function that returns it and may wait.
+    """
+
+    def __init__(self, *, tls: ssl.SSLContext | None = None, lifetime: float = 3600.0) -> None:
+        self.claims: dict[str, Any] = {}
+        self.lifetime = lifetime
+        self.script: deque[tuple[int, bytes] | Callable[[], tuple[int, bytes]]] = deque()
+        self.headers: dict[str, str] = {}
+        #: Headers and form of each request for a token.
+        self.requests: list[tuple[dict[str, str], dict[str, str]]] = []
+        self.tokens: list[str] = []
+        self._key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                form = dict(parse_qsl(self.rfile.read(int(self.headers["Content-Length"])).decode()))
+                server.requests.append((dict(self.headers), form))
+                self._answer(*server.answer(), server.headers)
+
+            def do_GET(self) -> None:
+                self._answer(200, json.dumps(server.jwks()).encode(), {})
+
+            def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+                self.send_response(status)
+                for name, value in {"Content-Length": str(len(body)), **headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        class Server(ThreadingHTTPServer):
+            def handle_error(self, *_: Any) -> None:
+                """Say nothing of clients that closed the connection, or that do not trust it."""
+
+        self._server = Server(("127.0.0.1", 0), Handler)
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
+        self.port = self._server.server_address[1]
+        base = f"{'http' if tls is None else 'https'}://127.0.0.1:{self.port}"
+        self.url, self.jwks_url = f"{base}/token", f"{base}/jwks"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), name="token-server")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def answer(self) -> tuple[int, bytes]:
+        """Return the next response."""
+        if self.script:
+            planned = self.script.popleft()
+            return planned() if callable(planned) else planned
+        self.tokens.append(self.issue())
+        body = {"access_token": self.tokens[-1], "token_type": "Bearer", "expires_in": self.lifetime}
+        return 200, json.dumps(body).encode()
+
+    def issue(self) -> str:
+        """Return a signed token, another one each time."""
+        now = time.time()
+        claims = {"iss": "https://idp.test", "sub": CLIENT, "aud": AUDIENCE, "iat": now, "exp": now + self.lifetime}
+        claims |= {"jti": len(self.tokens), "scope": "kafka"} | self.claims
+        parts = ({"alg": "RS256", "kid": "one", "typ": "JWT"}, claims)
+        signed = ".".join(_encoded(json.dumps(part).encode()) for part in parts)
+        return f"{signed}.{_encoded(self._key.sign(signed.encode(), padding.PKCS1v15(), SHA256()))}"
+
+    def jwks(self) -> dict[str, Any]:
+        """Return the public key (RFC 7517)."""
+        public = self._key.public_key().public_numbers()
+        key = {"kty": "RSA", "use": "sig", "alg": "RS256", "kid": "one", "n": _number(public.n), "e": _number(public.e)}
+        return {"keys": [key]}
