@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import re
 import threading
 import time
@@ -36,6 +37,7 @@ from consumerd.net.tls import make_tls_context
 if TYPE_CHECKING:
     from http.client import HTTPResponse
 
+log = logging.getLogger(__name__)
 OAUTHBEARER: Final = "OAUTHBEARER"
 #: A bearer token (RFC 6750, 2.1), and an extension of Kafka's (KIP-342).
 _TOKEN: Final = re.compile(r"[-._~+/A-Za-z0-9]+=*")
@@ -247,9 +249,7 @@ def own_provider(name: str, made: object) -> TokenProvider:
 
 
 def _log_failure(reason: str) -> None:
-    import structlog  # noqa: PLC0415 - Spark's executors have none, and a log of their own
-
-    structlog.get_logger(__name__).warning("token_renewal_failed", reason=reason)
+    log.warning("OAUTHBEARER: no new token yet, the former one is used on: %s", reason)
 
 
 class TokenCache:

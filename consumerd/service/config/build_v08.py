@@ -8,6 +8,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakValueDictionary
 
+import structlog
+
 from consumerd.base.address import parse_addresses
 from consumerd.base.credentials import Renewed, find_file
 from consumerd.base.errors import ConfigError
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
     from consumerd.net.client.sasl_oauth import TokenCache, TokenProvider
 
+log = structlog.get_logger(__name__)
 #: The tokens of each login, which all clients of the process with this login share.
 _token_caches: Final[WeakValueDictionary[SaslSection, TokenCache]] = WeakValueDictionary()
 
@@ -126,12 +129,16 @@ def _oauth(section: SaslSection) -> Callable[[], SaslMechanism]:
     if tokens is None:
         if rule := check_extensions(section.extensions):
             raise ConfigError(f"kafka.sasl.extensions: {rule}.")
-        tokens = _token_caches[section] = TokenCache(_token_provider(section))
+        tokens = _token_caches[section] = TokenCache(_token_provider(section), on_failure=_log_failure)
 
     def make() -> SaslMechanism:
         return OAuthBearer(tokens, section.extensions)
 
     return make
+
+
+def _log_failure(reason: str) -> None:
+    log.warning("token_renewal_failed", reason=reason)
 
 
 def _token_provider(section: SaslSection) -> TokenProvider:
