@@ -71,8 +71,14 @@ class Stages:
         """`plugin` with all stages; with that many `lanes` for each partition, or in its order.
 
         The results of failures are added to `counts`. `dead_letters` are started and stopped with the handler. Raises
-        HandlerLoadError where lanes do not suit the handler.
+        HandlerLoadError where lanes or `bisect` do not suit the handler.
         """
+        if policy.bisect and keeps_positions(plain_handler(plugin)):
+            # A half may end within a compressed message, where a sink has no position to store it under.
+            raise HandlerLoadError(
+                f"handler {self.name!r} keeps the positions of partitions, so it needs compressed messages whole, and "
+                "bisect divides them: remove handler.bisect."
+            )
         counts = HandlerCounts() if counts is None else counts
         inner = _Introduced(WithMiddleware(plugin, self.middleware) if self.middleware else plugin, self)
         handler = retrying(

@@ -63,6 +63,8 @@ class RetryPolicy:
     #: The pause before the second attempt is drawn from 0 to this; the bound doubles with every further attempt.
     initial_backoff: float = HandlerSection.initial_backoff
     max_backoff: float = HandlerSection.max_backoff
+    #: Whether a batch that failed as a whole is divided until the message that fails stands alone.
+    bisect: bool = HandlerSection.bisect
     on_failure: OnFailure = HandlerSection.on_failure
     #: After this one attempt is cancelled and counts as failed; None waits for ever.
     timeout: float | None = None
@@ -173,7 +175,10 @@ class _Retrying(Handler):
 
         try:
             return await self._attempts(
-                attempt, failures, lambda pause: self._log(failures, pause, method=method, **fields)
+                attempt,
+                failures,
+                lambda pause: self._log(failures, pause, method=method, **fields),
+                self._policy.max_attempts,
             )
         except HandlerFailedError:
             raise
@@ -183,7 +188,10 @@ class _Retrying(Handler):
             ) from error
 
     async def handle(self, batch: Batch) -> None:
-        while failures := await self._exhausted(batch):
+        while failures := await self._exhausted(batch, self._policy.max_attempts):
+            if self._policy.bisect and not batch.counted and len(batch) > 1:
+                await self._divide(batch, failures)
+                break
             end = batch.handled + 1 if batch.counted else len(batch)
             await self._give_up(batch, end, failures)
             failures.last = Exception()  # its traceback has the batch, and the failures themselves
@@ -192,7 +200,22 @@ class _Retrying(Handler):
             batch.mark(end)
         batch.mark(len(batch))
 
-    async def _exhausted(self, batch: Batch) -> _Failures | None:
+    async def _divide(self, batch: Batch, failures: _Failures) -> None:
+        """Handle `batch`, which failed as a whole, in halves. What is handled is marked, so that it is not repeated."""
+        self._log(failures, 0.0, partition=str(batch.partition), offset=batch.start_offset, divided=len(batch))
+        failures.last = Exception()  # as in `handle`
+        waiting = _halves(0, len(batch))
+        while waiting:
+            first, length = waiting.pop()
+            part = batch.part(first, length)
+            if length == 1 or await self._exhausted(part, 1):
+                if length > 1 and not part.counted:
+                    waiting += _halves(first, length)
+                    continue
+                await self.handle(part)
+            batch.mark(first + length)
+
+    async def _exhausted(self, batch: Batch, attempts: int) -> _Failures | None:
         """Try the rest of `batch`; None once all is handled, else the failures of the unit at its front."""
         failures = _Failures()
 
@@ -204,7 +227,7 @@ class _Retrying(Handler):
             self._log(failures, pause, partition=str(batch.partition), offset=batch.prefix(batch.handled))
 
         try:
-            await self._attempts(attempt, failures, note)
+            await self._attempts(attempt, failures, note, attempts)
         except HandlerFailedError:
             raise
         except Exception:
@@ -213,16 +236,16 @@ class _Retrying(Handler):
         return None
 
     async def _attempts(
-        self, attempt: Callable[[], Awaitable[_T]], failures: _Failures, note: Callable[[float], None]
+        self, attempt: Callable[[], Awaitable[_T]], failures: _Failures, note: Callable[[float], None], attempts: int
     ) -> _T:
-        """Return what `attempt()` does, or raise its last error; `note` is called with each pause."""
+        """Return what `attempt()` does, or raise its last error of `attempts`; `note` is called with each pause."""
         while True:
             try:
                 return await attempt()
             except HandlerFailedError:
                 raise
             except Exception:
-                if failures.count >= self._policy.max_attempts or isinstance(failures.last, RejectedError):
+                if failures.count >= attempts or isinstance(failures.last, RejectedError):
                     raise
             pause = self._pause(failures)
             note(pause)
@@ -334,6 +357,12 @@ class _Overdue:
         if self._reported:
             seconds = round(asyncio.get_running_loop().time() - self._begun, 3)
             log.warning("handler_ended_late", **self._fields, seconds=seconds)
+
+
+def _halves(first: int, length: int) -> list[tuple[int, int]]:
+    """The two halves of a part of a batch, each with its first message and length; the earlier one is the last."""
+    middle = length // 2
+    return [(first + middle, length - middle), (first, middle)]
 
 
 async def _answer(call: Awaitable[_T]) -> _T:

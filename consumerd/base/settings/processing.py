@@ -187,6 +187,12 @@ class HandlerSection(Section, reload=Reload.HANDLER):
         0.1, "Seconds before the second attempt; doubled for each further one, with jitter."
     )
     max_backoff: Seconds = Field(30.0, "Longest pause between attempts, in seconds.")
+    bisect: bool = Field(
+        False,
+        "Divide a batch that failed at its last attempt: its halves are tried, and the halves of what fails, until "
+        "each message that fails stands alone. For handlers of batches that do not say how far they came.",
+        since="0.2.0",
+    )
     on_failure: Literal["stop", "skip", "dead_letter"] = Field(
         "stop", "What to do after the last attempt: stop the daemon, skip the message, or write it to dead_letter."
     )

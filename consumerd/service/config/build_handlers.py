@@ -24,6 +24,7 @@ def build_policy(section: HandlerSection, *, on_failure: OnFailure) -> RetryPoli
         max_attempts=section.max_attempts,
         initial_backoff=section.initial_backoff,
         max_backoff=section.max_backoff,
+        bisect=section.bisect,
         on_failure=on_failure,
         timeout=section.timeout,
         on_disk_full=section.on_disk_full,

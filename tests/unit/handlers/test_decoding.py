@@ -152,10 +152,11 @@ async def test_keys_are_taken_from_decoded_values(make_batch: MakeBatch, clock: 
     assert batch.handled == len(batch)
 
 
-async def test_sink_that_keeps_positions_is_refused(tmp_path: Path) -> None:
-    handler = {"name": "files", "options": {"directory": str(tmp_path)}, "decoder": "text"}
+@pytest.mark.parametrize(("key", "value"), [("decoder", "text"), ("bisect", True)])
+async def test_sink_that_keeps_positions_is_refused(tmp_path: Path, key: str, value: object) -> None:
+    handler = {"name": "files", "options": {"directory": str(tmp_path)}, key: value}
     config = parse({"group": {"id": "g", "topics": {"t": 1}}, "handler": handler}, "a test", environment=False)
-    with pytest.raises(HandlerLoadError, match=r"needs compressed messages whole.*remove handler\.decoder"):
+    with pytest.raises(HandlerLoadError, match=rf"needs compressed messages whole.*remove handler\.{key}"):
         build_handler(config, clock=FakeClock(), rng=random.Random(1))
 
 

@@ -73,6 +73,77 @@ def wrapped(
     )
 
 
+class Poisoned(Handler):
+    """A batch handler that fails at each batch with one of `poison`, and lists the batches that it took."""
+
+    def __init__(self, *poison: bytes) -> None:
+        self.poison = set(poison)
+        self.calls = 0
+        self.taken: list[bytes] = []
+
+    async def handle(self, batch: Batch) -> None:
+        self.calls += 1
+        if self.poison & set(batch):
+            raise ValueError("poison")
+        self.taken += batch
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("poison", [[0], [6], [3, 4], [0, 1, 2, 3, 4, 5, 6]])
+async def test_bisection_gives_up_the_messages_that_fail_alone(
+    make_batch: MakeBatch, clock: Any, poison: list[int]
+) -> None:
+    payloads = [bytes([number]) for number in range(7)]
+    bad = [payloads[number] for number in poison]
+    inner, letters = Poisoned(*bad), Memory()
+    handler = wrapped(
+        inner, clock, dead_letters=letters, bisect=True, max_attempts=2, initial_backoff=0.0, on_failure="dead_letter"
+    )
+    batch = make_batch(*payloads)
+
+    await handler.handle(batch)
+
+    assert [letter.message.payload for letter in letters.letters] == bad
+    assert {letter.attempts for letter in letters.letters} == {2}
+    assert inner.taken == [payload for payload in payloads if payload not in bad]
+    assert batch.handled == 7
+
+
+@pytest.mark.asyncio
+async def test_bisection_of_500_messages_costs_about_20_calls(make_batch: MakeBatch, clock: Any) -> None:
+    inner = Poisoned(b"321")
+    handler = wrapped(inner, clock, bisect=True, max_attempts=1, on_failure="skip")
+    await handler.handle(make_batch(*(b"%d" % number for number in range(500))))
+    assert len(inner.taken) == 499
+    assert inner.calls <= 20
+
+
+@pytest.mark.asyncio
+async def test_bisection_that_stops_leaves_what_is_before_the_message_handled(
+    make_batch: MakeBatch, clock: Any
+) -> None:
+    batch = make_batch(*(b"%d" % number for number in range(8)))
+    with pytest.raises(HandlerFailedError, match=f"failed once at offset {batch.prefix(5)} "):
+        await wrapped(Poisoned(b"5"), clock, bisect=True, max_attempts=1).handle(batch)
+    assert batch.handled == 5
+
+
+@pytest.mark.asyncio
+async def test_bisection_does_not_divide_what_a_handler_counts(make_batch: MakeBatch, clock: Any) -> None:
+    seen: list[bytes] = []
+
+    @message_handler
+    async def handle(message: Message) -> None:
+        seen.append(message.payload)
+        if message.payload == b"b":
+            raise ValueError("poison")
+
+    await wrapped(handle, clock, bisect=True, max_attempts=2, initial_backoff=0.0, on_failure="skip").handle(
+        make_batch(b"a", b"b", b"c")
+    )
+    assert seen == [b"a", b"b", b"b", b"c"]
+
+
 @pytest.mark.asyncio
 async def test_retries_a_batch_until_it_succeeds(make_batch: MakeBatch, clock: Any) -> None:
     inner = Scripted(ValueError("no"), OSError("no"), None)
