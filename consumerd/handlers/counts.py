@@ -18,6 +18,8 @@ class HandlerCounts:
     skipped: Counter[str] = field(default_factory=Counter)
     #: Messages that were given up and written as dead letters.
     dead_lettered: Counter[str] = field(default_factory=Counter)
+    #: Messages that failed, and were written to a retry topic.
+    deferred: Counter[str] = field(default_factory=Counter)
     #: Messages that the decoder could not decode; each is skipped or dead-lettered, too, if the daemon continues.
     undecodable: Counter[str] = field(default_factory=Counter)
     #: Calls that wait at this moment for room on a full disk.

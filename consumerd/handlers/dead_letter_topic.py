@@ -18,18 +18,20 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from consumerd.base.errors import ConsumerdError, HandlerFailedError, reason_of
+from consumerd.base.errors import ConfigError, ConsumerdError, HandlerFailedError, reason_of
 from consumerd.base.partition import NO_BROKER
 from consumerd.base.ports import Clock
 from consumerd.handlers.contents import known_timestamp
-from consumerd.handlers.dead_letters import DeadLetters, Letter, encode_letter
+from consumerd.handlers.dead_letters import PREFIX, DeadLetters, Letter, encode_letter
 from consumerd.producer import ProducerData
 from consumerd.producer.v08.delivery import is_too_large
 
 log = structlog.get_logger(__name__)
 
-#: The prefix of the names of the headers.
-PREFIX: Final = "consumerd.dead_letter."
+
+#: The keys that name topics for what failed.
+DEAD_LETTER_TOPIC: Final = "handler.dead_letter_topic"
+RETRY_TOPIC: Final = "handler.retry_topic"
 
 
 class LetterProducer(Protocol):
@@ -61,8 +63,10 @@ class TopicDeadLetters(DeadLetters):
         clock: Clock,
         as_json: bool = False,
         beside: DeadLetters | None = None,
+        key: str = DEAD_LETTER_TOPIC,
     ) -> None:
         self._topic = topic
+        self._key = key
         #: For letters that are too large for the topic.
         self._beside = beside
         self._opened = opened
@@ -74,6 +78,8 @@ class TopicDeadLetters(DeadLetters):
     async def start(self) -> None:
         """Find the brokers. Raises ConsumerdError."""
         self._producer = await self._stack.enter_async_context(self._opened())
+        if self._key == RETRY_TOPIC and not self._producer.headers:
+            raise ConfigError(f"{RETRY_TOPIC} needs brokers of 0.11 or later: messages of 0.7 have no headers.")
 
     async def stop(self) -> None:
         self._producer = None
@@ -128,8 +134,11 @@ class TopicDeadLetters(DeadLetters):
                 return False
             reason = reason_of(error)
             remedy = ' Set handler.dead_letter_as = "json".' if "not support headers" in reason else ""
+            if self._key == RETRY_TOPIC and remedy:
+                remedy = f" {RETRY_TOPIC} needs brokers of 0.11 or later."
+            kind = "retry" if self._key == RETRY_TOPIC else "dead-letter"
             raise HandlerFailedError(
-                f"cannot write to the dead-letter topic {self._topic}: {reason}; "
+                f"cannot write to the {kind} topic {self._topic}: {reason}; "
                 f"the messages are not committed and are delivered again after a restart.{remedy}"
             ) from error
         return True

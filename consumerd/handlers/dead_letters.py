@@ -23,6 +23,9 @@ from consumerd.handlers.tracebacks import MAX_TRACEBACK
 #: Characters of an error's text that are kept, and of one in a letter that is too large for its place.
 MAX_ERROR: Final = 4000
 _SHORT_ERROR: Final = 200
+#: The prefix of the names of the headers that describe a failure, and the one with its time in seconds since 1970.
+PREFIX: Final = "consumerd.dead_letter."
+FAILED_AT: Final = f"{PREFIX}failed_at"
 #: Bytes of the rest of a letter's description, at most: names, numbers, and the names of fields.
 _IDENTITY: Final = 1500
 _MAX_OFFSET: Final = (1 << 63) - 1
@@ -97,6 +100,54 @@ class DeadLetters(Protocol):
         ...
 
     async def stop(self) -> None: ...
+
+
+class OriginalLetters(DeadLetters):
+    """Stores the letters of a retry topic in `place` as those of the messages that failed first.
+
+    So a dead letter says where its message came from and how often it was tried in all, however many topics it passed.
+    """
+
+    def __init__(self, place: DeadLetters) -> None:
+        self._place = place
+
+    async def start(self) -> None:
+        await self._place.start()
+
+    async def write(self, letters: Sequence[Letter]) -> None:
+        await self._place.write([original(letter) for letter in letters])
+
+    async def stop(self) -> None:
+        await self._place.stop()
+
+    def __str__(self) -> str:
+        return str(self._place)
+
+
+def original(letter: Letter) -> Letter:
+    """Return `letter` about the message that its headers describe; itself where they describe none."""
+    message: Message | KeyedMessage = letter.message
+    described = {name.removeprefix(PREFIX): value for name, value in message.headers if name.startswith(PREFIX)}
+    try:
+        topic = (described["topic"] or b"").decode()
+        partition, offset, attempts = (int(described[name] or b"") for name in ("partition", "offset", "attempts"))
+        read = LogId.from_text(_text(described.get("topic_id")), _epoch(described.get("leader_epoch")))
+    except (KeyError, ValueError):
+        return letter
+    if not topic or not isinstance(message, KeyedMessage) or not 0 <= offset <= _MAX_OFFSET or partition < 0:
+        return letter
+    headers = tuple(header for header in message.headers if not header[0].startswith(PREFIX))
+    where = TopicPartition.numbered(topic, partition)
+    first: Any = KeyedMessage(where, offset, 0, offset + 1, *message[4:8], headers)
+    return replace(letter, message=first, attempts=attempts + letter.attempts, log=read)
+
+
+def _text(header: bytes | None) -> str | None:
+    return None if header is None else header.decode()
+
+
+def _epoch(header: bytes | None) -> int | None:
+    return None if header is None else int(header)
 
 
 def encode_letter(letter: Letter, failed_at: float) -> bytes:

@@ -21,7 +21,9 @@ from consumerd.handlers.tracebacks import brief, short_traceback
 
 log = structlog.get_logger(__name__)
 
-OnFailure = Literal["stop", "skip", "dead_letter"]
+OnFailure = Literal["stop", "skip", "dead_letter", "retry_topic"]
+#: The policies that write messages to a place, which is a retry topic for the last one.
+KEEPING: Final = frozenset({"dead_letter", "retry_topic"})
 
 #: Messages, and bytes of their payloads, that are written as dead letters at once.
 _LETTERS: Final = 10_000
@@ -42,8 +44,8 @@ class GivingUp:
         counts: HandlerCounts,
         space: DiskSpace | None = None,
     ) -> None:
-        if (on_failure == "dead_letter") != (dead_letters is not None):
-            raise ValueError('on_failure="dead_letter" and a place for dead letters go together')
+        if (on_failure in KEEPING) != (dead_letters is not None):
+            raise ValueError('on_failure="dead_letter" or "retry_topic" and a place for the messages go together')
         self._name = name
         self._on_failure = on_failure
         self._dead_letters = dead_letters
@@ -81,6 +83,10 @@ class GivingUp:
             for piece in in_chunks(failed.messages(), _LETTERS, _LETTER_BYTES, _payload_size):
                 letters = [Letter(message, error, attempts, log=failed.log, traceback=traceback) for message in piece]
                 await self._write(self._dead_letters, letters)
+        if self._on_failure == "retry_topic":
+            self._counts.deferred[failed.topic] += len(failed)
+            log.warning("messages_deferred", **fields)
+            return
         given_up_as = self._counts.skipped if self._dead_letters is None else self._counts.dead_lettered
         given_up_as[failed.topic] += len(failed)
         log.error("messages_dead_lettered" if self._dead_letters is not None else "messages_skipped", **fields)

@@ -1,4 +1,5 @@
-"""A limit on how many messages a handler gets in a second, all partitions of a member together (`handler.max_rate`).
+"""When a handler gets messages: so many in a second (`handler.max_rate`, all partitions of a member together), and none
+before it is due (`handler.delay`).
 
 Strategy: a bucket of one second's tokens, of which a message takes one. A token comes back a second after it was taken,
 so no second has more messages than the rate, and a busy handler gets all of them. The work on a partition
@@ -6,6 +7,9 @@ takes them before it calls the handler: the wait is not the handler's time, and 
 A batch is cut where the tokens end, between outermost messages. A compressed message that is larger than the bucket
 takes a full one, and comes back that much later: the rate holds on average. The bucket is a pure one, with the time as
 an argument.
+
+A message is due `delay` seconds after it failed, if it is in a retry topic, else after its timestamp. A batch is cut
+before the first one that is not due, which holds back its partition alone.
 """
 
 from __future__ import annotations
@@ -13,15 +17,20 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from consumerd.base.backoff import sleep_unless
 from consumerd.base.ports import Clock
 from consumerd.handlers.batching import boundary
+from consumerd.handlers.contents import known_timestamp
+from consumerd.handlers.dead_letters import FAILED_AT
 from consumerd.handlers.messages import Batch
 
 #: Tokens that are taken within this time, in seconds, come back together, with the last of them.
 _TOGETHER: Final = 0.001
+#: Seconds after which the clock is looked at again while a message is not due: it may be set.
+_LOOK: Final = 60.0
 
 
 class _Taken(NamedTuple):
@@ -86,11 +95,31 @@ class TokenBucket:
         return taken.at + taken.buckets * self.size / self.rate
 
 
+def due_times(batch: Batch, delay: float) -> Iterator[float]:
+    """Yield when each message of `batch` is due, in seconds since 1970; 0 for one without a timestamp."""
+    for message in batch.messages():
+        failed = next((value for name, value in reversed(message.headers) if name == FAILED_AT), None)
+        since = _seconds(failed)
+        if since is None and (timestamp := known_timestamp(message.timestamp)) is not None:
+            since = timestamp / 1000
+        yield 0.0 if since is None else since + delay
+
+
+def _seconds(header: bytes | None) -> float | None:
+    """Return the time in a header; None where it is missing or is none."""
+    try:
+        seconds = None if header is None else float(header)
+    except ValueError:
+        return None
+    return seconds if seconds is not None and math.isfinite(seconds) else None
+
+
 class RateLimiter:
     """Tokens for the batches of all partitions of a member, in the order of their requests. None: no limit."""
 
-    def __init__(self, rate: float | None, clock: Clock) -> None:
+    def __init__(self, rate: float | None, clock: Clock, *, delay: float | None = None) -> None:
         self._clock = clock
+        self._delay = delay
         self._bucket: TokenBucket | None = None
         self._turn = asyncio.Lock()
         #: Set when tokens came back or the rate has changed.
@@ -109,11 +138,13 @@ class RateLimiter:
 
     def take_now(self, batch: Batch) -> int:
         """Return for how many messages from the front of `batch` there is no limit now: all, or 0."""
-        return len(batch) if self._bucket is None else 0
+        return len(batch) if self._bucket is None and self._delay is None else 0
 
     async def take(self, batch: Batch) -> int:
         """Wait for tokens; return for how many messages from the front of `batch` they are, at least one."""
         least = 1
+        if self._delay is not None:
+            batch = batch.part(0, await self._due(batch, self._delay))
         async with self._turn:
             while (bucket := self._bucket) is not None:
                 now = self._clock.monotonic()
@@ -128,6 +159,19 @@ class RateLimiter:
                 self._changed.clear()
                 await sleep_unless(self._clock, bucket.next_return() - now, self._changed)
         return len(batch)
+
+    async def _due(self, batch: Batch, delay: float) -> int:
+        """Wait until the first message of `batch` is due; return for how many from the front that is so."""
+        while True:
+            now = self._clock.wall()
+            early = next(((number, at) for number, at in enumerate(due_times(batch, delay)) if at > now), None)
+            if early is None:
+                return len(batch)
+            number, at = early
+            if number:
+                # A compressed message stays whole, and is due with its first one.
+                return boundary(batch, 0, number)
+            await self._clock.sleep(min(at - now, _LOOK))
 
     def give_back(self, count: int) -> None:
         """Return tokens that were just taken: their messages are not delivered."""

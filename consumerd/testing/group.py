@@ -17,6 +17,7 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.partition import TopicPartition
 from consumerd.group.membership_tables import MembershipSettings
 from consumerd.handlers import Letter, RetryPolicy, load_handler, make_handler, plain_handler, retrying
+from consumerd.handlers.giving_up import KEEPING
 from consumerd.member.consumer.backends import V07Backend
 from consumerd.member.consumer.consumer import GroupConsumer
 from consumerd.member.consumer.settings import ConsumerSettings
@@ -141,7 +142,7 @@ class MemoryGroup:
             policy,
             clock=SystemClock(),
             rng=random.Random(number),
-            dead_letters=MemoryDeadLetters(self.dead_letters) if policy.on_failure == "dead_letter" else None,
+            dead_letters=MemoryDeadLetters(self.dead_letters) if policy.on_failure in KEEPING else None,
         )
         member = await self.join(name, wrapped, seen=plain_handler(made), **settings)
         await self.until(lambda: member.task.done() or member.consumer.ready.is_set())

@@ -17,6 +17,7 @@ from typing import Any, Self
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock
 from consumerd.handlers import Handler, HandlerContext, Letter, RetryPolicy, load_handler, make_handler, plain_handler
+from consumerd.handlers.giving_up import KEEPING
 from consumerd.handlers.handler_stages import Stages
 from consumerd.testing.clock import FakeClock, PassingPauses
 from consumerd.testing.errors import HarnessError
@@ -265,7 +266,7 @@ class HandlerHarness:
         return handler
 
     def _begin_life(self, handler: Handler) -> Life:
-        letters = MemoryDeadLetters(self.dead_letters) if self._policy.on_failure == "dead_letter" else None
+        letters = MemoryDeadLetters(self.dead_letters) if self._policy.on_failure in KEEPING else None
         pauses: Clock = PassingPauses(self.clock, self.pauses)
 
         def wrap(observed: Handler) -> Handler:

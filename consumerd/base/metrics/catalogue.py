@@ -142,6 +142,12 @@ DEAD_LETTERED: Final = _counter(
     _TOPIC,
     unit="{message}",
 )
+DEFERRED: Final = _counter(
+    "messages_deferred",
+    "Messages that failed and were written to a retry topic, to be tried again later.",
+    _TOPIC,
+    unit="{message}",
+)
 UNDECODABLE: Final = _counter(
     "messages_undecodable", "Messages that the decoder could not decode.", _TOPIC, unit="{message}"
 )

@@ -11,6 +11,7 @@ from consumerd.base.settings.setting import Bytes, Field, Names, Positive, Reloa
 
 #: Bytes of one response about many partitions (fetch.max.bytes).
 MAX_ANSWER_BYTES: Final = 50 << 20
+_DELAY_UNITS: Final = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 class FetchSection(Section):
@@ -182,6 +183,14 @@ class HandlerSection(Section, reload=Reload.HANDLER):
         examples=[1000.0],
         since="0.2.0",
     )
+    delay: Seconds | None = Field(
+        None,
+        "Seconds after its timestamp before which a message is not handled. In a retry topic they count from the "
+        "failure. Messages without a timestamp (before 0.10) do not wait.",
+        reload=Reload.RESTART,
+        examples=[300.0],
+        since="0.2.0",
+    )
     max_attempts: int = Field(5, "Maximum number of attempts for a batch.", ge=1)
     initial_backoff: Seconds = Field(
         0.1, "Seconds before the second attempt; doubled for each further one, with jitter."
@@ -193,8 +202,27 @@ class HandlerSection(Section, reload=Reload.HANDLER):
         "each message that fails stands alone. For handlers of batches that do not say how far they came.",
         since="0.2.0",
     )
-    on_failure: Literal["stop", "skip", "dead_letter"] = Field(
-        "stop", "What to do after the last attempt: stop the daemon, skip the message, or write it to dead_letter."
+    on_failure: Literal["stop", "skip", "dead_letter", "retry_topic"] = Field(
+        "stop",
+        "What to do after the last attempt: stop the daemon, skip the message, write it to dead_letter, or try it "
+        "again later by way of retry_topic, and write it to dead_letter in the end.",
+    )
+    retry_topic: str | None = Field(
+        None,
+        "The beginning of the names of the topics for messages that are tried again later, one for each of "
+        "retry_delays: `events-retry` makes events-retry-30s and so on. This daemon consumes them, too, in the same "
+        "group. Brokers of 0.11 and later.",
+        min_length=1,
+        reload=Reload.RESTART,
+        examples=["events-retry"],
+        since="0.2.0",
+    )
+    retry_delays: tuple[Annotated[int, Unit("seconds"), Ge(1), Le(10**9)], ...] = Field(
+        (30, 300, 3600),
+        'Seconds after a failure at which a message is tried again, with on_failure = "retry_topic": each has a topic '
+        "of its own.",
+        reload=Reload.RESTART,
+        since="0.2.0",
     )
     on_disk_full: Literal["wait", "stop"] = Field(
         "wait",
@@ -246,8 +274,28 @@ class HandlerSection(Section, reload=Reload.HANDLER):
         if len(set(self.middleware)) < len(self.middleware):
             yield "middleware names the same twice"
         has_place = self.dead_letter is not None or self.dead_letter_topic is not None
-        if (self.on_failure == "dead_letter") != has_place:
-            yield 'on_failure = "dead_letter" and a dead_letter file or dead_letter_topic go together'
+        if (self.on_failure in ("dead_letter", "retry_topic")) != has_place:
+            yield f'on_failure = "{self._keeping}" and a dead_letter file or dead_letter_topic go together'
+        if (self.on_failure == "retry_topic") != (self.retry_topic is not None):
+            yield 'on_failure = "retry_topic" and retry_topic go together'
+        if not self.retry_delays or len(set(self.retry_delays)) < len(self.retry_delays):
+            yield "retry_delays must be one or more different numbers of seconds"
+
+    @property
+    def retry_topics(self) -> tuple[str, ...]:
+        """The topics for messages that are tried again later, in the order in which a message passes through them."""
+        if self.on_failure != "retry_topic":
+            return ()
+        return tuple(f"{self.retry_topic}-{delay_name(delay)}" for delay in self.retry_delays)
+
+    @property
+    def _keeping(self) -> str:
+        return "retry_topic" if self.on_failure == "retry_topic" else "dead_letter"
+
+
+def delay_name(seconds: int) -> str:
+    """A number of seconds as the end of a topic's name: 30s, 5m, 1h, 1d."""
+    return next(f"{seconds // unit}{name}" for unit, name in _DELAY_UNITS if not seconds % unit)
 
 
 class DaemonSection(Section):

@@ -77,7 +77,7 @@ class RunningMember(Generic[_Event]):
         self._handler_runs = False
         self.clock = clock
         self.stats = ConsumerStats()
-        self.rate = RateLimiter(settings.max_rate, clock)
+        self.rate = RateLimiter(settings.max_rate, clock, delay=settings.delay)
         self._commit_interval = Interval(settings.commit_interval, clock)
         #: Set when the member is in its group and its first assignment is decided, also when that is nothing, and each
         #: of its partitions is either owned or known to have another owner.

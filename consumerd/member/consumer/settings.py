@@ -44,6 +44,8 @@ class ConsumerSettings:
     batching: BatchSettings = field(default_factory=BatchSettings)
     #: Messages per second that are delivered at most, of all partitions together; None: no limit.
     max_rate: float | None = None
+    #: Seconds after its timestamp, or its failure, before which a message is not delivered; None: at once.
+    delay: float | None = None
     #: Time before a possible expiry of our session at which delivery ends.
     lease_margin: float = 0.5
     #: Limit for one call of a rebalance listener; peers wait meanwhile.

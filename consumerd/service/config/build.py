@@ -181,6 +181,7 @@ def build_settings(config: Config, *, clock: Clock, rng: Random) -> ConsumerSett
             partition_budget=min(fetch.partition_budget, fetch.budget),
             batching=BatchSettings(handler.max_batch, handler.max_bytes, handler.linger),
             max_rate=handler.max_rate,
+            delay=handler.delay,
         )
     except (ValueError, RegistryError) as error:
         raise ConfigError(str(error)) from error

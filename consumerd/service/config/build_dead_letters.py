@@ -12,7 +12,7 @@ import structlog
 from consumerd.base.errors import BrokerError, ConfigError, NotFoundError, reason_of
 from consumerd.base.ports import Clock
 from consumerd.handlers import DeadLetters
-from consumerd.handlers.dead_letter_topic import LetterProducer, TopicDeadLetters
+from consumerd.handlers.dead_letter_topic import DEAD_LETTER_TOPIC, RETRY_TOPIC, LetterProducer, TopicDeadLetters
 from consumerd.handlers.dead_letters import letter_size
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import BrokerRefusedError
@@ -64,18 +64,26 @@ def build_letter_topic(
 
     Raises ConfigError where the daemon would consume its own dead letters.
     """
+    key = _key_of(config)
     try:
         validate_topic(topic)
     except InvalidTopicError as error:
-        raise ConfigError(f"handler.dead_letter_topic: {error}") from error
+        raise ConfigError(f"{key}: {error}") from error
     if build_subscription(config.group).streams_for(topic):
         raise ConfigError(
-            f"handler.dead_letter_topic: the group consumes {topic!r} itself, so what fails would fail for ever; "
+            f"{key}: the group consumes {topic!r} itself, so what fails would fail for ever; "
             "name another topic, or exclude this one from [group]."
         )
     opened = partial(_opened, config, topic, clock=clock, rng=rng)
     as_json = config.handler.dead_letter_as == "json"
+    if key == RETRY_TOPIC:
+        return TopicDeadLetters(topic, opened, clock=clock, beside=beside, key=key)
     return TopicDeadLetters(topic, opened, clock=clock, as_json=as_json, beside=beside)
+
+
+def _key_of(config: Config) -> str:
+    """The key that names the topic for what fails first."""
+    return RETRY_TOPIC if config.handler.retry_topics else DEAD_LETTER_TOPIC
 
 
 @asynccontextmanager
@@ -86,7 +94,7 @@ async def _opened(config: Config, topic: str, *, clock: Clock, rng: Random) -> A
     """
     async with letter_producer(config, clock=clock, rng=rng) as opened:
         if opened.v08 is not None and opened.client is not None:
-            await require_topic(opened.v08, topic)
+            await require_topic(opened.v08, topic, _key_of(config))
             try:
                 if (small := await compare_limits(opened.client, config, topic)) is not None:
                     log.info("dead_letter_topic_too_small", topic=topic, reason=small)
@@ -118,7 +126,7 @@ async def compare_limits(client: ClusterClient, config: Config, topic: str) -> s
     )
 
 
-async def require_topic(producer: V08Producer, topic: str) -> None:
+async def require_topic(producer: V08Producer, topic: str, key: str = DEAD_LETTER_TOPIC) -> None:
     """Find the topic, which the brokers may create. Raises NotFoundError, BrokerError."""
     try:
         await producer.partition_count(topic, timeout=_TOPIC_SECONDS)
@@ -126,7 +134,7 @@ async def require_topic(producer: V08Producer, topic: str) -> None:
         if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise
         raise NotFoundError(
-            f"handler.dead_letter_topic: the topic {topic!r} does not exist, and the brokers do not create it "
+            f"{key}: the topic {topic!r} does not exist, and the brokers do not create it "
             f"(auto.create.topics.enable); create it: consumerd topics create --topic {topic}"
         ) from error
 

@@ -10,6 +10,7 @@ from consumerd.base.ports import Clock
 from consumerd.base.settings.processing import HandlerSection
 from consumerd.handlers import DeadLetters, FileDeadLetters, Handler, OnFailure, RetryPolicy, load_handler
 from consumerd.handlers.counts import HandlerCounts
+from consumerd.handlers.dead_letters import OriginalLetters
 from consumerd.handlers.decoding.api import BYTES, load_decoder
 from consumerd.handlers.handler_stages import Stages
 from consumerd.handlers.key_lanes import has_key, no_keys
@@ -33,8 +34,8 @@ def build_policy(section: HandlerSection, *, on_failure: OnFailure) -> RetryPoli
 
 def build_dead_letters(config: Config, *, clock: Clock, rng: Random) -> DeadLetters | None:
     """The place for dead letters, not started; None where the policy has none. Raises ConfigError."""
-    section, topic = config.handler, config.handler.dead_letter_topic
-    path = section.dead_letter
+    section = config.handler
+    topic, path = next(iter(section.retry_topics), section.dead_letter_topic), section.dead_letter
     if path is None and topic is None:
         return None
     letters = FileDeadLetters(
@@ -46,10 +47,11 @@ def build_dead_letters(config: Config, *, clock: Clock, rng: Random) -> DeadLett
     if path is not None:
         letters.check()
     if topic is None:
-        return letters
+        return letters if section.delay is None else OriginalLetters(letters)
     from consumerd.service.config.build_dead_letters import build_letter_topic  # noqa: PLC0415 - and producers with it
 
-    return build_letter_topic(config, topic, clock=clock, rng=rng, beside=letters)
+    place = build_letter_topic(config, topic, clock=clock, rng=rng, beside=letters)
+    return place if section.delay is None else OriginalLetters(place)
 
 
 def build_handler(

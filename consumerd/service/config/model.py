@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from consumerd.base.errors import ConfigError
 from consumerd.base.settings.group import CommitSection, GroupSection, RebalanceSection
@@ -20,7 +20,10 @@ from consumerd.base.settings.processing import DaemonSection, FetchSection, Hand
 from consumerd.base.settings.servers import KafkaSection, ZooKeeperSection
 from consumerd.base.settings.setting import Field, Rule, Section
 from consumerd.service.config.problems import read_document
-from consumerd.service.config.subscriptions import MAIN, SubscriptionSection, rules_of_subscriptions
+from consumerd.service.config.subscriptions import MAIN, SubscriptionSection, retry_stages, rules_of_subscriptions
+
+#: Bytes that are fetched at once of a partition of a retry topic.
+_WAITING_BYTES: Final = 64 << 10
 
 
 class SparkTable(Section):
@@ -56,7 +59,7 @@ class Config(Section):
 
     def by_subscription(self) -> dict[str, Config]:
         """Return each subscription's configuration, as if it were the only one, by its name; `[group]` comes first."""
-        if not self.subscriptions:
+        if not self.subscriptions and not self.handler.retry_topics:
             return {MAIN: self}
         configs = {MAIN: self.replace(subscriptions=())}
         for each in self.subscriptions:
@@ -64,6 +67,19 @@ class Config(Section):
             group = {"id": each.group.id or self.group.id} | {key: getattr(each, key) for key in keys}
             tables = {"group": self.group.replace(**group), "handler": each.handler}
             configs[each.name] = configs[MAIN].replace(**tables)
+        for name, own in list(configs.items()):
+            for stage in retry_stages(name, own.handler):
+                consumed = own.group.replace(topics={stage.topic: 1}, whitelist=None, blacklist=None)
+                fetch = own.fetch.replace(
+                    # What fails before the first assignment must not be skipped.
+                    initial="earliest",
+                    out_of_range="earliest",
+                    # Messages wait in memory until they are due.
+                    size=min(own.fetch.size, _WAITING_BYTES),
+                    min_bytes=1,
+                    partition_budget=min(own.fetch.partition_budget, 4 * _WAITING_BYTES),
+                )
+                configs[stage.name] = own.replace(group=consumed, fetch=fetch, handler=stage.handler)
         return configs
 
     def of_subscription(self, name: str | None) -> Config:

@@ -63,7 +63,7 @@ def same_handler(before: HandlerSection, after: HandlerSection) -> HandlerSectio
 def _compare_tables(before: _Table, after: _Table, table: str) -> tuple[_Table, list[str], list[str]]:
     """Return the merged table, its keys that are taken over, and those that need a restart."""
     changed = [key for key in before.fields if getattr(before, key) != getattr(after, key)]
-    taken = [key for key in changed if RELOADS[f"{table}.{key}"] is not Reload.RESTART]
+    taken = [key for key in changed if _reload(before, after, table, key) is not Reload.RESTART]
     if not taken:
         return before, [], changed
     values = {key: getattr(after if key in taken else before, key) for key in before.fields}
@@ -72,6 +72,12 @@ def _compare_tables(before: _Table, after: _Table, table: str) -> tuple[_Table, 
     except BrokenRulesError:  # they belong to keys that need a restart, as group.topics to group.coordination
         return before, [], changed
     return merged, taken, [key for key in changed if key not in taken]
+
+
+def _reload(before: Section, after: Section, table: str, key: str) -> Reload:
+    if key == "on_failure" and "retry_topic" in (getattr(before, key), getattr(after, key)):
+        return Reload.RESTART  # each retry topic has a member of its own
+    return RELOADS[f"{table}.{key}"]
 
 
 def _compare_subscriptions(
@@ -87,7 +93,9 @@ def _compare_subscriptions(
         section, taken, left = _compare_tables(before, after, "subscriptions")
         for key in taken:
             if key == "handler":
-                keys = [f"handler.{each}" for each in _compare_tables(before.handler, after.handler, "handler")[1]]
+                handler, own, kept = _compare_tables(before.handler, after.handler, "handler")
+                section, keys = section.replace(handler=handler), [f"handler.{each}" for each in own]
+                refused += [f"{table}.handler.{each}" for each in kept]
                 by_how = {f"{table}.{each}": RELOADS[each] for each in keys}
             else:
                 by_how = {f"{table}.{key}": RELOADS[f"subscriptions.{key}"]}

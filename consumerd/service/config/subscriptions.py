@@ -16,7 +16,7 @@ from typing import Annotated, Final, NamedTuple
 
 from consumerd.base.settings.group import GroupSection
 from consumerd.base.settings.kind import Ge
-from consumerd.base.settings.processing import HandlerSection
+from consumerd.base.settings.processing import HandlerSection, delay_name
 from consumerd.base.settings.setting import Field, Reload, Rule, Section
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
@@ -108,11 +108,46 @@ class _Consumed(NamedTuple):
         return topic in self.section.topics if (chosen := self.filter) is None else chosen.matches(topic)
 
 
+class RetryStage(NamedTuple):
+    """The subscription of one retry topic, which is made from the handler whose messages are tried again."""
+
+    name: str
+    topic: str
+    handler: HandlerSection
+
+
+def retry_stages(name: str, handler: HandlerSection) -> Iterator[RetryStage]:
+    """Yield the subscriptions of the retry topics of the subscription `name`.
+
+    Each has the same handler, with the delay of its topic. What fails there goes to the next topic, and from the last
+    one to the dead letters.
+    """
+    prefix = "" if name == MAIN else f"{name}-"
+    for number, (topic, delay) in enumerate(zip(handler.retry_topics, handler.retry_delays, strict=False), 1):
+        later = handler.retry_delays[number:]
+        then = {"retry_delays": later} if later else {"on_failure": "dead_letter", "retry_topic": None}
+        stage = handler.replace(delay=float(delay), **then)
+        yield RetryStage(f"{prefix}retry-{delay_name(delay)}", topic, stage)
+
+
 def rules_of_subscriptions(
     main: GroupSection, handler: HandlerSection, subscriptions: Sequence[SubscriptionSection]
 ) -> Iterator[Rule]:
-    """The rules about several subscriptions that are broken."""
-    if not subscriptions:
+    """The rules about several subscriptions that are broken, those of retry topics included."""
+    handlers = [handler, *(each.handler for each in subscriptions)]
+    retried = [topic for each in handlers for topic in each.retry_topics]
+    if main.coordination != "zookeeper" and retried:
+        yield Rule(
+            f'on_failure = "retry_topic" needs group.coordination = "zookeeper", not "{main.coordination}"',
+            ("handler", "on_failure"),
+        )
+        return
+    if main.dialect == "0.7" and retried:
+        yield Rule(
+            'on_failure = "retry_topic" needs brokers of 0.11 or later: messages of 0.7 have no headers',
+            ("handler", "on_failure"),
+        )
+    if not subscriptions and not retried:
         return
     if main.coordination != "zookeeper":
         yield Rule(
@@ -129,6 +164,7 @@ def rules_of_subscriptions(
             for number, each in enumerate(subscriptions)
         ),
     ]
+    yield from _rules_of_retry_topics(consumed, handlers)
     for one, other in combinations(consumed, 2):
         if one.group == other.group and (common := _common(one, other)) is not None:
             yield Rule(
@@ -136,8 +172,31 @@ def rules_of_subscriptions(
                 f"{other.prefix}.group.id to another group",
                 (*other.place, other.key),
             )
-    handlers = [handler, *(each.handler for each in subscriptions)]
     yield from _rules_of_dead_letters(consumed, [each.dead_letter_topic for each in handlers])
+
+
+def _rules_of_retry_topics(consumed: list[_Consumed], handlers: Sequence[HandlerSection]) -> Iterator[Rule]:
+    """The retry topics that two subscriptions fill, or that one consumes beside those that are made for them."""
+    seen: set[tuple[str, str]] = set()
+    for owner, section in zip(consumed, handlers, strict=True):
+        for topic in section.retry_topics:
+            place = (*(() if owner.place == ("group",) else owner.place), "handler", "retry_topic")
+            if (owner.group, topic) in seen:
+                yield Rule(f"two handlers of group {owner.group!r} have the retry topic {topic!r}: rename one", place)
+                return
+            seen.add((owner.group, topic))
+            for each in consumed:
+                try:
+                    found = each.group == owner.group and each.consumes(topic)
+                except RegistryError:
+                    continue  # a filter that is invalid is a problem of its own
+                if found:
+                    yield Rule(
+                        f"{each.prefix}.{each.key} consumes the retry topic {topic!r}, too, whose messages would "
+                        "not wait: exclude it there",
+                        (*each.place, each.key),
+                    )
+                    return
 
 
 def _rules_of_dead_letters(consumed: list[_Consumed], letters: list[str | None]) -> Iterator[Rule]:

@@ -89,6 +89,7 @@ def _handler(part: SubscriptionMonitor) -> Iterator[Reading]:
     yield from _by_topic(part, c.RETRIES, counts.retries)
     yield from _by_topic(part, c.SKIPPED, counts.skipped)
     yield from _by_topic(part, c.DEAD_LETTERED, counts.dead_lettered)
+    yield from _by_topic(part, c.DEFERRED, counts.deferred)
     yield from _by_topic(part, c.UNDECODABLE, counts.undecodable)
     yield Reading(c.BUSY_SECONDS, (group,), max(part.health.busy().values(), default=0.0))
     yield Reading(c.DISK_FULL, (group,), counts.disk_full)

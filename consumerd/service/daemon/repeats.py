@@ -33,6 +33,7 @@ REPEATED: Final = frozenset(
         "handler_failed",
         "messages_skipped",
         "messages_dead_lettered",
+        "messages_deferred",
         "middleware_failed",
         "handler_call_slow",
         "message_skipped",

@@ -97,6 +97,7 @@ def _totals(part: SubscriptionMonitor, member: RunningMember[Any]) -> dict[str, 
         "handler_retries": counts.retries.total(),
         "skipped": counts.skipped.total(),
         "dead_lettered": counts.dead_lettered.total(),
+        "deferred": counts.deferred.total(),
     }
 
 

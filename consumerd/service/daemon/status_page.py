@@ -136,7 +136,11 @@ def _figures(status: dict[str, Any]) -> str:
     figures = [
         ("Handled", f"{totals['messages']:,}", "messages"),
         ("Failed attempts", f"{totals['handler_failures']:,}", ""),
-        ("Dead letters", f"{totals['dead_lettered']:,}", f"{totals['skipped']:,} skipped"),
+        (
+            "Dead letters",
+            f"{totals['dead_lettered']:,}",
+            f"{totals['skipped']:,} skipped, {totals['deferred']:,} deferred",
+        ),
         ("Commits", f"{totals['commits']:,}", f"{totals['failed_commits']:,} failed"),
         ("Rebalances", f"{totals['rebalances']:,}", f"{totals['lost_partitions']:,} partitions lost"),
         ("Fetch buffer", _size(memory["used"]), f"of {_size(memory['limit'])}"),

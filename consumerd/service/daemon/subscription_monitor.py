@@ -125,6 +125,7 @@ class SubscriptionMonitor:
             lag_unknown=sum(lag is None for lag in self.lags(member).values()),
             handler_failures=counts.failures.total(),
             dead_lettered=counts.dead_lettered.total(),
+            deferred=counts.deferred.total(),
             skipped=counts.skipped.total(),
             rebalances=stats.rebalances,
             failed_commits=stats.failed_commits,

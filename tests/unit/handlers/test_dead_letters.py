@@ -21,8 +21,8 @@ from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.base.settings.processing import HandlerSection
 from consumerd.handlers import Batch, FileDeadLetters, KeyedMessage, Letter
 from consumerd.handlers.dead_letter_files import letter_files, read_letters
-from consumerd.handlers.dead_letter_topic import TopicDeadLetters
-from consumerd.handlers.dead_letters import decode_letter, letter_size
+from consumerd.handlers.dead_letter_topic import RETRY_TOPIC, TopicDeadLetters
+from consumerd.handlers.dead_letters import OriginalLetters, decode_letter, letter_size, original
 from consumerd.handlers.tracebacks import MAX_TRACEBACK
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import error_of
@@ -586,4 +586,69 @@ async def test_a_topic_that_does_not_take_a_letter_stops_the_daemon(make_batch: 
         HandlerFailedError, match=r"dead-letter topic dead: no leader\.; the messages are not committed"
     ):
         await place.write(letters(make_batch(b"a")))
+    await place.stop()
+
+
+@pytest.mark.asyncio
+async def test_letter_of_a_retry_topic_is_that_of_the_message_that_failed_first(clock: Any) -> None:
+    log = LogId(b"\x07" * 16, 5)
+    first, second = _Producer(), _Producer()
+    place = _topic(first, clock, headers=True)
+    await place.start()
+    await place.write([Letter(KEYED, ValueError("no"), 3, log=log)])  # type: ignore[arg-type]
+    (sent,) = first.sent
+    again = KeyedMessage(TopicPartition.numbered("later", 1), 99, 0, 100, b"v", sent.key, 123, 0, tuple(sent.headers))
+
+    place = OriginalLetters(_topic(second, clock, headers=True))
+    await place.start()
+    await place.write([Letter(again, OSError("still no"), 2)])  # type: ignore[arg-type]
+    await place.stop()
+
+    headers = dict(second.sent[0].headers)
+    assert len(headers) == len(second.sent[0].headers)
+    told = {name.rpartition(".")[2]: value for name, value in headers.items()}
+    assert (told["topic"], told["partition"], told["offset"], told["attempts"]) == (b"t", b"3", b"7", b"5")
+    assert (told["error"], told["topic_id"], told["leader_epoch"]) == (b"still no", b"BwcHBwcHBwcHBwcHBwcHBw", b"5")
+    assert headers["h"] == b"\xff"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (),
+        (("consumerd.dead_letter.topic", b"t"),),
+        *(
+            (
+                ("consumerd.dead_letter.topic", topic),
+                ("consumerd.dead_letter.partition", partition),
+                ("consumerd.dead_letter.offset", offset),
+                ("consumerd.dead_letter.attempts", b"1"),
+            )
+            for topic, partition, offset in [
+                (b"", b"1", b"1"),
+                (b"\xff", b"1", b"1"),
+                (b"t", b"x", b"1"),
+                (b"t", None, b"1"),
+                (b"t", b"-1", b"1"),
+                (b"t", b"1", b"9223372036854775808"),
+            ]
+        ),
+    ],
+)
+def test_letter_with_headers_that_describe_no_failure_stays_as_it_is(
+    headers: tuple[tuple[str, bytes | None], ...],
+) -> None:
+    letter = Letter(KEYED._replace(headers=headers), ValueError("no"), 3)  # type: ignore[arg-type]
+    assert original(letter) is letter
+
+
+@pytest.mark.asyncio
+async def test_retry_topic_refuses_brokers_without_headers(clock: Any) -> None:
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Any]:
+        yield SimpleNamespace(producer=_Producer(), headers=False)
+
+    place = TopicDeadLetters("later-30s", opened, clock=clock, key=RETRY_TOPIC)
+    with pytest.raises(ConfigError, match=r"handler\.retry_topic needs brokers of 0\.11 or later"):
+        await place.start()
     await place.stop()

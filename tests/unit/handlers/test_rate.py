@@ -9,8 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.handlers.rate import RateLimiter, TokenBucket
+from consumerd.base.partition import TopicPartition
+from consumerd.handlers import Batch
+from consumerd.handlers.dead_letters import FAILED_AT
+from consumerd.handlers.rate import RateLimiter, TokenBucket, due_times
 from consumerd.testing import FakeClock
+from consumerd.wire.v08.records import decode_records, encode_record_batch
 from tests.unit.handlers.conftest import MakeBatch
 
 
@@ -151,3 +155,63 @@ async def test_a_batch_that_no_longer_waits_lets_the_next_one_continue(make_batc
     await asyncio.wait([first])
     await clock.advance(1.0)
     assert await second == 1
+
+
+def failed(message: int, at: str) -> tuple[tuple[str, bytes | None], ...]:
+    return ((FAILED_AT, at.encode()), ("number", b"%d" % message))
+
+
+def keyed(timestamps: list[int], headers: dict[int, tuple[tuple[str, bytes | None], ...]] | None = None) -> Batch:
+    data = encode_record_batch([b"x"] * len(timestamps), timestamps=timestamps, headers=headers or {})
+    return Batch(TopicPartition.numbered("t", 0), decode_records(data, 0))
+
+
+@pytest.mark.asyncio
+async def test_messages_are_delivered_when_they_are_due_and_not_before() -> None:
+    clock = FakeClock(wall=1000.0)
+    limiter = RateLimiter(None, clock, delay=30.0)
+    batch = keyed([970_000, 990_000, 990_000, 999_000])
+    assert limiter.take_now(batch) == 0
+    assert await limiter.take(batch) == 1
+    waiting = asyncio.create_task(limiter.take(batch.rest(1)))
+    await asyncio.sleep(0)
+    await clock.advance(19.9)
+    assert not waiting.done()
+    await clock.advance(0.2)
+    assert await waiting == 2
+    assert clock.sleeps == [20.0]
+
+
+@pytest.mark.asyncio
+async def test_delay_counts_from_the_failure_where_a_header_tells_it() -> None:
+    clock = FakeClock(wall=1000.0)
+    batch = keyed([0, 0], {0: failed(0, "900.500"), 1: failed(1, "998.000")})
+    assert await RateLimiter(None, clock, delay=90.0).take(batch) == 1
+    assert list(due_times(batch, 90.0)) == [990.5, 1088.0]
+
+
+@pytest.mark.parametrize("nonsense", ["", "soon", "nan", "inf", "1e999"])
+def test_header_that_is_no_time_leaves_the_timestamp(nonsense: str) -> None:
+    assert list(due_times(keyed([5000], {0: failed(0, nonsense)}), 30.0)) == [35.0]
+
+
+@pytest.mark.asyncio
+async def test_message_without_a_timestamp_does_not_wait(make_batch: MakeBatch) -> None:
+    batch = make_batch(b"a", b"b")
+    assert await RateLimiter(None, FakeClock(), delay=30.0).take(batch) == 2
+
+
+@pytest.mark.asyncio
+async def test_clock_that_is_set_is_looked_at_every_minute() -> None:
+    clock = FakeClock(wall=1000.0)
+    waiting = asyncio.create_task(RateLimiter(None, clock, delay=3600.0).take(keyed([1_000_000])))
+    await asyncio.sleep(0)
+    clock._wall += 3600.0
+    await clock.advance(60.0)
+    assert await waiting == 1
+
+
+@pytest.mark.asyncio
+async def test_rate_holds_for_what_is_due() -> None:
+    limiter = RateLimiter(1.0, FakeClock(wall=1000.0, auto=True), delay=1.0)
+    assert await limiter.take(keyed([0, 0, 0])) == 1

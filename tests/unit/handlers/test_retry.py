@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 from consumerd.base.errors import HandlerFailedError
 from consumerd.base.partition import TopicPartition
@@ -142,6 +143,22 @@ async def test_bisection_does_not_divide_what_a_handler_counts(make_batch: MakeB
         make_batch(b"a", b"b", b"c")
     )
     assert seen == [b"a", b"b", b"b", b"c"]
+
+
+@pytest.mark.asyncio
+async def test_message_for_a_retry_topic_is_counted_as_deferred_and_not_as_a_dead_letter(
+    make_batch: MakeBatch, clock: Any
+) -> None:
+    counts, letters = HandlerCounts(), Memory()
+    policy = RetryPolicy(max_attempts=1, on_failure="retry_topic")
+    handler = retrying(
+        Scripted(ValueError("no")), policy, clock=clock, rng=random.Random(1), dead_letters=letters, counts=counts
+    )
+    with capture_logs() as logs:
+        await handler.handle(make_batch(b"a", b"b"))
+    assert [letter.message.payload for letter in letters.letters] == [b"a", b"b"]
+    assert (dict(counts.deferred), dict(counts.dead_lettered)) == ({"t": 2}, {})
+    assert [(each["event"], each["log_level"]) for each in logs] == [("messages_deferred", "warning")]
 
 
 @pytest.mark.asyncio

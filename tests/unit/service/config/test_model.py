@@ -23,7 +23,8 @@ def write(tmp_path: Path, text: str) -> Path:
 
 
 #: Keys that exclude, or need, one another.
-EXCLUSIVE = {"whitelist", "blacklist", "on_failure", "dead_letter", "dead_letter_topic", "partitions", "instance_id"}
+EXCLUSIVE = {"whitelist", "blacklist", "on_failure", "dead_letter", "dead_letter_topic", "retry_topic", "partitions"}
+EXCLUSIVE |= {"instance_id"}
 MINIMAL = '[group]\nid = "g"\ntopics = { t = 1 }\n'
 
 

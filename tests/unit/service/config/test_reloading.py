@@ -41,8 +41,17 @@ def test_the_table_of_operations_says_the_same() -> None:
     for how in Reload:
         keys = [key for key, each in RELOADS.items() if each is how]
         if how is Reload.HANDLER:
-            assert rows[how.value] == "every other key of `[handler]` and of `[subscriptions.handler]`"
-            others = [key for key, each in RELOADS.items() if key.startswith("handler.") and each is not Reload.AT_ONCE]
+            assert rows[how.value] == (
+                "every other key of `[handler]` and of `[subscriptions.handler]`, but for `delay`, `retry_topic` and "
+                "`retry_delays`"
+            )
+            refused = {"handler.delay", "handler.retry_topic", "handler.retry_delays"}
+            assert {key for key, each in RELOADS.items() if each is Reload.RESTART} >= refused
+            others = [
+                key
+                for key, each in RELOADS.items()
+                if key.startswith("handler.") and each is not Reload.AT_ONCE and key not in refused
+            ]
             assert keys == [*others, "subscriptions.handler"]
         elif how is Reload.RESTART:
             assert rows[how.value] == "every other key"
@@ -131,3 +140,20 @@ def test_refuses_another_group_and_other_subscriptions() -> None:
         assert comparison.refused == ["subscriptions"]
         assert comparison.applied == {Reload.AT_ONCE: ["log.level"]}
         assert comparison.merged.subscriptions == running.subscriptions
+
+
+RETRY: dict[str, Any] = {"on_failure": "retry_topic", "retry_topic": "later", "dead_letter": "letters"}
+
+
+def test_retry_topics_need_a_restart_since_each_has_a_member() -> None:
+    comparison = compare(config(handler={"name": "print"}), config(handler={"name": "null", **RETRY}))
+    assert comparison.refused == ["handler.on_failure", "handler.dead_letter", "handler.retry_topic"] or (
+        "handler.on_failure" in comparison.refused and "handler.retry_topic" in comparison.refused
+    )
+    assert [*comparison.merged.by_subscription()] == ["main"]
+
+
+def test_the_handler_of_retry_topics_changes_with_that_of_their_subscription() -> None:
+    running, new = (config(handler={"name": name, **RETRY}) for name in ("print", "null"))
+    merged = compare(running, new).merged
+    assert {each.handler.name for each in merged.by_subscription().values()} == {"null"}

@@ -265,3 +265,68 @@ def test_selects_one_by_name() -> None:
     assert made.of_subscription("audit").handler.name == "null"
     with pytest.raises(ConfigError, match="unknown subscription 'adit': the configuration has main, audit"):
         made.of_subscription("adit")
+
+
+RETRY: dict[str, Any] = {
+    "name": "null",
+    "on_failure": "retry_topic",
+    "retry_topic": "later",
+    "dead_letter_topic": "dead",
+}
+
+
+def test_each_retry_topic_is_a_subscription_with_the_same_handler() -> None:
+    made = config(subscription(handler=RETRY | {"retry_topic": "later-audit", "retry_delays": [90]}), handler=RETRY)
+    parts = made.by_subscription()
+    assert [*parts] == ["main", "audit", "retry-30s", "retry-5m", "retry-1h", "audit-retry-90s"]
+    assert [parts[name].group.topics for name in [*parts][2:]] == [
+        {"later-30s": 1},
+        {"later-5m": 1},
+        {"later-1h": 1},
+        {"later-audit-90s": 1},
+    ]
+    assert [parts[name].handler.delay for name in parts] == [None, None, 30.0, 300.0, 3600.0, 90.0]
+    assert {parts[name].handler.name for name in parts} == {"null"}
+    assert {parts[name].fetch.initial for name in [*parts][2:]} == {"earliest"}
+
+
+def test_what_fails_goes_from_one_retry_topic_to_the_next_and_to_the_dead_letters() -> None:
+    parts = config(handler=RETRY | {"retry_delays": [1, 120]}).by_subscription()
+    ways = [(*part.handler.retry_topics, part.handler.dead_letter_topic)[0] for part in parts.values()]
+    assert ways == ["later-1s", "later-2m", "dead"]
+    assert [part.handler.on_failure for part in parts.values()] == ["retry_topic", "retry_topic", "dead_letter"]
+
+
+@pytest.mark.parametrize(
+    ("handler", "group", "sentence"),
+    [
+        ({"retry_topic": None}, {}, 'on_failure = "retry_topic" and retry_topic go together'),
+        ({"on_failure": "dead_letter"}, {}, 'on_failure = "retry_topic" and retry_topic go together'),
+        ({"dead_letter_topic": None}, {}, 'on_failure = "retry_topic" and a dead_letter file or dead_letter_topic go'),
+        ({"retry_delays": []}, {}, "retry_delays must be one or more different numbers of seconds"),
+        ({"retry_delays": [5, 5]}, {}, "retry_delays must be one or more different numbers of seconds"),
+        ({}, {"dialect": "0.7"}, 'on_failure = "retry_topic" needs brokers of 0.11 or later'),
+        ({}, {"topics": {}, "whitelist": ".*"}, "group.whitelist consumes the retry topic 'later-30s', too"),
+    ],
+)
+def test_retry_topics_that_cannot_work_are_refused(
+    handler: dict[str, Any], group: dict[str, Any], sentence: str
+) -> None:
+    keys = {key: value for key, value in (RETRY | handler).items() if value is not None}
+    with pytest.raises(ConfigProblemsError, match=re.escape(sentence)):
+        parse({"group": MAIN | group, "handler": keys}, "test.toml", environment=False)
+
+
+def test_two_handlers_of_a_group_need_two_retry_topics() -> None:
+    with pytest.raises(ConfigProblemsError, match="have the retry topic 'later-30s'"):
+        config(subscription(handler=RETRY), handler=RETRY)
+
+
+def test_members_of_retry_topics_have_ids_of_their_own() -> None:
+    made = config(handler=RETRY | {"retry_delays": [30]}, group=MAIN | {"dialect": "0.8"})
+    members = build_members(made, clock=FakeClock(), rng=Random(1))
+    assert {name: each.consumer_id for name, each in members.items()} == {
+        "main": "g_pod-0",
+        "retry-30s": "g_pod-0_retry-30s",
+    }
+    assert {name: each.delay for name, each in members.items()} == {"main": None, "retry-30s": 30.0}
