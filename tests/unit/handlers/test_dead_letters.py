@@ -597,12 +597,12 @@ async def test_letter_of_a_retry_topic_is_that_of_the_message_that_failed_first(
     await place.start()
     await place.write([Letter(KEYED, ValueError("no"), 3, log=log)])  # type: ignore[arg-type]
     (sent,) = first.sent
-    again = KeyedMessage(TopicPartition.numbered("later", 1), 99, 0, 100, b"v", sent.key, 123, 0, tuple(sent.headers))
+    again = KeyedMessage(TopicPartition.numbered("later", 1), 99, 0, 100, b"v", b"k", 123, 0, tuple(sent.headers))
 
-    place = OriginalLetters(_topic(second, clock, headers=True))
-    await place.start()
-    await place.write([Letter(again, OSError("still no"), 2)])  # type: ignore[arg-type]
-    await place.stop()
+    originals = OriginalLetters(_topic(second, clock, headers=True))
+    await originals.start()
+    await originals.write([Letter(again, OSError("still no"), 2)])  # type: ignore[arg-type]
+    await originals.stop()
 
     headers = dict(second.sent[0].headers)
     assert len(headers) == len(second.sent[0].headers)
