@@ -191,7 +191,7 @@ async def test_delay_counts_from_the_failure_where_a_header_tells_it() -> None:
 
 
 @pytest.mark.parametrize("nonsense", ["", "soon", "nan", "inf", "1e999"])
-def test_header_that_is_no_time_leaves_the_timestamp(nonsense: str) -> None:
+def test_header_without_a_valid_time_leaves_the_timestamp(nonsense: str) -> None:
     assert list(due_times(keyed([5000], {0: failed(0, nonsense)}), 30.0)) == [35.0]
 
 

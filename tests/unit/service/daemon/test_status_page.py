@@ -50,6 +50,7 @@ TOTALS = dict.fromkeys(
         "messages",
         "handler_failures",
         "dead_lettered",
+        "deferred",
         "skipped",
         "commits",
         "failed_commits",
