@@ -205,7 +205,7 @@ class HandlerSection(Section, reload=Reload.HANDLER):
     on_failure: Literal["stop", "skip", "dead_letter", "retry_topic"] = Field(
         "stop",
         "What to do after the last attempt: stop the daemon, skip the message, write it to dead_letter, or try it "
-        "again later by way of retry_topic, and write it to dead_letter in the end.",
+        "again later through retry_topic, and write it to dead_letter in the end.",
     )
     retry_topic: str | None = Field(
         None,
