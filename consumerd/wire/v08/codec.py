@@ -20,6 +20,7 @@ from consumerd.wire.v08.structures import (
     FixedWidthFields,
     SingleField,
     Step,
+    nullable_structure,
     rows_reader,
     smallest_of,
     structure_reader,
@@ -76,7 +77,8 @@ def _value(field: Field, version: int, *, flexible: bool) -> FieldCodec:
         return _array(field, version, flexible=flexible)
     if field.type is FieldType.STRUCT:
         assert isinstance(field.of, tuple)
-        return _structure(field.of, version, flexible=flexible)
+        structure = _structure(field.of, version, flexible=flexible)
+        return nullable_structure(structure) if field.null_in(version) else structure
     return _single(field.type, nullable=field.null_in(version), compact=flexible)
 
 

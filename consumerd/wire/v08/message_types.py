@@ -300,6 +300,20 @@ DescribeProducersResponseTopic = TypedDict("DescribeProducersResponseTopic", {"n
     "partitions": list[DescribeProducersResponsePartition]})
 DescribeProducersResponse = TypedDict("DescribeProducersResponse", {"throttle_time_ms": int,
     "topics": list[DescribeProducersResponseTopic]})
+ConsumerGroupHeartbeatRequestTopicPartition = TypedDict("ConsumerGroupHeartbeatRequestTopicPartition",
+    {"topic_id": NotRequired[bytes], "partitions": Sequence[int]})
+ConsumerGroupHeartbeatRequest = TypedDict("ConsumerGroupHeartbeatRequest", {"group_id": str, "member_id": str,
+    "member_epoch": int, "instance_id": NotRequired[str | None], "rack_id": NotRequired[str | None],
+    "rebalance_timeout_ms": NotRequired[int], "subscribed_topic_names": NotRequired[Sequence[str] | None],
+    "subscribed_topic_regex": NotRequired[str | None], "server_assignor": NotRequired[str | None],
+    "topic_partitions": NotRequired[Sequence[ConsumerGroupHeartbeatRequestTopicPartition] | None]})
+ConsumerGroupHeartbeatResponseTopicPartition = TypedDict("ConsumerGroupHeartbeatResponseTopicPartition",
+    {"topic_id": bytes, "partitions": list[int]})
+ConsumerGroupHeartbeatResponseAssignment = TypedDict("ConsumerGroupHeartbeatResponseAssignment",
+    {"topic_partitions": list[ConsumerGroupHeartbeatResponseTopicPartition]})
+ConsumerGroupHeartbeatResponse = TypedDict("ConsumerGroupHeartbeatResponse", {"throttle_time_ms": int,
+    "error_code": int, "error_message": str | None, "member_id": str | None, "member_epoch": int,
+    "heartbeat_interval_ms": int, "assignment": ConsumerGroupHeartbeatResponseAssignment | None})
 ConsumerGroupDescribeRequest = TypedDict("ConsumerGroupDescribeRequest", {"group_ids": Sequence[str],
     "include_authorized_operations": NotRequired[bool]})
 ConsumerGroupDescribeResponseTopicPartition = TypedDict("ConsumerGroupDescribeResponseTopicPartition",

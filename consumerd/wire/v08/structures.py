@@ -19,6 +19,9 @@ from consumerd.wire.v08.types import Append, Budget, Data, Reader, Writer
 #: Key under which a structure's unknown tagged fields are kept, {tag: bytes}; never the name of a field.
 UNKNOWN_TAGS = "_unknown_tags"
 
+#: Before a structure that may be null.
+_NULL, _PRESENT = b"\xff", b"\x01"
+
 
 class FieldCodec(NamedTuple):
     """Both directions of one value; `smallest`: the fewest bytes that it can have."""
@@ -100,6 +103,25 @@ def rows_reader(run: FixedWidthFields, count: Reader) -> Reader:
         return [dict(zip(names, row, strict=True)) for row in layout.iter_unpack(data[position:end])], end
 
     return read
+
+
+def nullable_structure(codec: FieldCodec) -> FieldCodec:
+    """The codec of a structure that may be null: a byte before it is -1 for null, and 1 otherwise."""
+
+    def read(data: Data, position: int, budget: Budget) -> tuple[Any, int]:
+        marker = data[position]
+        if marker == _NULL[0]:
+            return None, position + 1
+        if marker != _PRESENT[0]:
+            raise FrameError(f"a structure begins with the byte {marker}; expected 1, or 255 for null")
+        return codec.read(data, position + 1, budget)
+
+    def write(value: Any, append: Append) -> None:
+        append(_NULL if value is None else _PRESENT)
+        if value is not None:
+            codec.write(value, append)
+
+    return FieldCodec(read, write, 1)
 
 
 def structure_writer(steps: Sequence[Step], fields: Iterable[Field], version: int, *, tags: bool) -> Writer:

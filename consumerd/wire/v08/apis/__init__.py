@@ -6,6 +6,7 @@ from typing import Any
 
 from consumerd.wire.v08.apis.api_versions import API_VERSIONS
 from consumerd.wire.v08.apis.consumer_group_describe import CONSUMER_GROUP_DESCRIBE
+from consumerd.wire.v08.apis.consumer_group_heartbeat import CONSUMER_GROUP_HEARTBEAT
 from consumerd.wire.v08.apis.controlled_shutdown import CONTROLLED_SHUTDOWN
 from consumerd.wire.v08.apis.create_topics import CREATE_TOPICS
 from consumerd.wire.v08.apis.delete_groups import DELETE_GROUPS
@@ -65,6 +66,7 @@ APIS: dict[int, Api[Any, Any]] = {
         DELETE_GROUPS,
         DESCRIBE_CONFIGS,
         DESCRIBE_PRODUCERS,
+        CONSUMER_GROUP_HEARTBEAT,
         CONSUMER_GROUP_DESCRIBE,
     )
 }
@@ -73,6 +75,7 @@ __all__ = [
     "APIS",
     "API_VERSIONS",
     "CONSUMER_GROUP_DESCRIBE",
+    "CONSUMER_GROUP_HEARTBEAT",
     "CONTROLLED_SHUTDOWN",
     "CREATE_TOPICS",
     "DELETE_GROUPS",

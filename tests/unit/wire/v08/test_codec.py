@@ -46,6 +46,18 @@ def test_rejects_null_for_a_string_that_may_not_be_null() -> None:
         encoded(made, {"name": None}, 0)
 
 
+def test_structure_that_may_be_null_has_a_byte_before_it() -> None:
+    made = api(Field("part", STRUCT, "", of=(Field("number", INT8, ""),), nullable=1))
+    assert decoded(made, "07", 0) == {"part": {"number": 7}}
+    for text, part in (("ff", None), ("01 07", {"number": 7})):
+        assert decoded(made, text, 1) == {"part": part}
+        assert encoded(made, {"part": part}, 1) == bytes.fromhex(text)
+    with pytest.raises(FrameError, match="part: a structure begins with the byte 2; expected 1, or 255 for null"):
+        decoded(made, "02 07", 1)
+    with pytest.raises(FrameError, match="part: the message ends before or within it"):
+        decoded(made, "", 1)
+
+
 @pytest.mark.parametrize(
     ("kind", "text", "problem"),
     [

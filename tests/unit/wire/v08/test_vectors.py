@@ -310,6 +310,23 @@ VECTORS: list[tuple[int, Direction, int, dict[str, Any], str]] = [
         )
         for version, kind, tail in ((0, {}, ""), (1, {"member_type": 1}, "01"))
     ),
+    *(
+        (68, "request", version, {"group_id": "g", "member_id": "m", "member_epoch": 3, "instance_id": "i",
+          "rack_id": None, "rebalance_timeout_ms": 60000, "subscribed_topic_names": ["t"], **pattern,
+          "server_assignor": "uniform", "topic_partitions": [{"topic_id": ID, "partitions": [1]}]},
+         f"0267 026d 00000003 0269 00 0000ea60 02 0274 {text} 08756e69666f726d 02 {ID.hex()} 02 00000001 00 00")
+        for version, pattern, text in ((0, {}, ""), (1, {"subscribed_topic_regex": "t.*"}, "04742e2a"))
+    ),
+    *(
+        (68, "response", 1, {"throttle_time_ms": 0, "error_code": code, "error_message": None, "member_id": "m",
+          "member_epoch": 4, "heartbeat_interval_ms": 5000, "assignment": assignment},
+         f"00000000 {code:04x} 00 026d 00000004 00001388 {text} 00")
+        for code, assignment, text in (
+            (110, None, "ff"),
+            (0, {"topic_partitions": [{"topic_id": ID, "partitions": [7]}]},
+             f"01 02 {ID.hex()} 02 00000007 00 00"),
+        )
+    ),
 ]
 # fmt: on
 
