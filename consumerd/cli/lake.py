@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from consumerd.base.errors import ConfigError
+from consumerd.cli.again_options import AgainOptions, again_options
 from consumerd.cli.config_option import config_option
 from consumerd.cli.lake_progress import batch_display
 from consumerd.cli.spark_session import StoppedBySignal
@@ -37,6 +39,8 @@ REFINE_EXAMPLES = """\b
 Examples:
   consumerd lake refine -c events.toml
   consumerd lake refine -c events.toml --json | jq .reasons
+  consumerd lake refine -c events.toml --again --dry-run
+  consumerd lake refine -c events.toml --again --since 2026-11-01
 """
 COMPACT_EXAMPLES = """\b
 Examples:
@@ -126,7 +130,8 @@ def land(path: Path, pipeline: str | None, workers: int | None, as_json: bool, c
 
 @_step("refine", REFINE_EXAMPLES)
 @_workers
-def refine(path: Path, pipeline: str | None, workers: int | None, as_json: bool) -> None:
+@again_options
+def refine(path: Path, pipeline: str | None, workers: int | None, as_json: bool, **again: Any) -> None:
     """Parse what is new in bronze: into silver if it fits the declared schema, else into quarantine with the reason.
 
     Messages are parsed as by `consumerd spark refine`, to the same values and reasons. Avro needs Spark, and so do
@@ -134,11 +139,16 @@ def refine(path: Path, pipeline: str | None, workers: int | None, as_json: bool)
     """
     spec = _spec(path)
     chosen = spec.pipeline(pipeline)
-    from consumerd.spark.lake.refine_step import refine as run  # noqa: PLC0415 - as above
+    from consumerd.spark.lake import refine_step  # noqa: PLC0415 - as above
 
+    work: Callable[..., Any] = refine_step.refine
+    if (wanted := AgainOptions.of(**again)) is not None:
+        work = partial(
+            refine_step.preview if wanted.dry_run else refine_step.refine_again, since=wanted.since, until=wanted.until
+        )
     zone = spec.config.get("spark.sql.session.timeZone", "UTC")
     with batch_display("refine", sys.stderr) as display:
-        result = run(chosen, zone=zone, workers=workers, display=display)
+        result = work(chosen, zone=zone, workers=workers, display=display)
     _show("refine", result, as_json=as_json)
 
 

@@ -5,9 +5,9 @@ driver. This file imports nothing, so that executors load no more than they use.
 
 In: a table of options and the tables so far. Out: bronze, silver, quarantine and aggregates, and their report.
 
-Files in reading order: spec, spec_model, spec_check, spec_example, session, packages, jvm, preflight, results, land,
-beginning, checkpoints, former_logs, parsing, refining, refine, seen, aggregate, queries, stopping, run, runs, progress,
-step_history, reconcile, reconcile_expected, reconcile_result, coverage, failures.
+Files in reading order: spec, spec_model, spec_check, spec_example, rebuild, session, packages, jvm, preflight, results,
+land, beginning, checkpoints, former_logs, parsing, refining, refine, seen, aggregate, queries, stopping, run, runs,
+progress, step_history, reconcile, reconcile_expected, reconcile_result, coverage, failures.
 
 Easy to miss:
 

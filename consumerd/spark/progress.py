@@ -105,7 +105,7 @@ class ProgressLog:
 
 def open_log(spark: SparkSession | None, pipeline: PipelineSpec, step: str) -> ProgressLog:
     """The file of a step's query. Raises TablePathError."""
-    path, files = locate(spark, f"{pipeline.base}/_progress/{step}.ndjson")
+    path, files = locate(spark, f"{pipeline.refined if step == 'refine' else pipeline.base}/_progress/{step}.ndjson")
     return ProgressLog(files, path)
 
 

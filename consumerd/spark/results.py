@@ -51,6 +51,27 @@ class RefineResult:
 
 
 @dataclass(frozen=True, slots=True)
+class RefinePreview:
+    """What `refine --again --dry-run` found: rows by their verdict, duplicates included. Nothing was written."""
+
+    pipeline: str
+    rows_valid: int
+    rows_refused: int
+    #: Rows that were refused, by reason.
+    reasons: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, pipeline: str, rows: int, reasons: Mapping[str, int]) -> RefinePreview:
+        """Of so many rows in all."""
+        refused = sum(reasons.values())
+        return cls(pipeline, rows - refused, refused, dict(reasons))
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
 class PipelineCompactResult:
     """The compaction of each existing table of a pipeline."""
 

@@ -30,6 +30,7 @@ from consumerd.service.config.problems import (
     read_document,
     unreadable_variables,
 )
+from consumerd.spark.rebuild import Rebuild
 from consumerd.spark.spec_model import (
     AggregateSpec,
     CompactSpec,
@@ -72,6 +73,8 @@ class PipelineSpec:
     batches_per_trigger: int = 64
     #: The ranges that never landed, acknowledged.
     gone: tuple[GoneSpec, ...] = ()
+    #: Set for a run of `refine --again`, whose tables and checkpoint are beside those of the pipeline.
+    rebuild: Rebuild | None = None
 
     @property
     def base(self) -> str:
@@ -84,14 +87,19 @@ class PipelineSpec:
         return f"{self.base}/bronze"
 
     @property
+    def refined(self) -> str:
+        """The directory of what `refine` writes: that of the pipeline, or of a rebuild."""
+        return self.base if self.rebuild is None else f"{self.base}/{self.name}-again"
+
+    @property
     def silver(self) -> str:
         """Messages that parsed, once each."""
-        return f"{self.base}/silver"
+        return f"{self.refined}/silver"
 
     @property
     def quarantine(self) -> str:
         """Messages that did not, with the reason."""
-        return f"{self.base}/quarantine"
+        return f"{self.refined}/quarantine"
 
     @property
     def aggregate(self) -> str:
@@ -105,7 +113,7 @@ class PipelineSpec:
 
     def checkpoint(self, step: str) -> str:
         """The checkpoint of `land`, `refine` or `aggregate`."""
-        return f"{self.base}/_checkpoints/{step}"
+        return f"{self.refined if step.startswith('refine') else self.base}/_checkpoints/{step}"
 
     @property
     def is_continuous(self) -> bool:

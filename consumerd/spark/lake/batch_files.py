@@ -25,18 +25,26 @@ class BatchFile(NamedTuple):
 class LakeFiles:
     """The files that a table of the lake names."""
 
-    def __init__(self, path: str, format: str, store: Mapping[str, str] | None = None) -> None:  # noqa: A002 - Spark's word
-        """`store`: options of the object store, by the names of deltalake."""
+    def __init__(
+        self,
+        path: str,
+        format: str,  # noqa: A002 - Spark's word
+        store: Mapping[str, str] | None = None,
+        most: int | None = None,
+    ) -> None:
+        """`store`: options of the object store, by the names of deltalake. `most`: batches after it are left out."""
         self._path = path
         self._format = format
         self._store = store
+        self._most = most
 
     def _table(self) -> LakeTable:
         return open_lake_table(self._path, self._format, storage_options=self._store)
 
     def last(self) -> int:
         ranges = self._table().batches()
-        return ranges[-1][-1] if ranges else -1
+        last = ranges[-1][-1] if ranges else -1
+        return last if self._most is None else min(last, self._most)
 
     def files(self, after: int, to: int) -> Iterator[BatchFile]:
         if after < to:

@@ -245,6 +245,36 @@ class DeltaLakeTable:
         folder.sync(_offsets_file(number))
         return number
 
+    def replace(self, files: Sequence[DataFile], *, writer: str, batch: int, schema: pa.Schema, rebuild: str) -> bool:
+        stored = _stored(schema)
+        actions: list[AddAction | RemoveAction] = [_add(file, data_change=True) for file in files]
+
+        def attempt() -> bool:
+            table = self._open()
+            if table is None:
+                DeltaTable.create(self.path, stored, storage_options=self._options, commit_properties=_once())
+                table = self._existing()
+            table = self._owned(writer, table)
+            if table.transaction_version(rebuild) is not None:
+                return False
+            table.create_write_transaction(
+                actions,
+                "overwrite",
+                stored,
+                commit_properties=CommitProperties(
+                    app_transactions=[Transaction(writer, batch), Transaction(rebuild, 0)],
+                    max_commit_retries=0,
+                    custom_metadata={"userMetadata": f"consumerd rebuilt batches up to {batch}"},
+                ),
+            )
+            return True
+
+        return self._committed(attempt)
+
+    def was_rebuilt(self, rebuild: str) -> bool:
+        table = self._open()
+        return table is not None and table.transaction_version(rebuild) is not None
+
     def accepts(self, *, writer: str, batch: int, schema: pa.Schema) -> bool:
         table = self._open()
         if table is None:

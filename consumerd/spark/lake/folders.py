@@ -10,11 +10,15 @@ import contextlib
 import os
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
+from pyarrow.fs import FileType
 
 from consumerd.base.files import SystemFiles
+
+#: Bytes that are copied at once.
+_COPIED: Final = 8 << 20
 
 
 class StoredFile(NamedTuple):
@@ -37,6 +41,10 @@ class DataFolder(Protocol):
 
     def open(self, name: str) -> pa.NativeFile:
         """The file for reading at any place. Raises FileNotFoundError."""
+        ...
+
+    def take(self, source: str, name: str) -> None:
+        """Move a durable file to here from the folder `source`; does nothing where that was done."""
         ...
 
     def remove(self, name: str) -> None:
@@ -79,6 +87,12 @@ class LocalFolder:
     def open(self, name: str) -> pa.NativeFile:
         return pa.OSFile(f"{self._path}/{name}", "rb")
 
+    def take(self, source: str, name: str) -> None:
+        self._files.make_directory(self._path)
+        if self._files.exists(f"{source}/{name}"):
+            self._files.rename(f"{source}/{name}", f"{self._path}/{name}")
+        self._files.sync_file(f"{self._path}/{name}")
+
     def remove(self, name: str) -> None:
         self._files.remove(f"{self._path}/{name}")
 
@@ -89,7 +103,8 @@ class StoreFolder:
     def __init__(self, url: str, storage_options: Mapping[str, str] | None) -> None:
         from deltalake.fs import DeltaStorageHandler  # noqa: PLC0415 - only where the table has a URL
 
-        self._handler: Any = DeltaStorageHandler(url, dict(storage_options or {}))
+        self._options = dict(storage_options or {})
+        self._handler: Any = DeltaStorageHandler(url, self._options)
 
     def create(self, name: str) -> pa.NativeFile:
         return self._handler.open_output_stream(name)
@@ -100,6 +115,14 @@ class StoreFolder:
 
     def open(self, name: str) -> pa.NativeFile:
         return self._handler.open_input_file(name)
+
+    def take(self, source: str, name: str) -> None:
+        """Copy the file, since objects cannot be renamed."""
+        if self._handler.get_file_info([name])[0].type != FileType.NotFound:
+            return
+        with StoreFolder(source, self._options).open(name) as old, self.create(name) as new:
+            while piece := old.read(_COPIED):
+                new.write(piece)
 
     def remove(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):

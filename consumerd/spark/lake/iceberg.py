@@ -79,6 +79,8 @@ LAST_BATCH: Final = "consumerd.batch"
 OFFSETS: Final = "consumerd.offsets"
 #: The property that tells a commit from others: of one whose result is unknown.
 COMMIT: Final = "consumerd.commit"
+#: The property with the name of the last rebuild.
+_REBUILT: Final = "consumerd.rebuild"
 #: The file of the embedded catalog.
 CATALOG_FILE: Final = "_iceberg.db"
 _CREATED_WITH: Final = {
@@ -336,6 +338,40 @@ class IcebergLakeTable:
             return True
 
         return self._committed(attempt)
+
+    def replace(self, files: Sequence[DataFile], *, writer: str, batch: int, schema: pa.Schema, rebuild: str) -> bool:
+        """See LakeTable. Columns may be added and widened; one that comes with another type raises TableSchemaError."""
+        paths = [f"{self._url}/{file.path}" for file in files]
+
+        def attempt() -> bool:
+            table = self._load() or self._created(writer, schema)
+            self._must_belong_to(writer, table)
+            if table.properties.get(_REBUILT) == rebuild:
+                return False
+            self._must_fit(table, schema)
+            present = [task.file for task in table.scan().plan_files()]
+            marks = {LAST_BATCH: str(batch)}
+            with table.transaction() as transaction:
+                with transaction.update_schema() as update:
+                    update.union_by_name(_nullable(schema))
+                with transaction.update_snapshot(snapshot_properties=marks).overwrite() as overwrite:
+                    for each in present:
+                        overwrite.delete_data_file(each)
+                    for file in parquet_files_to_data_files(table.io, transaction.table_metadata, iter(paths)):
+                        overwrite.append_data_file(file)
+                transaction.set_properties({**marks, _REBUILT: rebuild})
+            return True
+
+        return self._committed(attempt)
+
+    def was_rebuilt(self, rebuild: str) -> bool:
+        table = self._load()
+        return table is not None and table.properties.get(_REBUILT) == rebuild
+
+    def drop(self) -> None:
+        """Take the table out of its catalog; its files stay."""
+        if self._load() is not None:
+            self._catalog().drop_table(self._identifier)
 
     def _created(self, writer: str, schema: pa.Schema) -> Table:
         catalog = self._catalog()

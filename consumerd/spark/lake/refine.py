@@ -11,9 +11,9 @@ from __future__ import annotations
 import base64
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Final
 
@@ -25,6 +25,8 @@ from consumerd.spark.lake.casts import zone_of
 from consumerd.spark.lake.data_file import DataFile, DataFileWriter, Identities, has_identities
 from consumerd.spark.lake.decode import REASON, DeclaredField, MessageDecoder, MessageFormat
 from consumerd.spark.lake.table import BATCH
+from consumerd.spark.lake.tasks import LANDED_AT
+from consumerd.spark.rebuild import Rebuild
 from consumerd.spark.seen import OffsetStretch, SeenOffsets, SeenPartition
 
 REFINED_AT: Final = "refined_at"
@@ -46,10 +48,18 @@ class RefineTarget:
     folders: tuple[str, str]
     #: The zone of times that name none.
     zone: str = "UTC"
+    rebuild: Rebuild | None = None
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, messages: MessageFormat, bronze: pa.Schema, folders: tuple[str, str], zone: str) -> RefineTarget:
+    def of(
+        cls,
+        messages: MessageFormat,
+        bronze: pa.Schema,
+        folders: tuple[str, str],
+        zone: str,
+        rebuild: Rebuild | None = None,
+    ) -> RefineTarget:
         """The target for a table of bronze with these columns."""
         for name, kind in _KEPT.items():
             if kind is not None and name not in bronze.names:
@@ -59,19 +69,21 @@ class RefineTarget:
         silver = pa.schema([*kept, *MessageDecoder(messages).schema, batch])
         others = [each for each in bronze if each.name != BATCH]
         quarantine = pa.schema([*others, pa.field(REASON, pa.string()), refined_at, batch])
-        return cls(messages, bronze, silver, quarantine, folders, zone)
+        return cls(messages, bronze, silver, quarantine, folders, zone, rebuild)
 
     def to_json(self) -> str:
         """As one line of JSON, without `storage_options`."""
         bronze = base64.b64encode(self.bronze.serialize().to_pybytes()).decode()
-        return json.dumps([self.messages.fields, self.messages.pattern, bronze, self.folders, self.zone])
+        rebuild = None if self.rebuild is None else asdict(self.rebuild)
+        return json.dumps([self.messages.fields, self.messages.pattern, bronze, self.folders, self.zone, rebuild])
 
     @classmethod
     def from_json(cls, text: str) -> RefineTarget:
         """What `to_json` wrote."""
-        fields, pattern, bronze, folders, zone = json.loads(text)
+        fields, pattern, bronze, folders, zone, rebuild = json.loads(text)
         messages = MessageFormat(tuple(DeclaredField(*each) for each in fields), pattern)
-        return cls.of(messages, pa.ipc.read_schema(pa.py_buffer(base64.b64decode(bronze))), tuple(folders), zone)
+        columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(bronze)))
+        return cls.of(messages, columns, tuple(folders), zone, None if rebuild is None else Rebuild(**rebuild))
 
 
 def can_refine(bronze: pa.Schema) -> bool:
@@ -119,10 +131,15 @@ class RefinedFiles:
 def refine_rows(batches: Iterable[pa.RecordBatch], target: RefineTarget, batch: int, at: datetime) -> RefinedFiles:
     """Write the rows of bronze, which have its columns, as rows of batch `batch` that were refined `at` this time.
 
+    Of a rebuild those alone that it refines, with a number that it may give.
+
     Raises OSError, ConfigError where only Spark can parse such messages.
     """
     zone = zone_of(target.zone)
     assert zone is not None
+    if target.rebuild is not None:
+        batch = min(batch, target.rebuild.batch)
+        batches = landed_within(batches, target.rebuild)
     decoder = MessageDecoder(target.messages, zone)
     identities = Identities()
     reasons: Counter[str] = Counter()
@@ -150,6 +167,21 @@ def refine_rows(batches: Iterable[pa.RecordBatch], target: RefineTarget, batch: 
         return RefinedFiles(
             silver.close(), quarantine.close(), identities.stretches(), identities.ascending, dict(reasons)
         )
+
+
+def landed_within(
+    batches: Iterable[pa.RecordBatch], rebuild: Rebuild, *, inside: bool = True
+) -> Iterator[pa.RecordBatch]:
+    """The rows that a rebuild refines; with `inside=False` the other ones."""
+    for rows in batches:
+        landed = pc.fill_null(rows.column(LANDED_AT).cast(pa.int64()), 0)
+        wanted = repeated(True, pa.bool_(), rows.num_rows)
+        if rebuild.since is not None:
+            wanted = pc.and_(wanted, pc.greater_equal(landed, rebuild.since))
+        if rebuild.until is not None:
+            wanted = pc.and_(wanted, pc.less(landed, rebuild.until))
+        if (found := rows.filter(wanted if inside else pc.invert(wanted))).num_rows:
+            yield found
 
 
 def may_repeat(found: Sequence[RefinedFiles], seen: SeenOffsets) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
@@ -21,19 +22,23 @@ import pyarrow as pa
 from consumerd.base.errors import ConfigError
 from consumerd.spark.checkpoints import locked
 from consumerd.spark.lake import open_lake_table
+from consumerd.spark.lake.again import RebuiltTables
+from consumerd.spark.lake.arrays import repeated
 from consumerd.spark.lake.batch_files import BatchFile, LakeFiles
 from consumerd.spark.lake.batches import BatchDisplay, BatchRunner, PlannedBatch, SilentDisplay
+from consumerd.spark.lake.casts import zone_of
 from consumerd.spark.lake.checkpoint import WritableCheckpoint
-from consumerd.spark.lake.data_file import DataFile, Identities
-from consumerd.spark.lake.decode import MessageFormat
+from consumerd.spark.lake.data_file import DataFile, DataFileWriter, Identities
+from consumerd.spark.lake.decode import REASON, MessageDecoder, MessageFormat
 from consumerd.spark.lake.duplicates import without_duplicates
 from consumerd.spark.lake.folders import open_folder
 from consumerd.spark.lake.reading import read_file
-from consumerd.spark.lake.refine import RefinedFiles, RefineTarget, may_repeat, refine_rows
+from consumerd.spark.lake.refine import RefinedFiles, RefineTarget, landed_within, may_repeat, refine_rows
 from consumerd.spark.lake.table import BATCH, LakeTable
 from consumerd.spark.lake.workers import WorkerPool, available_processors
 from consumerd.spark.progress import open_log
-from consumerd.spark.results import RefineResult
+from consumerd.spark.rebuild import Rebuild
+from consumerd.spark.results import RefinePreview, RefineResult
 from consumerd.spark.seen import OffsetStretch, SeenLog, SeenOffsets
 from consumerd.spark.source.columns import IDENTITY
 from consumerd.spark.stopping import stop_on_signals
@@ -95,24 +100,20 @@ def refine(
 
     Raises ConsumerdError: ConfigError where the pipeline declares no `refine`, or one that only Spark can parse.
     """
-    if pipeline.refine is None:
-        raise ConfigError(
-            f"the pipeline {pipeline.name} has no [refine] table: add one that says how to parse its messages."
-        )
-    messages = MessageFormat.of(pipeline.refine)
-    if messages.needs_spark is not None:
-        raise ConfigError(f"{messages.needs_spark}: run the step with `consumerd spark refine`.")
+    messages = _messages(pipeline)
     path = pipeline.checkpoint("refine")
     with stop_on_signals() as stop, locked(None, path), WorkerPool(workers or available_processors()) as pool:
+        if pipeline.rebuild is None:
+            RebuiltTables(None, pipeline).complete()
         bronze, silver, quarantine = (
-            open_lake_table(locate(None, each)[0], pipeline.format)
-            for each in (pipeline.bronze, pipeline.silver, pipeline.quarantine)
+            _table(pipeline, each) for each in (pipeline.bronze, pipeline.silver, pipeline.quarantine)
         )
-        target = RefineTarget.of(messages, bronze.schema(), (silver.path, quarantine.path), zone)
+        folders = silver.path, quarantine.path
+        target = RefineTarget.of(messages, bronze.schema(), folders, zone, pipeline.rebuild)
         checkpoint = WritableCheckpoint(path)
         for table in (silver, quarantine):
             checkpoint.must_match(table)
-        files = LakeFiles(bronze.path, pipeline.format)
+        files = _bronze_files(pipeline, pipeline.rebuild)
         source = BronzeSource(files, pipeline.batches_per_trigger)
         work = _Refining(checkpoint, (silver, quarantine), target, pipeline, files, source, pool, display)
         runner = BatchRunner(checkpoint, source, work.store, progress=open_log(None, pipeline, "refine"), stop=stop)
@@ -129,6 +130,79 @@ def refine(
             stopped=run.stopped,
             reasons=dict(work.reasons),
         )
+
+
+def refine_again(
+    pipeline: PipelineSpec,
+    *,
+    zone: str = "UTC",
+    workers: int | None = None,
+    display: BatchDisplay | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> RefineResult:
+    """Refine again what was refined, into new tables that replace the old ones; see `again`.
+
+    `since`, `until`: only messages that landed in this time; of the others the rows stay. Raises as `refine`, and as
+    `RebuiltTables.rebuild`.
+    """
+    _messages(pipeline)
+
+    def run(rebuilt: PipelineSpec) -> RefineResult:
+        return refine(rebuilt, zone=zone, workers=workers, display=display)
+
+    return RebuiltTables(None, pipeline).rebuild(run, since=since, until=until, zone=zone)
+
+
+def preview(
+    pipeline: PipelineSpec,
+    *,
+    zone: str = "UTC",
+    workers: int | None = None,
+    display: BatchDisplay | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> RefinePreview:
+    """The verdicts on the messages that `refine_again` would refine. Nothing is written. Raises as `refine`."""
+    messages = _messages(pipeline)
+    rebuild = RebuiltTables(None, pipeline).range(since, until)
+    bronze = _table(pipeline, pipeline.bronze)
+    target = RefineTarget.of(messages, bronze.schema(), ("", ""), zone, rebuild)
+    files, shown = _bronze_files(pipeline, rebuild), display or SilentDisplay()
+    tasks = BronzeSource(files, 0).tasks({"batch": -1}, {"batch": rebuild.bronze})
+    shown.batch(0, sum(file.size for task in tasks for file in task))
+    with WorkerPool(workers or available_processors()) as pool:
+        found = pool.run(
+            count_verdicts,
+            [(task, files, target) for task in tasks],
+            on_progress=lambda each: shown.advance(*each),
+            tick=shown.tick,
+        )
+    reasons: Counter[str] = Counter()
+    for _, each in found:
+        reasons.update(each)
+    return RefinePreview.of(pipeline.name, sum(rows for rows, _ in found), reasons)
+
+
+def _messages(pipeline: PipelineSpec) -> MessageFormat:
+    if pipeline.refine is None:
+        raise ConfigError(
+            f"the pipeline {pipeline.name} has no [refine] table: add one that says how to parse its messages."
+        )
+    messages = MessageFormat.of(pipeline.refine)
+    if messages.needs_spark is not None:
+        raise ConfigError(f"{messages.needs_spark}: run the step with `consumerd spark refine`.")
+    return messages
+
+
+def _table(pipeline: PipelineSpec, path: str) -> LakeTable:
+    return open_lake_table(locate(None, path)[0], pipeline.format)
+
+
+def _bronze_files(pipeline: PipelineSpec, rebuild: Rebuild | None) -> LakeFiles:
+    return LakeFiles(
+        locate(None, pipeline.bronze)[0], pipeline.format, most=None if rebuild is None else rebuild.bronze
+    )
 
 
 class _Refining:
@@ -150,6 +224,7 @@ class _Refining:
         self._tables = tables
         self._target = target
         self._dedup = pipeline.refine.dedup
+        self._pipeline = pipeline
         self._files = files
         self._source = source
         self._pool = pool
@@ -197,7 +272,19 @@ class _Refining:
             on_progress=lambda each: self._shown.advance(*each),
             tick=look,
         )
+        if batch.number == 0 and self._target.rebuild is not None and self._target.rebuild.is_partial:
+            results = [*self._kept(look), *results]
         return [RefinedFiles.from_json(each) for each in results]
+
+    def _kept(self, look: Callable[[], None]) -> list[str]:
+        """The rows of the former tables that the rebuild does not refine."""
+        former = replace(self._pipeline, rebuild=None)
+        tasks = []
+        for is_refused, path in enumerate((former.silver, former.quarantine)):
+            table = _table(former, path)
+            files = table.files() if table.exists else []
+            tasks += [(table.path, file.path, self._target, bool(is_refused)) for file in files]
+        return self._pool.run(keep_rows, tasks, on_progress=lambda each: self._shown.advance(*each), tick=look)
 
     def _without_duplicates(self, found: list[RefinedFiles], batch: int) -> list[RefinedFiles]:
         """The files without rows whose identities were there before; what was there is noted."""
@@ -265,3 +352,47 @@ def refine_files(
     count = sum(each.rows for each in (written.silver, written.quarantine) if each is not None)
     yield sum(file.size for file in task), count
     return written.to_json()
+
+
+def keep_rows(folder: str, name: str, target: RefineTarget, is_refused: bool) -> Generator[tuple[int, int], None, str]:
+    """In a worker: the rows of a file of silver, or quarantine, that a rebuild does not refine, into a new one.
+
+    Returns and yields as `refine_files`. They are in the rebuild's first batch, and have the columns of the new tables.
+    """
+    assert target.rebuild is not None
+    schema = target.quarantine if is_refused else target.silver
+    reasons: Counter[str] = Counter()
+    with DataFileWriter(target.folders[is_refused], schema) as writer:
+        for rows in landed_within(read_file(open_folder(folder), name, schema), target.rebuild, inside=False):
+            number = repeated(0, pa.int64(), rows.num_rows)
+            rows = rows.set_column(schema.get_field_index(BATCH), schema.field(BATCH), number)
+            writer.write(rows)
+            if is_refused:
+                reasons.update(rows.column(REASON).to_pylist())
+            yield 0, rows.num_rows
+        file = writer.close()
+    stretches, ascending = ((), True) if file is None else (file.stretches, file.ascending)
+    silver, quarantine = (None, file) if is_refused else (file, None)
+    return RefinedFiles(silver, quarantine, stretches, ascending, dict(reasons)).to_json()
+
+
+def count_verdicts(
+    task: Sequence[BatchFile], files: LakeFiles, target: RefineTarget
+) -> Generator[tuple[int, int], None, tuple[int, dict[str, int]]]:
+    """In a worker: the number of rows of these files of bronze that a rebuild refines, and of those refused by reason.
+
+    Yields as `refine_files`.
+    """
+    assert target.rebuild is not None
+    zone = zone_of(target.zone)
+    assert zone is not None
+    decoder = MessageDecoder(target.messages, zone)
+    count, reasons = 0, Counter[str]()
+    for file in task:
+        bronze = read_file(files, file.path, target.bronze, after=file.first - 1, to=file.last)
+        for rows in landed_within(bronze, target.rebuild):
+            reasons.update(decoder.decode(rows).reasons.to_pylist())
+            count += rows.num_rows
+            yield 0, rows.num_rows
+        yield file.size, 0
+    return count, dict(reasons)

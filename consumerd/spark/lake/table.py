@@ -80,6 +80,18 @@ class LakeTable(Protocol):
         """
         ...
 
+    def replace(self, files: Sequence[DataFile], *, writer: str, batch: int, schema: pa.Schema, rebuild: str) -> bool:
+        """Put the files in the place of all that there are, in one commit, as the batches up to `batch` of `writer`.
+
+        `schema`: the columns that the table has then. `rebuild`: a name that no other replacement has; does nothing and
+        returns False where it was made already. Raises as `commit`.
+        """
+        ...
+
+    def was_rebuilt(self, rebuild: str) -> bool:
+        """Whether `replace` was made with that name."""
+        ...
+
     def accepts(self, *, writer: str, batch: int, schema: pa.Schema) -> bool:
         """Whether `commit` would add that batch, before its files are written. Raises as `commit`."""
         ...

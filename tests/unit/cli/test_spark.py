@@ -213,3 +213,27 @@ def test_first_signal_stops_the_steps_and_the_second_ends_the_process() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == ExitCode.FORCED, done.stderr
     assert done.stdout == "stopped by SIGTERM; the same command continues where this one stopped.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--dry-run"], "--dry-run requires --again"),
+        (["--since", "2026-11-01"], "--since requires --again"),
+        (["--again", "--until", "noon"], "must be ISO 8601, such as 2026-11-21T12:00, not 'noon'"),
+        (["--again", "--since", "2026-11-02T01:00+01:00", "--until", "2026-11-02"], "must be later than --since"),
+    ],
+)
+@pytest.mark.parametrize("command", ["lake"])
+def test_options_of_refine_again(
+    command: str,
+    arguments: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.toml").write_text(PIPELINE)
+    assert run([command, "refine", "-c", "p.toml", *arguments]) == ExitCode.USAGE
+    assert sentence in " ".join(capsys.readouterr().err.split())

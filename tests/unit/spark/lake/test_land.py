@@ -81,11 +81,17 @@ class InlinePool:
             return end.value
 
 
+#: What changes something in each batch.
+STEPS: tuple[tuple[Any, str], ...] = ((DeltaLakeTable, "commit"), (InlinePool, "run"), (BatchRunner, "_do"))
+
+
 class Killed(BaseException):
     """The process ends here."""
 
 
-def dying(monkeypatch: pytest.MonkeyPatch, at: int, *more: tuple[Any, str]) -> None:
+def dying(
+    monkeypatch: pytest.MonkeyPatch, at: int, *more: tuple[Any, str], kinds: tuple[tuple[Any, str], ...] = STEPS
+) -> None:
     """Die before the call with that number of all that change something: each is also the end of the one before."""
     calls = iter(range(1000))
 
@@ -99,7 +105,7 @@ def dying(monkeypatch: pytest.MonkeyPatch, at: int, *more: tuple[Any, str]) -> N
 
         monkeypatch.setattr(kind, name, call)
 
-    for kind, name in ((DeltaLakeTable, "commit"), (InlinePool, "run"), (BatchRunner, "_do"), *more):
+    for kind, name in (*kinds, *more):
         wrap(kind, name)
 
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from consumerd.base.errors import ConfigError
+from consumerd.base.errors import ConfigError, NotFoundError
 from consumerd.spark.lake import duplicates, open_lake_table
+from consumerd.spark.lake.again import RebuiltTables
 from consumerd.spark.lake.checkpoint import WritableCheckpoint
-from consumerd.spark.lake.refine_step import refine
+from consumerd.spark.lake.delta import DeltaLakeTable
+from consumerd.spark.lake.folders import LocalFolder
+from consumerd.spark.lake.refine_step import preview, refine, refine_again
 from consumerd.spark.lake.table import BATCH
 from consumerd.spark.lake.tasks import LANDED_AT, FileTarget, landed_schema
 from consumerd.spark.seen import SeenLog
@@ -45,11 +49,11 @@ def land(pipeline: PipelineSpec, *values: bytes, batch: int, start: int = 0) -> 
     batches = [pa.RecordBatch.from_pylist(rows, schema=pa.schema([SCHEMA.field(name) for name in names]))]
     file = target.write_file(batches)
     assert file is not None
-    assert open_lake_table(pipeline.bronze).commit([file], writer="land", batch=batch, schema=SCHEMA)
+    assert open_lake_table(pipeline.bronze, pipeline.format).commit([file], writer="land", batch=batch, schema=SCHEMA)
 
 
-def rows(path: str, *columns: str) -> list[tuple[Any, ...]]:
-    found = open_lake_table(path).dataset().to_table().sort_by("offset").to_pylist()
+def rows(path: str, *columns: str, form: str = "delta") -> list[tuple[Any, ...]]:
+    found = open_lake_table(path, form).dataset().to_table().sort_by("offset").to_pylist()
     return [tuple(row[name] for name in columns) for row in found]
 
 
@@ -136,3 +140,142 @@ def test_says_what_it_cannot_refine(pipeline: PipelineSpec, spec: dict[str, Any]
     declared = None if spec is None else RefineSpec.model_validate(spec)
     with pytest.raises(ConfigError, match=words):
         refine(replace(pipeline, refine=declared))
+
+
+def declared(pipeline: PipelineSpec, **fields: str) -> PipelineSpec:
+    spec = RefineSpec.model_validate({"parse": "json", "fields": fields})
+    return replace(pipeline, refine=spec)
+
+
+BOTH = [b'{"user": %d, "page": "p%d"}' % (number, number) for number in range(9)]
+SHORT = {"user": "int not null"}
+LONG = {"user": "bigint not null", "page": "string"}
+
+
+def begun(pipeline: PipelineSpec) -> PipelineSpec:
+    """Eight messages in three batches of bronze, one of them bad and one there twice, refined without `page`."""
+    each = replace(declared(pipeline, **SHORT), batches_per_trigger=1)
+    land(each, *BOTH[:4], BAD % 4, batch=0)
+    land(each, *BOTH[5:7], batch=1, start=5)
+    land(each, *BOTH[6:8], batch=2, start=6)
+    assert refine(each).duplicates == 1
+    return declared(each, **LONG)
+
+
+GOOD_ROWS = [(number, f"p{number}") for number in (0, 1, 2, 3, 5, 6, 7)]
+
+
+@pytest.mark.parametrize("form", ["delta", "iceberg"])
+def test_again_fills_in_a_new_field_in_all_rows_and_widens_a_type(pipeline: PipelineSpec, form: str) -> None:
+    each = begun(replace(pipeline, format=form))
+    before = open_lake_table(each.silver, form).version()
+    result = refine_again(each)
+    assert (result.rows_silver, result.rows_quarantined, result.duplicates, result.last_batch) == (7, 1, 1, 2)
+    assert result.reasons == {"the message is not a JSON object": 1}
+    silver = open_lake_table(each.silver, form)
+    assert silver.schema().field("user").type == pa.int64()
+    assert rows(each.silver, "user", "page", form=form) == GOOD_ROWS
+    assert rows(each.quarantine, "offset", form=form) == [(4,)]
+    assert silver.batches() == (range(3),)
+    assert {row["batch"] for row in silver.dataset().to_table().to_pylist()} <= {0, 1, 2}
+    assert silver.as_of(before).dataset().count_rows() == 7
+    assert not Path(each.base, "p-again").exists()
+    # The step continues with what is new, and knows what was there.
+    land(each, *BOTH[7:], batch=3, start=7)
+    result = refine(each)
+    assert (result.rows_silver, result.duplicates, result.last_batch) == (1, 1, 3)
+    assert rows(each.silver, "user", "page", form=form) == [*GOOD_ROWS, (8, "p8")]
+
+
+def test_a_kill_at_any_step_of_the_replacement_leaves_whole_tables_and_the_next_run_completes(
+    pipeline: PipelineSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(pipeline)
+    identities = {0, 1, 2, 3, 4, 5, 6, 7}
+    died = 0
+    while True:
+        each = replace(declared(pipeline, **LONG), root=str(tmp_path / f"lake-{died}"))
+        shutil.copytree(pipeline.root, each.root)
+        with monkeypatch.context() as patched:
+            dying(
+                patched,
+                died,
+                (DeltaLakeTable, "replace"),
+                (LocalFolder, "take"),
+                (RebuiltTables, "_replaced"),
+                (RebuiltTables, "complete"),
+                (RebuiltTables, "_forget"),
+                (RebuiltTables, "_remove"),
+                kinds=(),
+            )
+            try:
+                refine_again(each)
+                break
+            except Killed:
+                died += 1
+        assert {offset for (offset,) in rows(each.silver, "offset")} == identities - {4}, f"step {died - 1}"
+        if died % 2:
+            assert refine_again(each).rows_silver == 7, f"step {died - 1}"
+        else:
+            # Whichever run is next completes a replacement; one that has not begun does not concern it.
+            land(each, BOTH[8], batch=3, start=8)
+            if Path(each.base, "p-again", "replacing.json").exists():
+                refine(each)
+            assert refine_again(each).rows_silver in (7, 8), f"step {died - 1}"
+            refine(each)
+        users = rows(each.silver, "user", "page")
+        assert users == [*GOOD_ROWS, (8, "p8")][: len(users)], f"step {died - 1}"
+        assert len(users) == 8 - died % 2
+        assert rows(each.quarantine, "offset") == [(4,)]
+        assert not Path(each.base, "p-again").exists()
+    assert died > 10
+
+
+def test_again_starts_over_with_another_declaration(pipeline: PipelineSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    each = begun(pipeline)
+    with monkeypatch.context() as patched:
+        dying(patched, 6)
+        with pytest.raises(Killed):
+            refine_again(each)
+    assert open_lake_table(f"{each.base}/p-again/silver").dataset().count_rows() > 0
+    assert refine_again(declared(each, page="string")).rows_silver == 7
+    assert rows(each.silver, "page") == [(page,) for _, page in GOOD_ROWS]
+    assert "user" not in open_lake_table(each.silver).schema().names
+
+
+def test_again_refines_what_landed_in_a_time_and_keeps_the_other_rows(pipeline: PipelineSpec) -> None:
+    each = begun(pipeline)  # the batches landed at 0, 1 and 2 microseconds after 1970
+    moment = datetime(1970, 1, 1, tzinfo=UTC)
+    within: dict[str, Any] = {"since": moment + timedelta(microseconds=1), "until": moment + timedelta(microseconds=2)}
+    assert preview(each, **within).as_json() == {
+        "pipeline": "p", "rows_valid": 2, "rows_refused": 0, "reasons": {}
+    }  # fmt: skip
+    result = refine_again(each, **within)
+    assert (result.rows_silver, result.rows_quarantined, result.duplicates) == (7, 1, 1)
+    pages = [f"p{number}" if number in (5, 6) else None for number in (0, 1, 2, 3, 5, 6, 7)]
+    assert rows(each.silver, "page") == [(page,) for page in pages]
+    assert rows(each.quarantine, "offset") == [(4,)]
+
+
+def test_dry_run_counts_and_writes_nothing(pipeline: PipelineSpec) -> None:
+    each = declared(begun(pipeline), user="bigint not null", other="string not null")
+    before = {path: path.stat().st_mtime_ns for path in Path(each.root).rglob("*")}
+    found = preview(each)
+    assert (found.rows_valid, found.rows_refused, sum(found.reasons.values())) == (0, 9, 9)
+    assert sorted(found.reasons.values()) == [1, 8]
+    assert {path: path.stat().st_mtime_ns for path in Path(each.root).rglob("*")} == before
+
+
+def test_again_requires_that_the_steps_before_and_after_are_done(pipeline: PipelineSpec) -> None:
+    with pytest.raises(NotFoundError, match="run it without --again"):
+        refine_again(pipeline)
+    each = begun(pipeline)
+    aggregate = WritableCheckpoint(each.checkpoint("aggregate"))
+    aggregate.begin()
+    aggregate.plan(0, {"batch": 1})
+    aggregate.complete(0)
+    with pytest.raises(ConfigError, match="aggregate of the pipeline p has not read all of silver"):
+        refine_again(each)
+    aggregate.plan(1, {"batch": 2})
+    aggregate.complete(1)
+    assert refine_again(each).rows_silver == 7
