@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from consumerd.base.errors import ConfigError, ExitCode
+from consumerd.cli.again_options import AgainOptions, again_options
 from consumerd.cli.config_option import config_option
 from consumerd.cli.spark_session import StoppedBySignal, Work, require_spark, session_options, working
 from consumerd.cli.spark_show import show_json, show_result, show_steps
@@ -31,6 +32,8 @@ Examples:
 REFINE_EXAMPLES = """\b
 Examples:
   consumerd spark refine -c events.toml --json | jq .reasons
+  consumerd spark refine -c events.toml --again --dry-run
+  consumerd spark refine -c events.toml --again --since 2026-11-01
 """
 AGGREGATE_EXAMPLES = """\b
 Examples:
@@ -107,9 +110,11 @@ def land(continuous: bool, **options: Any) -> int:
 
 
 @_step("refine", REFINE_EXAMPLES)
-def refine(**options: Any) -> int:
+@again_options
+def refine(again: bool, since: str | None, until: str | None, dry_run: bool, **options: Any) -> int:
     """Parse what is new in bronze: into silver if it fits the declared schema, else into quarantine with the reason."""
-    return _run(("refine",), **options)
+    wanted = AgainOptions.of(again=again, since=since, until=until, dry_run=dry_run)
+    return _run(("refine",), again=wanted, **options)
 
 
 @_step("aggregate", AGGREGATE_EXAMPLES)
@@ -193,8 +198,9 @@ def _run(
     continuous: bool = False,
     rounds: bool = False,
     shallow: bool = False,
+    again: AgainOptions | None = None,
 ) -> int:
-    """Run these steps, or all that the pipeline declares, and show their results as they come."""
+    """Run these steps, or all that the pipeline declares, and show their results as they come. `again`: for refine."""
     require_spark(*(("jinja2", "matplotlib") if steps is None or "report" in steps else ()))
     from consumerd.spark.packages import required_packages  # noqa: PLC0415 - heavy imports for the command that runs
     from consumerd.spark.preflight import check_steps  # noqa: PLC0415
@@ -223,10 +229,13 @@ def _run(
                 return _repeat(names, work, chosen, as_json=as_json)
             for step in names:
                 work.begin(step)
-                results[step], run = timed(
-                    step, work.spark, chosen, results, available_now=not continuous, shallow=shallow
-                )
-                runs.append(run)
+                if again is not None:
+                    results[step] = _refined_again(work, chosen, again)
+                else:
+                    results[step], run = timed(
+                        step, work.spark, chosen, results, available_now=not continuous, shallow=shallow
+                    )
+                    runs.append(run)
                 if not continuous:
                     work.check()
     except StoppedBySignal:
@@ -236,6 +245,13 @@ def _run(
     _show(results, runs, as_json=as_json)
     clean = "reconcile" not in results or results["reconcile"].is_clean
     return ExitCode.OK if clean else ExitCode.CHECK_FAILED
+
+
+def _refined_again(work: Work, pipeline: PipelineSpec, again: AgainOptions) -> Any:
+    from consumerd.spark.refine import preview, refine_again  # noqa: PLC0415 - as above
+
+    run = preview if again.dry_run else refine_again
+    return run(work.spark, pipeline, since=again.since, until=again.until)
 
 
 def _repeat(steps: Sequence[str], work: Work, pipeline: PipelineSpec, *, as_json: bool) -> int:

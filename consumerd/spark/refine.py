@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
+from datetime import datetime
 from functools import partial, reduce
 from operator import and_, or_
 from typing import TYPE_CHECKING, Final
@@ -27,24 +29,26 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from consumerd.base.errors import ConfigError
-from consumerd.spark.checkpoints import Checkpoint
+from consumerd.spark.checkpoints import Checkpoint, locked
 from consumerd.spark.failures import declared_errors
 from consumerd.spark.former_logs import identified
+from consumerd.spark.lake.again import RebuiltTables
 from consumerd.spark.lake.casts import zone_of
 from consumerd.spark.lake.decode import REASON, MessageFormat
 from consumerd.spark.lake.refine import REFINED_AT, RefinedFiles, RefineTarget, can_refine, may_repeat
 from consumerd.spark.lake.table import BATCH
 from consumerd.spark.parsing import check_pattern, parse
 from consumerd.spark.queries import run_query
+from consumerd.spark.rebuild import Rebuild
 from consumerd.spark.refining import TARGET, RefiningSource
-from consumerd.spark.results import RefineResult
+from consumerd.spark.results import RefinePreview, RefineResult
 from consumerd.spark.seen import OffsetStretch, SeenLog, SeenOffsets, SeenPartition
 from consumerd.spark.source.columns import IDENTITY
 from consumerd.spark.tables.files import locate
 from consumerd.spark.tables.lake import LakeBatchTable
 
 if TYPE_CHECKING:
-    from consumerd.spark.spec import PipelineSpec
+    from consumerd.spark.spec import PipelineSpec, RefineSpec
 
 _SOURCE: Final = SeenPartition._fields
 _KEPT: Final = ("broker_partition", "next_offset", "landed_at")
@@ -54,15 +58,14 @@ _MAX_CONDITIONS: Final = 64
 
 def refine(spark: SparkSession, pipeline: PipelineSpec) -> RefineResult:
     """Refine what bronze has. Raises ConsumerdError: ConfigError where the pipeline declares no `refine`."""
-    spec = pipeline.refine
-    if spec is None:
-        raise ConfigError(
-            f"the pipeline {pipeline.name} has no [refine] table: add one that says how to parse its messages."
-        )
     with declared_errors():
-        check_pattern(spark, spec)
+        check_pattern(spark, _spec_of(pipeline))
         bronze = LakeBatchTable(spark, pipeline.bronze, pipeline.format)
-        rows = bronze.read_stream(pipeline.batches_per_trigger)
+        if pipeline.rebuild is None:
+            with locked(spark, pipeline.checkpoint("refine")):
+                RebuiltTables(spark, pipeline, bronze.store).complete()
+        most = None if pipeline.rebuild is None else pipeline.rebuild.bronze
+        rows = bronze.read_stream(pipeline.batches_per_trigger, most)
         work = _Refining(spark, pipeline, bronze)
         stream, store = work.by_tasks() or (rows, work.store)
     run = run_query(spark, pipeline, "refine", stream, store)
@@ -79,6 +82,58 @@ def refine(spark: SparkSession, pipeline: PipelineSpec) -> RefineResult:
         stopped=run.stopped,
         reasons=dict(reasons),
     )
+
+
+def refine_again(
+    spark: SparkSession, pipeline: PipelineSpec, *, since: datetime | None = None, until: datetime | None = None
+) -> RefineResult:
+    """Refine again what was refined, into new tables that replace the old ones; see `consumerd.spark.lake.again`.
+
+    `since`, `until`: only messages that landed in this time; of the others the rows stay. Raises as `refine`, and as
+    `RebuiltTables.rebuild`.
+    """
+    with declared_errors():
+        check_pattern(spark, _spec_of(pipeline))
+        tables = RebuiltTables(spark, pipeline, LakeBatchTable(spark, pipeline.bronze, pipeline.format).store)
+        return tables.rebuild(partial(refine, spark), since=since, until=until, zone=_zone(spark))
+
+
+def preview(
+    spark: SparkSession, pipeline: PipelineSpec, *, since: datetime | None = None, until: datetime | None = None
+) -> RefinePreview:
+    """The verdicts on the messages that `refine_again` would refine. Nothing is written. Raises as `refine`."""
+    spec = _spec_of(pipeline)
+    with declared_errors():
+        check_pattern(spark, spec)
+        bronze = LakeBatchTable(spark, pipeline.bronze, pipeline.format)
+        rebuild = RebuiltTables(spark, pipeline, bronze.store).range(since, until)
+        rows = identified(bronze.read(to=rebuild.bronze)).where(_landed_within(rebuild))
+        found = parse(rows, spec).groupBy(REASON).count().collect()
+    reasons = {row[REASON]: row["count"] for row in found}
+    return RefinePreview.of(
+        pipeline.name, sum(reasons.values()), {reason: count for reason, count in reasons.items() if reason is not None}
+    )
+
+
+def _spec_of(pipeline: PipelineSpec) -> RefineSpec:
+    if pipeline.refine is None:
+        raise ConfigError(
+            f"the pipeline {pipeline.name} has no [refine] table: add one that says how to parse its messages."
+        )
+    return pipeline.refine
+
+
+def _zone(spark: SparkSession) -> str:
+    return spark.conf.get("spark.sql.session.timeZone") or "UTC"
+
+
+def _landed_within(rebuild: Rebuild) -> Column:
+    """Whether a rebuild refines a row."""
+    landed = F.coalesce(F.unix_micros("landed_at"), F.lit(0))
+    found = F.lit(True)
+    if rebuild.since is not None:
+        found &= landed >= rebuild.since
+    return found if rebuild.until is None else found & (landed < rebuild.until)
 
 
 class _Refining:
@@ -125,13 +180,16 @@ class _Refining:
     def by_tasks(self) -> tuple[DataFrame, Callable[[DataFrame, int], None]] | None:
         """The stream whose tasks write the files, and what commits those of a batch; None where only Spark refines."""
         messages = MessageFormat.of(self._spec)
-        zone = self._spark.conf.get("spark.sql.session.timeZone") or "UTC"
+        zone = _zone(self._spark)
         bronze = self._bronze
         if messages.needs_spark is not None or zone_of(zone) is None or not can_refine(bronze.lake.schema()):
             return None
-        target = RefineTarget.of(messages, bronze.lake.schema(), (self.silver.path, self.quarantine.path), zone)
+        folders = self.silver.path, self.quarantine.path
+        rebuild = self._pipeline.rebuild
+        target = RefineTarget.of(messages, bronze.lake.schema(), folders, zone, rebuild)
         self._spark.dataSource.register(RefiningSource)
-        options = {**bronze.stream_options(self._pipeline.batches_per_trigger), TARGET: target.to_json()}
+        most = None if rebuild is None else rebuild.bronze
+        options = {**bronze.stream_options(self._pipeline.batches_per_trigger, most), TARGET: target.to_json()}
         stream = self._spark.readStream.format(RefiningSource.name()).options(**options).load()
         return stream, partial(self._store_files, (target.silver, target.quarantine))
 
@@ -148,7 +206,7 @@ class _Refining:
             [each.silver for each in found if each.silver is not None],
             [each.quarantine for each in found if each.quarantine is not None],
         )
-        if self._spec.dedup and not self._are_new(found, batch):
+        if self._keeps_rows(batch) or (self._spec.dedup and not self._are_new(found, batch)):
             for table, written in zip(self._both, files, strict=True):
                 table.remove_files(written)
             self.store(self._bronze.read(after=rows[0]["first"] - 1, to=rows[0]["last"]), batch)
@@ -174,16 +232,35 @@ class _Refining:
     def store(self, frame: DataFrame, batch: int) -> None:
         """Append one batch to both tables."""
         with ExitStack() as cached:
-            frame = identified(frame)
-            rows = _cached(parse(frame, self._spec), cached)
+            frame, number, rebuild = identified(frame), batch, self._pipeline.rebuild
+            if rebuild is not None:
+                frame, number = frame.where(_landed_within(rebuild)), min(batch, rebuild.batch)
+            rows = parse(frame, self._spec).withColumn(REFINED_AT, F.current_timestamp())
+            rows = _cached(self._with_kept(rows, rebuild) if self._keeps_rows(batch) else rows, cached)
             if self._spec.dedup:
                 rows = self._deduplicated(rows, batch, cached)
             good = rows.where(F.col(REASON).isNull()).select(*IDENTITY, *_KEPT, *self._spec.fields)
-            bad = rows.where(F.col(REASON).isNotNull()).select(*frame.columns, REASON)
+            bad = rows.where(F.col(REASON).isNotNull()).select(*frame.columns, REASON, REFINED_AT)
             writer = self._checkpoint.query_id()
-            self.silver.append(good, writer=writer, batch=batch)
-            self.quarantine.append(bad.withColumn(REFINED_AT, F.current_timestamp()), writer=writer, batch=batch)
+            self.silver.append(good, writer=writer, batch=batch, number=number)
+            self.quarantine.append(bad, writer=writer, batch=batch, number=number)
             self._by_spark.append(batch)
+
+    def _keeps_rows(self, batch: int) -> bool:
+        """Whether a batch of a rebuild has rows of the former tables, too."""
+        return batch == 0 and self._pipeline.rebuild is not None and self._pipeline.rebuild.is_partial
+
+    def _with_kept(self, parsed: DataFrame, rebuild: Rebuild | None) -> DataFrame:
+        """With the rows of the former tables that a rebuild does not refine."""
+        assert rebuild is not None
+        former, types = replace(self._pipeline, rebuild=None), dict(parsed.dtypes)
+        for path in (former.silver, former.quarantine):
+            table = LakeBatchTable(self._spark, path, former.format)
+            if table.exists:
+                rows = identified(table.read()).where(~_landed_within(rebuild))
+                kept = [F.col(name).cast(types[name]).alias(name) for name in rows.columns if name in types]
+                parsed = parsed.unionByName(rows.select(*kept), allowMissingColumns=True)
+        return parsed
 
     # -- duplicates
 

@@ -22,7 +22,7 @@ from consumerd.spark.lake.reading import read_file
 from consumerd.spark.lake.refine import RefineTarget, refine_rows
 from consumerd.spark.lake.tasks import store_of
 from consumerd.spark.source.landing import batch_of_task
-from consumerd.spark.tables.batch_stream import TASK_BYTES, BatchStreamReader, FilePart, TaskParts, pack
+from consumerd.spark.tables.batch_stream import TASK_BYTES, BatchStreamReader, FilePart, TaskParts, files_of, pack
 
 #: The option with the target, `RefineTarget.to_json`. The others are those of TableStream.
 TARGET: Final = "target"
@@ -42,10 +42,8 @@ class RefiningSource(DataSource):
         return REFINED_DDL
 
     def streamReader(self, schema: StructType) -> RefiningReader:  # noqa: N802 - Spark's name
-        store = store_of(self.options)
-        files = LakeFiles(self.options["path"], self.options["tableFormat"], store)
-        target = replace(RefineTarget.from_json(self.options[TARGET]), storage_options=store)
-        return RefiningReader(files, schema, int(self.options["batchesPerTrigger"]), target)
+        target = replace(RefineTarget.from_json(self.options[TARGET]), storage_options=store_of(self.options))
+        return RefiningReader(files_of(self.options), schema, int(self.options["batchesPerTrigger"]), target)
 
 
 class RefiningReader(BatchStreamReader):

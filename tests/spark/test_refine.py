@@ -9,16 +9,18 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from consumerd.base.errors import ConfigError, NotFoundError
 from consumerd.spark.lake import open_lake_table
 from consumerd.spark.land import land_stream
-from consumerd.spark.refine import _Refining, refine
+from consumerd.spark.refine import _Refining, preview, refine, refine_again
 from consumerd.spark.spec import PipelineSpec, parse_spark
 from consumerd.spark.tables import open_table
 from consumerd.spark.tables.errors import TableBehindError, TableOwnedError
@@ -139,6 +141,39 @@ def test_refines_each_identity_once_with_its_reason(
     assert silver[0].tags == ["a"]
     quarantine = open_table(spark, pipeline.quarantine).read()
     assert {"value", "reason", "refined_at", "landed_at"} <= set(quarantine.columns)
+
+
+@pytest.mark.timeout(200, func_only=True)
+def test_again_refines_all_rows_or_those_that_landed_in_a_time(
+    spark: SparkSession, tmp_path: Path, lander: Callable[..., Any]
+) -> None:
+    first = pipeline_of(tmp_path / "lake", fields={"id": "int not null"})
+    lander(first, [(offset, {"id": offset, "page": f"p{offset}"}) for offset in (0, 10)])
+    between = datetime.now(UTC)
+    lander(first, [(10, {"id": 10, "page": "again"}), (20, b"bad"), (30, {"id": 30, "page": "p30"})])
+    assert refine(spark, first).duplicates == 1
+    lander(first, [(40, {"id": 40, "page": "p40"})])  # new in bronze, for the step itself
+    second = pipeline_of(tmp_path / "lake", fields={"id": "bigint not null", "page": "string"})
+    assert preview(spark, second, since=between).as_json() == {
+        "pipeline": "p", "rows_valid": 2, "rows_refused": 1, "reasons": {"the message is not a JSON object": 1},
+    }  # fmt: skip
+
+    def pages() -> list[tuple[int, str | None]]:
+        rows = open_lake_table(second.silver).dataset().to_table().sort_by("offset").to_pylist()
+        return [(row["id"], row["page"]) for row in rows]
+
+    partly = refine_again(spark, second, since=between)
+    assert (partly.rows_silver, partly.rows_quarantined, partly.duplicates) == (3, 1, 1)
+    assert pages() == [(0, None), (10, None), (30, "p30")]
+    result = refine_again(spark, second)
+    assert (result.rows_silver, result.rows_quarantined, result.duplicates, result.last_batch) == (3, 1, 1, 1)
+    assert result.reasons == {"the message is not a JSON object": 1}
+    assert pages() == [(0, "p0"), (10, "p10"), (30, "p30")]
+    assert open_lake_table(second.silver).schema().field("id").type == pa.int64()
+    assert open_lake_table(second.quarantine).dataset().count_rows() == 1
+    assert refine(spark, second).rows_silver == 1
+    assert pages()[3:] == [(40, "p40")]
+    assert open_table(spark, second.silver).read(after=1).count() == 1
 
 
 def test_reports_a_lost_checkpoint_or_table(spark: SparkSession, tmp_path: Path, lander: Callable[..., Any]) -> None:

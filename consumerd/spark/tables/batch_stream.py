@@ -13,7 +13,7 @@ everything was read. They are translated to the last batch before that version.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,7 +55,7 @@ class TaskParts(InputPartition):
 class TableStream(DataSource):
     """Format `consumerd-batches`. The schema has to be given.
 
-    Options: `path` and `tableFormat` of the table, `batchesPerTrigger`, and those of its store.
+    Options: `path` and `tableFormat` of the table, `batchesPerTrigger`, `lastBatch`, and those of its store.
     """
 
     @classmethod
@@ -63,9 +63,17 @@ class TableStream(DataSource):
         return "consumerd-batches"
 
     def streamReader(self, schema: StructType) -> BatchStreamReader:  # noqa: N802 - pyspark's name
-        files = LakeFiles(self.options["path"], self.options["tableFormat"], store_of(self.options))
+        files = files_of(self.options)
         limit = self.options.get("batchesPerTrigger")
         return BatchStreamReader(files, schema, None if limit is None else int(limit))
+
+
+def files_of(options: Mapping[str, str]) -> LakeFiles:
+    """The files that a stream with these options reads."""
+    most = options.get("lastBatch")
+    return LakeFiles(
+        options["path"], options["tableFormat"], store_of(options), most=None if most is None else int(most)
+    )
 
 
 class BatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

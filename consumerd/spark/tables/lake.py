@@ -41,23 +41,24 @@ class LakeBatchTable(BatchTable):
         self._format = format
         located, files = locate(spark, path)
         self.path = located.rstrip("/")
-        self._store = store_options(self.path, spark.sparkContext.getConf().get)
-        self.lake: LakeTable = open_lake_table(self.path, format, storage_options=self._store)
+        self.store = store_options(self.path, spark.sparkContext.getConf().get)
+        self.lake: LakeTable = open_lake_table(self.path, format, storage_options=self.store)
         refuse_earlier_layout(files, self.path)
 
     @property
     def exists(self) -> bool:
         return self.lake.exists
 
-    def append(self, frame: DataFrame, *, writer: str, batch: int) -> bool:
+    def append(self, frame: DataFrame, *, writer: str, batch: int, number: int | None = None) -> bool:
+        """See BatchTable. `number`: what the column `batch` has, if not the batch."""
         schema = arrow_schema(with_batch(frame.schema))
-        target = FileTarget(self.path, schema, {BATCH: batch}, self._store)
+        target = FileTarget(self.path, schema, {BATCH: batch if number is None else number}, self.store)
         return self.append_files(_written(frame, target), schema=schema, writer=writer, batch=batch) is not None
 
     @property
     def landing_options(self) -> dict[str, str]:
         """The options of a stream whose tasks write the files of this table (`LandingSource`)."""
-        return {FOLDER_OPTION: self.path, STORE_OPTION: json.dumps(self._store)}
+        return {FOLDER_OPTION: self.path, STORE_OPTION: json.dumps(self.store)}
 
     def append_files(self, files: DataFrame, *, schema: pa.Schema, writer: str, batch: int) -> int | None:
         """Commit the files that the tasks of a frame write, each described by one row (`FILE_DDL`).
@@ -89,19 +90,21 @@ class LakeBatchTable(BatchTable):
         path = f"{self.path}/{file.path}"
         return f"file://{path}" if path.startswith("/") else path  # Spark's default file system does not matter then
 
-    def read_stream(self, batches_per_trigger: int | None = None) -> DataFrame:
+    def read_stream(self, batches_per_trigger: int | None = None, most: int | None = None) -> DataFrame:
+        """See BatchTable. `most`: the batches after it are left out."""
         self._spark.dataSource.register(TableStream)
-        options = self.stream_options(batches_per_trigger)
+        options = self.stream_options(batches_per_trigger, most)
         return self._spark.readStream.format(TableStream.name()).schema(self.schema()).options(**options).load()
 
-    def stream_options(self, batches_per_trigger: int | None) -> dict[str, str]:
+    def stream_options(self, batches_per_trigger: int | None, most: int | None = None) -> dict[str, str]:
         """The options of TableStream, and of streams that plan as it does."""
-        limit = {} if batches_per_trigger is None else {"batchesPerTrigger": str(batches_per_trigger)}
-        return {"path": self.path, "tableFormat": self._format, STORE_OPTION: json.dumps(self._store), **limit}
+        limits = {"batchesPerTrigger": batches_per_trigger, "lastBatch": most}
+        given = {name: str(limit) for name, limit in limits.items() if limit is not None}
+        return {"path": self.path, "tableFormat": self._format, STORE_OPTION: json.dumps(self.store), **given}
 
     def remove_files(self, files: Iterable[DataFile]) -> None:
         """Remove files that no commit names."""
-        folder = open_folder(self.path, self._store)
+        folder = open_folder(self.path, self.store)
         for each in files:
             folder.remove(each.path)
 

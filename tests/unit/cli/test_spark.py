@@ -224,7 +224,7 @@ def test_first_signal_stops_the_steps_and_the_second_ends_the_process() -> None:
         (["--again", "--since", "2026-11-02T01:00+01:00", "--until", "2026-11-02"], "must be later than --since"),
     ],
 )
-@pytest.mark.parametrize("command", ["lake"])
+@pytest.mark.parametrize("command", ["lake", "spark"])
 def test_options_of_refine_again(
     command: str,
     arguments: list[str],

@@ -152,9 +152,9 @@ SHORT = {"user": "int not null"}
 LONG = {"user": "bigint not null", "page": "string"}
 
 
-def begun(pipeline: PipelineSpec) -> PipelineSpec:
+def begun(pipeline: PipelineSpec, batches_per_trigger: int = 1) -> PipelineSpec:
     """Eight messages in three batches of bronze, one of them bad and one there twice, refined without `page`."""
-    each = replace(declared(pipeline, **SHORT), batches_per_trigger=1)
+    each = replace(declared(pipeline, **SHORT), batches_per_trigger=batches_per_trigger)
     land(each, *BOTH[:4], BAD % 4, batch=0)
     land(each, *BOTH[5:7], batch=1, start=5)
     land(each, *BOTH[6:8], batch=2, start=6)
@@ -244,7 +244,8 @@ def test_again_starts_over_with_another_declaration(pipeline: PipelineSpec, monk
 
 
 def test_again_refines_what_landed_in_a_time_and_keeps_the_other_rows(pipeline: PipelineSpec) -> None:
-    each = begun(pipeline)  # the batches landed at 0, 1 and 2 microseconds after 1970
+    # The batches landed at 0, 1 and 2 microseconds after 1970, and were one of the step: all rows have its number then.
+    each = replace(begun(pipeline, 3), batches_per_trigger=1)
     moment = datetime(1970, 1, 1, tzinfo=UTC)
     within: dict[str, Any] = {"since": moment + timedelta(microseconds=1), "until": moment + timedelta(microseconds=2)}
     assert preview(each, **within).as_json() == {
@@ -253,7 +254,7 @@ def test_again_refines_what_landed_in_a_time_and_keeps_the_other_rows(pipeline: 
     result = refine_again(each, **within)
     assert (result.rows_silver, result.rows_quarantined, result.duplicates) == (7, 1, 1)
     pages = [f"p{number}" if number in (5, 6) else None for number in (0, 1, 2, 3, 5, 6, 7)]
-    assert rows(each.silver, "page") == [(page,) for page in pages]
+    assert rows(each.silver, "page", "batch") == [(page, 0) for page in pages]
     assert rows(each.quarantine, "offset") == [(4,)]
 
 
