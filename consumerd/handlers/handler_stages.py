@@ -28,7 +28,6 @@ from consumerd.handlers.disk_full import DiskSpace
 from consumerd.handlers.giving_up import GivingUp
 from consumerd.handlers.key_lanes import KeyLanes
 from consumerd.handlers.loading import plain_handler
-from consumerd.handlers.messages import Batch
 from consumerd.handlers.middleware import NamedMiddleware, WithMiddleware
 from consumerd.handlers.retry import RetryPolicy, retrying
 
@@ -93,15 +92,13 @@ class Stages:
         return handler
 
 
-class _Introduced(Handler):
+class _Introduced:
     """Completes the context that the member gives."""
 
     def __init__(self, inner: Handler, stages: Stages) -> None:
         self._inner = inner
         self._stages = stages
-
-    async def handle(self, batch: Batch) -> None:
-        await self._inner.handle(batch)
+        self.handle = inner.handle  # itself: one call less for each batch
 
     async def stop(self) -> None:
         await self._inner.stop()

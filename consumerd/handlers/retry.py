@@ -218,9 +218,27 @@ class _Retrying(Handler):
     async def _exhausted(self, batch: Batch, attempts: int) -> _Failures | None:
         """Try the rest of `batch`; None once all is handled, else the failures of the unit at its front."""
         failures = _Failures()
+        try:
+            await self._try_rest(batch, failures)
+        except Exception as error:
+            return await self._exhausted_after(error, batch, failures)
+        return None
+
+    async def _exhausted_after(self, first: Exception | None, batch: Batch, failures: _Failures) -> _Failures | None:
+        """As `_exhausted`, after a first attempt that raised `first`: all else is made for a failure only."""
+
+        async def try_rest() -> None:
+            nonlocal first
+            if first is not None:
+                error, first = first, None
+                try:
+                    raise error
+                finally:
+                    del error
+            await self._try_rest(batch, failures)
 
         async def attempt() -> None:
-            await self._space.needed_by(lambda: self._try_rest(batch, failures))
+            await self._space.needed_by(try_rest)
 
         def note(pause: float) -> None:
             self._counts.retries[batch.partition.topic] += 1

@@ -257,11 +257,14 @@ class PartitionWork:
         while True:
             await self._resumed.wait()
             await self._fence.wait(self.session_id)
-            count = self._rate.take_now(batch) or await self._wait_for_rate(batch)
+            allowed = True  # nothing is awaited between that and the delivery, unless there is a rate
+            if not (count := self._rate.take_now(batch)):
+                count = await self._wait_for_rate(batch)
+                allowed = self._fence.allows(self.session_id)
             if seeks != self._seeks or self._lane.closed:
                 self._rate.give_back(count)
                 return 0
-            if count and self._resumed.is_set() and self._fence.allows(self.session_id):
+            if count and allowed and self._resumed.is_set():
                 return count
             self._rate.give_back(count)
 

@@ -33,6 +33,12 @@ class Flag:
         """Reset the flag: `wait` waits from now on."""
         self._is_set = False
 
+    def change(self, state: bool) -> None:
+        """Set or clear the flag."""
+        if state and not self._is_set:
+            self.set()
+        self._is_set = state
+
     async def wait(self) -> None:
         """Return once the flag was set, at once if it is. It may have been cleared again since."""
         if self._is_set:

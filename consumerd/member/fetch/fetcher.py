@@ -63,8 +63,8 @@ class PartitionResponse(NamedTuple):
     fetched: Fetched | None = None
 
 
-#: Puts the messages of a response in the lane, and returns the response with them. Raises FetchingOverError.
-Put: TypeAlias = Callable[[PartitionResponse, Fetched], PartitionResponse]
+#: Puts the messages of a response in the lane. Raises FetchingOverError.
+Put: TypeAlias = Callable[[PartitionResponse, Fetched], None]
 
 
 class PartitionSource(Protocol):
@@ -289,7 +289,7 @@ class Fetcher:
             raise
         return fetched
 
-    def _put(self, response: PartitionResponse, fetched: Fetched) -> PartitionResponse:
+    def _put(self, response: PartitionResponse, fetched: Fetched) -> None:
         """Put the messages of a response in the lane if there are any, and move on."""
         reservation = response.reservation
         try:
@@ -309,7 +309,6 @@ class Fetcher:
             reservation.release()
             raise
         self.offset = fetched.next_offset
-        return response._replace(fetched=fetched)
 
     def _identify(self, fetched: Fetched) -> None:
         """Note the log that messages were read from, and that the log has their end."""

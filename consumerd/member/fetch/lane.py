@@ -117,13 +117,6 @@ class Lane:
         self._update()
 
     def _update(self) -> None:
-        _set(self._room, self._closed or len(self._queue) < self._max_batches)
-        _set(self._filled, self._closed or bool(self._queue))
-        _set(self._drained, not self._queue and not self._in_hand)
-
-
-def _set(event: Flag, state: bool) -> None:
-    if state:
-        event.set()
-    else:
-        event.clear()
+        self._room.change(self._closed or len(self._queue) < self._max_batches)
+        self._filled.change(self._closed or bool(self._queue))
+        self._drained.change(not self._queue and not self._in_hand)

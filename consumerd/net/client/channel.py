@@ -17,7 +17,7 @@ from consumerd.net.connection import BrokerConnection
 from consumerd.net.errors import BadFrameError, ConnectionClosedError
 from consumerd.wire.errors import WireError
 from consumerd.wire.v08.headers import read_correlation_id
-from consumerd.wire.v08.messages import decode_response, encode_request
+from consumerd.wire.v08.messages import decode_response_body, encode_request
 from consumerd.wire.v08.schema import Api, RequestT, ResponseT
 from consumerd.wire.v08.throttle import silence
 from consumerd.wire.v08.versions import BrokerVersions
@@ -183,7 +183,7 @@ class Channel:
                 return cast("ResponseT", {})
             answer = None if isinstance(body, dict) else cast("PreparedRequest[ResponseT]", body).decode(data)
             if answer is None:
-                answer = decode_response(api, version, memoryview(data) if views else data).body
+                answer = decode_response_body(api, version, memoryview(data) if views else data)
         except WireError as error:
             self._connection.abort()
             raise BadFrameError(f"broker {self.address} sent an invalid response: {error}", blamed=True) from error

@@ -197,15 +197,15 @@ def _entry_with_epoch(each: PartitionFetch) -> FetchRequestPartition:
 
 
 def _fetched(part: FetchResponsePartition, *, read_committed: bool) -> FetchedPartition:
-    stable = part.get("last_stable_offset", _UNKNOWN)
-    aborted = part.get("aborted_transactions") or () if read_committed else ()
-    return FetchedPartition(
-        part["error_code"],
-        _alone(part["records"]) or b"",
-        stable if read_committed and stable != _UNKNOWN else part["high_watermark"],
-        tuple((each["producer_id"], each["first_offset"]) for each in aborted),
-        part.get("diverging_epoch") is not None,
-    )
+    end = part["high_watermark"]
+    aborted: tuple[tuple[int, int], ...] = ()
+    if read_committed:
+        if (stable := part.get("last_stable_offset", _UNKNOWN)) != _UNKNOWN:
+            end = stable
+        found = part.get("aborted_transactions") or ()
+        aborted = tuple((each["producer_id"], each["first_offset"]) for each in found)
+    diverged = part.get("diverging_epoch") is not None
+    return FetchedPartition(part["error_code"], _alone(part["records"]) or b"", end, aborted, diverged)
 
 
 def _alone(data: bytes | memoryview | None) -> bytes | memoryview | None:

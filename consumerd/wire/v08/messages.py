@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, cast
+from typing import Any, Generic, NamedTuple
 
 from consumerd.wire.errors import EncodeError, FrameError
 from consumerd.wire.v08.codec import codec_of
@@ -22,7 +22,6 @@ from consumerd.wire.v08.headers import (
     RequestHeader,
     ResponseHeader,
     read_api,
-    read_correlation_id,
     read_request_header,
     read_response_header,
     request_header_version,
@@ -143,8 +142,6 @@ def decode_response(
 
     Raises FrameError for any bytes that are not such a response, UnsupportedVersionError for an unknown version.
     """
-    if api.key == FETCH_KEY and (fields := fetch_fields(version, data)) is not None:
-        return ResponseMessage(ResponseHeader(read_correlation_id(data)), cast("ResponseT", fields))
     version = answered_version(api, version, data)
     codec = codec_of(api, "response", version)
     budget = [limits.max_elements]
@@ -157,6 +154,13 @@ def decode_response(
             f"{len(data)} bytes are not a valid {api.name} response of version {version}: {error}"
         ) from None
     return ResponseMessage(header, body)
+
+
+def decode_response_body(api: Api[Any, ResponseT], version: int, data: Data) -> ResponseT:
+    """As `decode_response`, of what follows the header alone."""
+    if api.key == FETCH_KEY and (fields := fetch_fields(version, data)) is not None:
+        return fields  # type: ignore[return-value]  # a call of `cast` for each message
+    return decode_response(api, version, data).body
 
 
 def decode_body(

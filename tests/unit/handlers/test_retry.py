@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import inspect
 import random
 import time
 from collections.abc import Callable, MutableMapping, Sequence
@@ -169,6 +170,20 @@ async def test_retries_a_batch_until_it_succeeds(make_batch: MakeBatch, clock: A
     assert inner.calls == [[b"a", b"b"]] * 3
     assert batch.handled == 2
     assert len(clock.sleeps) == 2
+
+
+@pytest.mark.asyncio
+async def test_first_attempt_makes_nothing_that_only_a_failure_needs(make_batch: MakeBatch, clock: Any) -> None:
+    class Deep(Scripted):
+        frames = 0
+
+        async def handle(self, batch: Batch) -> None:
+            self.frames = len(inspect.stack(0))
+            await super().handle(batch)
+
+    inner = Deep()
+    await wrapped(inner, clock).handle(make_batch(b"a"))
+    assert inner.frames - len(inspect.stack(0)) <= 6  # itself among them
 
 
 @pytest.mark.asyncio

@@ -129,7 +129,7 @@ class V08Source:
             size = max(self._settings.poll_bytes, self._settings.min_bytes)
         request = self._request(offset, size, log, epoch)
         if self.idle:
-            done: PartitionResponse | None = None
+            done: tuple[PartitionResponse, RecordSet] | None = None
 
             def take(part: FetchedPartition) -> None:
                 nonlocal done
@@ -137,8 +137,10 @@ class V08Source:
 
             request.take = take
             fetched = await self._poll(source, request)
-            if done is not None or fetched is None:
-                return done
+            if done is not None:
+                return done[0]._replace(fetched=done[1])
+            if fetched is None:
+                return None
             reservation = self._lane.budget.charge(len(fetched.data))
         else:
             reservation = await self._lane.budget.reserve(size)
@@ -154,7 +156,7 @@ class V08Source:
 
     def _at_once(
         self, source: BrokerSource, part: FetchedPartition, size: int, offset: int, put: Put
-    ) -> PartitionResponse | None:
+    ) -> tuple[PartitionResponse, RecordSet] | None:
         """Put what is usual in the lane, without a turn of the loop; None for what may have to wait, or is an error."""
         budget = self._lane.budget
         if part.error or part.diverged or not part.data or self._lane.closed or self.is_doubtful():
@@ -162,7 +164,8 @@ class V08Source:
         response = _response(source, part, size, budget.charge(len(part.data)))
         try:
             if budget.is_solvent(response.reservation):
-                return put(response, self._decoded(response, offset))
+                put(response, fetched := self._decoded(response, offset))
+                return response, fetched
         except BaseException:
             response.reservation.release()
             raise

@@ -18,12 +18,12 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import islice
 from operator import ge
-from typing import cast
+from typing import Unpack, cast
 
 from consumerd.base.native import NativeCodec, NativeLimits, NativeRecords
 from consumerd.base.native import codec as native_codec
 from consumerd.base.partition import LogId
-from consumerd.wire.batch import BatchEnd, memory_of
+from consumerd.wire.batch import BatchEnd, BatchEnding, memory_of
 from consumerd.wire.column_buffers import Headers
 from consumerd.wire.errors import CorruptMessageError, DecompressionError
 from consumerd.wire.v07.constants import DEFAULT_LIMITS, DecodeLimits
@@ -127,7 +127,11 @@ def decode_records(
             isinstance(data, memoryview) and isinstance(data.obj, bytes) and data.contiguous and data.format == "B"
         ):
             data = bytes(data)
-        return _NativeDecoder(data, offset, limits, aborted, native).decode()
+        index, bounds = native.Records(data, offset, list(aborted)), _native_limits(native, limits)
+        place = index.read((0, 0, offset, 0), bounds)
+        if place[0] == len(data):  # nearly always
+            return _native_set(index, {}, offset, place[2])
+        return _NativeDecoder(data, offset, limits, index, bounds, place).decode()
     return _Decoder(bytes(data), offset, limits, AbortedTransactions(aborted)).decode()
 
 
@@ -170,13 +174,13 @@ class _Decoder:
         while self._advanced() < end:
             left = end - self.position
             if left < LOG_OVERHEAD:
-                return self._set(BatchEnd.PARTIAL)
+                return self._set(end=BatchEnd.PARTIAL)
             offset, size = _OFFSET_AND_SIZE.unpack_from(data, self.position)
             if not _MIN_SIZE[0] <= size <= self.limits.max_message_bytes:
                 problem = f"the message at offset {offset} has the impossible size {size}"
-                return self._set(BatchEnd.CORRUPT, problem=problem)
+                return self._set(end=BatchEnd.CORRUPT, problem=problem)
             if left < LOG_OVERHEAD + size:
-                return self._set(BatchEnd.PARTIAL, needed=LOG_OVERHEAD + size)
+                return self._set(end=BatchEnd.PARTIAL, needed=LOG_OVERHEAD + size)
             first, magic = len(self.columns), data[self.position + _MAGIC]
             epoch = self._epoch_of(magic)
             if epoch is not None and self.leader_epoch not in (None, epoch):
@@ -187,10 +191,10 @@ class _Decoder:
                 self.columns.cut(first)
                 return self._corrupt(error)
             if not taken:
-                return self._set(BatchEnd.PARTIAL, needed=LOG_OVERHEAD + size)
+                return self._set(end=BatchEnd.PARTIAL, needed=LOG_OVERHEAD + size)
             if epoch is not None and self.next_offset > self.offset:
                 self._note_epoch(epoch)
-        return self._set(BatchEnd.COMPLETE)
+        return self._set(end=BatchEnd.COMPLETE)
 
     def _epoch_of(self, magic: int) -> int | None:
         """The leader epoch of what stands at the position, if it has one."""
@@ -348,7 +352,9 @@ class _Decoder:
             self.position + LOG_OVERHEAD + size, after
         )
         verb = "cannot be decompressed:" if isinstance(error, DecompressionError) else "has"
-        return self._set(BatchEnd.CORRUPT, problem=f"{what} {verb} {error}", resume_offset=after if believed else None)
+        return self._set(
+            end=BatchEnd.CORRUPT, problem=f"{what} {verb} {error}", resume_offset=after if believed else None
+        )
 
     def _plausible(self, position: int, least: int) -> bool:
         """Whether a message or batch could begin at `position`, as far as the data shows."""
@@ -360,14 +366,7 @@ class _Decoder:
             offset >= least and magic < len(_MIN_SIZE) and _MIN_SIZE[magic] <= size <= self.limits.max_message_bytes
         )
 
-    def _set(
-        self,
-        end: BatchEnd,
-        *,
-        problem: str | None = None,
-        resume_offset: int | None = None,
-        needed: int | None = None,
-    ) -> RecordSet:
+    def _set(self, **ending: Unpack[BatchEnding]) -> RecordSet:
         columns = self.columns
         made = RecordSet(
             columns.payloads,
@@ -377,17 +376,9 @@ class _Decoder:
             self.offset,
             self.next_offset,
             columns.record_bytes,
-            end=end,
-            problem=problem,
-            resume_offset=resume_offset,
-            needed=needed,
+            **ending,
         )
-        return self._identified(made)
-
-    def _identified(self, made: RecordSet) -> RecordSet:
-        if self.leader_epoch is not None:
-            made.log = LogId(leader_epoch=self.leader_epoch)
-        return made
+        return _identified(made, self.leader_epoch)
 
 
 class _NativeDecoder(_Decoder):
@@ -403,16 +394,18 @@ class _NativeDecoder(_Decoder):
         data: bytes | memoryview,
         offset: int,
         limits: DecodeLimits,
-        aborted: Iterable[tuple[int, int]],
-        native: NativeCodec,
+        index: NativeRecords,
+        native_limits: NativeLimits,
+        place: tuple[int, int, int, int],
     ) -> None:
-        self.index = native.Records(data, offset, list(aborted))
-        self.native_limits = _native_limits(native, limits)
+        self.index = index
+        self.native_limits = native_limits
         #: Of the records that the pure code has read.
         self.headers: dict[int, Headers] = {}
         #: Whether `data` are bytes, as the readers of single things need them.
         self.whole = isinstance(data, bytes)
         super().__init__(cast("bytes", data), offset, limits, _NativeAborted(self.index))
+        self.position, self.least, self.next_offset, self.expanded = place
 
     def _advanced(self) -> int:
         place = (self.position, self.least, self.next_offset, self.expanded)
@@ -451,32 +444,25 @@ class _NativeDecoder(_Decoder):
         memory = memory_of(len(self.index), self.index.record_bytes)
         return memory >= self.limits.max_batch_bytes or self.expanded >= self.limits.max_decompressed_bytes
 
-    def _set(
-        self,
-        end: BatchEnd,
-        *,
-        problem: str | None = None,
-        resume_offset: int | None = None,
-        needed: int | None = None,
-    ) -> RecordSet:
-        self.index.settle()
-        made = RecordSet(
-            self.index,
-            [],
-            self.headers,
-            [],
-            self.offset,
-            self.next_offset,
-            self.index.record_bytes,
-            end=end,
-            problem=problem,
-            resume_offset=resume_offset,
-            needed=needed,
-        )
-        return self._identified(made)
+    def _set(self, **ending: Unpack[BatchEnding]) -> RecordSet:
+        return _native_set(self.index, self.headers, self.offset, self.next_offset, **ending)
 
     def _note_epoch(self, epoch: int) -> None:
         self.leader_epoch = self.index.leader_epoch = epoch
+
+
+def _native_set(
+    index: NativeRecords, headers: dict[int, Headers], offset: int, next_offset: int, **ending: Unpack[BatchEnding]
+) -> RecordSet:
+    index.settle()
+    made = RecordSet(index, [], headers, [], offset, next_offset, index.record_bytes, **ending)
+    return _identified(made, index.leader_epoch)
+
+
+def _identified(made: RecordSet, leader_epoch: int | None) -> RecordSet:
+    if leader_epoch is not None:
+        made.log = LogId(leader_epoch=leader_epoch)
+    return made
 
 
 @lru_cache(maxsize=16)

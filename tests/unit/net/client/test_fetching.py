@@ -11,7 +11,7 @@ from consumerd.net.errors import BadFrameError
 from consumerd.wire.v08 import ResponseHeader, ResponseMessage, decode_request, encode_response
 from consumerd.wire.v08.apis import FETCH
 from consumerd.wire.v08.fetch_session import FetchSession, PartitionFetch
-from consumerd.wire.v08.messages import decode_response, encode_request
+from consumerd.wire.v08.messages import decode_response_body, encode_request
 from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 
 pytestmark = pytest.mark.asyncio
@@ -64,7 +64,7 @@ class OneVersion:
         if version >= 7:
             answer["session_id"] = self.session_id
         data = encode_response(api, version, ResponseMessage(ResponseHeader(1), answer))
-        return decode_response(api, version, memoryview(data[4:]) if views else data[4:]).body
+        return decode_response_body(api, version, memoryview(data[4:]) if views else data[4:])
 
 
 def wanted(*, ids: bool = True) -> list[PartitionFetch]:

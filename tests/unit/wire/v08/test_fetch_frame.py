@@ -17,6 +17,7 @@ from consumerd.wire.v08.messages import (
     RequestMessage,
     ResponseMessage,
     decode_response,
+    decode_response_body,
     encode_request,
     encode_request_message,
     encode_response,
@@ -178,7 +179,8 @@ def test_fields_of_a_response_are_those_that_the_codec_reads(version: int, field
     header, body = read_by_codec(version, data)
     found = decode_response(FETCH, version, data)
     assert (found.header, found.body) == (header, body)
-    for topic, expected in zip(found.body["responses"], body["responses"], strict=True):
+    assert decode_response_body(FETCH, version, data) == body
+    for topic, expected in zip(decode_response_body(FETCH, version, data)["responses"], body["responses"], strict=True):
         for part, other in zip(topic["partitions"], expected["partitions"], strict=True):
             assert type(part["records"]) is type(other["records"])
     direct = fetch_fields(version, data)

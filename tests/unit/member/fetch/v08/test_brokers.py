@@ -341,11 +341,11 @@ def test_second_empty_response_in_a_row_is_believed(brokers: V08Brokers) -> None
     assert seen == [False, True, False, False]
 
 
-def failing(response: PartitionResponse, fetched: object) -> PartitionResponse:
+def failing(response: PartitionResponse, fetched: object) -> None:
     raise FetchingOverError
 
 
-def nothing_put(response: PartitionResponse, fetched: object) -> PartitionResponse:
+def nothing_put(response: PartitionResponse, fetched: object) -> None:
     """What a fetcher gives where no answer comes before its turn."""
     raise AssertionError(fetched)
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from google_crc32c import value as crc32c
 
+from consumerd.base.native import codec as native_codec
 from consumerd.base.partition import LogId
 from consumerd.wire.v08.records import (
     BatchEnd,
@@ -21,6 +22,7 @@ from consumerd.wire.v08.records import (
     decode_records,
     encode_message_set,
     encode_record_batch,
+    fetched,
 )
 
 pytestmark = pytest.mark.usefixtures("either_codec")
@@ -84,6 +86,16 @@ def test_damage_ends_the_set_and_can_be_skipped(magic: int, codec: RecordCodec) 
     assert found.problem is not None
     assert found.problem.startswith(f"the {what} at offset 9 has a CRC of ")
     assert found.resume_offset == 10
+
+
+def test_native_codec_reads_what_is_intact_without_the_pure_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    if native_codec() is None:
+        return
+    monkeypatch.setattr(fetched, "_Decoder", None)
+    monkeypatch.setattr(fetched, "_NativeDecoder", None)
+    found = decode_records(encode(VALUES, 2, base_offset=5, leader_epoch=3), 6)
+    assert (list(found), found.start_offset, found.next_offset, found.end) == (VALUES[1:], 6, 9, BatchEnd.COMPLETE)
+    assert found.log == LogId(leader_epoch=3)
 
 
 def test_damage_before_nonsense_cannot_be_skipped() -> None:
