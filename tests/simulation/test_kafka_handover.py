@@ -90,3 +90,27 @@ def test_fixed_partitions_resume_from_their_commits_after_a_restart() -> None:
         leave(world, second)
         assert not world.kafka.coordinator.members
     all_is_well(world)
+
+
+@pytest.mark.parametrize("partitions", [1, 100])
+def test_idle_member_sets_seven_timers_a_second_whatever_it_owns(
+    partitions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two each for stalls, heartbeats (every second) and what follows from them; one for the lease."""
+    with KafkaWorld(1, brokers=1, era=ERAS[-1]) as world:
+        world.topic("events", partitions)
+        member = world.daemon("a", {})
+        world.settle()
+        world.run(10.0)
+        timers: list[float] = []
+        call_at = member.loop.call_at
+
+        def counted(when: float, *arguments: Any, **options: Any) -> Any:
+            timers.append(when)
+            return call_at(when, *arguments, **options)
+
+        monkeypatch.setattr(member.loop, "call_at", counted)
+        world.run(20.0)
+        assert len(timers) <= 7 * 20
+        assert len(timers) >= 20  # they are what is counted
+        assert leave(world, member) < 5.0

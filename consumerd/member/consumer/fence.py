@@ -4,7 +4,8 @@ Strategy: a lease, not a state. The server cannot expire the session before `lea
 by a clock that continues while the process is suspended; so a check right before each delivery, without an await
 between, holds even when the process was paused between two events. A lost connection alone changes nothing: delivery
 continues until the lease ends, and a server that is back before then causes no pause. `Fence.watch` reports the end of
-the lease, for messages that handlers hold, and wakes waiting tasks when it is back.
+the lease, for messages that handlers hold, and wakes waiting tasks when it is back. An idle member is woken up once a
+second: a handler that was called since, before the machine was suspended, is cancelled that late.
 
 The lease of a member in ZooKeeper is the session's (`consumerd.net.zk`). That of a group that a broker coordinates
 comes from the membership machine, which knows when it sent the confirmed request.
@@ -33,8 +34,10 @@ FIXED_SESSION: Final = 1
 _LOOK: Final = 0.05
 #: Shortest time between checks of a valid lease, in seconds.
 _SOONEST: Final = 0.02
-#: Longest time between them, in seconds: timers stop while the machine is suspended, and the lease does not.
+#: Longest time between them, in seconds, while a handler holds messages and while none does: timers stop while the
+#: machine is suspended, and the lease does not.
 _LATEST: Final = 0.25
+_LATEST_IDLE: Final = 1.0
 _LOST: Final = (
     "no contact for nearly the session timeout; nothing is delivered, as other members may own the partitions"
 )
@@ -47,6 +50,8 @@ class Fence:
         self._lease = lease
         self._clock = clock
         self._margin = margin
+        #: The number of handlers that hold messages: counted by those who deliver.
+        self.held = 0
         self._open = asyncio.Event()
         self._open.set()
 
@@ -89,7 +94,8 @@ class Fence:
                     log.warning("lease_lost", session_id=f"{session_id:#x}", reason=_LOST)
                     expired(session_id)
             # Heartbeats renew the lease meanwhile: sleep for its remaining time, then check again.
-            await self._clock.sleep(_LOOK if left <= 0 else min(max(left, _SOONEST), _LATEST))
+            latest = _LATEST if self.held else _LATEST_IDLE
+            await self._clock.sleep(_LOOK if left <= 0 else min(max(left, _SOONEST), latest))
 
 
 class GroupLease:

@@ -94,6 +94,7 @@ async def test_reports_a_lease_that_was_over_from_the_start() -> None:
 @pytest.mark.parametrize(("left", "sleep"), [(1.0, 0.25), (0.125, 0.125), (0.01, 0.02), (0.0, 0.05), (-1.0, 0.05)])
 async def test_looks_again_at_the_end_of_the_lease_or_soon(left: float, sleep: float) -> None:
     fence, member, clock = made()
+    fence.held = 1
     member.lease_until = clock.now + fence.margin + left
     watching = asyncio.create_task(fence.watch(lambda session_id: None))
     await asyncio.sleep(0)
@@ -101,9 +102,22 @@ async def test_looks_again_at_the_end_of_the_lease_or_soon(left: float, sleep: f
     watching.cancel()
 
 
-async def test_looks_again_at_least_four_times_a_second() -> None:
+async def test_looks_once_a_second_while_no_handler_holds_a_message() -> None:
+    fence, member, clock = made()
+    watching = asyncio.create_task(fence.watch(lambda session_id: None))
+    await asyncio.sleep(0)
+    await clock.advance(3.0)
+    assert clock.sleeps == [1.0] * 4
+    member.lease_until = clock.now + fence.margin + 1.5
+    await clock.advance(1.0)
+    assert clock.sleeps[-1] == 0.5  # and at the end of the lease
+    watching.cancel()
+
+
+async def test_looks_again_at_least_four_times_a_second_while_a_handler_holds_messages() -> None:
     """Timers stop while a machine is suspended, and the lease does not."""
     fence, member, clock = made()
+    fence.held = 1
     watching = asyncio.create_task(fence.watch(lambda session_id: None))
     await asyncio.sleep(0)
     await clock.advance(1.0)
