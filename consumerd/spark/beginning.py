@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from consumerd.spark.spec import PipelineSpec
 
+_FILE = "began.json"
 _REPLACED = frozenset({"startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"})
 
 
@@ -114,7 +115,12 @@ def _missing(pipeline: PipelineSpec, options: SourceOptions, key: Key) -> Consum
 
 def began(spark: SparkSession | None, pipeline: PipelineSpec) -> Offsets | None:
     """Return the offsets at which the landing began; None if it never did. Raises CheckpointError."""
-    path, files = locate(spark, _path(pipeline))
+    return began_at(spark, pipeline.checkpoint("land"))
+
+
+def began_at(spark: SparkSession | None, checkpoint: str) -> Offsets | None:
+    """As `began`, by the folder of the checkpoint."""
+    path, files = locate(spark, f"{checkpoint}/{_FILE}")
     data = files.read(path)
     if data is None:
         return None
@@ -122,6 +128,13 @@ def began(spark: SparkSession | None, pipeline: PipelineSpec) -> Offsets | None:
         return parse_offsets(data.decode())
     except ValueError as error:
         raise CheckpointError(f"{path} contains no valid offsets ({error}): restore it from a backup.") from None
+
+
+def set_beginning(pipeline: PipelineSpec, starts: Mapping[Key, LogOffset]) -> None:
+    """Record where each log began to be landed, as the table says; partitions that it does not name stay."""
+    known = dict(positions(began(None, pipeline) or {}))
+    path, files = locate(None, _path(pipeline))
+    files.replace(path, format_offsets(sorted_offsets(known | dict(starts))).encode())
 
 
 def note_new(spark: SparkSession | None, pipeline: PipelineSpec, batch: int) -> None:
@@ -182,4 +195,4 @@ def positions_of(ends: object) -> dict[Key, LogOffset]:
 
 
 def _path(pipeline: PipelineSpec) -> str:
-    return f"{pipeline.checkpoint('land')}/began.json"  # moving the checkpoint away resets the start
+    return f"{pipeline.checkpoint('land')}/{_FILE}"  # moving the checkpoint away resets the start

@@ -59,6 +59,11 @@ class Checkpoint:
         self._spark = spark
         self.path, self._files = locate(spark, path)
 
+    @property
+    def exists(self) -> bool:
+        """Whether a query ever began with it."""
+        return self._files.exists(f"{self.path}/metadata")
+
     def query_id(self) -> str:
         """The id that Spark gave it when the query first started. Raises TableCorruptError."""
         data = self._files.read(f"{self.path}/metadata")

@@ -81,6 +81,7 @@ class _Plan:
     first: list[tuple[Part, int]] = field(default_factory=list)
     ends: dict[Key, LogOffset] = field(default_factory=dict)
     starts: dict[Key, LogOffset] = field(default_factory=dict)
+    former: list[tuple[str, str, str | None, int, int]] = field(default_factory=list)
 
 
 class InterruptedAppendError(Exception):
@@ -157,7 +158,7 @@ class TableAppender:
         )
 
     def _planned(self, parts: Iterable[Part], reached: TableOffsets) -> _Plan:
-        plan = _Plan(ends=dict(reached.ends), starts=dict(reached.starts))
+        plan = _Plan(ends=dict(reached.ends), starts=dict(reached.starts), former=list(reached.former))
         for part in parts:
             batch, stored, part.error = part.batch, plan.ends.get(part.key), None
             try:
@@ -171,6 +172,9 @@ class TableAppender:
             topic_id = batch.topic_id or (None if found.new_log or stored is None else stored.topic_id)
             part.ended = plan.ends[part.key] = LogOffset(batch.next_offset, topic_id, batch.leader_epoch)
             if found.new_log:
+                if stored is not None:
+                    began = plan.starts.get(part.key, stored).offset
+                    plan.former.append((*part.key, stored.topic_id, began, stored.offset))
                 plan.starts[part.key] = LogOffset(batch.start_offset, topic_id)
             plan.first.append((part, found.first))
         return plan
@@ -186,7 +190,7 @@ class TableAppender:
                 writer=self._writer,
                 batch=number,
                 schema=self._schema,
-                offsets=TableOffsets(number, plan.ends, plan.starts),
+                offsets=TableOffsets(number, plan.ends, plan.starts, tuple(plan.former)),
             )
         except InterruptedAppendError:
             self._remove(file)

@@ -82,12 +82,19 @@ class WritableCheckpoint(Checkpoint):
 
     def plan(self, batch: int, end: Any) -> None:
         """Record where a batch ends, before anything of it is stored. Raises CheckpointTakenError, OSError."""
+        self._write(f"offsets/{batch}", self._plan(batch, end))
+
+    def _plan(self, batch: int, end: Any) -> bytes:
         facts = {
             "batchWatermarkMs": 0 if batch == 0 else self._next_watermark(batch - 1),
             "batchTimestampMs": time.time_ns() // 1_000_000,
             "conf": (None if batch == 0 else self._offsets.settings(batch - 1)) or _SETTINGS,
         }
-        self._write(f"offsets/{batch}", _entry(facts, json.dumps(end)))
+        return _entry(facts, json.dumps(end))
+
+    def record(self, batch: int, end: Any) -> None:
+        """Record where a batch of another program ends, in place of what was planned for it. Raises OSError."""
+        self._write(f"offsets/{batch}", self._plan(batch, end), replace=True)
 
     def complete(self, batch: int) -> None:
         """Record that all of a batch is stored, and remove entries that Spark would. Raises as `plan`."""
@@ -108,10 +115,12 @@ class WritableCheckpoint(Checkpoint):
             return 0
         return found if isinstance(found, int) else 0
 
-    def _write(self, name: str, data: bytes) -> None:
+    def _write(self, name: str, data: bytes, *, replace: bool = False) -> None:
         path, sums = f"{self.path}/{name}", self._sums(name)
         self._files.remove_tree(sums)  # of a former file of that name
-        if not self._files.create(path, data):
+        if replace:
+            self._files.replace(path, data)
+        elif not self._files.create(path, data):
             raise CheckpointTakenError(
                 f"{path} was written by another run meanwhile: stop one of them; two pipelines must differ in name or "
                 "root."

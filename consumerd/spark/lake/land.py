@@ -17,7 +17,9 @@ from consumerd.spark.lake import open_lake_table
 from consumerd.spark.lake.batches import BatchDisplay, BatchRunner, PlannedBatch, SilentDisplay
 from consumerd.spark.lake.checkpoint import WritableCheckpoint
 from consumerd.spark.lake.data_file import DataFile
-from consumerd.spark.lake.table import BATCH
+from consumerd.spark.lake.handover import catch_up, must_have, planned_offsets
+from consumerd.spark.lake.offsets import TableOffsets
+from consumerd.spark.lake.table import BATCH, LakeTable
 from consumerd.spark.lake.tasks import LANDED_AT, FileTarget, landed_schema
 from consumerd.spark.lake.workers import WorkerPool, available_processors
 from consumerd.spark.progress import open_log
@@ -33,6 +35,8 @@ from consumerd.spark.tables.errors import TableError
 from consumerd.spark.tables.files import locate
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from consumerd.spark.source.request import Split
     from consumerd.spark.spec import PipelineSpec
 
@@ -83,6 +87,7 @@ def land(
         checkpoint.must_match(table)
         given = source_options(pipeline)
         refuse_options(given, BATCH_ONLY, "a stream")
+        checkpoint, table = _opened(pipeline)
         options = read_options(begin(None, pipeline, given))
         source = LandSource(options)
         request, schema = ReadRequest.of(options), landed_schema(options)
@@ -92,6 +97,7 @@ def land(
             nonlocal rows
             note_new(None, pipeline, batch.number)
             if not table.accepts(writer=checkpoint.query_id(), batch=batch.number, schema=schema):
+                must_have(table, batch.number, batch.end)
                 return  # committed by a run that was interrupted before it could say so
             splits = source.splits(batch.start, batch.end)
             shown.batch(batch.number, sum(map(_size, splits)))
@@ -107,8 +113,8 @@ def land(
 
             found = pool.run(write_splits, tasks, on_progress=lambda each: shown.advance(*each), tick=look)
             files = [DataFile.from_json(each) for each in found if each is not None]
-            if table.commit(files, writer=checkpoint.query_id(), batch=batch.number, schema=schema):
-                rows += sum(each.rows for each in files)
+            offsets = planned_offsets(None, pipeline, batch.number, batch.end)
+            rows += _added(table, files, checkpoint.query_id(), batch, schema, offsets)
 
         runner = BatchRunner(checkpoint, source, store, progress=open_log(None, pipeline, "land"), stop=stop)
         continuous = pipeline.is_continuous and not available_now
@@ -124,6 +130,30 @@ def land(
             stopped=run.stopped,
             committed=_commit(checkpoint, options),
         )
+
+
+def _opened(pipeline: PipelineSpec) -> tuple[WritableCheckpoint, LakeTable]:
+    """The checkpoint and the table, which match. Raises as `catch_up` and `Checkpoint.must_match`."""
+    checkpoint = WritableCheckpoint(pipeline.checkpoint("land"))
+    table = open_lake_table(locate(None, pipeline.bronze)[0], pipeline.format)
+    catch_up(pipeline, checkpoint, table)
+    checkpoint.must_match(table)
+    return checkpoint, table
+
+
+def _added(
+    table: LakeTable,
+    files: Sequence[DataFile],
+    writer: str,
+    batch: PlannedBatch,
+    schema: pa.Schema,
+    offsets: TableOffsets | None,
+) -> int:
+    """Commit the files of a batch; return the number of rows. Raises TableOwnedError if the daemon was faster."""
+    if table.commit(files, writer=writer, batch=batch.number, schema=schema, offsets=offsets):
+        return sum(each.rows for each in files)
+    must_have(table, batch.number, batch.end)
+    return 0
 
 
 def _commit(checkpoint: WritableCheckpoint, options: SourceOptions) -> int:

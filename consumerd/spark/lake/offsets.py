@@ -17,17 +17,20 @@ from consumerd.spark.source.offsets import Key, LogOffset, parse_offsets, positi
 
 @dataclass(frozen=True, slots=True)
 class TableOffsets:
-    """Where batch `batch` of a table ends in each partition, and where the landed part of each log began."""
+    """Where batch `batch` of a table ends in each partition, and where the landed part of each log began.
+
+    `former`: logs that the daemon found replaced by others: topic, partition's name, topic id, and their landed part.
+    """
 
     batch: int
     ends: Mapping[Key, LogOffset]
     starts: Mapping[Key, LogOffset] = field(default_factory=dict)
+    former: tuple[tuple[str, str, str | None, int, int], ...] = ()
 
     def encode(self) -> str:
         """As one line of JSON."""
-        return json.dumps(
-            {"batch": self.batch, "ends": sorted_offsets(self.ends), "starts": sorted_offsets(self.starts)}
-        )
+        found = {"ends": sorted_offsets(self.ends), "starts": sorted_offsets(self.starts)}
+        return json.dumps({"batch": self.batch, **found, "former": self.former})
 
     @classmethod
     def decode(cls, text: str | bytes) -> TableOffsets:
@@ -37,13 +40,17 @@ class TableOffsets:
             batch, ends, starts = found["batch"], *(_offsets(found[name]) for name in ("ends", "starts"))
             if not isinstance(batch, int):
                 raise TypeError(f"batch {batch!r} is not a number")
-            return cls(batch, ends, starts)
+            return cls(batch, ends, starts, tuple(_former(*each) for each in found["former"]))
         except (TypeError, KeyError, RecursionError) as error:
             raise ValueError(f"{str(text)[:200]!r} does not name offsets of a table: {error}") from None
 
     def ends_at(self, end: Any) -> bool:
         """Whether that is where the batch ends, in the checkpoint's JSON."""
         return isinstance(end, dict) and dict(positions(end)) == dict(self.ends)
+
+
+def _former(topic: str, name: str, topic_id: str | None, start: int, end: int) -> tuple[str, str, str | None, int, int]:
+    return topic, name, topic_id, start, end
 
 
 def _offsets(found: Any) -> dict[Key, LogOffset]:
