@@ -21,6 +21,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from consumerd.spark.beginning import begin, note_new, source_options
 from consumerd.spark.checkpoints import Checkpoint, OffsetLog
 from consumerd.spark.failures import declared_errors
+from consumerd.spark.lake.checkpoint import WritableCheckpoint
+from consumerd.spark.lake.handover import catch_up, must_have, planned_offsets
 from consumerd.spark.lake.tasks import LANDED_AT, landed_schema
 from consumerd.spark.queries import run_query
 from consumerd.spark.results import LandResult
@@ -68,6 +70,8 @@ class _Landing:
         self._pipeline = pipeline
         self.table = LakeBatchTable(spark, pipeline.bronze, pipeline.format)
         self._checkpoint = Checkpoint(spark, pipeline.checkpoint("land"))
+        if self._checkpoint.is_local:
+            catch_up(pipeline, WritableCheckpoint(self._checkpoint.path), self.table.lake)
         self._checkpoint.must_match(self.table)
         self._before = self.table.last_batch
         #: Rows that tasks wrote; None while only the table knows.
@@ -76,7 +80,12 @@ class _Landing:
     def store_files(self, schema: pa.Schema, files: DataFrame, batch: int) -> None:
         """Commit the files that the tasks of a batch write."""
         note_new(self._spark, self._pipeline, batch)
-        rows = self.table.append_files(files, schema=schema, writer=self._checkpoint.query_id(), batch=batch)
+        end = OffsetLog(self._spark, self._checkpoint.path).end(batch)
+        offsets = planned_offsets(self._spark, self._pipeline, batch, end)
+        writer = self._checkpoint.query_id()
+        rows = self.table.append_files(files, schema=schema, writer=writer, batch=batch, offsets=offsets)
+        if rows is None:
+            must_have(self.table.lake, batch, end)
         self._rows = (self._rows or 0) + (rows or 0)
 
     def store_rows(self, rows: DataFrame, batch: int) -> None:

@@ -16,6 +16,7 @@ from consumerd.spark.checkpoints import locked
 from consumerd.spark.lake.batches import BatchRunner, PlannedBatch
 from consumerd.spark.lake.checkpoint import WritableCheckpoint
 from consumerd.spark.lake.land import LandSource
+from consumerd.spark.land import land
 from consumerd.spark.progress import open_log
 from consumerd.spark.queries import run_query
 from consumerd.spark.source.options import read_options
@@ -23,6 +24,7 @@ from consumerd.spark.source.reading import read_rows
 from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.spec import PipelineSpec
 from consumerd.wire.v07 import encode_message_set
+from tests.unit.spark.lake.test_handover import World
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -81,6 +83,17 @@ class Pipeline:
         progress, stop = open_log(None, self.spec, "land"), threading.Event()
         with locked(None, path):
             BatchRunner(WritableCheckpoint(path), source, store, progress=progress, stop=stop).run()
+
+
+@pytest.mark.long
+def test_spark_continues_a_table_that_the_daemon_appended_to(spark: SparkSession, tmp_path: Path) -> None:
+    world = World(tmp_path, "delta")
+    world.consume(10)
+    world.consume(20)
+    world.grow(40)
+    assert land(spark, world.pipeline).rows == 20
+    world.consume(60)
+    world.must_have(60)
 
 
 def test_spark_and_lake_continue_what_the_other_planned(spark: SparkSession, tmp_path: Path) -> None:

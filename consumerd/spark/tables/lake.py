@@ -24,6 +24,7 @@ from pyspark.util import PythonEvalType
 from consumerd.spark.lake import open_lake_table
 from consumerd.spark.lake.data_file import DataFile
 from consumerd.spark.lake.folders import open_folder
+from consumerd.spark.lake.offsets import TableOffsets
 from consumerd.spark.lake.table import BATCH, LakeTable
 from consumerd.spark.lake.tasks import FILE, FILE_DDL, FOLDER_OPTION, STORE_OPTION, FileTarget
 from consumerd.spark.tables.batch_stream import TableStream
@@ -60,16 +61,18 @@ class LakeBatchTable(BatchTable):
         """The options of a stream whose tasks write the files of this table (`LandingSource`)."""
         return {FOLDER_OPTION: self.path, STORE_OPTION: json.dumps(self.store)}
 
-    def append_files(self, files: DataFrame, *, schema: pa.Schema, writer: str, batch: int) -> int | None:
+    def append_files(
+        self, files: DataFrame, *, schema: pa.Schema, writer: str, batch: int, offsets: TableOffsets | None = None
+    ) -> int | None:
         """Commit the files that the tasks of a frame write, each described by one row (`FILE_DDL`).
 
-        `schema`: the columns of the files. Returns the number of their rows; None where the table has that batch
-        already, and then the frame is not computed. Raises as `append`.
+        `schema`: the columns of the files; `offsets`: as for LakeTable. Returns the number of their rows; None where
+        the table has that batch already, and then the frame is not computed. Raises as `append`.
         """
         if not self.lake.accepts(writer=writer, batch=batch, schema=schema):
             return None
         found = [DataFile.from_json(row[FILE]) for row in files.collect()]
-        committed = self.lake.commit(found, writer=writer, batch=batch, schema=schema)
+        committed = self.lake.commit(found, writer=writer, batch=batch, schema=schema, offsets=offsets)
         return sum(file.rows for file in found) if committed else None
 
     def read(self, after: int = -1, to: int | None = None) -> DataFrame:
