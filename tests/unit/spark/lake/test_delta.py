@@ -14,12 +14,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 
 from consumerd.base.errors import ConfigError, NotFoundError
 from consumerd.base.files import SystemFiles
 from consumerd.spark.lake import delta, open_lake_table
 from consumerd.spark.lake.data_file import DataFile, DataFileWriter
 from consumerd.spark.lake.delta import DeltaLakeTable
+from consumerd.spark.lake.offsets import TableOffsets
+from consumerd.spark.source.offsets import LogOffset
 from consumerd.spark.tables.errors import (
     TableCorruptError,
     TableError,
@@ -106,6 +109,49 @@ def test_accepts_a_batch_once_with_a_snapshot_that_does_not_have_it_yet(
     monkeypatch.setattr(delta, "_last_batch", commit_between)
     assert not add(table, 1)
     assert pages(table) == expected(0, 1)
+
+
+def test_says_where_the_last_batch_ends(table: DeltaLakeTable) -> None:
+    assert table.offsets() is None
+    for batch in range(3):
+        ends = {("t", "0"): LogOffset(10 * batch, "AAAAAAAAAAAAAAAAAAAAAA", 3)}
+        offsets = TableOffsets(batch, ends, {("t", "0"): LogOffset(5)}, (("t", "0", None, 0, 4),))
+        assert table.commit([], writer=WRITER, batch=batch, schema=COLUMNS, offsets=offsets)
+        assert DeltaLakeTable(table.path).offsets() == offsets
+    assert len([*Path(table.path, "_consumerd").iterdir()]) == 1  # of the last batch
+    assert table.vacuum(0) == []
+    add(table, 3)
+    assert table.offsets() is None  # that commit does not say
+
+
+def test_a_commit_that_took_place_although_an_error_was_reported_counts(
+    table: DeltaLakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(table, 0)
+    offsets = TableOffsets(1, {("t", "0"): LogOffset(7)})
+    file = write_file(table.path, 1)
+    commit = DeltaTable.create_write_transaction
+
+    def lost(self: DeltaTable, *arguments: Any, **named: Any) -> None:
+        commit(self, *arguments, **named)
+        raise CommitFailedError("the answer was lost")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaTable, "create_write_transaction", lost)
+        assert table.commit([file], writer=WRITER, batch=1, schema=COLUMNS, offsets=offsets)
+    assert table.offsets() == offsets
+    assert not table.commit([file], writer=WRITER, batch=1, schema=COLUMNS, offsets=offsets)
+    assert table.offsets() == offsets
+    assert pages(table) == expected(0, 1)
+
+
+@pytest.mark.parametrize("damaged", [b"", b"[]", b'{"batch": "0", "ends": {}, "starts": {}, "former": []}', b"\xff"])
+def test_damaged_offsets_are_an_error(table: DeltaLakeTable, damaged: bytes) -> None:
+    table.commit([], writer=WRITER, batch=0, schema=COLUMNS, offsets=TableOffsets(0, {}))
+    (file,) = Path(table.path, "_consumerd").iterdir()
+    file.write_bytes(damaged)
+    with pytest.raises(TableCorruptError, match=r"_consumerd/\d+\.json cannot be read \(.*restore it from a backup"):
+        table.offsets()
 
 
 def _commit_all(path: str, start: Any, results: Any) -> None:

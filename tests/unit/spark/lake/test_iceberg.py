@@ -15,6 +15,8 @@ from consumerd.base.errors import ConfigError, NotFoundError
 from consumerd.base.files import SystemFiles
 from consumerd.spark.lake import open_lake_table
 from consumerd.spark.lake.data_file import DataFile, DataFileWriter
+from consumerd.spark.lake.offsets import TableOffsets
+from consumerd.spark.source.offsets import LogOffset
 from consumerd.spark.tables.errors import (
     TableCorruptError,
     TableError,
@@ -103,6 +105,28 @@ def committing_between(name: str, rival: Callable[[], object], patch: pytest.Mon
         return found
 
     patch.setattr(iceberg, name, between)
+
+
+def test_says_where_the_last_batch_ends(table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the answer to the commit was lost."""
+    offsets = TableOffsets(1, {("t", "0"): LogOffset(10, "AAAAAAAAAAAAAAAAAAAAAA", 3)}, {("t", "0"): LogOffset(5)})
+    assert table.offsets() is None
+    add(table, 0)
+    files = [write_file(table.path, 1)]
+    commit = iceberg.SqlCatalog.commit_table
+
+    def lost(*arguments: Any, **named: Any) -> Any:
+        commit(*arguments, **named)
+        raise iceberg.CommitStateUnknownException("the answer was lost")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(iceberg.SqlCatalog, "commit_table", lost)
+        assert table.commit(files, writer=WRITER, batch=1, schema=COLUMNS, offsets=offsets)
+    assert again(table).offsets() == offsets
+    assert not again(table).commit(files, writer=WRITER, batch=1, schema=COLUMNS, offsets=offsets)
+    add(table, 2)
+    assert table.offsets() is None  # that commit does not say
+    assert pages(table) == expected(0, 1, 2)
 
 
 @pytest.mark.parametrize("with_rows", [True, False])

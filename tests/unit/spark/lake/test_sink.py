@@ -22,7 +22,7 @@ from consumerd.spark.lake.appending import TableAppender
 from consumerd.spark.lake.data_file import DataFileWriter
 from consumerd.spark.lake.delta import DeltaLakeTable
 from consumerd.spark.tables.errors import TableError
-from consumerd.testing import FakeClock
+from consumerd.testing import FakeClock, MemoryGroup
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 from consumerd.wire.v08.records import decode_records, encode_record_batch
 
@@ -245,7 +245,6 @@ async def test_a_cancelled_batch_is_committed_before_the_call_ends_or_not_at_all
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handler = await started(tmp_path)
-    await handler.position(HERE)
     writing, go = threading.Event(), threading.Event()
     written = TableAppender._written
 
@@ -254,22 +253,26 @@ async def test_a_cancelled_batch_is_committed_before_the_call_ends_or_not_at_all
         assert go.wait(30)
         return written(self, *arguments)
 
+    async def turns() -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    for partition in range(4):
+        await handler.position(TopicPartition("t", NO_BROKER, partition))
     monkeypatch.setattr(TableAppender, "_written", slow)
-    under_way = asyncio.create_task(handler.handle(records(0, 5)))
+    # Two that share the commit that is under way, and two that share the next one.
+    calls = [asyncio.create_task(handler.handle(records(0, 5, partition=number))) for number in range(2)]
     await asyncio.to_thread(writing.wait, 30)
-    waiting = asyncio.create_task(handler.handle(records(0, 5, partition=1)))
-    while not waiting.get_coro().cr_await:  # type: ignore[union-attr]
-        await asyncio.sleep(0)
-    for _ in range(10):
-        await asyncio.sleep(0)
-    waiting.cancel()
-    under_way.cancel()
-    await asyncio.wait([waiting])
-    assert not under_way.done()
+    calls += [asyncio.create_task(handler.handle(records(0, 5, partition=number))) for number in (2, 3)]
+    await turns()
+    for number in (0, 1, 2):
+        calls[number].cancel()
+    await turns()
+    assert [call.done() for call in calls] == [False, False, True, False]
     go.set()
-    await asyncio.wait([under_way])
-    assert under_way.cancelled()
-    assert (offsets(tmp_path), offsets(tmp_path, partition=1)) == ([*range(5)], [])
+    await asyncio.wait(calls)
+    assert [call.cancelled() for call in calls] == [True, True, True, False]
+    assert [offsets(tmp_path, partition=number) for number in range(4)] == [[*range(5)], [*range(5)], [], [*range(5)]]
     await handler.handle(records(0, 5))
     assert offsets(tmp_path) == [*range(5)]
 
@@ -366,3 +369,44 @@ async def test_a_table_of_a_pipeline_is_left_alone_without_its_checkpoint(tmp_pa
     assert table.batches() == (range(1),)
     again = await started(tmp_path, checkpoint=str(tmp_path / "_checkpoints" / "land"))
     assert await again.position(HERE) == 3
+
+
+async def test_a_group_appends_each_message_once_whatever_its_members_and_offsets_suffer(tmp_path: Path) -> None:
+    """Kills, expired sessions and deleted offsets: the table tells where each partition continues."""
+    options = {"directory": str(tmp_path / "bronze"), "commit_interval": 0.01}
+    made = [0] * 4
+
+    def produce(group: MemoryGroup, count: int) -> None:
+        for partition in range(4):
+            values = [b"%d %d" % (partition, number) for number in range(made[partition], made[partition] + count)]
+            group.produce("t", values[: count // 2], partition=partition)
+            group.produce("t", values[count // 2 :], partition=partition, codec=Codec.GZIP)
+            made[partition] += count
+
+    def stored(partition: int) -> int:
+        reached = table.offsets()
+        found = None if reached is None else reached.ends.get(("t", f"0-{partition}"))
+        return 0 if found is None else found.offset
+
+    table = open_lake_table(options["directory"])
+    async with MemoryGroup() as group:
+        group.topic("t", 4)
+        first, second = await group.member("delta", options), await group.member("delta", options)
+        produce(group, 20)
+        await group.until(lambda: sum(map(stored, range(4))) > 0, 30)
+        await first.kill()
+        group.expire(first)
+        produce(group, 20)
+        await group.until_committed(60)
+        assert [group.committed("t", number) for number in range(4)] == [stored(number) for number in range(4)]
+        group.expire(second)
+        await second.kill()
+        for partition in range(4):
+            group.zookeeper.put(f"/consumers/{group.name}/offsets/t/0-{partition}", b"0")
+        produce(group, 20)
+        await group.member("delta", options)
+        await group.until_committed(60)
+    rows = table.dataset().to_table().sort_by([("offset", "ascending"), ("index", "ascending")]).to_pylist()
+    for partition in range(4):
+        values = [row["value"] for row in rows if row["partition"] == partition]
+        assert values == [b"%d %d" % (partition, number) for number in range(60)]
