@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import subprocess
 import sys
@@ -13,12 +14,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from consumerd.base.partition import TopicPartition
+from consumerd.handlers import Batch, HandlerContext, load_handler
 from consumerd.spark.lake import delta, open_lake_table
 from consumerd.spark.lake.data_file import DataFileWriter
 from consumerd.spark.tables.errors import TableError
+from consumerd.testing import FakeClock
+from consumerd.wire.v07 import decode_batch, encode_message_set
 
 pytest.importorskip("moto", reason="moto is not installed")
 
+HERE = TopicPartition("t", 0, 0)
 COLUMNS = pa.schema([("page", pa.string()), ("batch", pa.int64())])
 
 
@@ -109,6 +115,21 @@ def test_two_writers_that_race_add_each_batch_once(options: dict[str, str]) -> N
         each.join()
     assert sorted(done) == [False] * 3 + [True] * 3
     assert pages(open_lake_table("s3://lake/race/bronze", storage_options=options)) == ["p0", "p1", "p2"]
+
+
+@pytest.mark.asyncio
+async def test_members_of_a_group_that_race_append_each_message_once(options: dict[str, str]) -> None:
+    settings = {"directory": "s3://lake/group/bronze", "commit_interval": 0, "storage_options": options}
+    members = [load_handler("delta", settings) for _ in range(2)]
+    for member in members:
+        await member.start(HandlerContext("g", "g_1", FakeClock(auto=True)))
+        assert await member.position(HERE) is None
+    data = encode_message_set([b"a", b"b", b"c"])
+    await asyncio.gather(*(member.handle(Batch(HERE, decode_batch(data, 0))) for member in members))
+    assert [await member.position(HERE) for member in members] == [len(data)] * 2
+    table = open_lake_table("s3://lake/group/bronze", storage_options=options)
+    assert table.dataset().to_table().column("value").to_pylist() == [b"a", b"b", b"c"]
+    assert table.vacuum(0) == []
 
 
 def test_store_that_refuses_the_key_is_one_sentence(options: dict[str, str]) -> None:

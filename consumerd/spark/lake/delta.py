@@ -240,8 +240,10 @@ class DeltaLakeTable:
         """Write the file that a commit is to name; return its number."""
         number = secrets.randbelow(1 << 62)
         folder = open_folder(self.path, self._options)
-        with folder.create(_offsets_file(number)) as file:
-            file.write(offsets.encode().encode())
+        data = offsets.encode().encode()
+        # deltalake's own stream takes no buffers, which `write` passes on where it does not collect them first.
+        with pa.BufferedOutputStream(folder.create(_offsets_file(number)), len(data) + 1) as file:
+            file.write(data)
         folder.sync(_offsets_file(number))
         return number
 

@@ -373,7 +373,8 @@ async def test_a_table_of_a_pipeline_is_left_alone_without_its_checkpoint(tmp_pa
 
 async def test_a_group_appends_each_message_once_whatever_its_members_and_offsets_suffer(tmp_path: Path) -> None:
     """Kills, expired sessions and deleted offsets: the table tells where each partition continues."""
-    options = {"directory": str(tmp_path / "bronze"), "commit_interval": 0.01}
+    directory = str(tmp_path / "bronze")
+    options = {"directory": directory, "commit_interval": 0.01}
     made = [0] * 4
 
     def produce(group: MemoryGroup, count: int) -> None:
@@ -388,7 +389,7 @@ async def test_a_group_appends_each_message_once_whatever_its_members_and_offset
         found = None if reached is None else reached.ends.get(("t", f"0-{partition}"))
         return 0 if found is None else found.offset
 
-    table = open_lake_table(options["directory"])
+    table = open_lake_table(directory)
     async with MemoryGroup() as group:
         group.topic("t", 4)
         first, second = await group.member("delta", options), await group.member("delta", options)
