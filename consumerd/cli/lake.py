@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from consumerd.base.errors import ConfigError
+from consumerd.base.errors import ConfigError, ExitCode
 from consumerd.cli.again_options import AgainOptions, again_options
 from consumerd.cli.config_option import config_option
 from consumerd.cli.lake_progress import batch_display
@@ -42,6 +42,11 @@ Examples:
   consumerd lake refine -c events.toml --again --dry-run
   consumerd lake refine -c events.toml --again --since 2026-11-01
 """
+RECONCILE_EXAMPLES = """\b
+Examples:
+  consumerd lake reconcile -c events.toml && echo complete
+  consumerd lake reconcile -c events.toml --json | jq '.partitions[] | select(.missing > 0)'
+"""
 COMPACT_EXAMPLES = """\b
 Examples:
   consumerd lake compact -c events.toml
@@ -58,10 +63,10 @@ def command() -> None:
     """
 
 
-def _step(name: str, examples: str) -> Callable[[Callable[..., None]], click.Command]:
+def _step(name: str, examples: str) -> Callable[[Callable[..., int | None]], click.Command]:
     """A command with the options that all steps have."""
 
-    def make(function: Callable[..., None]) -> click.Command:
+    def make(function: Callable[..., int | None]) -> click.Command:
         for option in (
             click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
             click.option("--pipeline", metavar="NAME", help="Name of the pipeline; required if there are several."),
@@ -83,7 +88,7 @@ _workers = click.option(
 
 def _spec(path: Path) -> SparkSpec:
     """The configuration, where the packages for its steps are installed. Raises ConfigError."""
-    for package in ("pyarrow", "deltalake", "msgspec"):
+    for package in ("pyarrow", "deltalake", "msgspec", "xxhash"):
         if importlib.util.find_spec(package) is None:
             raise ConfigError(f"this needs the package {package}: pip install 'consumerd[lake]'")
     from consumerd.spark.spec import load_spark  # noqa: PLC0415 - heavy imports for the command that runs
@@ -150,6 +155,27 @@ def refine(path: Path, pipeline: str | None, workers: int | None, as_json: bool,
     with batch_display("refine", sys.stderr) as display:
         result = work(chosen, zone=zone, workers=workers, display=display)
     _show("refine", result, as_json=as_json)
+
+
+@_step("reconcile", RECONCILE_EXAMPLES)
+@_workers
+@click.option(
+    "--shallow",
+    is_flag=True,
+    help="Compare offsets only, and read the source only where there are gaps: fast, but altered values go unnoticed.",
+)
+def reconcile(path: Path, pipeline: str | None, workers: int | None, as_json: bool, shallow: bool) -> int:
+    """Compare, per partition, what the source has with what is in the tables: gaps, duplicates, counts, a hash.
+
+    The exit code is 11 if messages are missing, duplicated or altered.
+    """
+    chosen = _spec(path).pipeline(pipeline)
+    from consumerd.spark.lake.reconcile import reconcile as run  # noqa: PLC0415 - as above
+
+    with batch_display("reconcile", sys.stderr) as display:
+        result = run(chosen, shallow=shallow, workers=workers, display=display)
+    _show("reconcile", result, as_json=as_json)
+    return ExitCode.OK if result.is_clean else ExitCode.CHECK_FAILED
 
 
 @_step("compact", COMPACT_EXAMPLES)

@@ -24,9 +24,10 @@ class BatchLines:
         self._monotonic = monotonic
         self._began = monotonic()
         self._next = self._began + SECONDS_PER_LINE
-        self._batch = self._size = self._done = self._rows = 0
+        self._size = self._done = self._rows = 0
+        self._batch: int | None = None
 
-    def batch(self, number: int, size: int) -> None:
+    def batch(self, number: int | None, size: int) -> None:
         self._batch, self._size, self._done = number, size, 0
 
     def advance(self, size: int, rows: int) -> None:
@@ -39,9 +40,12 @@ class BatchLines:
             return
         self._next = now + SECONDS_PER_LINE
         seconds = now - self._began
-        share = f"batch {self._batch} {100 * self._done / self._size:.0f} %" if self._size else f"batch {self._batch}"
+        parts = ["" if self._batch is None else f"batch {self._batch}"]
+        if self._size:
+            parts.append(f"{100 * self._done / self._size:.0f} %")
+        share = " ".join(filter(None, parts))
         click.echo(
-            f"consumerd: {self._step}: {seconds:.0f} s, {share}, {self._rows:,} rows, "
+            f"consumerd: {self._step}: {seconds:.0f} s, {share or 'begun'}, {self._rows:,} rows, "
             f"{self._rows / seconds:,.0f} rows/s",
             file=self._stream,
         )
@@ -56,8 +60,9 @@ class BatchBar:
         self._task = progress.add_task(step, total=None, rows=0)
         self._rows = 0
 
-    def batch(self, number: int, size: int) -> None:
-        self._progress.reset(self._task, total=size, description=f"{self._step}, batch {number}", rows=self._rows)
+    def batch(self, number: int | None, size: int) -> None:
+        shown = self._step if number is None else f"{self._step}, batch {number}"
+        self._progress.reset(self._task, total=size, description=shown, rows=self._rows)
 
     def advance(self, size: int, rows: int) -> None:
         self._rows += rows

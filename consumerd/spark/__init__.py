@@ -7,7 +7,7 @@ In: a table of options and the tables so far. Out: bronze, silver, quarantine an
 
 Files in reading order: spec, spec_model, spec_check, spec_example, rebuild, session, packages, jvm, preflight, results,
 land, beginning, checkpoints, former_logs, parsing, refining, refine, seen, aggregate, queries, stopping, run, runs,
-progress, step_history, reconcile, reconcile_expected, reconcile_result, coverage, failures.
+progress, step_history, reconcile, reconciliation, reconcile_expected, reconcile_result, failures.
 
 Easy to miss:
 
@@ -16,7 +16,7 @@ Easy to miss:
 - Spark writes the state of a query while the rows of a batch are computed: if the table already has the batch, its rows
   must be computed nevertheless, or the query fails.
 - Spark counts late rows after it has combined the rows of a task, by the watermark of the batch before.
-- `mapInArrow` requires pandas; `arrow_udf` does not.
+- `mapInArrow` requires pandas.
 - Spark detects a second run on a checkpoint when both record the same batch; by then one has deleted the files that the
   other was writing.
 - Local masters never retry a task (`local[2]`), clusters do: a fault that is invisible on one of them fails on the

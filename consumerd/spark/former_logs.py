@@ -15,25 +15,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consumerd.spark.checkpoints import CheckpointError
 from consumerd.spark.tables.files import locate
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from consumerd.spark.source.offsets import Key
     from consumerd.spark.spec import PipelineSpec
 
-#: The partition's name in the source, where `broker_partition` is the log's name.
-PLAIN_PARTITION: Final = "plain_partition"
 #: The columns of an identity that tell logs apart.
 _LOG_COLUMNS: Final = {"topic_id": "string", "leader_epoch": "int"}
-_LOGS_DDL: Final = (
-    "__topic string, __partition string, "
-    "__logs array<struct<topic_id:string,start:bigint,end:bigint,leader_epoch:int,name:string>>"
-)
 
 
 class FormerLog(NamedTuple):
@@ -89,34 +83,6 @@ def identified(frame: DataFrame) -> DataFrame:
 
     missing = {name: kind for name, kind in _LOG_COLUMNS.items() if name not in frame.columns}
     return frame.withColumns({name: F.lit(None).cast(kind) for name, kind in missing.items()}) if missing else frame
-
-
-def with_log_names(spark: SparkSession, frame: DataFrame, former: Collection[FormerLog]) -> DataFrame:
-    """Rows whose `broker_partition` is the name of their log, with the partition's own name in PLAIN_PARTITION."""
-    from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as above
-
-    if not former:
-        return frame
-    logs: dict[Key, list[tuple[Any, ...]]] = {}
-    for each in former:
-        log = each.topic_id, each.start, each.end, each.leader_epoch, each.key[1]
-        logs.setdefault((each.topic, each.partition), []).append(log)
-    names = F.broadcast(spark.createDataFrame([(*key, found) for key, found in logs.items()], _LOGS_DDL))
-    same = [F.col("topic") == F.col("__topic"), F.col("broker_partition") == F.col("__partition")]
-    rows = identified(frame).join(names, same, "left").withColumn(PLAIN_PARTITION, F.col("broker_partition"))
-    name = F.get(F.filter("__logs", _holds_row), F.lit(0)).getField("name")
-    rows = rows.withColumn("broker_partition", F.coalesce(name, F.col("broker_partition")))
-    return rows.drop("__topic", "__partition", "__logs")
-
-
-def _holds_row(log: Column) -> Column:
-    """Whether a former log holds a row; the first that does is the row's. Rows without identities are the earliest."""
-    from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as above
-
-    epoch, offset, last = F.col("leader_epoch"), F.col("offset"), log["leader_epoch"]
-    topic = F.col("topic_id").isNull() | (F.col("topic_id") == log["topic_id"])
-    within = (offset >= log["start"]) & (offset < log["end"]) & (epoch.isNull() | (epoch <= last))
-    return F.coalesce(topic & (last.isNull() | within), F.lit(False))
 
 
 def _path(pipeline: PipelineSpec) -> str:

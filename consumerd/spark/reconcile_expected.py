@@ -14,24 +14,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consumerd.base.errors import NotFoundError
 from consumerd.spark.beginning import began
-from consumerd.spark.checkpoints import Checkpoint, CheckpointError, OffsetLog
-from consumerd.spark.coverage import PARTITION
+from consumerd.spark.checkpoints import Checkpoint, CheckpointError, CountedTable, OffsetLog
 from consumerd.spark.former_logs import FormerLog, read_former
-from consumerd.spark.source import register
 from consumerd.spark.source.columns import ParseMode
 from consumerd.spark.source.discovery import open_origin
 from consumerd.spark.source.offsets import Key, LogOffset, entries, format_offsets, positions, sorted_offsets
 from consumerd.spark.source.options import STREAM_ONLY, read_options
-from consumerd.spark.tables.table import BatchTable
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from consumerd.spark.spec import PipelineSpec
 
-_COLUMNS: Final = (
-    "topic string, broker_partition string, offset bigint, index int, next_offset bigint, key binary, value binary"
-)
 _REPLACED: Final = frozenset(
     name.lower()
     for name in (
@@ -61,7 +55,10 @@ class LandingPlan(NamedTuple):
 
 
 def planned(
-    spark: SparkSession, pipeline: PipelineSpec, bronze: BatchTable, first_landed: Callable[[], Mapping[Key, int]]
+    spark: SparkSession | None,
+    pipeline: PipelineSpec,
+    bronze: CountedTable,
+    first_landed: Callable[[], Mapping[Key, int]],
 ) -> LandingPlan:
     """Return the range to be landed of every partition. Raises NotFoundError if nothing was landed, CheckpointError.
 
@@ -71,7 +68,8 @@ def planned(
     checkpoint = Checkpoint(spark, pipeline.checkpoint("land"))
     offsets = OffsetLog(spark, checkpoint.path)
     # A batch may be in the table and not committed yet; one that the checkpoint does not list is not land's.
-    known = [batch for batch in (bronze.last_batch, checkpoint.last_committed()) if batch is not None]
+    last = [each[-1] for each in bronze.batches()[-1:]]
+    known = [batch for batch in (*last, checkpoint.last_committed()) if batch is not None]
     if not known:
         raise NotFoundError(f"the pipeline {pipeline.name} has not landed anything yet: run land first.")
     found = (offsets.end(batch) for batch in sorted(known, reverse=True))
@@ -145,33 +143,28 @@ def common(
     return [(key, span) for key, span in found if span.start < span.end]
 
 
-def source_rows(spark: SparkSession, pipeline: PipelineSpec, spans: Mapping[Key, RangeToLand]) -> DataFrame:
-    """The source's rows in `spans`, at least one; of the columns what tells them apart, key and value.
+def source_options(pipeline: PipelineSpec, spans: Mapping[Key, RangeToLand]) -> dict[str, str]:
+    """The options to read the source in `spans`, at least one, as a batch: without failing for what is gone.
 
-    Where the pipeline leaves out bytes that are not messages, such rows are here, with the reason in `_corrupt`.
+    Where the pipeline leaves out bytes that are not messages, such rows are there, with the reason in `_corrupt`.
     """
     assigned: dict[str, list[str]] = {}
     for topic, name in sorted(spans):
         assigned.setdefault(topic, []).append(name)
-    dropping = read_options(pipeline.source).mode is ParseMode.DROPMALFORMED
-    replaced = _REPLACED | ({"mode"} if dropping else set())
+    replaced = _REPLACED | ({"mode"} if drops_malformed(pipeline) else set())
     kept = {name: value for name, value in pipeline.source.items() if name.lower() not in replaced}
-    options = kept | {
+    return kept | {
         "assign": json.dumps(assigned),
         "startingOffsets": _option({key: LogOffset(span.start, span.topic_id) for key, span in spans.items()}),
         "endingOffsets": _option({key: LogOffset(span.end, span.topic_id) for key, span in spans.items()}),
         "failOnDataLoss": "false",
     }
-    register(spark)
-    columns = f"{_COLUMNS}, _corrupt string" if dropping else _COLUMNS
-    return spark.read.format("consumerd").options(**options).schema(columns).load()
+
+
+def drops_malformed(pipeline: PipelineSpec) -> bool:
+    """Whether the pipeline leaves out bytes that are not messages."""
+    return read_options(pipeline.source).mode is ParseMode.DROPMALFORMED
 
 
 def _option(offsets: Mapping[Key, LogOffset]) -> str:
     return format_offsets(sorted_offsets(offsets))
-
-
-def spans_frame(spark: SparkSession, spans: Iterable[tuple[Key, RangeToLand]]) -> DataFrame:
-    """Columns of PARTITION, `start` and `end`."""
-    rows = sorted((*key, span.start, span.end) for key, span in spans)
-    return spark.createDataFrame(rows, f"{PARTITION[0]} string, {PARTITION[1]} string, start bigint, end bigint")

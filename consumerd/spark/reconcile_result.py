@@ -8,6 +8,9 @@ from typing import Any, Final
 
 #: Stretches that are listed one by one, per partition; all are counted.
 LISTED: Final = 20
+#: The columns that name a partition. Its broker, where there is one, is part of the second, and so is the id of a log
+#: that was replaced (`consumerd.spark.former_logs`).
+PARTITION: Final = ("topic", "broker_partition")
 
 
 @dataclass(frozen=True, slots=True)

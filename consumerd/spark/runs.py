@@ -19,52 +19,60 @@ import pyarrow.compute as pc
 
 #: The columns by which rows chain: the partition, the place, and the start of the next message.
 PLACE: Final = ("topic", "broker_partition", "offset", "index", "next_offset")
-#: The columns that are equal in all rows of a run, besides the partition: see `consumerd.spark.coverage.runs`.
+#: The columns that are equal in all rows of a run, besides the partition (`Marks` of `consumerd.spark.lake`).
 KINDS: Final = ("seen", "due", "proven")
-_NUMBERS: Final = ("start_offset", "start_index", "end_offset", "end_index", "rows", "hash")
 #: The columns of a run. A run covers the places from `start_*` up to, and without, `end_*`; `hash` is modulo 2**64.
-RUN_DDL: Final = ", ".join(
-    [
-        "topic string, broker_partition string",
-        *(f"{name} boolean" for name in KINDS),
-        *(f"{name} bigint" for name in _NUMBERS),
-    ]
-)
-_RUN: Final = pa.struct(
+RUN_SCHEMA: Final = pa.schema(
     [
         ("topic", pa.string()),
         ("broker_partition", pa.string()),
         *((name, pa.bool_()) for name in KINDS),
-        *((name, pa.int64()) for name in _NUMBERS),
+        *((name, pa.int64()) for name in ("start_offset", "start_index", "end_offset", "end_index", "rows", "hash")),
     ]
 )
 
 
-def mark_runs(*columns: pa.Array) -> pa.Array:
-    """Columns PLACE, KINDS and `hash` (bigint) of some rows -> for the last row of each run the run, else null."""
+def runs_of(columns: Sequence[pa.Array]) -> pa.RecordBatch:
+    """Columns PLACE, KINDS and `hash` (bigint) of some rows -> their runs, columns RUN_SCHEMA."""
     topic, name, offset, index, following, *kinds, hashes = columns
-    count = len(offset)
     index = index.cast(pa.int64())
     # A row that says it ends before it begins covers its own place, as a leaf does, and is found by its neighbours.
     moves = pc.fill_null(pc.greater(following, offset), False)
     end_offset = pc.if_else(moves, following, offset)
     end_index = pc.if_else(moves, 0, pc.add(index, 1))
     same = [(each, each) for each in (topic, name, *kinds)]
-    ends = _last_rows([*same, (end_offset, offset), (end_index, index)], count)
+    ends = _last_rows([*same, (end_offset, offset), (end_index, index)], len(offset))
+    starts, lasts = _bounds(ends)
+    found = [
+        *(each.take(starts) for each in (topic, name, *kinds, offset, index)),
+        end_offset.take(lasts),
+        end_index.take(lasts),
+        pc.add(pc.subtract(lasts, starts), 1),
+        _sums(hashes, starts, lasts),
+    ]
+    return pa.RecordBatch.from_arrays(found, schema=RUN_SCHEMA)
+
+
+def joined(runs: pa.Table) -> pa.Table:
+    """Fewer runs that cover the same places as these, of which neighbours that follow each other become one."""
+    runs = runs.combine_chunks()
+    if not runs.num_rows:
+        return runs
+    (batch,) = runs.to_batches()
+    columns = dict(zip(RUN_SCHEMA.names, batch.columns, strict=True))
+    same = [(columns[name], columns[name]) for name in ("topic", "broker_partition", *KINDS)]
+    follows = [(columns[f"end_{each}"], columns[f"start_{each}"]) for each in ("offset", "index")]
+    starts, lasts = _bounds(_last_rows([*same, *follows], batch.num_rows))
+    firsts = {name: columns[name].take(starts) for name in columns}
+    ends = {f"end_{each}": columns[f"end_{each}"].take(lasts) for each in ("offset", "index")}
+    sums = {name: _sums(columns[name], starts, lasts) for name in ("rows", "hash")}
+    return pa.table(firsts | ends | sums, schema=RUN_SCHEMA)
+
+
+def _bounds(ends: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """The first and the last row of each run."""
     lasts = pc.indices_nonzero(ends).cast(pa.int64())
-    starts = pa.concat_arrays([pa.array([0], pa.int64()), pc.add(lasts, 1)]).slice(0, len(lasts))
-    runs = pa.StructArray.from_arrays(
-        [
-            *(each.take(starts) for each in (topic, name, *kinds, offset, index)),
-            end_offset.take(lasts),
-            end_index.take(lasts),
-            pc.add(pc.subtract(lasts, starts), 1),
-            _sums(hashes, starts, lasts),
-        ],
-        fields=list(_RUN),
-    )
-    numbers = pc.replace_with_mask(pa.nulls(count, pa.int64()), ends, pa.array(range(len(lasts)), pa.int64()))
-    return runs.take(numbers)
+    return pa.concat_arrays([pa.array([0], pa.int64()), pc.add(lasts, 1)]).slice(0, len(lasts)), lasts
 
 
 def _last_rows(pairs: Sequence[tuple[pa.Array, pa.Array]], count: int) -> pa.Array:

@@ -35,7 +35,9 @@ from packaging.utils import canonicalize_name
 ROOT: Final = Path(__file__).resolve().parents[2]
 #: What the environment is made of, with all that these need. `--executors-only` packs what an executor imports.
 EVERYTHING: Final = ("consumerd[spark]", "zstandard")
-EXECUTORS: Final = ("cramjam", "fsspec", "google-crc32c", "isal", "msgspec", "pyarrow", "python-snappy", "zstandard")
+EXECUTORS: Final = (
+    "cramjam", "fsspec", "google-crc32c", "isal", "msgspec", "pyarrow", "python-snappy", "xxhash", "zstandard",
+)  # fmt: skip
 #: Not packed: the source is taken from here, not from where it is installed; pyspark is part of Spark.
 PROVIDED: Final = frozenset({"consumerd", "pyspark", "py4j"})
 SOURCES: Final = ("consumerd", "pyspark_consumerd")

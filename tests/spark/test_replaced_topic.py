@@ -17,7 +17,6 @@ from confluent_kafka import Producer
 from consumerd.base.java import JavaRuntime, MissingRuntimeError
 from consumerd.spark.aggregate import aggregate, current_windows
 from consumerd.spark.beginning import begin
-from consumerd.spark.former_logs import FormerLog, with_log_names
 from consumerd.spark.lake import open_lake_table
 from consumerd.spark.lake.data_file import DataFileWriter
 from consumerd.spark.land import land
@@ -247,38 +246,6 @@ class ElectedLog:
         )
         part = {"partition_index": 0, "error_code": 0, "high_watermark": len(self.messages), "records": data}
         return {"responses": [{"topic": "events", "partitions": [part]}]}
-
-
-def test_rows_have_the_name_of_the_log_that_they_were_landed_from(spark: SparkSession) -> None:
-    former = [
-        FormerLog("events", "0", "f", 60, 100, 3),
-        FormerLog("events", "0", "f", 40, 60, 3),
-        FormerLog("events", "0", "f", 0, 120),
-        FormerLog("events", "0", "n", 5, 9, 1),
-    ]
-    expected = {
-        (None, None, 70): "0@f:3:100",
-        (None, None, 50): "0@f:3:60",
-        (None, None, 10): "0@f",
-        ("f", 2, 10): "0@f",
-        ("f", 2, 50): "0@f:3:60",
-        ("f", 3, 99): "0@f:3:100",
-        ("f", 4, 99): "0@f",
-        ("f", 4, 50): "0@f",
-        ("n", 0, 4): "0",
-        ("n", 0, 5): "0@n:1:9",
-        ("n", 1, 9): "0",
-        ("n", 2, 7): "0",
-        ("n", None, 7): "0@n:1:9",
-    }
-    ddl = "topic string, broker_partition string, topic_id string, leader_epoch int, offset bigint"
-    rows = spark.createDataFrame([("events", "0", *each) for each in expected], ddl)
-    other = spark.createDataFrame([("events", "1", "f", 3, 70)], ddl)
-    found = with_log_names(spark, rows.unionAll(other), former).collect()
-    *named, apart = ((row["topic_id"], row["leader_epoch"], row["offset"], row["broker_partition"]) for row in found)
-    assert {tuple(place): name for *place, name in named} == expected
-    assert apart == ("f", 3, 70, "1")
-    assert {row["plain_partition"] for row in found} == {"0", "1"}
 
 
 @pytest.mark.long  # every day: its parts, and tests/unit/spark/source/v08/test_epochs.py

@@ -66,8 +66,8 @@ class PlannedBatch:
 class BatchDisplay(Protocol):
     """Shows how far a run is. Sizes are in any unit, such as bytes of the log."""
 
-    def batch(self, number: int, size: int) -> None:
-        """A batch begins."""
+    def batch(self, number: int | None, size: int) -> None:
+        """A batch begins, or a pass of a step without batches."""
         ...
 
     def advance(self, size: int, rows: int) -> None:
@@ -82,7 +82,7 @@ class BatchDisplay(Protocol):
 class SilentDisplay:
     """Shows nothing."""
 
-    def batch(self, number: int, size: int) -> None: ...
+    def batch(self, number: int | None, size: int) -> None: ...
 
     def advance(self, size: int, rows: int) -> None: ...
 

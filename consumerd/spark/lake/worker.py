@@ -20,6 +20,16 @@ from consumerd.base.errors import ConsumerdError
 WorkFunction: TypeAlias = "Callable[..., Generator[Any, None, Any]]"
 
 
+def result_of(function: WorkFunction, task: tuple[Any, ...]) -> Any:
+    """The result of a task, where nobody follows its progress."""
+    work = function(*task)
+    while True:
+        try:
+            next(work)
+        except StopIteration as ended:
+            return ended.value
+
+
 class Reply(Enum):
     """What a worker sends, with a value each: progress, then one of the others."""
 

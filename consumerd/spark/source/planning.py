@@ -139,7 +139,7 @@ def continued(each: PartitionLog, change: LogChange) -> LogOffset:
     return LogOffset(change.divergence, each.topic_id, change.now.leader_epoch)
 
 
-def plan_batch(options: SourceOptions, pruning: Pruning) -> list[Split]:
+def plan_batch(options: SourceOptions, pruning: Pruning | None = None) -> list[Split]:
     """The splits of one batch, as of now. Raises a ConsumerdError that names the option or the partition."""
     origin = open_origin(options)
     logs = origin.snapshot()
@@ -151,8 +151,9 @@ def plan_batch(options: SourceOptions, pruning: Pruning) -> list[Split]:
     for key, start in starts.items():
         if start > ends[key]:
             raise OptionError(f"{_name(key)} starts at {start}, after its end at {ends[key]}; check endingOffsets")
-    ranges = {key: (starts[key], ends[key]) for key in logs if pruning.wants(logs[key])}
-    return [split for split in split_ranges(logs, ranges, options, losses) if pruning.overlaps(split.start, split.end)]
+    ranges = {key: (starts[key], ends[key]) for key in logs if pruning is None or pruning.wants(logs[key])}
+    splits = split_ranges(logs, ranges, options, losses)
+    return splits if pruning is None else [each for each in splits if pruning.overlaps(each.start, each.end)]
 
 
 def starting(

@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.spark.runs import KINDS, mark_runs
+from consumerd.spark.runs import KINDS, joined, runs_of
 
 
 class Row(NamedTuple):
@@ -32,7 +32,7 @@ def log(leaves: Sequence[int], name: str = "0-0") -> list[Row]:
     return rows
 
 
-def marked(rows: Sequence[Row]) -> list[dict[str, object] | None]:
+def found_runs(rows: Sequence[Row]) -> pa.Table:
     columns = [
         pa.array(["t"] * len(rows), pa.string()),
         pa.array([row.name for row in rows], pa.string()),
@@ -43,8 +43,7 @@ def marked(rows: Sequence[Row]) -> list[dict[str, object] | None]:
         *(pa.array([True] * len(rows), pa.bool_()) for _ in KINDS[1:]),
         pa.array([row.hash for row in rows], pa.int64()),
     ]
-    found: list[dict[str, object] | None] = mark_runs(*columns).to_pylist()
-    return found
+    return pa.Table.from_batches([runs_of(columns)])
 
 
 def follow(name: str, place: tuple[int, int], by_place: dict[tuple[str, int, int], Row]) -> tuple[int, int]:
@@ -61,17 +60,20 @@ def test_runs_represent_their_rows(data: st.DataObject) -> None:
     if data.draw(st.booleans()):
         rows = data.draw(st.permutations(rows))
     by_place = {(row.name, row.offset, row.index): row for row in rows}
-    result = marked(rows)
-    assert len(result) == len(rows)
+    # Runs of parts are those of the whole, once they are joined.
+    middle = data.draw(st.integers(0, len(rows)))
+    parts = [found_runs(rows[:middle]), found_runs(rows[middle:])]
+    result = joined(pa.concat_tables(parts)).to_pylist()
+    assert result == found_runs(rows).to_pylist()
     covered: Counter[tuple[str, int, int]] = Counter()
     hashes: Counter[tuple[str, bool]] = Counter()
-    for run in filter(None, result):
+    for run in result:
         name = str(run["broker_partition"])
         place, count = (run["start_offset"], run["start_index"]), 0
         while place != (run["end_offset"], run["end_index"]):
-            covered[name, *place] += 1  # type: ignore[index]
-            assert by_place[name, *place].seen == run["seen"]  # type: ignore[index]
-            place, count = follow(name, place, by_place), count + 1  # type: ignore[arg-type]
+            covered[name, *place] += 1
+            assert by_place[name, *place].seen == run["seen"]
+            place, count = follow(name, place, by_place), count + 1
         assert count == run["rows"]
         hashes[name, bool(run["seen"])] += int(str(run["hash"]))
     assert covered == Counter((row.name, row.offset, row.index) for row in rows)
@@ -82,16 +84,14 @@ def test_runs_represent_their_rows(data: st.DataObject) -> None:
 
 def test_rows_in_log_order_are_one_run() -> None:
     rows = [row._replace(seen=True) for row in log([1, 3, 1, 2])]
-    *others, last = marked(rows)
-    assert others == [None] * (len(rows) - 1)
-    assert last is not None
+    (last,) = found_runs(rows).to_pylist()
     assert (last["start_offset"], last["end_offset"], last["end_index"], last["rows"]) == (0, 40, 0, 7)
 
 
 def test_a_missing_last_message_of_a_wrapper_breaks_the_run() -> None:
     rows = [row._replace(seen=True) for row in log([3, 1])]
     del rows[2]
-    runs = [run for run in marked(rows) if run is not None]
+    runs = found_runs(rows).to_pylist()
     ends = [(run["start_offset"], run["start_index"], run["end_offset"], run["end_index"]) for run in runs]
     assert ends == [(0, 0, 0, 2), (10, 0, 20, 0)]
-    assert marked([]) == []
+    assert found_runs([]).num_rows == joined(found_runs([])).num_rows == 0

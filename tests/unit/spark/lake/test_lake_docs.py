@@ -22,6 +22,7 @@ COMMANDS = re.findall(r"^    consumerd (lake .*)$", PAGE, re.MULTILINE)
 
 
 #: Runs commands, and prints for each its exit code and what it printed.
+STEPS = ("land", "refine", "reconcile")
 RUN = """
 import contextlib, io, json, sys
 sys.modules.update(pyspark=None, py4j=None)
@@ -52,11 +53,12 @@ def test_commands_of_the_page_run_without_spark(folder: Path) -> None:
     commands = json.dumps([shlex.split(command, comments=True) for command in COMMANDS])
     ran = subprocess.run([sys.executable, "-c", RUN, commands], check=True, capture_output=True, text=True)
     said = ran.stderr.splitlines()  # progress, if the machine is slow
-    assert all(line.startswith(("consumerd: land: ", "consumerd: refine: ")) for line in said), said
+    assert all(line.startswith(tuple(f"consumerd: {step}: " for step in STEPS)) for line in said), said
     codes, shown = zip(*map(json.loads, ran.stdout.splitlines()), strict=True)
     assert codes == (0,) * len(COMMANDS)
     assert "land\trows\t100\n" in shown[0]
     assert json.loads(shown[3])["rows_silver"] == 100
+    assert json.loads(shown[4])["rows_refined"] == 100
     assert json.loads(shown[1]) | {"seconds": 0} == {
         "pipeline": "clicks", "table": f"{folder}/lake/clicks/bronze", "rows": 0, "batches": 0, "last_batch": 0,
         "seconds": 0, "stopped": False, "committed": 0,
