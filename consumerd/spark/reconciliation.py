@@ -175,8 +175,6 @@ class Reconciliation(ABC, Generic[Runs]):
 
     def result(self, *, shallow: bool) -> ReconcileResult:
         """Compare everything. `shallow`: read the source only where bronze has gaps."""
-        options = read_options(self._pipeline.source)
-        refine = self._pipeline.refine
         plan = planned(self._spark, self._pipeline, self._bronze, self._first_landed)
         wanted, self._last_batch, self._former = plan
         spans, pieces = SourceSpans({}, []) if shallow else available(self._pipeline, wanted)
@@ -208,17 +206,12 @@ class Reconciliation(ABC, Generic[Runs]):
             # What went while it was read is not known to have been no message.
             pieces = common(pieces, available(self._pipeline, wanted).pieces)
             layers |= {"available": self._span_runs(pieces), "source": source, "malformed": malformed}
-        found = self._stretches(
-            layers,
-            lossless=options.fail_on_data_loss,
-            compacts=options.counts_messages,
-            dedup=refine is not None and refine.dedup,
-            refined=bool(self._refined),
-        )
+        found = self._all_stretches(layers)
+        none = RangeCount()
         differing = {
-            key for key in spans if expected.get(key, RangeCount()).digest != landed.get(key, RangeCount()).digest
+            key: span for key, span in spans.items() if expected.get(key, none).digest != landed.get(key, none).digest
         }
-        for key, by_kind in self._altered({key: spans[key] for key in differing}).items():
+        for key, by_kind in self._altered(differing).items():
             found[key] = found.get(key, {}) | by_kind
         counted = _Counted(
             wanted, landed, None if shallow else expected, found, self._duplicates(_keys_of(found, "duplicated")),
@@ -228,6 +221,16 @@ class Reconciliation(ABC, Generic[Runs]):
         if not shallow:
             self._write_proven(query, proven_ranges, landed, checks, wanted)
         return ReconcileResult(self._pipeline.name, shallow, tuple(checks))
+
+    def _all_stretches(self, layers: Mapping[str, Runs]) -> Found:
+        options, refine = read_options(self._pipeline.source), self._pipeline.refine
+        return self._stretches(
+            layers,
+            lossless=options.fail_on_data_loss,
+            compacts=options.counts_messages,
+            dedup=refine is not None and refine.dedup,
+            refined=bool(self._refined),
+        )
 
     def _check(self, key: Key, counted: _Counted) -> PartitionCheck:
         """What was counted and found of one partition."""
