@@ -84,7 +84,7 @@ def test_intact_tables_are_clean_and_every_defect_is_named(
     # The hash is Spark's own.
     content = F.xxhash64("topic", "broker_partition", "offset", "index", "value").cast("decimal(38,0)")
     sums = open_table(spark, pipeline.bronze).read().groupBy("partition").agg(F.sum(content).alias("digest"))
-    assert {row["partition"]: row["digest"] % (1 << 64) for row in sums.collect()} == {
+    assert {row["partition"]: int(row["digest"]) % (1 << 64) for row in sums.collect()} == {
         partition: check(clean, partition).digest for partition in logs
     }
     (hole,) = check(clean).empty.first
