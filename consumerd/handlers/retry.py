@@ -221,10 +221,12 @@ class _Retrying(Handler):
         try:
             await self._try_rest(batch, failures)
         except Exception as error:
-            return await self._exhausted_after(error, batch, failures)
+            return await self._exhausted_after(error, batch, failures, attempts)
         return None
 
-    async def _exhausted_after(self, first: Exception | None, batch: Batch, failures: _Failures) -> _Failures | None:
+    async def _exhausted_after(
+        self, first: Exception | None, batch: Batch, failures: _Failures, attempts: int
+    ) -> _Failures | None:
         """As `_exhausted`, after a first attempt that raised `first`: all else is made for a failure only."""
 
         async def try_rest() -> None:

@@ -163,6 +163,11 @@ HUNG: Final = _gauge(
 
 FETCHED: Final = _counter("messages_fetched", "Messages that were fetched.", unit="{message}")
 FETCHED_BYTES: Final = _counter("bytes_fetched", "Bytes of message sets that were received.", unit="By")
+FOLLOWER_BYTES: Final = _counter(
+    "bytes_fetched_from_followers",
+    "Those of `bytes_fetched` that followers returned, because they are in the rack of `kafka.rack`.",
+    unit="By",
+)
 FETCHES: Final = _counter("fetches", "FETCH and MULTIFETCH requests that were answered.", unit="{request}")
 FETCH_ERRORS: Final = _counter(
     "fetch_errors", "Answers to fetches with an error, by its code.", ("group", "code"), unit="{error}"

@@ -262,6 +262,15 @@ class KafkaSection(Section):
         "Name that brokers write to their logs and metrics.",
         names=Names(keyword="client_id", v08="client.id"),
     )
+    rack: str = Field(
+        "",
+        "Rack or availability zone of this process, as `broker.rack` names it: partitions are then read from a replica "
+        "there, where the brokers (2.4 and later) set `replica.selector.class`. Empty: from their leaders. "
+        "The Java client calls it client.rack.",
+        names=Names(keyword="rack"),
+        examples=["eu-west-1a"],
+        since="0.2.0",
+    )
     connection_timeout: Seconds = Field(_FIRST_CONNECTION, "Seconds to wait for the first response of a broker.")
     tls: TlsSection | None = Field(None, "Speak TLS (a listener of SSL or SASL_SSL).")
     sasl: SaslSection | None = Field(None, "Authenticate (a listener of SASL_PLAINTEXT or SASL_SSL).")

@@ -136,6 +136,7 @@ class Composition:
             parse_addresses(config.bootstrap, "bootstrap"),
             config.connection_settings(),
             client_id=config.client_id,
+            rack=config.rack,
             tls=config.broker_tls,
             sasl=config.sasl,
             clock=self._clock,

@@ -127,9 +127,10 @@ class ConsumerConfig:
     isolation: Literal["read_uncommitted", "read_committed"] = FetchSection.isolation
     max_wait: float = FetchSection.max_wait
     min_bytes: int = FetchSection.min_bytes
-    #: The client's identity at the brokers: a name for their logs and quotas, TLS, and the authenticator, such as
+    #: The client's identity at the brokers: a name for their logs and quotas, its rack, TLS, and the authenticator, as
     #: `lambda: consumerd.Scram("SCRAM-SHA-512", user, password)`.
     client_id: str = KafkaSection.client_id
+    rack: str = KafkaSection.rack
     broker_tls: ssl.SSLContext | None = None
     sasl: Callable[[], SaslMechanism] | None = field(default=None, repr=False)
 

@@ -252,7 +252,8 @@ class Fetcher:
         )
         self._source.classified(decision.outcome, response, self.offset)
         self._services.counters.answered.add(self.partition)
-        if self._is_suspect(decision.outcome, len(response.data)):
+        unreadable = decision.outcome in _UNREADABLE
+        if self._is_suspect(decision.outcome, len(response.data)) or (unreadable and self._source.is_doubtful()):
             await self._compare()  # that shows whether there is something to be read, and it is damaged
         else:
             await self._act(decision)

@@ -56,6 +56,8 @@ class FetchCounters:
     polls: int = 0
     #: Bytes of message sets received, and what they held.
     received_bytes: int = 0
+    #: Those of them that followers returned, not leaders.
+    follower_bytes: int = 0
     batches: int = 0
     messages: int = 0
     #: Fetches that had to be repeated larger.

@@ -33,9 +33,10 @@ def make_client(
     clock: Clock,
     rng: Random,
     connector: Callable[[str, int], Awaitable[Any]] | None = None,
+    rack: str = "",
 ) -> ClusterClient:
     """Make a client with these bootstrap brokers; `connector` is the port to them: by default TCP, with `tls` TLS."""
-    settings = ClientSettings(client_id=client_id, connection=connection)
+    settings = ClientSettings(client_id=client_id, rack=rack, connection=connection)
     opener = ChannelOpener(
         connector or partial(connect, settings=connection, ssl=tls),
         settings,

@@ -44,7 +44,8 @@ class FetchedPartition(NamedTuple):
 
     `readable_end`: the end of the readable messages: those that are replicated and, with `read_committed`, of
     transactions that have ended; -1 for unknown. `aborted`: (producer id, first offset) of aborted transactions.
-    `diverged`: the broker's log is not the one that `last_epoch` is of, and there is no data.
+    `diverged`: the broker's log is not the one that `last_epoch` is of, and there is no data. `preferred`: the id of a
+    broker with a nearer replica to read from, and no data; -1 for none.
     """
 
     error: int
@@ -52,6 +53,7 @@ class FetchedPartition(NamedTuple):
     readable_end: int
     aborted: tuple[tuple[int, int], ...]
     diverged: bool = False
+    preferred: int = _UNKNOWN
 
 
 class FetchedPartitions(NamedTuple):
@@ -80,6 +82,7 @@ async def fetch_partitions(
     max_wait: float = 0.0,
     min_bytes: int = 0,
     read_committed: bool = False,
+    rack: str = "",
     max_response: int | None = None,
     timeout: float | None = None,
     views: bool = False,
@@ -89,10 +92,11 @@ async def fetch_partitions(
 
     `partitions`: also the next request of a fetch session; the broker may then leave out those without anything new.
     The broker waits up to `max_wait` seconds for `min_bytes`; `timeout` (seconds) includes that. `read_committed`:
-    only messages of committed transactions. `views`: record sets may be views of the response, which they keep in
-    memory, if that is hardly larger. `received`, which needs a `timeout`: called with the response as soon as it is
-    here, where possible by the reader of the connection, turns of the loop before this returns; what it raises is
-    raised here. Raises as `Channel.call`, and BadFrameError for a partition that comes
+    only messages of committed transactions. `rack`: ours, by which a leader since 2.4 may name a nearer replica; empty
+    for none. `views`: record sets may be views of the response, which they keep in memory, if that is hardly larger.
+    `received`, which needs a `timeout`: called with the response as soon as it is here, where possible by the reader of
+    the connection, turns of the loop before this returns; what it raises is raised here. Raises as `Channel.call`, and
+    BadFrameError for a partition that comes
     twice; the connection is closed then.
     """
     request = partitions if isinstance(partitions, SessionRequest) else without_session(partitions)
@@ -111,6 +115,8 @@ async def fetch_partitions(
             )
         ],
     }
+    if rack:
+        body["rack_id"] = rack
     if request.forgotten:
         numbers: Callable[[PartitionFetch], int] = attrgetter("partition")
         body["forgotten_topics_data"] = [
@@ -205,7 +211,8 @@ def _fetched(part: FetchResponsePartition, *, read_committed: bool) -> FetchedPa
         found = part.get("aborted_transactions") or ()
         aborted = tuple((each["producer_id"], each["first_offset"]) for each in found)
     diverged = part.get("diverging_epoch") is not None
-    return FetchedPartition(part["error_code"], _alone(part["records"]) or b"", end, aborted, diverged)
+    preferred = part.get("preferred_read_replica", _UNKNOWN)
+    return FetchedPartition(part["error_code"], _alone(part["records"]) or b"", end, aborted, diverged, preferred)
 
 
 def _alone(data: bytes | memoryview | None) -> bytes | memoryview | None:

@@ -27,3 +27,5 @@ class ClientSettings:
     retry_backoff_max: float = 2.0
     #: Time for which a call is repeated while brokers are unavailable or answer with transient errors.
     retry_timeout: float = 30.0
+    #: The rack or zone of this process, as `broker.rack` of the brokers names it; empty for none.
+    rack: str = KafkaSection.rack

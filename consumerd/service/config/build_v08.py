@@ -95,7 +95,9 @@ def build_client_of(
     bootstrap: Sequence[tuple[str, int]] | None = None,
 ) -> ClusterClient:
     """Return a client of the cluster of `section`, at other addresses if they are given. Raises ConfigError."""
-    settings = replace(settings or ClientSettings(), client_id=section.client_id, connection=connection)
+    settings = replace(
+        settings or ClientSettings(), client_id=section.client_id, rack=section.rack, connection=connection
+    )
     tls = None if section.tls is None else renewed_tls(section.tls, "kafka.tls")
     authenticate = None if section.sasl is None else SaslAuthenticator(build_mechanism(section.sasl))
 

@@ -131,6 +131,7 @@ def _fetching(group: Labels, member: RunningMember[Any]) -> Iterator[Reading]:
     counters = member.fetched
     yield Reading(c.FETCHED, group, counters.messages)
     yield Reading(c.FETCHED_BYTES, group, counters.received_bytes)
+    yield Reading(c.FOLLOWER_BYTES, group, counters.follower_bytes)
     yield Reading(c.FETCHES, group, counters.fetches + counters.polls)
     yield Reading(c.FETCH_THROTTLED, group, counters.throttled)
     yield Reading(c.FETCH_RESETS, group, counters.resets)

@@ -26,6 +26,7 @@ _NO_REPLICA: Final = struct.pack(">i", -1)
 _FIELDS: Final = frozenset(
     {"max_wait_ms", "min_bytes", "max_bytes", "isolation_level", "session_id", "session_epoch", "topics"}
 )
+_OPTIONAL: Final = frozenset({"rack_id"})
 _TOPIC: Final = frozenset({"topic", "topic_id", "partitions"})
 _PARTITION: Final = frozenset(
     {"partition", "current_leader_epoch", "fetch_offset", "partition_max_bytes", "last_fetched_epoch"}
@@ -35,8 +36,8 @@ _HEAD: Final = struct.Struct(">iiibii")
 #: A partition with the start of a follower's log, which a consumer has not, and the end of its tagged fields.
 _ENTRY: Final = struct.Struct(">iiqiqix")
 _NO_START: Final = -1
-#: No partitions to forget, no rack and no tagged fields.
-_TAIL: Final = b"\x01\x01\x00"
+#: No partitions to forget.
+_NOTHING_FORGOTTEN: Final = b"\x01"
 #: Numbers that a varint of one byte has.
 _SMALL: Final = range(127)
 _UUID_BYTES: Final = 16
@@ -44,10 +45,12 @@ _UUID_BYTES: Final = 16
 
 def fetch_frame(version: int, body: Mapping[str, Any], correlation_id: int, client_id: str | None) -> bytes | None:
     """The frame of a FETCH request as `encode_request` gives it; None for a body that is left to the codec."""
-    if version < FIRST_VERSION or client_id is None or body.keys() != _FIELDS or len(body["topics"]) not in _SMALL:
+    if version < FIRST_VERSION or client_id is None or body.keys() - _OPTIONAL != _FIELDS:
         return None
     try:
-        client = client_id.encode()
+        client, rack = client_id.encode(), body.get("rack_id", "").encode()
+        if len(body["topics"]) not in _SMALL or len(rack) not in _SMALL:
+            return None
         parts = [
             b"",
             _HEADER.pack(FETCH_KEY, version, correlation_id, len(client)),
@@ -81,7 +84,7 @@ def fetch_frame(version: int, body: Mapping[str, Any], correlation_id: int, clie
             parts.append(b"\0")
     except (struct.error, KeyError, AttributeError, TypeError, UnicodeEncodeError):
         return None
-    parts.append(_TAIL)
+    parts += _NOTHING_FORGOTTEN, bytes((len(rack) + 1,)), rack, b"\0"
     parts[0] = sum(map(len, parts)).to_bytes(4)
     return b"".join(parts)
 

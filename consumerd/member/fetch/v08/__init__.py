@@ -1,14 +1,17 @@
 """Fetching from brokers of Kafka 0.8 and later.
 
-In: the loop of `consumerd.member.fetch.fetcher`. Out: FETCH requests to the leaders, in sessions.
+In: the loop of `consumerd.member.fetch.fetcher`. Out: FETCH requests to the leaders, or to
+the followers that they name, in sessions.
 
-Files in reading order: brokers, broker_source, exchange, polls.
+Files in reading order: brokers, read_replica, broker_source, exchange, polls.
 
 Easy to miss:
 
 - A leader does not have the end of an epoch above its own: it answers OffsetForLeaderEpoch with -1, which brokers of an
   older message format do, too. That a later leader was elected is visible in metadata since 2.1; before, in the end of
   the next epoch.
+- A follower that lags behind a position reports a diverging log, not an offset out of range (since 2.7).
+- A leader that names a follower returns no messages, and does so for each request with our rack.
 - Only brokers since 3.1 fetch by topic id. Earlier ones that know ids show them in metadata only, and answer a fetch by
   name from whatever log has the name.
 - Topics have ids since 2.8. Before, only restarted leader epochs show that a topic was recreated.

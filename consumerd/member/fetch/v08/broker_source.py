@@ -1,4 +1,4 @@
-"""FETCH to one broker of 0.8 or later, for all partitions that it leads.
+"""FETCH to one broker of 0.8 or later, for all partitions that are read from it.
 
 Strategy: each partition's fetcher queues a `PartitionRequest` and waits. A broker works on one request of a connection
 at a time, and may hold it back until there are new messages. So *busy* partitions, of which the log has more, and
@@ -36,10 +36,16 @@ class BrokerSource:
     """Sends the requests to one broker. `run` must be running for `fetch` and `poll` to return."""
 
     def __init__(
-        self, node_id: int, client: ClusterClient, settings: FetchSettings, counters: FetchCounters, clock: Clock
+        self,
+        node_id: int,
+        client: ClusterClient,
+        settings: FetchSettings,
+        counters: FetchCounters,
+        clock: Clock,
+        rack: str = "",
     ) -> None:
         self.node_id = node_id
-        self._exchange = Exchange(node_id, client, settings, counters, clock)
+        self._exchange = Exchange(node_id, client, settings, counters, clock, rack)
         self._polls = Polls(self._exchange)
         self._line = Line(self._exchange)
         self._most = min(BUSY_BYTES, settings.max_answer_bytes)
@@ -49,6 +55,11 @@ class BrokerSource:
         self.poll = self._polls.poll
         self.hurry = self._polls.hurry
         self.confirms = self._polls.confirms
+
+    @property
+    def silent_until(self) -> float:
+        """The end of the time (the clock's seconds) in which the broker wants no request, because of a quota."""
+        return self._exchange.silent_until
 
     async def fetch(self, request: PartitionRequest) -> FetchedPartition | None:
         """Fetch the messages that there are now; None because of a quota. Raises BrokerError, WireError."""

@@ -1,9 +1,12 @@
-"""Fetching from brokers of 0.8 and later: each partition from its leader, over its broker's shared connections.
+"""Fetching from brokers of 0.8 and later: each partition from its leader or a follower, over shared connections.
 
 Strategy: leaders change, so the leader is looked up before every request, in the client's metadata, which a broker's
 NOT_LEADER error marks as stale and the next look-up refreshes, once for all partitions. Brokers wait for new messages
 themselves, and responses hold many partitions, so requests are left to one `BrokerSource` per broker. It lives as long
 as the pool: leaders come back.
+
+With `rack` a leader may name a follower to read from (`read_replica`), which any error of it ends: only the leader's
+answers have consequences for the position.
 
 A position is compared with the leader's log (`fetch.log_changes`) before the first fetch from a leader, when leader,
 epoch or the topic's identity changed, and after an error that may mean so. The FETCH names the log of the
@@ -20,8 +23,10 @@ from random import Random
 from typing import Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
+import structlog
+
 from consumerd.base.budget import Reservation
-from consumerd.base.errors import BrokerError
+from consumerd.base.errors import BrokerError, reason_of
 from consumerd.base.partition import LogId, TopicPartition
 from consumerd.base.ports import Clock
 from consumerd.base.rounds import Rounds
@@ -34,6 +39,7 @@ from consumerd.member.fetch.response import FetchOutcome
 from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.fetch.v08.broker_source import BrokerSource
 from consumerd.member.fetch.v08.exchange import UNKNOWN, PartitionRequest
+from consumerd.member.fetch.v08.read_replica import ReadReplica
 from consumerd.net.client.channel import Channel
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.epochs import EpochEnd, epoch_ends
@@ -47,6 +53,8 @@ from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.fetch_session import PartitionFetch, Place
 from consumerd.wire.v08.records import RecordSet, decode_records
 from consumerd.wire.v08.schema import NO_UUID
+
+log = structlog.get_logger(__name__)
 
 #: A broker's answer for one partition.
 _Part = TypeVar("_Part", "EpochEnd", "ListedOffsets")
@@ -97,6 +105,8 @@ class V08Source:
         self._polled: tuple[BrokerSource, PartitionRequest] | None = None
         #: Whether the last response was without an error: then an empty one says nothing new.
         self._sound = False
+        #: Where it is read, once a leader has named a follower.
+        self._replica: ReadReplica | None = None
 
     def is_doubtful(self) -> bool:
         """Whether leader or topic may be others than when the position was compared."""
@@ -105,61 +115,93 @@ class V08Source:
     def doubt(self) -> None:
         """Compare before the next request, which replaces one that is polled."""
         self._compared = None
+        if self._replica is not None and not self._replica.paused(self._now()):
+            self._replica.forget()
         if self._polled is not None:
             self._polled[1].settle(None)
 
+    def _now(self) -> float:
+        return self._brokers.services.clock.monotonic()
+
     def _stays(self) -> bool:
         """Whether leader and topic are known to be those of the last comparison."""
-        return self._compared is not None and self._brokers.known_leadership(self._partition) == self._compared
+        return (
+            self._compared is not None
+            and (self._replica is None or self._replica.stays(self._now()))
+            and self._brokers.known_leadership(self._partition) == self._compared
+        )
 
     async def ask(self, offset: int, size: int, log: LogId, put: Put) -> PartitionResponse | None:
         """Fetch with memory reserved for it, or wait for new messages, whose memory is counted when they are here.
 
-        None if the leader or the topic is another one than when the position was compared, and because of a quota of
-        the broker, which is waited out in the next call.
+        None if the leader or the topic is another one than when the position was compared, if another replica is to be
+        asked, and because of a quota of the broker, which is waited out in the next call.
         """
         leadership = await self._brokers.leadership(self._partition)
         if leadership != self._compared:
             self.doubt()
             return None
-        source, epoch, _ = leadership
+        source = self._reader(leadership.source)
         await source.wait_out_quota()
         if self.idle:
             # Less than `min_bytes` of one partition would never be enough, however much there is of it.
             size = max(self._settings.poll_bytes, self._settings.min_bytes)
-        request = self._request(offset, size, log, epoch)
-        if self.idle:
-            done: tuple[PartitionResponse, RecordSet] | None = None
+        request = self._request(offset, size, log, leadership.epoch)
+        done: tuple[PartitionResponse, RecordSet] | None = None
 
-            def take(part: FetchedPartition) -> None:
-                nonlocal done
-                done = self._at_once(source, part, size, offset, put)
+        def take(part: FetchedPartition) -> None:
+            nonlocal done
+            done = self._at_once(leadership.source, source, part, size, offset, put)
 
-            request.take = take
-            fetched = await self._poll(source, request)
-            if done is not None:
-                return done[0]._replace(fetched=done[1])
-            if fetched is None:
-                return None
-            reservation = self._lane.budget.charge(len(fetched.data))
-        else:
-            reservation = await self._lane.budget.reserve(size)
-            try:
-                fetched = await source.fetch(request)
-            except BaseException:
-                reservation.release()
+        request.take = take
+        try:
+            answer = await self._take(source, request)
+        except (BrokerError, WireError) as error:
+            if source.node_id == leadership.source.node_id:
                 raise
-            if fetched is None:
-                reservation.release()
-                return None
+            self._leave_follower(source.node_id, reason_of(error))
+            return None
+        if done is not None:
+            return done[0]._replace(fetched=done[1])
+        if answer is None:
+            return None
+        fetched, reservation = answer
+        try:
+            elsewhere = self._redirected(leadership.source, source, fetched)
+        except BaseException:
+            reservation.release()
+            raise
+        if elsewhere:
+            reservation.release()
+            return None
         return _response(source, fetched, size, reservation)
 
+    async def _take(
+        self, source: BrokerSource, request: PartitionRequest
+    ) -> tuple[FetchedPartition, Reservation] | None:
+        """Fetch or poll at one broker; return its answer with the memory for it. None: ask again."""
+        if self.idle:
+            fetched = await self._poll(source, request)
+            return None if fetched is None else (fetched, self._lane.budget.charge(len(fetched.data)))
+        reservation = await self._lane.budget.reserve(request.fetch.max_bytes)
+        try:
+            fetched = await source.fetch(request)
+        except BaseException:
+            reservation.release()
+            raise
+        if fetched is None:
+            reservation.release()
+            return None
+        return fetched, reservation
+
     def _at_once(
-        self, source: BrokerSource, part: FetchedPartition, size: int, offset: int, put: Put
+        self, leader: BrokerSource, source: BrokerSource, part: FetchedPartition, size: int, offset: int, put: Put
     ) -> tuple[PartitionResponse, RecordSet] | None:
         """Put what is usual in the lane, without a turn of the loop; None for what may have to wait, or is an error."""
         budget = self._lane.budget
         if part.error or part.diverged or not part.data or self._lane.closed or self.is_doubtful():
+            return None
+        if self._redirected(leader, source, part):
             return None
         response = _response(source, part, size, budget.charge(len(part.data)))
         try:
@@ -171,6 +213,58 @@ class V08Source:
             raise
         response.reservation.release()
         return None
+
+    def _reader(self, leader: BrokerSource) -> BrokerSource:
+        """Return where to read: the leader, or the follower that it named unless that is gone, or silent by a quota."""
+        if self._replica is None:
+            return leader
+        now, brokers = self._now(), self._brokers
+        if (follower := self._replica.follower(now)) is not None:
+            if (reader := brokers.follower(follower)) is None:
+                self._leave_follower(follower, "the broker is not part of the cluster now")
+                brokers.refresh_leader(self._partition)
+            elif reader.silent_until <= now:
+                return reader
+            else:
+                self._replica.pause(reader.silent_until)
+        return brokers.without_rack(leader.node_id) if self._replica.paused(now) else leader
+
+    def _redirected(self, leader: BrokerSource, source: BrokerSource, fetched: FetchedPartition) -> bool:
+        """Whether another replica is to be asked in place of the one that answered. Raises BrokerError.
+
+        The leader may name a follower. An error of a follower, or another log than ours, is for the leader to confirm:
+        it may lag behind, or have deleted what the leader still has.
+        """
+        if source.node_id == leader.node_id:
+            if fetched.error or fetched.preferred in (UNKNOWN, source.node_id):
+                return False
+            if self._replica is None:
+                self._replica = ReadReplica(self._brokers.services.rng)
+            now = self._now()
+            if self._replica.paused(now):  # it does so although it was not asked by rack
+                raise BrokerError(
+                    f"broker {source.node_id}, the leader of {self._partition}, names broker {fetched.preferred} to "
+                    "read from, which failed"
+                )
+            self._replica.named(fetched.preferred, now + self._brokers.lease)
+            return not fetched.data
+        assert self._replica is not None  # it named the follower
+        if not fetched.error and not fetched.diverged:
+            self._replica.answered()
+            return False
+        self._leave_follower(
+            source.node_id, "its log is another one" if fetched.diverged else str(error_info(fetched.error))
+        )
+        if error_info(fetched.error).refresh:
+            self._brokers.refresh_leader(self._partition)
+        return True
+
+    def _leave_follower(self, node_id: int, reason: str) -> None:
+        """Read from the leader for some time."""
+        assert self._replica is not None  # it named the follower
+        if not self._replica.failing:
+            log.info("follower_dropped", partition=str(self._partition), broker=node_id, reason=reason)
+        self._replica.failed(self._now())
 
     def _request(self, offset: int, size: int, log: LogId, epoch: int) -> PartitionRequest:
         topic_id, last_epoch = log.topic_id or NO_UUID, UNKNOWN if log.leader_epoch is None else log.leader_epoch
@@ -193,6 +287,8 @@ class V08Source:
         if self._polled is None or not self._at_end or self._settings.read_committed:
             return None
         source, request = self._polled
+        if self._compared is None or source.node_id != self._compared.source.node_id:
+            return None  # a follower may lag behind
         return request.fetch.offset if source.confirms(request) else None
 
     async def compare(self, offset: int, log: LogId) -> tuple[LogId, LogChange | None]:
@@ -218,11 +314,25 @@ class V08Source:
         return self._decoded(response, offset)
 
     def _decoded(self, response: PartitionResponse, offset: int) -> RecordSet:
-        return decode_records(response.data, offset, limits=self._settings.limits, aborted=response.aborted)
+        elsewhere = self._is_followers(response)
+        if elsewhere:
+            self._brokers.services.counters.follower_bytes += len(response.data)
+        try:
+            return decode_records(response.data, offset, limits=self._settings.limits, aborted=response.aborted)
+        except WireError as error:
+            if elsewhere:
+                self._leave_follower(response.broker, reason_of(error))
+            raise
+
+    def _is_followers(self, response: PartitionResponse) -> bool:
+        return self._compared is not None and response.broker != self._compared.source.node_id
 
     def classified(self, outcome: FetchOutcome, response: PartitionResponse, offset: int) -> None:
         """Wait at the end of the log. If the response was full of other partitions, ask again at once, one time."""
         self._brokers.services.counters.denied.discard(self._partition)
+        if outcome in (FetchOutcome.CORRUPT, FetchOutcome.OVERSIZE) and self._is_followers(response):
+            self._leave_follower(response.broker, f"its response is {outcome.value}")  # the leader's may be sound
+            self.doubt()
         self._sound = True
         self._at_end = 0 <= response.readable_end <= offset
         if outcome is FetchOutcome.EMPTY:
@@ -265,7 +375,7 @@ class V08Source:
 def _response(
     source: BrokerSource, fetched: FetchedPartition, asked: int, reservation: Reservation
 ) -> PartitionResponse:
-    error, data, readable_end, aborted, diverged = fetched
+    error, data, readable_end, aborted, diverged, _ = fetched
     return PartitionResponse(source.node_id, error, data, asked, reservation, readable_end, aborted, diverged)
 
 
@@ -291,7 +401,9 @@ class V08Brokers:
         self._fetched: dict[TopicPartition, V08Source] = {}
         if topics is not None:
             topics.subscribe(self._doubt)
+        #: By broker id: those that send our rack, if there is one, and those without it, where a follower failed.
         self._sources: dict[int, BrokerSource] = {}
+        self._rackless: dict[int, BrokerSource] = {}
         #: Requests to one broker of one kind, while there are any.
         self._lookups: WeakValueDictionary[tuple[int, Hashable], Rounds[Any, Any]] = WeakValueDictionary()
         self._tasks: asyncio.TaskGroup | None = None
@@ -320,14 +432,33 @@ class V08Brokers:
     async def leadership(self, partition: TopicPartition) -> _Leadership:
         """Return the source of the partition's leader, its epoch, and the topic's id. Raises BrokerError."""
         node = await self._client.leader(partition.topic, partition.partition)
-        if node.id not in self._sources:
+        self._source(self._sources, node.id, self._client.settings.rack)
+        return self._leadership_of(node.id, partition)
+
+    def _source(self, sources: dict[int, BrokerSource], node_id: int, rack: str) -> BrokerSource:
+        if (source := sources.get(node_id)) is None:
             assert self._tasks is not None  # fetchers run
             services = self.services
-            source = self._sources[node.id] = BrokerSource(
-                node.id, self._client, services.settings, services.counters, services.clock
+            source = sources[node_id] = BrokerSource(
+                node_id, self._client, services.settings, services.counters, services.clock, rack
             )
-            self._tasks.create_task(source.run(), name=f"source {node.id}")
-        return self._leadership_of(node.id, partition)
+            self._tasks.create_task(source.run(), name=f"source {node_id}")
+        return source
+
+    @property
+    def lease(self) -> float:
+        """Seconds for which a follower is read from before the leader is asked again."""
+        return self._client.settings.metadata_max_age
+
+    def follower(self, node_id: int) -> BrokerSource | None:
+        """Return the source of a follower; None if the metadata have no such broker."""
+        alive = node_id in self._client.metadata.nodes
+        return self._source(self._sources, node_id, self._client.settings.rack) if alive else None
+
+    def without_rack(self, node_id: int) -> BrokerSource:
+        """Return the source of a leader that returns the messages itself."""
+        rack = self._client.settings.rack
+        return self._source(self._rackless if rack else self._sources, node_id, "")
 
     def known_leadership(self, partition: TopicPartition) -> _Leadership | None:
         """Return the same as the metadata say it; None where they are old, or name no leader that was asked before."""

@@ -92,19 +92,32 @@ class Exchange:
     """Requests to one broker, whichever connection they use."""
 
     def __init__(
-        self, node_id: int, client: ClusterClient, settings: FetchSettings, counters: FetchCounters, clock: Clock
+        self,
+        node_id: int,
+        client: ClusterClient,
+        settings: FetchSettings,
+        counters: FetchCounters,
+        clock: Clock,
+        rack: str = "",
     ) -> None:
         self.node_id = node_id
+        self._rack = rack
         self.settings = settings
         self.counters = counters
         self.clock = clock
         self._client = client
-        self._silent_until = -math.inf
+        #: The end of the time (the clock's seconds) in which the broker wants no request, because of a quota.
+        self.silent_until = -math.inf
 
     @property
     def metadata(self) -> ClusterMetadata:
         """The metadata that the client has now; others once they were refreshed."""
         return self._client.metadata
+
+    @property
+    def leased(self) -> bool:
+        """Whether a partition may move to another replica without a change of the metadata."""
+        return bool(self._client.settings.rack)
 
     def is_fresh(self, topic: str) -> bool:
         """Whether the metadata of a topic are neither old nor stale."""
@@ -122,7 +135,7 @@ class Exchange:
 
     async def wait_out_quota(self) -> None:
         """Return when the broker wants requests again."""
-        while (left := self._silent_until - self.clock.monotonic()) > 0:
+        while (left := self.silent_until - self.clock.monotonic()) > 0:
             await self.clock.sleep(left)
 
     async def send(
@@ -143,7 +156,7 @@ class Exchange:
             self.counters.fetches += 1
             if fetched.throttled:
                 self.counters.throttled += fetched.silence
-                self._silent_until = max(self._silent_until, self.clock.monotonic() + fetched.silence)
+                self.silent_until = max(self.silent_until, self.clock.monotonic() + fetched.silence)
             if received is not None:
                 received(fetched)
 
@@ -154,6 +167,7 @@ class Exchange:
             max_wait=wait,
             min_bytes=settings.min_bytes if wait else 0,
             read_committed=settings.read_committed,
+            rack=self._rack,
             timeout=self._client.settings.connection.socket_timeout + wait,
             views=True,
             received=note,

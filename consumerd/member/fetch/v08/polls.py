@@ -236,7 +236,7 @@ class Polls:
         answers: list[tuple[PartitionRequest, FetchedPartition]] = []
         for place in list(self._waiting) if fetched.error else fetched.partitions:
             request, part = find(place), answer_of(fetched, place)
-            if request is not None and part is not None and (part.error or part.data or part.diverged):
+            if request is not None and part is not None and _says_something(part):
                 answers.append((request, part))
         # First all handlers have their messages; then fetchers go on.
         for request, part in answers:
@@ -259,8 +259,12 @@ class Polls:
             if now - self._reviewed < _REVIEW:
                 return
             self._reviewed = now
-            if all(map(self._exchange.is_fresh, {topic for topic, _ in self._waiting})):
+            if not self._exchange.leased and all(map(self._exchange.is_fresh, {topic for topic, _ in self._waiting})):
                 return
         for request in self._waiting.values():
             if request.stays is not None and not request.stays():
                 request.settle(None)
+
+
+def _says_something(part: FetchedPartition) -> bool:
+    return bool(part.error or part.data or part.diverged or part.preferred >= 0)

@@ -197,3 +197,11 @@ async def test_response_in_a_session_may_have_partitions_that_the_request_does_n
     channel.unnamed = [IDS["t"]]
     fetched = await fetch_partitions(channel, session.request(), max_bytes=100)
     assert set(fetched.partitions) == {("t", 0)}
+
+
+@pytest.mark.parametrize(("version", "named"), [(10, False), (11, True), (12, True)])
+async def test_rack_is_sent_where_brokers_take_it_and_the_preferred_replica_is_read(version: int, named: bool) -> None:
+    channel: Any = OneVersion(version, **({"preferred_read_replica": 7} if named else {}))
+    fetched = await fetch_partitions(channel, wanted()[:1], max_bytes=100, rack="ours")
+    assert channel.asked.get("rack_id", "") == ("ours" if named else "")
+    assert fetched.partitions["t", 0].preferred == (7 if named else -1)

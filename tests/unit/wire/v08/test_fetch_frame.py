@@ -52,7 +52,8 @@ BODIES = st.fixed_dictionaries(
         "session_id": INT32,
         "session_epoch": INT32,
         "topics": TOPICS,
-    }
+    },
+    optional={"rack_id": st.text(max_size=20)},
 )
 VERSIONS = st.integers(FIRST_VERSION, LAST_VERSION)
 ENTRY = {
@@ -88,7 +89,7 @@ def test_frame_is_that_of_the_codec(version: int, body: dict[str, Any], correlat
 @pytest.mark.parametrize(
     "other",
     [
-        body(ENTRY, rack_id="r"),
+        body(ENTRY, rack_id="r" * 200),
         body(ENTRY, forgotten_topics_data=[]),
         body(ENTRY | {"log_start_offset": 5}),
         body(*[ENTRY] * 200),
@@ -97,7 +98,7 @@ def test_frame_is_that_of_the_codec(version: int, body: dict[str, Any], correlat
         body(ENTRY, max_bytes=None),
         body(ENTRY, topic_id=None),
     ],
-    ids=["rack", "forgets", "a follower", "many", "long name", "does not fit", "not a number", "no id"],
+    ids=["long rack", "forgets", "a follower", "many", "long name", "does not fit", "not a number", "no id"],
 )
 def test_any_other_body_is_left_to_the_codec(other: dict[str, Any]) -> None:
     for version in (FIRST_VERSION, LAST_VERSION):
