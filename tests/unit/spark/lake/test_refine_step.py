@@ -231,6 +231,23 @@ def test_a_kill_at_any_step_of_the_replacement_leaves_whole_tables_and_the_next_
     assert died > 10
 
 
+def test_a_table_that_was_replaced_is_left_alone_when_the_other_one_follows(
+    pipeline: PipelineSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    each = begun(pipeline)
+    with monkeypatch.context() as patched:
+        dying(patched, 1, kinds=((DeltaLakeTable, "replace"),))
+        with pytest.raises(Killed):
+            refine_again(each)
+    silver = open_lake_table(each.silver)
+    assert silver.optimize(1 << 20).merged == 1
+    assert silver.vacuum(0)
+    version = silver.version()
+    assert refine(each).batches == 0
+    assert (silver.version(), rows(each.silver, "user", "page")) == (version, GOOD_ROWS)
+    assert not Path(each.base, "p-again").exists()
+
+
 def test_again_starts_over_with_another_declaration(pipeline: PipelineSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     each = begun(pipeline)
     with monkeypatch.context() as patched:
