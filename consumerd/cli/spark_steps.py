@@ -204,7 +204,7 @@ def _run(
     require_spark(*(("jinja2", "matplotlib") if steps is None or "report" in steps else ()))
     from consumerd.spark.packages import required_packages  # noqa: PLC0415 - heavy imports for the command that runs
     from consumerd.spark.preflight import check_steps  # noqa: PLC0415
-    from consumerd.spark.run import declared_steps, timed  # noqa: PLC0415
+    from consumerd.spark.run import declared_steps, perform  # noqa: PLC0415
     from consumerd.spark.spec import load_spark  # noqa: PLC0415
 
     spec = load_spark(path)
@@ -232,7 +232,7 @@ def _run(
                 if again is not None:
                     results[step] = _refined_again(work, chosen, again)
                 else:
-                    results[step], run = timed(
+                    results[step], run = perform(
                         step, work.spark, chosen, results, available_now=not continuous, shallow=shallow
                     )
                     runs.append(run)
@@ -256,7 +256,7 @@ def _refined_again(work: Work, pipeline: PipelineSpec, again: AgainOptions) -> A
 
 def _repeat(steps: Sequence[str], work: Work, pipeline: PipelineSpec, *, as_json: bool) -> int:
     """Do these steps again and again, each time after the pipeline's interval, until a signal."""
-    from consumerd.spark.run import timed  # noqa: PLC0415 - as above
+    from consumerd.spark.run import perform  # noqa: PLC0415 - as above
     from consumerd.spark.spec_model import interval_seconds  # noqa: PLC0415
 
     interval = interval_seconds(pipeline.trigger)
@@ -268,7 +268,7 @@ def _repeat(steps: Sequence[str], work: Work, pipeline: PipelineSpec, *, as_json
         for step in steps:
             if first:
                 work.begin(step)
-            results[step], run = timed(step, work.spark, pipeline, results)
+            results[step], run = perform(step, work.spark, pipeline, results)
             runs.append(run)
             if work.wait(0):
                 break

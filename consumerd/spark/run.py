@@ -67,21 +67,12 @@ def perform(
     *,
     available_now: bool = True,
     shallow: bool = False,
-) -> StepResult:
-    """Do one step of `STEPS`. `results`: those of the steps before it, for the report. Raises ConsumerdError."""
-    return timed(step, spark, pipeline, results, available_now=available_now, shallow=shallow)[0]
-
-
-def timed(
-    step: str,
-    spark: SparkSession,
-    pipeline: PipelineSpec,
-    results: Mapping[str, StepResult],
-    *,
-    available_now: bool = True,
-    shallow: bool = False,
 ) -> tuple[StepResult, StepRun]:
-    """As `perform`, and how long it took. The run is recorded for the report if it had rows and ended by itself."""
+    """Do one step of `STEPS`; its result, and how long it took.
+
+    `results`: those of the steps before it, for the report. The run is recorded for the report if it had rows and ended
+    by itself. Raises ConsumerdError.
+    """
     with declared_errors():
         before = {path: LakeBatchTable(spark, path, pipeline.format).last_batch for path in _written_by(pipeline, step)}
     started, clock = datetime.now(UTC), time.monotonic()
@@ -146,7 +137,7 @@ def run_pipeline(spark: SparkSession, pipeline: PipelineSpec, steps: Iterable[st
     results: dict[str, StepResult] = {}
     for step in STEPS:
         if step in wanted & declared:
-            results[step] = perform(step, spark, pipeline, results)
+            results[step], _ = perform(step, spark, pipeline, results)
             if getattr(results[step], "stopped", False):
                 return RunResult(pipeline.name, results, stopped=True)
     return RunResult(pipeline.name, results, stopped=False)

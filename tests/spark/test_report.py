@@ -189,7 +189,7 @@ def test_writes_the_page_of_a_real_pipeline(spark: SparkSession, tmp_path: Path)
 
     results: dict[str, StepResult] = {}
     for step in ("land", "refine", "reconcile"):
-        results[step] = perform(step, spark, pipeline, results)
+        results[step], _ = perform(step, spark, pipeline, results)
     written = write_report(spark, pipeline, results)
     text = Path(written.page).read_text("utf-8")
     assert written.as_json() == {"pipeline": "clicks", "page": before.page}

@@ -138,15 +138,15 @@ def test_a_signal_during_a_round_ends_a_continuous_run_with_exit_code_0(
     monkeypatch: pytest.MonkeyPatch,
     step: str,
 ) -> None:
-    timed = steps_of_spark.timed
+    perform = steps_of_spark.perform
 
     def stop_and_perform(performed: str, *args: Any, **options: Any) -> Any:
         if performed == step:
             os.kill(os.getpid(), signal.SIGTERM)
             spark.range(1 << 50).selectExpr("sum(hash(id))").collect()  # takes hours, unless its end is requested
-        return timed(performed, *args, **options)
+        return perform(performed, *args, **options)
 
-    monkeypatch.setattr(steps_of_spark, "timed", stop_and_perform)
+    monkeypatch.setattr(steps_of_spark, "perform", stop_and_perform)
     config = declared(trigger="1 second")
     assert run(["spark", "run", "-c", config, "--continuous", "--json"]) == ExitCode.OK
     monkeypatch.undo()

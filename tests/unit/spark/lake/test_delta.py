@@ -7,7 +7,7 @@ import json
 import multiprocessing
 import os
 import threading
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from deltalake.exceptions import CommitFailedError
 from consumerd.base.errors import ConfigError, NotFoundError
 from consumerd.base.files import SystemFiles
 from consumerd.spark.lake import delta, open_lake_table
-from consumerd.spark.lake.data_file import DataFile, DataFileWriter
+from consumerd.spark.lake.data_file import DataFile
 from consumerd.spark.lake.delta import DeltaLakeTable
 from consumerd.spark.lake.offsets import TableOffsets
 from consumerd.spark.source.offsets import LogOffset
@@ -30,36 +30,7 @@ from consumerd.spark.tables.errors import (
     TablePathError,
     TableSchemaError,
 )
-
-COLUMNS = pa.schema([("page", pa.string()), ("ms", pa.int32()), ("batch", pa.int64())])
-WRITER = "c0ffee"
-
-
-def write_file(table: str | Path, batch: int, rows: int = 3, schema: pa.Schema = COLUMNS, **values: Any) -> DataFile:
-    """A file in the table's folder that no commit names yet."""
-    columns = {"page": [f"p{batch}-{row}" for row in range(rows)], "ms": list(range(rows)), "batch": [batch] * rows}
-    columns |= {name: [value] * rows for name, value in values.items()}
-    with DataFileWriter(str(table), schema) as writer:
-        writer.write(pa.record_batch([pa.array(columns[f.name], f.type) for f in schema], schema=schema))
-        written = writer.close()
-    assert written is not None
-    return written
-
-
-def add(table: Any, batch: int, schema: pa.Schema = COLUMNS, *, writer: str = WRITER, **values: Any) -> bool:
-    done = table.commit(
-        [write_file(table.path, batch, schema=schema, **values)], writer=writer, batch=batch, schema=schema
-    )
-    assert isinstance(done, bool)
-    return done
-
-
-def pages(table: Any) -> list[str]:
-    return sorted(table.dataset().to_table().column("page").to_pylist())
-
-
-def expected(*batches: int, rows: int = 3) -> list[str]:
-    return sorted(f"p{batch}-{row}" for batch in batches for row in range(rows))
+from tests.unit.spark.lake.test_lake_tables import COLUMNS, WRITER, add, expected, pages, write_file
 
 
 @pytest.fixture
@@ -68,47 +39,6 @@ def table(tmp_path: Path) -> DeltaLakeTable:
 
 
 # -- batches
-
-
-def test_holds_what_was_committed(table: DeltaLakeTable) -> None:
-    assert (table.exists, table.batches(), table.owner()) == (False, (), None)
-    assert add(table, 0)
-    assert add(table, 1)
-    assert (table.exists, table.batches(), table.owner()) == (True, (range(2),), WRITER)
-    assert table.schema() == COLUMNS
-    assert pages(table) == expected(0, 1)
-
-
-def test_counts_a_batch_without_rows(table: DeltaLakeTable) -> None:
-    assert table.commit([], writer=WRITER, batch=0, schema=COLUMNS)
-    assert table.batches() == (range(1),)
-    assert pages(table) == []
-    assert not table.commit([], writer=WRITER, batch=0, schema=COLUMNS)
-
-
-def test_accepts_a_batch_once_also_with_a_snapshot_that_has_it(table: DeltaLakeTable) -> None:
-    add(table, 0)
-    assert not add(table, 0)
-    assert not add(DeltaLakeTable(table.path), 0)
-    assert pages(table) == expected(0)
-
-
-def test_accepts_a_batch_once_with_a_snapshot_that_does_not_have_it_yet(
-    table: DeltaLakeTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add(table, 0)
-    rival = DeltaLakeTable(table.path)
-    compare = delta._last_batch
-
-    def commit_between(snapshot: DeltaTable, writer: str) -> int | None:
-        last = compare(snapshot, writer)
-        monkeypatch.setattr(delta, "_last_batch", compare)
-        assert add(rival, 1)
-        return last
-
-    monkeypatch.setattr(delta, "_last_batch", commit_between)
-    assert not add(table, 1)
-    assert pages(table) == expected(0, 1)
 
 
 def test_says_where_the_last_batch_ends(table: DeltaLakeTable) -> None:
@@ -191,13 +121,6 @@ def test_threads_that_create_the_table_at_once_agree_on_its_owner(table: DeltaLa
         each.join()
     assert sorted(outcomes) == sorted([f"{table.owner()} True", "refused", "refused"])
     assert pages(table) == expected(0)
-
-
-def test_refuses_the_table_of_another_checkpoint(table: DeltaLakeTable) -> None:
-    add(table, 0)
-    with pytest.raises(TableOwnedError, match=rf"{table.path} was written with another checkpoint \(c0ffee, this"):
-        add(table, 1, writer="other")
-    assert table.batches() == (range(1),)
 
 
 def test_refuses_a_table_that_has_files_and_no_owner(table: DeltaLakeTable) -> None:
@@ -357,63 +280,11 @@ def test_files_of_a_batch_come_in_the_order_of_their_messages(table: DeltaLakeTa
     assert found == [*sorted(places), (None, None)]
 
 
-def test_files_of_some_batches_are_found_by_the_statistics(table: DeltaLakeTable) -> None:
-    for batch in range(5):
-        add(table, batch)
-    names = [file.path for file in table.files()]
-    assert [file.path for file in table.files(after=1)] == names[2:]
-    assert [file.path for file in table.files(after=1, to=3)] == names[2:4]
-    assert [file.path for file in table.files(to=0)] == names[:1]
-    assert table.files(after=4) == []
-    (file,) = table.files(after=3)
-    assert (file.rows, file.minimums, file.maximums) == (
-        3,
-        {"page": "p4-0", "ms": 0, "batch": 4},
-        {"page": "p4-2", "ms": 2, "batch": 4},
-    )
-    assert file.nulls == {"page": 0, "ms": 0, "batch": 0}
-    assert sorted(table.dataset(after=1, to=2).to_table().column("page").to_pylist()) == expected(2)
-
-
 def test_file_without_statistics_may_have_any_batch(table: DeltaLakeTable) -> None:
     file = write_file(table.path, 0)
     bare = DataFile(file.path, file.size, file.rows, file.modified, {}, {}, {})
     table.commit([bare], writer=WRITER, batch=0, schema=COLUMNS)
     assert [each.path for each in table.files(after=7)] == [file.path]
-
-
-def test_statistics_of_times_are_kept_as_the_log_has_them(table: DeltaLakeTable) -> None:
-    schema = pa.schema([("at", pa.timestamp("us", "UTC")), ("day", pa.date32()), ("batch", pa.int64())])
-    at = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
-    with DataFileWriter(table.path, schema) as writer:
-        writer.write(pa.RecordBatch.from_pylist([{"at": at, "day": at.date(), "batch": 0}], schema=schema))
-        written = writer.close()
-    assert written is not None
-    table.commit([written], writer=WRITER, batch=0, schema=schema)
-    (file,) = table.files()
-    assert (file.minimums, file.maximums) == (written.minimums, written.maximums)
-    assert file.minimums["at"] == "2026-01-02T03:04:05.678Z"
-
-
-def test_reads_a_former_version_by_number_and_by_time(table: DeltaLakeTable) -> None:
-    add(table, 0)
-    old = table.version()
-    between = table.history()[0].at
-    log = Path(table.path, "_delta_log", f"{old:020d}.json")
-    earlier = json.loads(log.read_text().splitlines()[0])
-    earlier["commitInfo"]["timestamp"] -= 60_000
-    log.write_text("\n".join([json.dumps(earlier), *log.read_text().splitlines()[1:]]) + "\n")
-    add(table, 1)
-    assert pages(table.as_of(old)) == expected(0)
-    assert pages(table.as_of(between - timedelta(seconds=30))) == expected(0)
-    assert pages(table.as_of(datetime.now(UTC) + timedelta(seconds=1))) == expected(0, 1)
-    assert [each.version for each in table.history()] == list(range(table.version(), -1, -1))
-    with pytest.raises(ValueError, match="for reading only"):
-        add(table.as_of(old), 2)
-    with pytest.raises(NotFoundError, match="no version that is as old as 2001"):
-        table.as_of(datetime(2001, 1, 1, tzinfo=UTC))
-    with pytest.raises(NotFoundError, match="no version 99"):
-        table.as_of(99)
 
 
 # -- maintenance
@@ -491,23 +362,6 @@ def test_two_optimizations_at_once_keep_every_row_once(table: DeltaLakeTable, mo
     assert table.optimize(1 << 20).merged == 0
     assert pages(table) == expected(0, 1)
     assert len(list(Path(table.path).glob("*.parquet"))) == 3  # the unused one of the second is removed
-
-
-def test_vacuum_removes_orphans_and_merged_files_that_are_old_enough(table: DeltaLakeTable) -> None:
-    add(table, 0)
-    add(table, 1)
-    merged = [file.path for file in table.files()]
-    orphan = write_file(table.path, 9).path
-    table.optimize(1 << 20)
-    assert table.vacuum(3600) == []
-    assert table.vacuum(0, dry_run=True) == sorted([*merged, orphan])
-    assert Path(table.path, orphan).exists()
-    assert table.vacuum(0) == sorted([*merged, orphan])
-    assert [each.name for each in Path(table.path).glob("*.parquet")] == [table.files()[0].path]
-    assert pages(table) == expected(0, 1)
-    before = table.version()
-    assert table.vacuum(0) == []
-    assert table.version() == before
 
 
 def test_vacuum_keeps_an_orphan_that_is_younger_than_the_retention(table: DeltaLakeTable) -> None:

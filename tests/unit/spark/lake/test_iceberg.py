@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,48 +12,17 @@ import pytest
 from consumerd.base.errors import ConfigError, NotFoundError
 from consumerd.base.files import SystemFiles
 from consumerd.spark.lake import open_lake_table
-from consumerd.spark.lake.data_file import DataFile, DataFileWriter
 from consumerd.spark.lake.offsets import TableOffsets
 from consumerd.spark.source.offsets import LogOffset
 from consumerd.spark.tables.errors import (
     TableCorruptError,
     TableError,
-    TableOwnedError,
     TablePathError,
     TableSchemaError,
 )
+from tests.unit.spark.lake.test_lake_tables import COLUMNS, WRITER, add, expected, pages, write_file
 
 iceberg = pytest.importorskip("consumerd.spark.lake.iceberg", reason="pyiceberg is not installed")
-
-COLUMNS = pa.schema(
-    [("page", pa.string()), ("ms", pa.int32()), ("at", pa.timestamp("us", "UTC")), ("batch", pa.int64())]
-)
-WRITER = "c0ffee"
-AT = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
-
-
-def write_file(table: str, batch: int, schema: pa.Schema = COLUMNS, **values: Any) -> DataFile:
-    rows = [{"page": f"p{batch}-{row}", "ms": row, "at": AT, "batch": batch, **values} for row in range(3)]
-    with DataFileWriter(table, schema) as writer:
-        writer.write(pa.RecordBatch.from_pylist(rows, schema=schema))
-        written = writer.close()
-    assert written is not None
-    return written
-
-
-def add(table: Any, batch: int, schema: pa.Schema = COLUMNS, *, writer: str = WRITER, **values: Any) -> bool:
-    file = write_file(table.path, batch, schema, **values)
-    done = table.commit([file], writer=writer, batch=batch, schema=schema)
-    assert isinstance(done, bool)
-    return done
-
-
-def pages(table: Any) -> list[str]:
-    return sorted(table.dataset().to_table().column("page").to_pylist())
-
-
-def expected(*batches: int) -> list[str]:
-    return sorted(f"p{batch}-{row}" for batch in batches for row in range(3))
 
 
 @pytest.fixture
@@ -66,16 +33,6 @@ def table(tmp_path: Path) -> Any:
 def again(table: Any) -> Any:
     """Another process's view of the same table."""
     return open_lake_table(table.path, "iceberg")
-
-
-def test_holds_what_was_committed(table: Any) -> None:
-    assert (table.exists, table.batches(), table.owner()) == (False, (), None)
-    assert table.accepts(writer=WRITER, batch=0, schema=COLUMNS)
-    assert [add(table, 0), add(table, 1), add(table, 1), add(again(table), 0)] == [True, True, False, False]
-    assert table.commit([], writer=WRITER, batch=2, schema=COLUMNS)
-    assert not table.accepts(writer=WRITER, batch=2, schema=COLUMNS)
-    assert (table.exists, table.batches(), table.owner(), table.schema()) == (True, (range(3),), WRITER, COLUMNS)
-    assert pages(table) == expected(0, 1)
 
 
 def test_merges_manifests_so_that_planning_stays_fast(table: Any) -> None:
@@ -92,19 +49,6 @@ def test_logs_nothing_of_columns_without_bounds(table: Any, caplog: pytest.LogCa
     assert add(table, 0, COLUMNS.append(pa.field("value", pa.binary())), value=b"x")
     assert table.dataset().to_table().column("value").to_pylist() == [b"x"] * 3
     assert caplog.text == ""
-
-
-def committing_between(name: str, rival: Callable[[], object], patch: pytest.MonkeyPatch) -> None:
-    """Do `rival` after the next call of a function of the module."""
-    call = getattr(iceberg, name)
-
-    def between(*args: Any) -> Any:
-        found = call(*args)
-        patch.setattr(iceberg, name, call)
-        assert rival()
-        return found
-
-    patch.setattr(iceberg, name, between)
 
 
 def test_says_where_the_last_batch_ends(table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,18 +71,6 @@ def test_says_where_the_last_batch_ends(table: Any, monkeypatch: pytest.MonkeyPa
     add(table, 2)
     assert table.offsets() is None  # that commit does not say
     assert pages(table) == expected(0, 1, 2)
-
-
-@pytest.mark.parametrize("with_rows", [True, False])
-def test_accepts_a_batch_once_with_metadata_that_does_not_have_it_yet(
-    table: Any, with_rows: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add(table, 0)
-    rival = again(table)
-    files = [write_file(table.path, 1)] if with_rows else []
-    committing_between("_last_batch", lambda: rival.commit(files, writer=WRITER, batch=1, schema=COLUMNS), monkeypatch)
-    assert not table.commit(files, writer=WRITER, batch=1, schema=COLUMNS)
-    assert pages(table) == expected(0, *([1] if with_rows else []))
 
 
 def test_threads_that_create_and_write_at_once_add_each_batch_once(table: Any) -> None:
@@ -176,12 +108,6 @@ def test_knows_its_last_batch_from_snapshots_without_the_property(table: Any) ->
     assert not add(table, 0)
 
 
-def test_refuses_the_table_of_another_checkpoint(table: Any) -> None:
-    add(table, 0)
-    with pytest.raises(TableOwnedError, match=r"written with another checkpoint \(c0ffee, this one is other\)"):
-        add(table, 1, writer="other")
-
-
 def test_adds_a_column_and_widens_another(table: Any) -> None:
     add(table, 0)
     wider = pa.schema([COLUMNS.field("page"), ("ms", pa.int64()), ("agent", pa.string()), ("batch", pa.int64())])
@@ -203,18 +129,6 @@ def test_refuses_a_column_of_another_type_or_case(table: Any, name: str, kind: p
     assert table.batches() == (range(1),)
 
 
-def test_files_of_some_batches_are_found_by_their_bounds(table: Any) -> None:
-    for batch in range(4):
-        add(table, batch)
-    names = [file.path for file in table.files()]
-    assert [file.path for file in table.files(after=0, to=2)] == names[1:3]
-    assert sorted(table.dataset(after=1, to=2).to_table().column("page").to_pylist()) == expected(2)
-    (file,) = table.files(after=2)
-    assert file.minimums == {"page": "p3-0", "ms": 0, "at": "2026-01-02T03:04:05.678Z", "batch": 3}
-    assert file.maximums == {"page": "p3-2", "ms": 2, "at": "2026-01-02T03:04:05.679Z", "batch": 3}
-    assert (file.rows, file.nulls) == (3, {"page": 0, "ms": 0, "at": 0, "batch": 0})
-
-
 def test_other_readers_see_every_row_once_also_after_a_merge_and_a_new_column(
     table: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,20 +147,6 @@ def test_other_readers_see_every_row_once_also_after_a_merge_and_a_new_column(
     catalog.engine.dispose()
 
 
-def test_reads_a_former_version_by_number_and_by_time(table: Any) -> None:
-    add(table, 0)
-    old = table.version()
-    between = table.history()[0].at
-    add(table, 1)
-    assert pages(table.as_of(old)) == expected(0)
-    assert pages(table.as_of(between)) == expected(0)
-    assert pages(table.as_of(datetime.now(UTC))) == expected(0, 1)
-    with pytest.raises(ValueError, match="for reading only"):
-        add(table.as_of(old), 2)
-    with pytest.raises(NotFoundError, match="has no version 2001"):
-        table.as_of(datetime(2001, 1, 1, tzinfo=UTC))
-
-
 def test_two_optimizations_at_once_keep_every_row_once(table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     add(table, 0)
     add(table, 1)
@@ -260,21 +160,6 @@ def test_two_optimizations_at_once_keep_every_row_once(table: Any, monkeypatch: 
     monkeypatch.setattr(table, "_swap", swap_later)
     assert table.optimize(1 << 20).merged == 0
     assert pages(table) == expected(0, 1)
-
-
-def test_vacuum_removes_orphans_and_merged_files_that_are_old_enough(table: Any) -> None:
-    add(table, 0)
-    add(table, 1)
-    merged = [file.path for file in table.files()]
-    orphan = write_file(table.path, 9).path
-    table.optimize(1 << 20)
-    assert table.vacuum(3600) == []
-    assert table.vacuum(0, dry_run=True) == sorted([*merged, orphan])
-    assert table.vacuum(0) == sorted([*merged, orphan])
-    assert table.vacuum(0) == []
-    assert [each.name for each in Path(table.path).glob("*.parquet")] == [table.files()[0].path]
-    assert pages(table) == expected(0, 1)
-    assert add(table, 2)
 
 
 def test_metadata_is_durable_before_the_catalog_names_it(table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
