@@ -718,9 +718,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int, list[Partit
     seen: list[tuple[float, int, list[PartitionFetch]]] = []
     send = Exchange.send
 
-    async def note(self: Exchange, channel: Any, partitions: Any, max_bytes: int, wait: float) -> Any:
+    async def note(self: Exchange, channel: Any, partitions: Any, max_bytes: int, wait: float, *rest: Any) -> Any:
         seen.append((wait, max_bytes, list(getattr(partitions, "named", partitions))))
-        return await send(self, channel, partitions, max_bytes, wait)
+        return await send(self, channel, partitions, max_bytes, wait, *rest)
 
     monkeypatch.setattr(Exchange, "send", note)
     return seen

@@ -42,9 +42,9 @@ NEWCOMER_SHARE: Final = 50
 NEWCOMER_BYTES: Final = 2 << 20
 #: The first version of FETCH that bounds the answer.
 _BOUNDED_SINCE: Final = 3
-#: Turns of the loop between a response and the next poll: in the first one fetchers ask again, in the others handlers
-#: get the messages, which do not wait until a request is encoded and written.
-_TURNS: Final = 4
+#: Turns of the loop between a response and the next poll: in the first one handlers get the messages, which do not wait
+#: until a request is encoded and written, and fetchers ask again, or in the second one if they decode themselves.
+_TURNS: Final = 2
 #: Seconds between looks at whether the metadata of what waits are old or stale.
 _REVIEW: Final = 5.0
 #: Seconds after a response for which the ends that it confirmed are known.
@@ -177,6 +177,7 @@ class Polls:
 
             def received(fetched: FetchedPartitions) -> None:
                 nonlocal answered
+                self._under_way = False  # who asks again from now on is in the next poll
                 if not self._session.answered(fetched.error, fetched.session_id):
                     return  # a new session begins at once
                 if request.full:
