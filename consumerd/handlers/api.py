@@ -16,9 +16,10 @@ from consumerd.base.partition import LogId, TopicPartition
 from consumerd.handlers.context import HandlerContext
 from consumerd.handlers.messages import Batch, Message
 
-#: Seconds after which others have their turn, and the most messages between two looks at the clock.
+#: Seconds after which others have their turn, and the most messages between two looks at the clock; of those that the
+#: pure codec makes, which may fail for each, fewer are made before the handler has them.
 _TURN = 0.02
-_MESSAGES = 16
+_MESSAGES, _MADE = 64, 16
 
 
 class PartitionTakenError(HandlerFailedError):
@@ -151,7 +152,7 @@ async def _one_by_one(function: Callable[[Message], Any], awaited: bool, batch: 
     lazily = type(batch) is Batch
     turn = looked = time.monotonic()
     together = 1
-    for piece in batch.rest(done).message_pieces(_MESSAGES):
+    for piece in batch.rest(done).message_pieces(_MESSAGES, _MADE):
         following, end = iter(piece), done + len(piece)
         if lazily:
             batch.mark_taken(following, end)
@@ -172,11 +173,22 @@ async def _one_by_one(function: Callable[[Message], Any], awaited: bool, batch: 
             done += together
             batch.mark(done)
             now = time.monotonic()
-            together = _MESSAGES if now - looked < together * _TURN / _MESSAGES else 1
+            together = _together(together, now - looked, turn + _TURN - now)
             if now - turn > _TURN:
                 await asyncio.sleep(0)
                 turn = now = time.monotonic()
             looked = now
+
+
+def _together(before: int, took: float, left: float) -> int:
+    """The messages until the next look at the clock: as many as take what is left of the turn, by the time (seconds)
+    that those `before` took.
+    """
+    if took * _MADE >= before * _TURN:
+        return 1
+    if not took or took * _MESSAGES <= before * left:
+        return _MESSAGES
+    return max(1, int(before * left / took))
 
 
 def _marked(batch: Batch, messages: Iterator[Message], done: int) -> Iterator[Message]:

@@ -378,13 +378,13 @@ class Batch(Sequence[bytes]):
         make: Callable[[tuple[Any, ...]], Any] = _decoded_keyed_message if keyed else _decoded_message
         return self._decoded(self.messages_as(make, self.partition), values)
 
-    def message_pieces(self, most: int) -> Iterator[Sequence[Message]]:
-        """`messages`, at most that many at a time."""
+    def message_pieces(self, most: int, made: int) -> Iterator[Sequence[Message]]:
+        """`messages`, at most `most` at a time, where the native codec has them; else at most `made`."""
         lists = self._message_lists(most)
         if lists is not None:
             return lists
         messages = self.messages()
-        return iter(lambda: tuple(islice(messages, most)), ())
+        return iter(lambda: tuple(islice(messages, made)), ())
 
     def _message_lists(self, most: int) -> Iterator[list[Message]] | None:
         """`message_pieces` as the native codec makes them; None where it does not."""

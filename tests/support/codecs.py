@@ -37,7 +37,7 @@ def handled(content: Content) -> list[object]:
     batch = Batch(TopicPartition("t", 0, 0), content)
     half = len(batch) // 2
     parts = batch, batch.rest(half), batch.part(half // 2, half)
-    pieces = [list(part.message_pieces(3)) for part in parts]
+    pieces = [list(part.message_pieces(3, 2)) for part in parts]
     assert all(0 < len(piece) <= 3 for found in pieces for piece in found)
     return [list(batch.messages()), *([message for piece in found for message in piece] for found in pieces)]
 
