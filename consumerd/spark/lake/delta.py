@@ -108,23 +108,24 @@ class DeltaLakeTable:
         return () if last is None else (range(last + 1),)
 
     def offsets(self) -> TableOffsets | None:
-        for _ in range(_ATTEMPTS):
+        missing: int | None = None
+        while True:
             table = self._open()
             owner = None if table is None else _owner(table)
             number = None if table is None or owner is None else _offsets_number(table, owner)
-            if table is None or number is None:
+            if table is None or number in (None, missing):
                 return None
             try:
                 with open_folder(self.path, self._options).open(_offsets_file(number)) as file:
                     found = TableOffsets.decode(file.read())
             except FileNotFoundError:
-                continue  # a newer commit replaced it
+                missing = number  # unless a newer commit has replaced it, the table was copied without the file
+                continue
             except (OSError, ValueError) as error:
                 raise TableCorruptError(
                     f"{self.path}/{_offsets_file(number)} cannot be read ({error}): restore it from a backup."
                 ) from None
             return found if found.batch == _last_batch(table, owner) else None
-        raise TableCorruptError(f"{self.path}/_consumerd lacks the file of the last batch: restore it from a backup.")
 
     def files(self, after: int = -1, to: int | None = None) -> list[DataFile]:
         return _files(self._existing(), after, to)

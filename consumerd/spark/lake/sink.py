@@ -140,6 +140,13 @@ class TableHandler(Handler):
             "conflicts", "Commits that were prepared again, because another writer was faster."
         )
         self._durations = metrics.histogram("commit_seconds", "Durations of writing a file and committing it.")
+        if context.config and not context.config.get("linger"):
+            log.warning(
+                "linger_not_configured",
+                handler=context.name,
+                reason="each batch is committed as it was fetched, so commits are small and many",
+                remedy="set handler.linger, and handler.max_bytes or handler.max_batch",
+            )
         self._appender = await self._declared(in_thread(lambda: self._prepared(context.group)))
 
     def _prepared(self, group: str) -> TableAppender:

@@ -156,7 +156,7 @@ async def test_uses_existing_methods_and_adds_the_others(plugin: object, clock: 
 
 def test_suggests_the_nearest_name_and_lists_all() -> None:
     text = refused("flies")
-    assert "unknown handler 'flies', did you mean 'files'? There are exec, files" in text
+    assert "unknown handler 'flies', did you mean 'files'? There are delta, exec, files" in text
     assert "print" in text
     assert "did you mean" not in refused("zzzzzz")
 
