@@ -6,18 +6,16 @@ and splits with Arrow, and no row passes through the JVM.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
 from consumerd.spark.failures import declared_errors
-from consumerd.spark.lake.reconcile import LakeReconciliation, ReadTable
-from consumerd.spark.lake.worker import WorkFunction, result_of
+from consumerd.spark.lake.reconcile import LakeReconciliation
 from consumerd.spark.reconcile_result import ReconcileResult
 from consumerd.spark.reconciliation import TABLES
-from consumerd.spark.tables.lake import LakeBatchTable
+from consumerd.spark.tables.lake import LakeBatchTable, run_tasks
 
 if TYPE_CHECKING:
     from consumerd.spark.spec import PipelineSpec
@@ -31,13 +29,5 @@ def reconcile(spark: SparkSession, pipeline: PipelineSpec, *, shallow: bool = Fa
     """
     with declared_errors():
         tables = {name: LakeBatchTable(spark, getattr(pipeline, name), pipeline.format) for name in TABLES}
-        read = {name: ReadTable(each.lake, pipeline.format, each.store) for name, each in tables.items()}
-        return LakeReconciliation(spark, pipeline, read, partial(_in_tasks, spark)).result(shallow=shallow)
-
-
-def _in_tasks(spark: SparkSession, function: WorkFunction, tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """`function(*task)` in a task of Spark's for each; results in their order."""
-    if not tasks:
-        return []
-    work = partial(result_of, function)
-    return spark.sparkContext.parallelize(tasks, len(tasks)).map(work).collect()
+        read = {name: each.in_tasks for name, each in tables.items()}
+        return LakeReconciliation(spark, pipeline, read, partial(run_tasks, spark)).result(shallow=shallow)

@@ -5,8 +5,8 @@ In: Arrow batches, of tasks or of a handler of the daemon (`sink`). Out: Parquet
 
 Files in reading order: data_file, arrays, folders, tasks, offsets, table, delta, iceberg, merging, reading, refine,
 checkpoint, worker, workers, batches, handover, land, batch_rows, append_rules, appending, sink, batch_files,
-duplicates, again, refine_step, row_hash, coverage, reconcile_tasks, reconcile, compact, casts, json_text, patterns,
-decode.
+duplicates, again, refine_step, parts, row_hash, coverage, reconcile_tasks, reconcile, compact, casts, json_text,
+patterns, decode.
 
 Easy to miss:
 

@@ -10,29 +10,26 @@ rows of the ranges that differ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from consumerd.spark.lake import open_lake_table
-from consumerd.spark.lake.batch_files import BatchFile, LakeFiles
 from consumerd.spark.lake.batches import BatchDisplay, SilentDisplay
 from consumerd.spark.lake.coverage import found_stretches, merged_stretches, sweep
+from consumerd.spark.lake.parts import TASK_BYTES, Part, ReadTable, Runner, grouped, size_of
 from consumerd.spark.lake.reconcile_tasks import (
     CONTENT,
     LOG,
     ROWS,
     SUMS,
     Marks,
-    Part,
     RowReading,
-    TablePart,
     Window,
     find_rows,
     find_runs,
-    size_of,
 )
 from consumerd.spark.lake.table import BATCH, LakeTable
 from consumerd.spark.lake.worker import WorkFunction
@@ -52,22 +49,11 @@ if TYPE_CHECKING:
     from consumerd.spark.source.offsets import Key
     from consumerd.spark.spec import PipelineSpec
 
-#: Bytes of a table's files, and of the source's log, that one task reads, about.
-TASK_BYTES: Final = 64 << 20
 #: Messages that one task reads, where offsets count messages.
 TASK_MESSAGES: Final = 500_000
 _UNMARKED: Final = Marks()
 #: Ranges of a partition whose hashes are compared before its rows are.
 _SLOTS: Final = 4096
-Runner: TypeAlias = "Callable[[WorkFunction, Sequence[tuple[Any, ...]]], list[Any]]"
-
-
-class ReadTable(NamedTuple):
-    """A table, and how tasks open its files."""
-
-    table: LakeTable
-    format: str
-    store: Mapping[str, str] | None = None
 
 
 def reconcile(
@@ -209,20 +195,14 @@ class LakeReconciliation(Reconciliation[pa.Table]):
         self, name: str, to: int | None, *, hashed: bool, due: bool = False
     ) -> tuple[list[tuple[Part, ...]], RowReading]:
         """Tasks for the batches of a table up to `to`, in the order of the log, and how they are read."""
-        table, format_, store = self._tables[name]
+        table = self._tables[name].table
         names = (*PLACE, *(CONTENT if hashed else ()), *(LOG if self._former else ()))
         if not table.exists:
             return [], RowReading(arrow_schema(names))
         stored = table.schema()
         columns = [*arrow_schema([each for each in names if each in stored.names or each not in LOG])]
         schema = pa.schema([*columns, *([pa.field(BATCH, pa.int64())] if due else [])])
-        files = LakeFiles(table.path, format_, store)
-        parts: list[Part] = []
-        for file in table.files(to=to):
-            of = max(1, round(file.size / TASK_BYTES))
-            one = BatchFile(file.path, file.size, 0, (1 << 62) if to is None else to)
-            parts += [TablePart(files, one, (share, of)) for share in range(of)]
-        return _grouped(parts, TASK_BYTES), RowReading(schema, None, self._former, hashed)
+        return self._tables[name].tasks(to), RowReading(schema, None, self._former, hashed)
 
     def _source(self, spans: Mapping[Key, RangeToLand], *, hashed: bool) -> tuple[list[tuple[Part, ...]], RowReading]:
         """Tasks for these ranges of the source, and how they are read."""
@@ -232,7 +212,7 @@ class LakeReconciliation(Reconciliation[pa.Table]):
         dropping = drops_malformed(self._pipeline) and options.mode is ParseMode.PERMISSIVE
         columns = (*PLACE, *(CONTENT if hashed else ()), *((CORRUPT.name,) if dropping else ()))
         most = TASK_MESSAGES if options.counts_messages else TASK_BYTES
-        return _grouped(plan_batch(options), most), RowReading(
+        return grouped(plan_batch(options), most), RowReading(
             arrow_schema(columns), ReadRequest.of(options, columns), (), hashed
         )
 
@@ -275,17 +255,3 @@ def _altered_places(bronze: pa.Table, source: pa.Table) -> pa.Table:
     }
     starts = {"start_offset": both["offset"], "start_index": index}
     return pa.table({name: both[name] for name in PARTITION} | starts | ends)
-
-
-def _grouped(parts: Iterable[Part], most: int) -> list[tuple[Part, ...]]:
-    """Neighbours together up to `most`: a task costs more than a small part."""
-    tasks: list[list[Part]] = []
-    held = most
-    for part in parts:
-        size = size_of(part)
-        if held + size > most:
-            tasks.append([])
-            held = 0
-        tasks[-1].append(part)
-        held += size
-    return [tuple(task) for task in tasks]

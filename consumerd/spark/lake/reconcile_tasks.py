@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 
 from consumerd.spark.former_logs import FormerLog
 from consumerd.spark.lake.arrays import repeated
-from consumerd.spark.lake.batch_files import BatchFile, LakeFiles
-from consumerd.spark.lake.reading import read_file
+from consumerd.spark.lake.parts import Part, TablePart, size_of
 from consumerd.spark.lake.row_hash import content_hashes
 from consumerd.spark.lake.table import BATCH
 from consumerd.spark.reconcile_result import PARTITION
@@ -28,7 +27,7 @@ from consumerd.spark.source.columns import CORRUPT, arrow_schema
 
 if TYPE_CHECKING:
     from consumerd.spark.source.offsets import Key
-    from consumerd.spark.source.request import ReadRequest, Split
+    from consumerd.spark.source.request import ReadRequest
 
 #: Changes of the partition in one piece of a file; with more of them it is sorted first.
 _MAX_CUTS: Final = 64
@@ -38,27 +37,7 @@ CONTENT: Final = ("value", "key")
 LOG: Final = ("topic_id", "leader_epoch")
 
 
-class TablePart(NamedTuple):
-    """Some row groups of a file of a table: `share` as for `read_file`."""
-
-    files: LakeFiles
-    file: BatchFile
-    share: tuple[int, int] = (0, 1)
-
-    @property
-    def size(self) -> int:
-        """Bytes, about."""
-        return self.file.size // self.share[1]
-
-
-#: What a task reads, one after the other.
-Part: TypeAlias = "TablePart | Split"
 Ranges: TypeAlias = "Mapping[Key, Sequence[tuple[int, int]]]"
-
-
-def size_of(part: Part) -> int:
-    """Bytes, or messages where the source's offsets count those."""
-    return part.size if isinstance(part, TablePart) else part.end - part.start
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +52,7 @@ class RowReading:
     def pieces(self, part: Part) -> Iterator[tuple[Key, str, pa.RecordBatch]]:
         """Rows of one log: as a partition of its own, the partition's plain name, and the rows in their order."""
         if isinstance(part, TablePart):
-            file = part.file
-            batches = read_file(
-                part.files, file.path, self.schema, after=file.first - 1, to=file.last, share=part.share
-            )
+            batches = part.read(self.schema)
         else:
             from consumerd.spark.source.reading import read_rows  # noqa: PLC0415 - not for those who read files
 

@@ -1,29 +1,29 @@
-"""Figures about a pipeline's tables: aggregated by Spark, so that only small results reach the driver.
+"""Figures about a pipeline's tables, of which tasks make small tables and the driver the sums.
 
-Strategy: bronze is read twice: first its two small columns `batch` and `landed_at`, to choose intervals, and then its
-values, counted and summed by interval and size class together; percentiles follow from the classes. The quarantine is
-read for its reasons, for the first and last value of those that are shown, and for when its rows landed. Of silver only
-the time of the event is read, twice: first for its bounds and for where most rows are. However many rows, batches or
-reasons there are, the driver gets some thousand numbers.
+Strategy: bronze is read once: its values are counted and summed by batch, time and size class together; intervals are
+chosen afterwards, and percentiles follow from the classes. The quarantine is read for its reasons, for the first and
+last value of those that are shown, and for when its rows landed. Of silver only the time of the event is read, twice:
+first for its bounds and for where most rows are. However many rows there are, the driver gets a few numbers for each
+batch, reason and interval of a part.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from pyspark.sql import Column, DataFrame, Row
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from consumerd.spark.lake.arrays import repeated
+from consumerd.spark.lake.parts import RowScan
 from consumerd.spark.report.facts import (
     CLASSES_PER_DOUBLING,
     TOP_REASONS,
     EventFacts,
-    GroupFacts,
-    GroupRow,
     LandedFacts,
     LandedInterval,
     MessageSizes,
@@ -32,6 +32,7 @@ from consumerd.spark.report.facts import (
     QuarantineSample,
     SizeClass,
 )
+from consumerd.spark.source.columns import CORRUPT, arrow_schema
 
 #: Up to this many batches are shown one by one, more of them by time.
 MAX_BATCHES: Final = 48
@@ -41,50 +42,80 @@ _WIDTHS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200,
 #: Bytes of a value, and characters of a reason or a cell, that a report shows.
 MAX_VALUE: Final = 200
 MAX_TEXT: Final = 300
-TOP_GROUPS: Final = 15
 _DAY: Final = 86400
 
 
-def measure_landed(bronze: DataFrame) -> LandedFacts:
+def measure_landed(bronze: RowScan) -> LandedFacts:
     """Throughput and sizes of what landed. `bronze`: the source's columns, `landed_at` and `batch`."""
-    span = _one(
-        bronze.agg(
-            F.count("*").alias("rows"),
-            F.count_distinct("batch").alias("batches"),
-            F.min(F.unix_micros("landed_at")).alias("first"),
-            F.max(F.unix_micros("landed_at")).alias("last"),
-        )
-    )
-    if not span["rows"]:
+    found = pa.concat_tables([_NO_CELLS, *bronze.map(_landed, ("batch", "landed_at", "value", CORRUPT.name))])
+    if not found.num_rows:
         return LandedFacts()
-    width = choose_width(span["batches"], (span["last"] - span["first"]) / 1e6)
-    length = F.octet_length("value").cast("bigint")
-    size_class = F.floor(F.log2(length + 1) * CLASSES_PER_DOUBLING).cast("int")
-    key: Column = F.col("batch") if width is None else F.floor(F.unix_seconds("landed_at") / width)
-    corrupt = F.count("_corrupt") if "_corrupt" in bronze.columns else F.lit(0)
-    cells = (
-        bronze.groupBy(key.alias("interval"), size_class.alias("class"))
-        .agg(
-            F.count("*").alias("rows"),
-            F.sum(F.coalesce(length, F.lit(0))).alias("size"),
-            F.min(length).alias("smallest"),
-            F.max(length).alias("largest"),
-            F.min(F.unix_seconds("landed_at")).alias("start"),
-            corrupt.alias("corrupt"),
-        )
-        .collect()
-    )
+    first, last = pc.min(found["first"]).as_py(), pc.max(found["last"]).as_py()
+    batches = pc.count_distinct(found["batch"]).as_py()
+    width = choose_width(batches, (last - first) / 1e6)
+    interval = found["batch"] if width is None else pc.divide(found["start"], width)
+    cells = _cells(found.append_column("interval", interval), ("interval", "class")).to_pylist()
     return LandedFacts(
-        rows=span["rows"],
+        rows=sum(cell["rows"] for cell in cells),
         size=sum(cell["size"] for cell in cells),
         corrupt=sum(cell["corrupt"] for cell in cells),
-        batches=span["batches"],
-        first=_moment(span["first"] / 1e6),
-        last=_moment(span["last"] / 1e6),
+        batches=batches,
+        first=_moment(first / 1e6),
+        last=_moment(last / 1e6),
         width=None if width is None else timedelta(seconds=width),
         intervals=_intervals(cells, width),
         sizes=_sizes(cells),
     )
+
+
+#: How the columns of cells are combined. Times in seconds and microseconds since 1970, sizes in bytes.
+_CELL: Final = {
+    "rows": "sum", "size": "sum", "corrupt": "sum", "smallest": "min", "largest": "max", "start": "min", "first": "min",
+    "last": "max",
+}  # fmt: skip
+_NO_CELLS: Final = pa.schema(
+    [("batch", pa.int64()), ("class", pa.int32()), *((name, pa.int64()) for name in _CELL)]
+).empty_table()
+
+
+def _cells(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """One row for each combination of `keys`."""
+    found = rows.group_by(list(keys), use_threads=False).aggregate(list(_CELL.items()))
+    return found.select([*keys, *(f"{name}_{how}" for name, how in _CELL.items())]).rename_columns([*keys, *_CELL])
+
+
+def _landed(batches: Iterator[pa.RecordBatch]) -> pa.Table:
+    """In a task: cells by batch, second and class of size."""
+    found = [_NO_CELLS]
+    for rows in batches:
+        length = pc.binary_length(rows.column("value")).cast(pa.int64())
+        classes = pc.floor(pc.multiply(pc.log2(pc.add(length, 1).cast(pa.float64())), float(CLASSES_PER_DOUBLING)))
+        micros = _micros(rows.column("landed_at"))
+        corrupt = rows.schema.get_field_index(CORRUPT.name)
+        columns = {
+            "batch": rows.column("batch"),
+            "class": classes.cast(pa.int32()),
+            "rows": repeated(1, pa.int64(), rows.num_rows),
+            "size": pc.fill_null(length, 0),
+            "corrupt": repeated(0, pa.int64(), rows.num_rows)
+            if corrupt < 0
+            else pc.is_valid(rows.column(corrupt)).cast(pa.int64()),
+            "smallest": length,
+            "largest": length,
+            "start": pc.divide(micros, 1_000_000),
+            "first": micros,
+            "last": micros,
+        }
+        table = pa.table(columns)
+        cells = _cells(table.append_column("second", table["start"]), ("batch", "second", "class"))
+        found.append(cells.select(_NO_CELLS.schema.names).cast(_NO_CELLS.schema))
+    return pa.concat_tables(found)
+
+
+def _micros(times: pa.Array) -> pa.Array:
+    """Microseconds since 1970 (int64) of times or dates."""
+    kind = pa.timestamp("us", getattr(times.type, "tz", None))
+    return times.cast(kind, safe=False).cast(pa.int64())
 
 
 def choose_width(batches: int, seconds: float) -> int | None:
@@ -95,73 +126,186 @@ def choose_width(batches: int, seconds: float) -> int | None:
     return next(fitting, -(-int(seconds) // (MAX_INTERVALS * _DAY)) * _DAY)
 
 
-def measure_quarantine(quarantine: DataFrame) -> QuarantineFacts:
+def measure_quarantine(quarantine: RowScan) -> QuarantineFacts:
     """Rows by reason, the most frequent ones by name. `quarantine`: bronze's columns and `reason`."""
-    place = F.struct(*(F.col(name) for name in ("topic", "broker_partition", "offset", "index")))
-    sample = F.struct(
-        place.alias("place"),
-        F.substring("value", 1, MAX_VALUE).alias("value"),
-        (F.octet_length("value") > MAX_VALUE).alias("truncated"),
-    )
-    text = F.when(
-        F.char_length("reason") > MAX_TEXT, F.concat(F.substring("reason", 1, MAX_TEXT), F.lit("…"))
-    ).otherwise(F.coalesce("reason", F.lit("no reason was given")))
-    reasons = quarantine.groupBy(text.alias("text")).agg(F.count("*").alias("rows"))
-    top = reasons.orderBy(F.desc("rows"), "text").limit(TOP_REASONS).collect()
-    if not top:
+    found = pa.concat_tables([_NO_REASONS, *quarantine.map(_reasons, ("reason",))])
+    reasons = _summed(found, "text").sort_by([("rows", "descending"), ("text", "ascending")])
+    if not reasons.num_rows:
         return QuarantineFacts()
-    all_of_them = _one(reasons.agg(F.count("*").alias("reasons"), F.sum("rows").alias("rows")))
-    shown = quarantine.where(text.isin([row["text"] for row in top])).groupBy(text.alias("text"))
-    ends = shown.agg(F.min_by(sample, place).alias("first"), F.max_by(sample, place).alias("last"))
-    samples = {row["text"]: _samples(row) for row in ends.collect()}
-    found = tuple(QuarantineReason(row["text"], row["rows"], samples.get(row["text"], ())) for row in top)
-    return QuarantineFacts(all_of_them["rows"], found, all_of_them["reasons"] - len(found))
+    top = reasons.slice(0, TOP_REASONS).to_pylist()
+    texts = pa.array([row["text"] for row in top], pa.string())
+    ends = _ends(pa.concat_tables(quarantine.map(_samples, (*_SAMPLED, "value", "reason"), texts)))
+    samples: dict[str, list[QuarantineSample]] = {}
+    for row in ends.to_pylist():
+        sample = QuarantineSample(
+            f"{row['topic']}/{row['broker_partition']} at {row['offset']}, index {row['index']}",
+            row["value"],
+            bool(row["truncated"]),
+        )
+        of_reason = samples.setdefault(row["text"], [])
+        if sample not in of_reason:
+            of_reason.append(sample)
+    named = tuple(QuarantineReason(row["text"], row["rows"], tuple(samples.get(row["text"], ()))) for row in top)
+    return QuarantineFacts(pc.sum(reasons["rows"]).as_py(), named, reasons.num_rows - len(named))
 
 
-def measure_trend(quarantine: DataFrame, landed: LandedFacts) -> LandedFacts:
+_SAMPLED: Final = ("topic", "broker_partition", "offset", "index")
+_NO_REASONS: Final = pa.schema([("text", pa.string()), ("rows", pa.int64())]).empty_table()
+
+
+def _summed(rows: pa.Table, key: str) -> pa.Table:
+    """The sum of `rows` for each value of `key`."""
+    found = rows.group_by(key, use_threads=False).aggregate([("rows", "sum")])
+    return found.select([key, "rows_sum"]).rename_columns([key, "rows"])
+
+
+def _reason_texts(rows: pa.RecordBatch) -> pa.Array:
+    """Reasons as they are shown."""
+    reason = rows.column("reason")
+    cut = pc.binary_join_element_wise(pc.utf8_slice_codeunits(reason, 0, MAX_TEXT), "…", "")
+    return pc.fill_null(pc.if_else(pc.greater(pc.utf8_length(reason), MAX_TEXT), cut, reason), "no reason was given")
+
+
+def _reasons(batches: Iterator[pa.RecordBatch]) -> pa.Table:
+    """In a task: rows by reason."""
+    found = [_NO_REASONS]
+    for rows in batches:
+        counted = pa.table({"text": _reason_texts(rows), "rows": repeated(1, pa.int64(), rows.num_rows)})
+        found.append(_summed(counted, "text"))
+    return _summed(pa.concat_tables(found), "text")
+
+
+def _samples(batches: Iterator[pa.RecordBatch], texts: pa.Array) -> pa.Table:
+    """In a task: the first and the last row of each of these reasons."""
+    found = []
+    for rows in batches:
+        value = rows.column("value")
+        columns = {name: rows.column(name) for name in _SAMPLED} | {
+            "text": _reason_texts(rows),
+            "value": pc.binary_slice(value, 0, MAX_VALUE),
+            "truncated": pc.greater(pc.binary_length(value), MAX_VALUE),
+        }
+        found.append(_ends(pa.table(columns).filter(pc.is_in(pc.field("text"), texts))))
+    return _ends(pa.concat_tables(found)) if found else _NO_SAMPLES
+
+
+_NO_SAMPLES: Final = pa.schema(
+    [
+        *arrow_schema(_SAMPLED),
+        ("text", pa.string()),
+        ("value", pa.binary()),
+        ("truncated", pa.bool_()),
+    ]
+).empty_table()
+
+
+def _ends(rows: pa.Table) -> pa.Table:
+    """The first and the last row of each reason, by their places."""
+    rows = rows.sort_by([(name, "ascending") for name in _SAMPLED])
+    numbered = pa.table({"text": rows["text"], "number": pa.array(range(rows.num_rows), pa.int64())})
+    ends = numbered.group_by("text", use_threads=False).aggregate([("number", "min"), ("number", "max")])
+    places = pa.chunked_array([*ends["number_min"].chunks, *ends["number_max"].chunks], pa.int64())
+    return rows.take(pc.unique(places).sort())
+
+
+def measure_trend(quarantine: RowScan, landed: LandedFacts) -> LandedFacts:
     """`landed` with the quarantined rows of each interval. `quarantine` has bronze's `landed_at`."""
     starts = [round(one.start.timestamp()) for one in landed.intervals]
     if not starts:
         return landed
     width = 1 if landed.width is None else round(landed.width.total_seconds())
-    second = F.floor(F.unix_seconds("landed_at") / width) * width
     counts = [0] * len(starts)
-    for row in quarantine.groupBy(second.alias("second")).agg(F.count("*").alias("rows")).collect():
-        if row["second"] is not None:
+    for part in quarantine.map(_seconds, ("landed_at",), width):
+        for row in part.to_pylist():
             counts[max(0, bisect_right(starts, row["second"]) - 1)] += row["rows"]
     pairs = zip(landed.intervals, counts, strict=True)
     return replace(landed, intervals=tuple(replace(one, quarantined=rows) for one, rows in pairs))
 
 
-def measure_events(silver: DataFrame, event_time: str) -> EventFacts:
+_NO_SECONDS: Final = pa.schema([("second", pa.int64()), ("rows", pa.int64())]).empty_table()
+
+
+def _seconds(batches: Iterator[pa.RecordBatch], width: int) -> pa.Table:
+    """In a task: rows by the time at which they landed, in steps of `width` seconds."""
+    found = [_NO_SECONDS]
+    for rows in batches:
+        seconds = _floored(pc.drop_null(_micros(rows.column("landed_at"))), width)
+        found.append(_summed(pa.table({"second": seconds, "rows": repeated(1, pa.int64(), len(seconds))}), "second"))
+    return _summed(pa.concat_tables(found), "second")
+
+
+def _floored(micros: pa.Array, width: int) -> pa.Array:
+    """Times (microseconds) as the starts of their intervals, `width` seconds each, in seconds."""
+    step = width * 1_000_000
+    past = pc.and_(pc.less(micros, 0), pc.not_equal(pc.multiply(pc.divide(micros, step), step), micros))
+    return pc.multiply(pc.subtract(pc.divide(micros, step), past.cast(pa.int64())), width)
+
+
+class _Bounds(NamedTuple):
+    """Of the events of a part: how many, those with a time, and of their times (microseconds) some quantiles."""
+
+    rows: int
+    timed: int
+    quantiles: tuple[int, ...]
+
+
+def measure_events(silver: RowScan, event_time: str) -> EventFacts:
     """Rows by the time of the event, over the stretch of time in which most of them are."""
-    time = F.col(_quoted(event_time)).cast("timestamp")
-    micros = F.unix_micros(time)
-    span = _one(
-        silver.agg(
-            F.count("*").alias("all"),
-            F.count(time).alias("rows"),
-            F.min(micros).alias("oldest"),
-            F.max(micros).alias("newest"),
-            F.percentile_approx(micros, [0.01, 0.99], 1000).alias("most"),
-        )
-    )
-    if not span["rows"]:
-        return EventFacts(without_time=span["all"])
-    low, high = event_range(span["oldest"], span["newest"], *span["most"])
+    parts: list[_Bounds] = silver.map(_event_bounds, (event_time,))
+    rows, timed = sum(part.rows for part in parts), sum(part.timed for part in parts)
+    if not timed:
+        return EventFacts(without_time=rows)
+    weighted = sorted((time, part.timed / len(part.quantiles)) for part in parts for time in part.quantiles)
+    oldest, newest = weighted[0][0], weighted[-1][0]
+    low, high = event_range(oldest, newest, *(_quantile(weighted, timed * share) for share in (0.01, 0.99)))
     width = choose_width(MAX_BATCHES + 1, (high - low) / 1e6) or 1
-    start = F.floor(micros / (width * 1_000_000)) * width
-    counted = silver.where(micros.between(low, high)).groupBy(start.alias("start")).agg(F.count("*").alias("rows"))
+    counted = _summed(pa.concat_tables(silver.map(_event_counts, (event_time,), low, high, width)), "second")
     return EventFacts(
-        rows=span["rows"],
-        without_time=span["all"] - span["rows"],
-        oldest=_clipped(span["oldest"]),
-        newest=_clipped(span["newest"]),
+        rows=timed,
+        without_time=rows - timed,
+        oldest=clipped(oldest),
+        newest=clipped(newest),
         intervals=tuple(
-            (_clipped(row["start"] * 1_000_000), row["rows"]) for row in counted.orderBy("start").collect()
+            (clipped(row["second"] * 1_000_000), row["rows"]) for row in counted.sort_by("second").to_pylist()
         ),
         width=timedelta(seconds=width),
     )
+
+
+def _quantile(weighted: Sequence[tuple[int, float]], rank: float) -> int:
+    """The value at which the weights of it and of all before reach `rank`."""
+    reached = 0.0
+    for value, weight in weighted:
+        reached += weight
+        if reached >= rank:
+            return value
+    return weighted[-1][0]
+
+
+#: Quantiles of a part's times, besides its least.
+_QUANTILES: Final = 200
+
+
+def _event_bounds(batches: Iterator[pa.RecordBatch]) -> _Bounds:
+    """In a task: counts and bounds of the only column."""
+    times = [_micros(rows.column(0)) for rows in batches]
+    rows = sum(map(len, times))
+    known = pc.drop_null(pa.chunked_array(times, pa.int64()))
+    if not len(known):
+        return _Bounds(rows, 0, ())
+    shares = [number / _QUANTILES for number in range(_QUANTILES + 1)]
+    return _Bounds(rows, len(known), tuple(pc.quantile(known, shares, interpolation="lower").to_pylist()))
+
+
+def _event_counts(batches: Iterator[pa.RecordBatch], low: int, high: int, width: int) -> pa.Table:
+    """In a task: events from `low` to `high` (microseconds), by intervals of `width` seconds."""
+    found = [_NO_SECONDS]
+    for rows in batches:
+        micros = _micros(rows.column(0))
+        within = pc.and_(pc.greater_equal(micros, low), pc.less_equal(micros, high))
+        seconds = _floored(micros.filter(within), width)
+        found.append(_summed(pa.table({"second": seconds, "rows": repeated(1, pa.int64(), len(seconds))}), "second"))
+    return _summed(pa.concat_tables(found), "second")
 
 
 def event_range(oldest: int, newest: int, early: int, late: int) -> tuple[int, int]:
@@ -173,46 +317,7 @@ def event_range(oldest: int, newest: int, early: int, late: int) -> tuple[int, i
     return max(oldest, early - room, _MICROS_OF_MIN), min(newest, late + room, _MICROS_OF_MAX)
 
 
-def measure_groups(aggregate: DataFrame, group_by: Sequence[str], sums: Sequence[str]) -> GroupFacts:
-    """The groups with the most events. `aggregate`: windows with `count`, their group and `sum_<field>`s."""
-    totals = _one(
-        aggregate.agg(
-            F.coalesce(F.sum("count"), F.lit(0)).alias("events"),
-            F.count("*").alias("rows"),
-            F.count_distinct("window_start").alias("windows"),
-            F.min(F.unix_seconds("window_start")).alias("first"),
-            F.max(F.unix_seconds("window_end")).alias("last"),
-        )
-    )
-    if not totals["rows"]:
-        return GroupFacts(tuple(group_by), tuple(sums), (), 0, 0, 0)
-    added = [F.sum(_quoted(f"sum_{name}")).cast("string").alias(f"sum{number}") for number, name in enumerate(sums)]
-    groups = aggregate.groupBy(*(F.col(_quoted(name)) for name in group_by))
-    counted = groups.agg(F.sum("count").alias("__events"), *added)
-    texts = [F.substring(_text(counted, name), 1, MAX_TEXT).alias(f"g{at}") for at, name in enumerate(group_by)]
-    shown = counted.select(F.col("__events").alias("events"), *texts, *(F.col(f"sum{at}") for at in range(len(sums))))
-    top = shown.orderBy(F.desc("events"), *(f"g{at}" for at in range(len(group_by)))).limit(TOP_GROUPS).collect()
-    rows = tuple(
-        GroupRow(
-            tuple(row[f"g{at}"] if row[f"g{at}"] is not None else "null" for at in range(len(group_by))),
-            row["events"],
-            tuple(row[f"sum{at}"] or "" for at in range(len(sums))),
-        )
-        for row in top
-    )
-    return GroupFacts(
-        tuple(group_by),
-        tuple(sums),
-        rows,
-        counted.count(),
-        totals["events"],
-        totals["windows"],
-        _clipped(totals["first"] * 1_000_000),
-        _clipped(totals["last"] * 1_000_000),
-    )
-
-
-def _intervals(cells: Iterable[Row], width: int | None) -> tuple[LandedInterval, ...]:
+def _intervals(cells: Iterable[Mapping[str, Any]], width: int | None) -> tuple[LandedInterval, ...]:
     merged: dict[int, list[int]] = {}
     for cell in cells:
         rows, size, start = merged.get(cell["interval"], (0, 0, cell["start"]))
@@ -223,7 +328,7 @@ def _intervals(cells: Iterable[Row], width: int | None) -> tuple[LandedInterval,
     )
 
 
-def _sizes(cells: Iterable[Row]) -> MessageSizes:
+def _sizes(cells: Iterable[Mapping[str, Any]]) -> MessageSizes:
     merged: dict[int, SizeClass] = {}
     for cell in cells:
         number = cell["class"]
@@ -239,35 +344,6 @@ def _sizes(cells: Iterable[Row]) -> MessageSizes:
     return MessageSizes(tuple(one for _, one in sorted(merged.items())))
 
 
-def _samples(row: Row) -> tuple[QuarantineSample, ...]:
-    found = []
-    for name in ("first", "last"):
-        place, value, truncated = row[name]
-        sample = QuarantineSample(
-            f"{place['topic']}/{place['broker_partition']} at {place['offset']}, index {place['index']}",
-            None if value is None else bytes(value),
-            bool(truncated),
-        )
-        if sample not in found:
-            found.append(sample)
-    return tuple(found)
-
-
-def _text(table: DataFrame, name: str) -> Column:
-    """A column as text; of bytes their hexadecimal digits."""
-    column = F.col(_quoted(name))
-    return F.hex(column) if dict(table.dtypes)[name] == "binary" else column.cast("string")
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
-
-
-def _one(frame: DataFrame) -> Any:
-    (row,) = frame.collect()
-    return row
-
-
 def _moment(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
@@ -277,5 +353,6 @@ _MICROS_OF_MIN: Final = -62_135_596_800_000_000 + 86_400_000_000
 _MICROS_OF_MAX: Final = 253_402_300_799_000_000 - 86_400_000_000
 
 
-def _clipped(micros: int) -> datetime:
+def clipped(micros: int) -> datetime:
+    """A time (microseconds since 1970), within those that Python has."""
     return _moment(min(max(micros, _MICROS_OF_MIN), _MICROS_OF_MAX) / 1e6)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from consumerd.spark.failures import declared_errors
+from consumerd.spark.lake.parts import RowScan, TableScan
 from consumerd.spark.progress import open_log
 from consumerd.spark.reconcile_result import ReconcileResult
 from consumerd.spark.report.facts import (
@@ -21,9 +23,9 @@ from consumerd.spark.report.facts import (
     WindowFacts,
     window_facts,
 )
+from consumerd.spark.report.groups import measure_groups
 from consumerd.spark.report.measure import (
     measure_events,
-    measure_groups,
     measure_landed,
     measure_quarantine,
     measure_trend,
@@ -32,10 +34,10 @@ from consumerd.spark.report.page import render
 from consumerd.spark.source.options import SECRET, read_options
 from consumerd.spark.step_history import StepRun, read_runs
 from consumerd.spark.tables.files import locate
-from consumerd.spark.tables.lake import LakeBatchTable
+from consumerd.spark.tables.lake import LakeBatchTable, run_tasks
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from consumerd.spark.spec import PipelineSpec
 
@@ -66,8 +68,8 @@ def write_report(spark: SparkSession, pipeline: PipelineSpec, results: Mapping[s
             for name in ("bronze", "silver", "quarantine", "aggregate")
             if (table := LakeBatchTable(spark, getattr(pipeline, name), pipeline.format)).exists
         }
-        rows = {name: table.read() for name, table in tables.items()}
-        counts = {name: frame.count() for name, frame in rows.items()}
+        rows = {name: TableScan(table.in_tasks, partial(run_tasks, spark)) for name, table in tables.items()}
+        facts = tuple(_table(name, table) for name, table in tables.items())
         landed = measure_landed(rows["bronze"]) if "bronze" in rows else LandedFacts()
         quarantine = None
         if "quarantine" in rows:
@@ -84,12 +86,12 @@ def write_report(spark: SparkSession, pipeline: PipelineSpec, results: Mapping[s
                 counts_messages=read_options(pipeline.source).counts_messages,
                 landed=landed,
                 progress=open_log(spark, pipeline, "land").read(),
-                refined=counts.get("silver"),
+                refined=next((each.rows for each in facts if each.name == "silver"), None),
                 quarantine=quarantine,
                 events=_events(pipeline, rows.get("silver")),
                 windows=_windows(pipeline, results, history),
-                groups=_groups(pipeline, rows.get("aggregate")),
-                tables=tuple(_table(name, table, counts[name]) for name, table in tables.items()),
+                groups=_groups(pipeline, tables.get("aggregate")),
+                tables=facts,
                 history=history,
                 reconciled=reconciled if isinstance(reconciled, ReconcileResult) else None,
                 steps={name: result.as_json() for name, result in results.items() if name != "reconcile"},
@@ -104,23 +106,24 @@ def _shown(option: str, value: str) -> str:
     return "(not shown)" if option.lower() in SECRET else value
 
 
-def _table(name: str, table: LakeBatchTable, rows: int) -> TableFacts:
+def _table(name: str, table: LakeBatchTable) -> TableFacts:
     files = table.lake.files()
+    rows = sum(file.rows for file in files)
     return TableFacts(name, rows, sum(map(len, table.batches())), len(files), sum(file.size for file in files))
 
 
-def _events(pipeline: PipelineSpec, silver: DataFrame | None) -> EventFacts | None:
+def _events(pipeline: PipelineSpec, silver: RowScan | None) -> EventFacts | None:
     name = None if pipeline.refine is None else pipeline.refine.event_time
     return None if silver is None or name is None else measure_events(silver, name)
 
 
-def _groups(pipeline: PipelineSpec, aggregate: DataFrame | None) -> GroupFacts | None:
+def _groups(pipeline: PipelineSpec, aggregate: LakeBatchTable | None) -> GroupFacts | None:
     spec = pipeline.aggregate_spec
     if spec is None:
         return None
     if aggregate is None:
         return GroupFacts(tuple(spec.group_by), tuple(spec.sums), (), 0, 0, 0)
-    return measure_groups(aggregate, spec.group_by, spec.sums)
+    return measure_groups(aggregate.read(), spec.group_by, spec.sums)
 
 
 def _windows(

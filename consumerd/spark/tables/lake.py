@@ -10,7 +10,8 @@ table has now, by their names: it needs neither the format's jar nor a listing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -25,8 +26,10 @@ from consumerd.spark.lake import open_lake_table
 from consumerd.spark.lake.data_file import DataFile
 from consumerd.spark.lake.folders import open_folder
 from consumerd.spark.lake.offsets import TableOffsets
+from consumerd.spark.lake.parts import ReadTable
 from consumerd.spark.lake.table import BATCH, LakeTable
 from consumerd.spark.lake.tasks import FILE, FILE_DDL, FOLDER_OPTION, STORE_OPTION, FileTarget
+from consumerd.spark.lake.worker import WorkFunction, result_of
 from consumerd.spark.tables.batch_stream import TableStream
 from consumerd.spark.tables.files import locate
 from consumerd.spark.tables.layout import refuse_earlier_layout
@@ -55,6 +58,11 @@ class LakeBatchTable(BatchTable):
         schema = arrow_schema(with_batch(frame.schema))
         target = FileTarget(self.path, schema, {BATCH: batch if number is None else number}, self.store)
         return self.append_files(_written(frame, target), schema=schema, writer=writer, batch=batch) is not None
+
+    @property
+    def in_tasks(self) -> ReadTable:
+        """How tasks read it, with Arrow."""
+        return ReadTable(self.lake, self._format, self.store)
 
     @property
     def landing_options(self) -> dict[str, str]:
@@ -123,6 +131,14 @@ def with_batch(schema: StructType) -> StructType:
     """The columns as they are stored: with `batch`, last."""
     kept = [field for field in schema.fields if field.name.lower() != BATCH]
     return StructType([*kept, StructField(BATCH, LongType(), nullable=True)])
+
+
+def run_tasks(spark: SparkSession, function: WorkFunction, tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """`function(*task)` in a task of Spark's for each; results in their order."""
+    if not tasks:
+        return []
+    work = partial(result_of, function)
+    return spark.sparkContext.parallelize(tasks, len(tasks)).map(work).collect()
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
