@@ -97,9 +97,10 @@ class TokenServer:
 
     def issue(self) -> str:
         """Return a signed token, another one each time."""
-        now = time.time()
-        claims = {"iss": "https://idp.test", "sub": CLIENT, "aud": AUDIENCE, "iat": now, "exp": now + self.lifetime}
-        claims |= {"jti": len(self.tokens), "scope": "kafka"} | self.claims
+        now = int(time.time())
+        times = {"iat": now, "exp": now + int(self.lifetime)}
+        claims = {"iss": "https://idp.test", "sub": CLIENT, "aud": AUDIENCE, **times}
+        claims |= {"jti": str(len(self.tokens)), "scope": "kafka"} | self.claims
         parts = ({"alg": "RS256", "kid": "one", "typ": "JWT"}, claims)
         signed = ".".join(_encoded(json.dumps(part).encode()) for part in parts)
         return f"{signed}.{_encoded(self._key.sign(signed.encode(), padding.PKCS1v15(), SHA256()))}"

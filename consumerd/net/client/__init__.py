@@ -3,8 +3,8 @@
 In: `make_client`, then `ClusterClient.call_node` and `call_coordinator`. Out: bodies of responses, or the errors of
 `errors`.
 
-Files in reading order: settings, factory, cluster, metadata, opening, channel, retrying, sasl, sasl_gssapi, sasl_oauth,
-fetching, offsets, epochs, topic_configs, errors.
+Files in reading order: settings, factory, cluster, metadata, opening, channel, sasl_session, retrying, sasl,
+sasl_gssapi, sasl_oauth, fetching, offsets, epochs, topic_configs, errors.
 
 Easy to miss:
 
@@ -15,6 +15,8 @@ Easy to miss:
   answer the last token of GSSAPI, so a client must not wait for that answer.
 - On a SASL listener a broker answers API_VERSIONS without authentication and closes the connection on the next request.
   A TLS listener answers a client without TLS with a TLS alert, which reads as a frame of 336 MiB.
+- A broker looks whether a session of SASL has expired when it works on a request, which may have waited behind others.
+  It takes a late SASL_HANDSHAKE, but a second one within a second for a request without authentication.
 - Brokers hash SCRAM passwords unchanged: some reject a client that normalises them (SASLprep).
 - The versions that a broker states hold for the connection on which it stated them, and no longer.
 - METADATA of 0.8.2 lists no broker before a topic exists, and a broker answers requests before the METADATA of others

@@ -8,10 +8,11 @@ it cannot be trusted either.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from consumerd.net.client.errors import RequestTooLargeError
+from consumerd.net.client.sasl_session import SaslSession
 from consumerd.net.client.settings import ClientSettings
 from consumerd.net.connection import BrokerConnection
 from consumerd.net.errors import BadFrameError, ConnectionClosedError
@@ -83,6 +84,8 @@ class Channel:
         self._clock = clock
         self._correlation_id = 0
         self._silent_until = 0.0
+        #: None: the channel is not authenticated, or for as long as it is open.
+        self._session: SaslSession | None = None
         #: Whether it is not authenticated, and the broker has answered nothing but API_VERSIONS.
         self.unknown = False
 
@@ -118,6 +121,8 @@ class Channel:
         version = self.versions.pick(api) if version is None else version
         correlation_id, frame = self._frame(api, version, body)
         await self._wait_out_silence()
+        if self._session is not None and not self.closed:
+            await self._session.admit()
         try:
             data = await self._connection.request(frame, max_response=max_response, timeout=timeout)
         except ConnectionClosedError as error:
@@ -142,6 +147,8 @@ class Channel:
         of the connection: it must not raise. Raises what `call` raises where nothing was sent.
         """
         if self.unknown or self._silent_until > self._clock.monotonic():
+            return False
+        if self._session is not None and not self._session.passes_now():
             return False
         correlation_id, frame = self._frame(api, version, body)
 
@@ -212,6 +219,8 @@ class Channel:
         version = self.versions.pick(api) if version is None else version
         _, frame = self._frame(api, version, body)
         await self._wait_out_silence()
+        if self._session is not None and not self.closed:
+            await self._session.admit()
         await self._connection.send(frame)
 
     def _frame(self, api: Api[RequestT, Any], version: int, body: RequestT | PreparedRequest[Any]) -> tuple[int, bytes]:
@@ -234,14 +243,29 @@ class Channel:
         if (left := self._silent_until - self._clock.monotonic()) > 0:
             await self._clock.sleep(left)
 
+    def now(self) -> float:
+        """The time on its clock."""
+        return self._clock.monotonic()
+
+    def authenticated(self, until: float, renew: Callable[[SaslSession], Awaitable[None]]) -> None:
+        """The broker accepts the authentication until that time on the clock; `renew` repeats it on this connection."""
+        if self._session is None:
+            self._session = SaslSession(self.address, until, renew, clock=self._clock, drop=self._connection.abort)
+        else:
+            self._session.extend(until)
+
     async def wait_closed(self) -> None:
         """Return when the socket is gone."""
         await self._connection.wait_closed()
 
     async def close(self) -> None:
         """Close the connection; requests that wait fail. Never raises."""
+        if self._session is not None:
+            await self._session.close()
         await self._connection.close()
 
     def abort(self) -> None:
         """Drop the connection."""
+        if self._session is not None:
+            self._session.cancel()
         self._connection.abort()

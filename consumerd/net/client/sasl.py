@@ -3,16 +3,19 @@
 Strategy: the mechanism makes tokens from the broker's, this module sends them in the form that the broker supports
 (spec 002, SASL authentication sequence): since 1.0 in SASL_AUTHENTICATE, which answers with a reason; from 0.10 on
 bare, after a SASL_HANDSHAKE; in 0.9, which has GSSAPI alone, bare from the first byte on. A broker that rejects
-the bare token closes the connection. Tokens are made in a thread: a mechanism may ask a server of its own, or take long
-to hash.
+the bare token closes the connection. Where a broker's answer has a lifetime, the client authenticates again in time, on
+the same connection (`consumerd.net.client.sasl_session`). Tokens are made in a thread: a mechanism may ask a server of
+its own, or take long to hash.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib
+import math
 import secrets
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from consumerd.base.errors import BrokerError, ConfigError
@@ -26,6 +29,7 @@ from consumerd.wire.v08.versions import BrokerRelease
 if TYPE_CHECKING:
     from consumerd.base.ports import SaslMechanism
     from consumerd.net.client.channel import Channel
+    from consumerd.net.client.sasl_session import SaslSession
     from consumerd.wire.v08.message_types import SaslAuthenticateRequest, SaslHandshakeRequest
 
 #: Limit of tokens, more than any mechanism exchanges.
@@ -102,22 +106,37 @@ class SaslAuthenticator:
 
     async def __call__(self, channel: Channel) -> None:
         """Authenticate `channel`. Raises AuthenticationError, and BrokerError if the connection ends meanwhile."""
+        await self._authenticate(channel, None)
+
+    async def _authenticate(self, channel: Channel, session: SaslSession | None) -> None:
+        """Authenticate `channel`, again if it has a `session`: then requests go on until the first token is made."""
         mechanism = await asyncio.to_thread(self._mechanism)  # it may read a file
-        wrapped = await self._handshake(channel, mechanism.name)
         host = channel.address.rpartition(":")[0]
-        token: bytes | None = await self._made(mechanism.name, mechanism.first, host)
+        token: bytes | None = None
+        if session is not None:
+            token = await self._made(mechanism.name, mechanism.first, host)
+            session.hold()
+        wrapped = await self._handshake(channel, mechanism.name)
+        if session is None:
+            token = await self._made(mechanism.name, mechanism.first, host)
+        until = math.inf
         for _ in range(_MOST_TOKENS):
             if token is None:
-                return
+                break
             if wrapped:
-                challenge = await self._wrapped(channel, mechanism, token)
+                challenge, until = await self._wrapped(channel, mechanism, token)
             elif mechanism.ends_unanswered:
                 await channel.send_token(token)  # a broker that rejects it closes the connection on the next request
-                return
+                break
             else:
                 challenge = await self._bare(channel, mechanism, token)
             token = await self._made(mechanism.name, mechanism.respond, challenge)
-        raise AuthenticationError(f"broker {channel.address} did not complete the authentication with {mechanism.name}")
+        else:
+            raise AuthenticationError(
+                f"broker {channel.address} did not complete the authentication with {mechanism.name}"
+            )
+        if until < math.inf or session is not None:
+            channel.authenticated(until, partial(self._authenticate, channel))
 
     async def _made(self, name: str, make: Callable[[_T], bytes | None], of: _T) -> bytes | None:
         """Return the mechanism's token; a thread that exceeds the timeout is left running."""
@@ -147,14 +166,17 @@ class SaslAuthenticator:
             raise AuthenticationError(f"{error}; is this its SASL listener?")
         return wrapped
 
-    async def _wrapped(self, channel: Channel, mechanism: SaslMechanism, token: bytes) -> bytes:
+    async def _wrapped(self, channel: Channel, mechanism: SaslMechanism, token: bytes) -> tuple[bytes, float]:
+        """Return the broker's token, and the time on the channel's clock until which the authentication lasts."""
         body: SaslAuthenticateRequest = {"auth_bytes": token}
+        began = channel.now()  # the lifetime begins at the broker, at some time from now on
         answer = await channel.call(SASL_AUTHENTICATE, body, timeout=self._timeout)
         what = f"broker {channel.address} refuses the authentication"
         if error := error_of(answer["error_code"], what, answer.get("error_message")):
             refusal: Callable[[str], BrokerError] = getattr(mechanism, "refusal", AuthenticationError)
             raise refusal(str(error))
-        return answer["auth_bytes"]
+        lifetime = answer.get("session_lifetime_ms", 0) / 1000
+        return answer["auth_bytes"], began + lifetime if lifetime > 0 else math.inf
 
     async def _bare(self, channel: Channel, mechanism: SaslMechanism, token: bytes) -> bytes:
         try:

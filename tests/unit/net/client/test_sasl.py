@@ -50,6 +50,9 @@ class Line:
         self.sent: list[tuple[str, bytes]] = []
         self.timeouts: set[float] = set()
 
+    def now(self) -> float:
+        return 0.0
+
     async def call(self, api: Any, body: dict[str, Any], *, version: int | None = None, timeout: float) -> Any:
         self.timeouts.add(timeout)
         if api is SASL_HANDSHAKE:

@@ -1,0 +1,208 @@
+"""OAUTHBEARER and authentication again on real brokers, against our own identity provider, under load."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import functools
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from structlog.testing import capture_logs
+
+from consumerd import (
+    ClientCredentials,
+    ConsumerConfig,
+    ConsumerConnector,
+    OAuthBearer,
+    OAuthToken,
+    Plain,
+    ProducerConfig,
+    Scram,
+    TokenCache,
+    open_producer,
+)
+from consumerd.base.errors import BrokerError
+from consumerd.base.ports import SaslMechanism
+from consumerd.demo.ports import free_port
+from consumerd.net.client.channel import Channel
+from consumerd.net.connection import BrokerConnection
+from tests.interop.test_sasl_brokers import JAAS, client_at
+from tests.support.token_server import AUDIENCE, CLIENT, CLIENT_SECRET, TokenServer
+
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.long]
+#: Milliseconds after which brokers expect clients to authenticate again.
+REAUTH = 2000
+HANDLERS = "org.apache.kafka.common.security.oauthbearer."
+
+
+@pytest.fixture
+def server() -> Iterator[TokenServer]:
+    with TokenServer() as made:
+        yield made
+
+
+@pytest_asyncio.fixture(params=["3.9.1", "4.1.0"])
+async def ports(request: pytest.FixtureRequest, kafka: Any, server: TokenServer) -> AsyncIterator[dict[str, int]]:
+    """The ports of a broker's listeners: SIGNED with Kafka's validator of JWTs, BARE with that of unsecured tokens."""
+    names = ("PLAINTEXT", "SIGNED", "BARE", "USERS")
+    found = {name: free_port() for name in names}
+    listeners = ",".join(f"{name}://127.0.0.1:{port}" for name, port in found.items())
+    controller = free_port()
+    kinds = dict.fromkeys(names[1:], "SASL_PLAINTEXT") | {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
+    signed, bare, users = (f"listener.name.{name.lower()}" for name in names[1:])
+    oauth = JAAS.format("oauthbearer.OAuthBearerLoginModule", "")
+    config = {
+        "listeners": f"{listeners},CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": listeners,
+        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in kinds.items()),
+        "connections.max.reauth.ms": REAUTH,
+        f"{signed}.sasl.enabled.mechanisms": "OAUTHBEARER",
+        f"{signed}.oauthbearer.sasl.jaas.config": oauth,
+        f"{signed}.oauthbearer.sasl.server.callback.handler.class": f"{HANDLERS}OAuthBearerValidatorCallbackHandler",
+        "sasl.oauthbearer.jwks.endpoint.url": server.jwks_url,
+        "sasl.oauthbearer.expected.audience": AUDIENCE,
+        "sasl.oauthbearer.clock.skew.seconds": 60,
+        f"{bare}.sasl.enabled.mechanisms": "OAUTHBEARER",
+        f"{bare}.oauthbearer.sasl.jaas.config": oauth,
+        f"{users}.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+        f"{users}.plain.sasl.jaas.config": JAAS.format("plain.PlainLoginModule", 'user_alice="wonder-land"'),
+        f"{users}.scram-sha-512.sasl.jaas.config": JAAS.format("scram.ScramLoginModule", ""),
+    }
+    if request.param != "3.9.1":  # whose default does not check the audience
+        config["sasl.oauthbearer.jwt.validator.class"] = f"{HANDLERS}BrokerJwtValidator"
+    await kafka(
+        request.param,
+        port=found["PLAINTEXT"],
+        config=config,
+        jvm=[f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={server.jwks_url}"],
+        format_options=["--add-scram", "SCRAM-SHA-512=[name=alice,password=wonder-land]"],
+    )
+    yield found
+
+
+def tokens_of(server: TokenServer) -> TokenCache:
+    return TokenCache(ClientCredentials(server.url, CLIENT, lambda: CLIENT_SECRET, scope="kafka"))
+
+
+def unsecured() -> OAuthToken:
+    """A token without a signature, as Kafka's own handler for tests accepts it."""
+    now = int(time.time())
+    parts = ({"alg": "none"}, {"sub": "alice", "iat": now, "exp": now + 30})
+    return OAuthToken(
+        ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts) + "."
+    )
+
+
+@contextlib.contextmanager
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[str], list[float]]]:
+    """The connections that end, and the lifetimes of authentications that were made again."""
+    ended: list[str] = []
+    again: list[float] = []
+    lost, authenticated = BrokerConnection.connection_lost, Channel.authenticated
+
+    def note_end(self: BrokerConnection, error: Exception | None) -> None:
+        ended.append(self.address)
+        lost(self, error)
+
+    def note_again(self: Channel, until: float, renew: Any) -> None:
+        if self._session is not None:
+            again.append(until - self.now())
+        authenticated(self, until, renew)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BrokerConnection, "connection_lost", note_end)
+        patch.setattr(Channel, "authenticated", note_again)
+        yield ended, again
+
+
+@contextlib.asynccontextmanager
+async def traffic(port: int, sasl: Callable[[], SaslMechanism]) -> AsyncIterator[list[int]]:
+    """Produce, and consume as a member of a group, all the while; the numbers of messages sent and found at the end."""
+    where = [f"127.0.0.1:{port}"]
+    config = ConsumerConfig(group="g", bootstrap=where, sasl=sasl, commit_interval=0.2, heartbeat_interval=0.3)
+    counts, flows, stop = [0, 0], asyncio.Event(), False
+    async with (
+        open_producer(ProducerConfig(bootstrap=where, sasl=sasl)) as producer,
+        ConsumerConnector(config) as connector,
+        asyncio.timeout(90),
+    ):
+        (stream,) = (await connector.create_message_streams({"events": 1}))["events"]
+
+        async def write() -> None:
+            while not stop:
+                await producer.send("events", [b"x"])
+                counts[0] += 1
+            await producer.send("events", [b"last"])
+            counts[0] += 1
+
+        async def read() -> None:
+            async for _ in stream:
+                stream.ack()
+                counts[1] += 1
+                flows.set()
+                if stop and writer.done() and counts[0] <= counts[1]:
+                    return
+
+        writer, reader = asyncio.create_task(write()), asyncio.create_task(read())
+        await flows.wait()
+        yield counts
+        stop = True
+        await asyncio.gather(writer, reader)
+
+
+@pytest.mark.parametrize("listener", ["SIGNED", "BARE", "PLAIN", "SCRAM"])
+async def test_authenticates_again_under_load_without_a_warning_or_a_disconnect(
+    ports: dict[str, int], server: TokenServer, monkeypatch: pytest.MonkeyPatch, listener: str
+) -> None:
+    server.lifetime = 3.0
+    tokens = tokens_of(server) if listener == "SIGNED" else TokenCache(unsecured)
+    mechanisms: dict[str, Callable[[], SaslMechanism]] = {
+        "SIGNED": lambda: OAuthBearer(tokens),
+        "BARE": lambda: OAuthBearer(tokens),
+        "PLAIN": lambda: Plain("alice", "wonder-land"),
+        "SCRAM": functools.partial(Scram, "SCRAM-SHA-512", "alice", "wonder-land"),
+    }
+    sasl, port = mechanisms[listener], ports.get(listener, ports["USERS"])
+    async with client_at(port, sasl) as client:
+        await client.retrying("make the topic", lambda: client.refresh(["events"], create=True))
+    async with traffic(port, sasl) as counts:
+        with capture_logs() as logs, watched(monkeypatch) as (ended, again):
+            await asyncio.sleep(7)  # of the broker's time
+            warnings = [each for each in logs if each["log_level"] in ("warning", "error", "critical")]
+            problems = [*ended, *warnings]
+    print(listener, counts, "messages,", len(again), "authentications again,", problems)  # noqa: T201
+    assert problems == []
+    assert counts[0] == counts[1] > 100
+    assert len(again) >= 3 * 3  # each of at least three connections, every 1.6 s
+    assert all(0 < lifetime <= REAUTH / 1000 for lifetime in again)
+    if listener == "SIGNED":
+        assert len(server.tokens) >= 3
+
+
+async def test_refuses_tokens_as_the_broker_does(ports: dict[str, int], server: TokenServer) -> None:
+    now = int(time.time())
+    cases: list[dict[str, Any]] = [
+        {"aud": "other"},
+        {"exp": now - 3600, "iat": now - 7200},
+        {"iat": now + 3600, "exp": now + 7200, "nbf": now + 3600},
+        {"sub": None},
+    ]
+    for server.claims in cases:
+        tokens = tokens_of(server)
+        async with client_at(ports["SIGNED"], functools.partial(OAuthBearer, tokens)) as client:
+            with pytest.raises(BrokerError, match=r"the broker refuses the token \(OAUTHBEARER\): invalid_token"):
+                await client.refresh()
+            server.claims = {}  # the next token is a new one
+            assert (await client.refresh()).nodes
+    ahead = int(time.time()) + 30  # the provider's clock; the broker allows for a minute
+    server.claims = {"iat": ahead, "nbf": ahead, "exp": ahead + 3600}
+    tokens = tokens_of(server)
+    async with client_at(ports["SIGNED"], lambda: OAuthBearer(tokens)) as client:
+        assert (await client.refresh()).nodes
