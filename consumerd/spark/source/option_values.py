@@ -47,13 +47,28 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenSource:
+    """Where tokens of OAUTHBEARER come from: an endpoint with its scope and authorities, or a file on every machine."""
+
+    endpoint: str | None = None
+    scope: str | None = None
+    ca: str | None = None
+    file: str | None = None
+    extensions: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Login:
-    """User and password. `password_file` is read where the query is planned; `mechanism`: PLAIN, or one of SCRAM."""
+    """User and password, or client id and secret. `password_file` is read where the query is planned.
+
+    `mechanism`: PLAIN, one of SCRAM, or OAUTHBEARER, which has `tokens`.
+    """
 
     user: str
     password: str | None = field(default=None, repr=False)
     password_file: str | None = None
     mechanism: str = "PLAIN"
+    tokens: TokenSource | None = None
 
 
 @dataclass(frozen=True, slots=True)

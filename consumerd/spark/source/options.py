@@ -56,6 +56,7 @@ from consumerd.spark.source.option_values import (
     Subscribe,
     SubscribePattern,
     Tls,
+    TokenSource,
     ZooKeeperLocation,
 )
 from consumerd.storage.log.archive_names import DEFAULT_LAYOUT
@@ -93,6 +94,14 @@ def read_servers(name: str, value: str) -> tuple[tuple[str, int], ...]:
     return tuple(servers)
 
 
+def read_pairs(name: str, value: str) -> tuple[tuple[str, str], ...]:
+    """Names and values, as `name=value,name=value`."""
+    pairs = [piece.partition("=") for piece in value.split(",")]
+    if not all(key.strip() and text.strip() for key, _, text in pairs):
+        raise OptionError(f"option {name} must be name=value,name=value, not {value!r}")
+    return tuple((key.strip(), text.strip()) for key, _, text in pairs)
+
+
 #: Name -> how its text is read.
 KAFKA_READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "kafka.isolation.level": reads(Literal["read_uncommitted", "read_committed"]),
@@ -101,11 +110,17 @@ KAFKA_READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "kafka.ssl.certificate.location": read_text,
     "kafka.ssl.key.location": read_text,
     "kafka.ssl.endpoint.identification.algorithm": reads(Literal["https", "none"]),
-    "kafka.sasl.mechanism": reads(Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]),
+    "kafka.sasl.mechanism": reads(Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]),
     "kafka.sasl.username": read_text,
     "kafka.sasl.password": read_text,
     "kafka.sasl.password.file": read_text,
+    "kafka.sasl.oauthbearer.token.endpoint.url": read_text,
+    "kafka.sasl.oauthbearer.scope": read_text,
+    "kafka.sasl.oauthbearer.ca.location": read_text,
+    "kafka.sasl.oauthbearer.token.file": read_text,
+    "kafka.sasl.oauthbearer.extensions": read_pairs,
 }
+_OAUTH: Final = "kafka.sasl.oauthbearer."
 #: Other spellings of options.
 ALIASES: Final[Mapping[str, str]] = {"kafka.bootstrap.servers": "bootstrap"}
 #: Prefixes of settings of a JVM client that define the connection, the data that are read and their form: one of these
@@ -367,14 +382,44 @@ def bootstrap_location(given: Mapping[str, Any]) -> BootstrapLocation:
         named = given.get("kafka.ssl.endpoint.identification.algorithm", "https") == "https"
         tls = Tls(given.get("kafka.ssl.ca.location"), certificate, key, check_hostname=named)
     if protocol.startswith("SASL"):
-        user = given.get("kafka.sasl.username")
-        password, file = given.get("kafka.sasl.password"), given.get("kafka.sasl.password.file")
-        if user is None or (password is None) == (file is None):
-            raise OptionError(
-                f"kafka.security.protocol={protocol} needs kafka.sasl.username, and exactly one of "
-                "kafka.sasl.password and kafka.sasl.password.file"
-            )
-        login = Login(user, password, file, given.get("kafka.sasl.mechanism", "PLAIN"))
+        login = _login(given, protocol)
     return BootstrapLocation(
         given["bootstrap"], given.get("kafka.isolation.level") == "read_committed", tls, login
     )  # fmt: skip
+
+
+def _login(given: Mapping[str, Any], protocol: str) -> Login:
+    mechanism = given.get("kafka.sasl.mechanism", "PLAIN")
+    user = given.get("kafka.sasl.username")
+    password, file = given.get("kafka.sasl.password"), given.get("kafka.sasl.password.file")
+    tokens = None
+    if mechanism == "OAUTHBEARER":
+        tokens = _token_source(given)
+        if tokens.file is not None:
+            if not (user is password is file is None):
+                raise OptionError(f"option {_OAUTH}token.file needs neither kafka.sasl.username nor a password")
+            return Login("", mechanism=mechanism, tokens=tokens)
+    elif named := [name for name in given if name.startswith(_OAUTH)]:
+        raise OptionError(f"option {named[0]} has no effect with kafka.sasl.mechanism={mechanism}; use OAUTHBEARER")
+    if user is None or (password is None) == (file is None):
+        raise OptionError(
+            f"kafka.security.protocol={protocol} needs kafka.sasl.username, and exactly one of "
+            "kafka.sasl.password and kafka.sasl.password.file"
+        )
+    return Login(user, password, file, mechanism, tokens)
+
+
+def _token_source(given: Mapping[str, Any]) -> TokenSource:
+    from consumerd.net.client.sasl_oauth import check_endpoint, check_extensions  # noqa: PLC0415 - for few reads
+
+    names = ("token.endpoint.url", "scope", "ca.location", "token.file", "extensions")
+    endpoint, scope, ca, file, extensions = (given.get(f"{_OAUTH}{name}") for name in names)
+    if (endpoint is None) == (file is None):
+        raise OptionError(f"OAUTHBEARER needs exactly one of {_OAUTH}token.endpoint.url and {_OAUTH}token.file")
+    if endpoint is not None and (rule := check_endpoint(endpoint)):
+        raise OptionError(f"option {_OAUTH}token.endpoint.url {rule}")
+    if endpoint is None and not (scope is ca is None):
+        raise OptionError(f"options {_OAUTH}scope and {_OAUTH}ca.location require {_OAUTH}token.endpoint.url")
+    if rule := check_extensions(dict(extensions or ())):
+        raise OptionError(f"option {_OAUTH}extensions: {rule}")
+    return TokenSource(endpoint, scope, ca, file, extensions or ())

@@ -20,7 +20,7 @@ import random
 import ssl
 import threading
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
@@ -61,6 +61,7 @@ from consumerd.spark.source.errors import (
     LogReplacedError,
     OffsetUnavailableError,
 )
+from consumerd.spark.source.option_values import Tls
 from consumerd.wire.errors import WireError
 from consumerd.wire.v08.apis import FETCH
 from consumerd.wire.v08.error_codes import ErrorCode
@@ -71,7 +72,8 @@ from consumerd.wire.v08.versions import BrokerRelease
 
 if TYPE_CHECKING:
     from consumerd.base.ports import SaslMechanism
-    from consumerd.spark.source.option_values import BootstrapLocation, Login, Tls
+    from consumerd.net.client.sasl_oauth import TokenCache
+    from consumerd.spark.source.option_values import BootstrapLocation, Login
 
 
 Address = tuple[str, int]
@@ -261,7 +263,7 @@ class KafkaClient:
         """The options that an error concerns."""
         if isinstance(reason, UnexpectedTlsError):
             return "; give kafka.security.protocol=SSL or SASL_SSL"
-        if isinstance(reason, AuthenticationError) and self._user is not None:
+        if isinstance(reason, AuthenticationError) and self._user:
             return f" (kafka.sasl.username is {self._user})"
         return ""
 
@@ -464,16 +466,36 @@ def _log_retry(what: str, error: BrokerError) -> None:
 
 def _mechanism(login: Login) -> Callable[[], SaslMechanism]:
     password = login.password or ""
+    if login.tokens is not None:
+        from consumerd.net.client.sasl_oauth import OAuthBearer  # noqa: PLC0415 - for few reads
+
+        return partial(OAuthBearer, _tokens(login), dict(login.tokens.extensions))
     if login.mechanism == "PLAIN":
         return partial(Plain, login.user, password)
     return partial(Scram, login.mechanism, login.user, password)
 
 
-def _context(tls: Tls) -> ssl.SSLContext:
+@lru_cache(maxsize=16)
+def _tokens(login: Login) -> TokenCache:
+    """The tokens of this process for a login: a worker runs many tasks. Raises BrokerRejectedError."""
+    from consumerd.net.client import sasl_oauth  # noqa: PLC0415
+
+    source = login.tokens
+    assert source is not None
+    if source.file is not None:
+        return sasl_oauth.TokenCache(sasl_oauth.own_provider("file", partial(sasl_oauth.read_token_file, source.file)))
+    tls = _context(Tls(source.ca), "kafka.sasl.oauthbearer.ca.location") if source.ca else make_tls_context()
+    credentials = sasl_oauth.ClientCredentials(
+        source.endpoint or "", login.user, lambda: login.password or "", scope=source.scope, tls=lambda: tls
+    )
+    return sasl_oauth.TokenCache(credentials)
+
+
+def _context(tls: Tls, options: str = "kafka.ssl.*") -> ssl.SSLContext:
     """Raises BrokerRejectedError for files that cannot be used."""
     try:
         return make_tls_context(ca=tls.ca, certificate=tls.certificate, key=tls.key, check_hostname=tls.check_hostname)
     except ConfigError as error:
         raise BrokerRejectedError(
-            f"kafka.ssl.* cannot be used: {error} The files must exist on every executor and on the driver."
+            f"{options} cannot be used: {error} The files must exist on every executor and on the driver."
         ) from error

@@ -9,7 +9,7 @@ import pytest
 
 from consumerd.spark.source.columns import ParseMode
 from consumerd.spark.source.offsets import format_offsets, parse_offsets, sorted_offsets
-from consumerd.spark.source.option_values import Login, Tls
+from consumerd.spark.source.option_values import Login, Tls, TokenSource
 from consumerd.spark.source.options import (
     DEFAULT_SPLIT_BYTES,
     OPTIONS,
@@ -87,6 +87,32 @@ def test_reads_options_of_v08_brokers() -> None:
     assert pickle.loads(pickle.dumps(secure)) == secure
     assert "secret" not in repr(secure)
     assert not read_options(HERE).counts_messages
+
+
+OAUTH = {**SASL, "kafka.sasl.mechanism": "oauthbearer"}
+ENDPOINT = {**OAUTH, "kafka.sasl.oauthbearer.token.endpoint.url": "https://idp/token"}
+
+
+def test_reads_where_tokens_come_from() -> None:
+    found = read_options(
+        {
+            **ENDPOINT,
+            "kafka.sasl.username": "client",
+            "kafka.sasl.password": "secret",
+            "kafka.sasl.oauthbearer.scope": "a b",
+            "kafka.sasl.oauthbearer.ca.location": "/ca.pem",
+            "kafka.sasl.oauthbearer.extensions": "logicalCluster=lkc-1, identityPoolId=pool=1",
+        }
+    ).location
+    extensions = (("logicalCluster", "lkc-1"), ("identityPoolId", "pool=1"))
+    tokens = TokenSource("https://idp/token", "a b", "/ca.pem", extensions=extensions)
+    assert isinstance(found, BootstrapLocation)
+    assert found.login == Login("client", "secret", None, "OAUTHBEARER", tokens)
+    assert pickle.loads(pickle.dumps(found)) == found
+    assert "secret" not in repr(found)
+    found = read_options({**OAUTH, "kafka.sasl.oauthbearer.token.file": "/token"}).location
+    assert isinstance(found, BootstrapLocation)
+    assert found.login == Login("", mechanism="OAUTHBEARER", tokens=TokenSource(file="/token"))
 
 
 def test_reads_numbers_words_and_positions() -> None:
@@ -251,6 +277,32 @@ def test_reads_numbers_words_and_positions() -> None:
             "option kafka.sasl.mechanism must be one of PLA",
         ),
         ({**SASL, "kafka.sasl.username": "u"}, "kafka.security.protocol=SASL_PLAINTEXT needs kafka.sasl.username, "),
+        (OAUTH, "OAUTHBEARER needs exactly one of kafka.sasl.oauthbearer.token.endpoint.url and kafka.sasl.oaut"),
+        (ENDPOINT, "kafka.security.protocol=SASL_PLAINTEXT needs kafka.sasl.username, and exactly one of "),
+        (
+            {**OAUTH, "kafka.sasl.oauthbearer.token.endpoint.url": "http://idp/token"},
+            "option kafka.sasl.oauthbearer.token.endpoint.url must begin with https://",
+        ),
+        (
+            {**OAUTH, "kafka.sasl.oauthbearer.token.file": "f", "kafka.sasl.username": "u"},
+            "option kafka.sasl.oauthbearer.token.file needs neither kafka.sasl.username nor a password",
+        ),
+        (
+            {**OAUTH, "kafka.sasl.oauthbearer.token.file": "f", "kafka.sasl.oauthbearer.scope": "s"},
+            "options kafka.sasl.oauthbearer.scope and kafka.sasl.oauthbearer.ca.location require",
+        ),
+        (
+            {**ENDPOINT, "kafka.sasl.oauthbearer.extensions": "auth=x"},
+            "option kafka.sasl.oauthbearer.extensions: 'auth' must be letters only, and not auth",
+        ),
+        (
+            {**ENDPOINT, "kafka.sasl.oauthbearer.extensions": "a"},
+            "option kafka.sasl.oauthbearer.extensions must be name=value,name=value, not 'a'",
+        ),
+        (
+            {**SASL, "kafka.sasl.username": "u", "kafka.sasl.password": "p", "kafka.sasl.oauthbearer.scope": "s"},
+            "option kafka.sasl.oauthbearer.scope has no effect with kafka.sasl.mechanism=PLAIN; use OAUTHBEARER",
+        ),
     ],
 )
 def test_reports_an_invalid_option_in_one_sentence(options: dict[str, str], sentence: str) -> None:

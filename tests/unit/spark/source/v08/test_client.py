@@ -9,17 +9,27 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import CancelledError
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.spark.source.errors import BrokerRejectedError, BrokerTimeoutError, BrokerUnavailableError
-from consumerd.spark.source.option_values import BootstrapLocation, Login, Tls
+from consumerd.spark.source.option_values import BootstrapLocation, Login, Tls, TokenSource
 from consumerd.spark.source.v08.client import KafkaClient
 from consumerd.wire.v07 import EARLIEST, LATEST
-from consumerd.wire.v08.apis import API_VERSIONS, FETCH, LIST_GROUPS, LIST_OFFSETS, METADATA, SASL_HANDSHAKE
+from consumerd.wire.v08.apis import (
+    API_VERSIONS,
+    FETCH,
+    LIST_GROUPS,
+    LIST_OFFSETS,
+    METADATA,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+)
 from consumerd.wire.v08.records import encode_record_batch
+from tests.support.token_server import CLIENT, CLIENT_SECRET, TokenServer
 from tests.unit.spark.source.v08.fake_broker import V08Broker
 
 PLACE = ("events", 0)
@@ -45,7 +55,7 @@ def threads() -> list[threading.Thread]:
 def serving(broker: V08Broker, **versions: int) -> None:
     """Let it say that it serves APIs up to these versions."""
     served = {METADATA.key: 9, LIST_OFFSETS.key: 5, FETCH.key: 11, API_VERSIONS.key: 3}
-    keys_of = {"metadata": METADATA.key, "handshake": SASL_HANDSHAKE.key}
+    keys_of = {"metadata": METADATA.key, "handshake": SASL_HANDSHAKE.key, "authenticate": SASL_AUTHENTICATE.key}
     served |= {keys_of[name]: last for name, last in versions.items()}
     keys = [{"api_key": key, "min_version": 0, "max_version": last} for key, last in served.items()]
     broker.answers[API_VERSIONS.key] = lambda *_: {"error_code": 0, "api_keys": keys}
@@ -134,12 +144,35 @@ def test_reports_a_rejected_login_at_once_while_another_broker_is_down() -> None
     assert "does not support PLAIN; it offers GSSAPI (kafka.sasl.username is alice)" in str(caught.value)
 
 
+def test_tasks_of_a_process_share_the_tokens_of_a_login(tmp_path: Path) -> None:
+    with V08Broker((0, 100, b"")) as broker, TokenServer() as server:
+        serving(broker, handshake=1, authenticate=2)
+        broker.answers[SASL_HANDSHAKE.key] = lambda *_: {"error_code": 0, "mechanisms": []}
+        broker.answers[SASL_AUTHENTICATE.key] = lambda *_: {"error_code": 0, "error_message": None, "auth_bytes": b""}
+        file = tmp_path / "token"
+        file.write_text("first")
+        source = TokenSource(server.url, "kafka", extensions=(("logicalCluster", "lkc"),))
+        logins = [Login(CLIENT, CLIENT_SECRET, None, "OAUTHBEARER", source) for _ in range(2)]
+        for login in (*logins, Login("", mechanism="OAUTHBEARER", tokens=TokenSource(file=str(file)))):
+            with client_of(broker, login=login) as client:
+                assert client.topics(lambda name: name == "events")
+        sent = [body["auth_bytes"] for name, body in broker.asked if name == SASL_AUTHENTICATE.name]
+        (token,) = server.tokens
+    bearer = f"n,,\x01auth=Bearer {token}\x01logicalCluster=lkc\x01\x01".encode()
+    assert sent == [bearer, bearer, b"n,,\x01auth=Bearer first\x01\x01"]
+    assert server.requests[0][1] == {"grant_type": "client_credentials", "scope": "kafka"}
+
+
 def test_rejects_unusable_pem_files() -> None:
     with (
         V08Broker((0, 100, b"")) as broker,
         pytest.raises(BrokerRejectedError, match=r"kafka\.ssl\.\* cannot be used: ca: /nowhere/ca.pem: No such file"),
     ):
         client_of(broker, tls=Tls(ca="/nowhere/ca.pem"))
+    with pytest.raises(
+        BrokerRejectedError, match=r"kafka\.sasl\.oauthbearer\.ca\.location cannot be used: ca: /nowhere"
+    ):
+        client_of(broker, login=Login("u", "p", None, "OAUTHBEARER", TokenSource("https://h/t", ca="/nowhere/ca.pem")))
 
 
 @pytest.mark.parametrize(("version", "asked"), [(9, [{"name": "events"}]), (3, None)])
