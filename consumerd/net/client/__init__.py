@@ -4,7 +4,7 @@ In: `make_client`, then `ClusterClient.call_node` and `call_coordinator`. Out: b
 `errors`.
 
 Files in reading order: settings, factory, cluster, metadata, opening, channel, sasl_session, retrying, sasl,
-sasl_gssapi, sasl_oauth, fetching, offsets, epochs, topic_configs, errors.
+sasl_gssapi, sasl_oauth, sasl_msk, fetching, offsets, epochs, topic_configs, errors.
 
 Easy to miss:
 
