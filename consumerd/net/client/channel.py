@@ -260,12 +260,16 @@ class Channel:
 
     async def close(self) -> None:
         """Close the connection; requests that wait fail. Never raises."""
-        if self._session is not None:
-            await self._session.close()
+        session, self._session = self._session, None  # which knows this channel
+        if session is not None:
+            session.cancel()
         await self._connection.close()
+        if session is not None:
+            await session.close()
 
     def abort(self) -> None:
         """Drop the connection."""
-        if self._session is not None:
-            self._session.cancel()
+        session, self._session = self._session, None
+        if session is not None:
+            session.cancel()
         self._connection.abort()
