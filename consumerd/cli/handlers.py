@@ -42,7 +42,7 @@ def command() -> None:
 @command.command("list", epilog=EXAMPLES)
 @json_option("One JSON object per plugin.")
 def list_handlers(as_json: bool) -> None:
-    """List the handlers, decoders and middleware that can be named in [handler]."""
+    """List the handlers, decoders and middleware that [handler] can name, and the token providers of [kafka.sasl]."""
     import json  # noqa: PLC0415 - only for the command that runs
     from importlib.metadata import entry_points  # noqa: PLC0415
 
