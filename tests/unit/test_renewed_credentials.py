@@ -31,6 +31,7 @@ from consumerd.base.settings.setting import SecretStr
 from consumerd.handlers import Batch, HandlerContext, Message, load_handler
 from consumerd.handlers.builtin.http import HttpRequestError
 from consumerd.handlers.sparse_content import SparseContent
+from consumerd.net.connect import connect
 from consumerd.net.connection import ConnectionSettings
 from consumerd.net.zk import DigestMd5
 from consumerd.service.config.build import build_session
@@ -177,6 +178,20 @@ async def test_each_connection_shows_the_certificate_of_its_time(client: Any, tm
         connecting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await connecting
+
+
+@pytest.mark.asyncio
+async def test_context_of_the_library_may_be_loaded_again(tmp_path: Path) -> None:
+    """Programs pass a context of their own: new connections show the certificate that it was loaded with last."""
+    identity, context = Identity(tmp_path), ssl.create_default_context()
+    AUTHORITY.configure_trust(context)
+    async with closing_server() as (port, shown), asyncio.timeout(60):
+        for _ in range(2):
+            serial = identity.issue()
+            context.load_cert_chain(identity.certificate, identity.key)
+            connection = await connect(HOST, port, ssl=context)
+            assert await shown.get() == serial
+            await connection.close()
 
 
 @pytest.fixture
