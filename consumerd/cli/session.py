@@ -108,7 +108,8 @@ def cluster_options(
                 raise click.UsageError("give either --zookeeper or --bootstrap-server")
             if zookeeper is None and not bootstrap_server and config_file is None and required:
                 raise click.UsageError(f"give --zookeeper, --bootstrap-server, or {flags[-1]}")
-            cluster = cluster_address(zookeeper, bootstrap_servers(bootstrap_server), config_file, timeout)
+            servers, group = bootstrap_servers(bootstrap_server), options.get("group")
+            cluster = cluster_address(zookeeper, servers, config_file, timeout, group)
             return function(*args, cluster=cluster, **options)
 
         with_config = click.option(
@@ -130,14 +131,22 @@ def cluster_options(
 
 
 def cluster_address(
-    zookeeper: str | None, bootstrap: tuple[tuple[str, int], ...], path: Path | None, timeout: float
+    zookeeper: str | None,
+    bootstrap: tuple[tuple[str, int], ...],
+    path: Path | None,
+    timeout: float,
+    group: object = None,
 ) -> ClusterAddress | None:
-    """The cluster of these options, completed by the configuration file `path`; None if there are none."""
+    """The cluster of these options, completed by the configuration file `path`; None if there are none.
+
+    `group`: of several subscriptions in the file, the one in this group says where it is; else the main one.
+    """
     if path is None:
         return ClusterAddress(zookeeper or "", timeout, bootstrap=bootstrap) if zookeeper or bootstrap else None
     from consumerd.service.config.model import load  # noqa: PLC0415
 
     config = load(path)
+    config = next((own for own in config.by_subscription().values() if own.group.id == group), config)
     if zookeeper is None and not bootstrap and config.group.coordination != "zookeeper":
         from consumerd.service.config.build_v08 import build_bootstrap  # noqa: PLC0415
 

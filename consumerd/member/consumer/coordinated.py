@@ -19,6 +19,7 @@ from typing import Any
 
 import structlog
 
+from consumerd.base.budget import ByteBudget
 from consumerd.base.errors import BrokerError, ConsumerdError, IdTakenError
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock
@@ -61,6 +62,7 @@ class CoordinatedConsumer(RunningMember[events.Event]):
         clock: Clock,
         rng: Random,
         listener: RebalanceListener | None = None,
+        budget: ByteBudget | None = None,
     ) -> None:
         super().__init__(
             settings,
@@ -68,6 +70,7 @@ class CoordinatedConsumer(RunningMember[events.Event]):
             clock=clock,
             listener=listener,
             stop_event=events.StopRequested(),
+            budget=budget,
         )
         self._coordination = coordination
         self._member = CoordinatedMember(settings.subscription, coordination)

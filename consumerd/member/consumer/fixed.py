@@ -14,6 +14,7 @@ from typing import Literal
 
 import structlog
 
+from consumerd.base.budget import ByteBudget
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock
@@ -47,8 +48,9 @@ class FixedConsumer(RunningMember[Literal["stop"]]):
         clock: Clock,
         rng: Random,
         listener: RebalanceListener | None = None,
+        budget: ByteBudget | None = None,
     ) -> None:
-        super().__init__(settings, handler=handler, clock=clock, listener=listener, stop_event="stop")
+        super().__init__(settings, handler=handler, clock=clock, listener=listener, stop_event="stop", budget=budget)
         self._assigned = sorted(set(partitions))
         self.fence = Fence(FixedLease(), clock, settings.lease_margin)
         pool = backend.pool(self, rng)

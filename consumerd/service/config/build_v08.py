@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 import structlog
 
 from consumerd.base.address import parse_addresses
+from consumerd.base.budget import ByteBudget
 from consumerd.base.credentials import Renewed, find_file
 from consumerd.base.errors import ConfigError
 from consumerd.base.partition import TopicPartition
@@ -67,11 +68,14 @@ def build_client(config: Config, *, clock: Clock, rng: Random) -> ClusterClient:
 
 def names_brokers(config: Config) -> bool:
     """Whether `kafka.bootstrap` names the brokers; otherwise ZooKeeper does."""
-    return config.group.coordination != "zookeeper" or "bootstrap" in config.kafka.given
+    return config.needs_brokers or "bootstrap" in config.kafka.given
 
 
-def build_backend(config: Config, client: ClusterClient) -> V08Backend:
-    """The parts of a member in ZooKeeper that are specific to Kafka 0.8 and later."""
+def build_backend(config: Config, client: ClusterClient, *, bootstrap: bool) -> V08Backend:
+    """The parts of a member in ZooKeeper that are specific to Kafka 0.8 and later.
+
+    `bootstrap`: the client has brokers to begin with; otherwise it begins with the registered ones.
+    """
     kafka, group = config.kafka, config.group
     protocol = "PLAINTEXT" if kafka.tls is None else "SSL"
     if kafka.sasl is not None:
@@ -80,7 +84,7 @@ def build_backend(config: Config, client: ClusterClient) -> V08Backend:
     return V08Backend(
         client,
         V08Rules(group.assignor, spelling),
-        protocol=None if names_brokers(config) else protocol,
+        protocol=None if bootstrap else protocol,
         offsets=build_offset_settings(config),
     )
 
@@ -211,11 +215,19 @@ def build_consumer(
     clock: Clock,
     rng: Random,
     zk: ZooKeeper | None = None,
+    budget: ByteBudget | None = None,
 ) -> CoordinatedConsumer | FixedConsumer:
-    """The member for `group.coordination`, unless that is ZooKeeper; `zk` if offsets are stored there."""
+    """The member for `group.coordination`, unless that is ZooKeeper; `zk` if offsets are stored there.
+
+    `budget`: the memory that it shares with others.
+    """
     backend = ClusterBackend(client, offsets=build_offset_settings(config), zk=zk)
     if config.group.coordination == "fixed":
         partitions = fixed_partitions(config.group)
-        return FixedConsumer(settings, partitions, backend=backend, handler=handler, clock=clock, rng=rng)
+        return FixedConsumer(
+            settings, partitions, backend=backend, handler=handler, clock=clock, rng=rng, budget=budget
+        )
     coordination = build_coordination(config)
-    return CoordinatedConsumer(settings, coordination, backend=backend, handler=handler, clock=clock, rng=rng)
+    return CoordinatedConsumer(
+        settings, coordination, backend=backend, handler=handler, clock=clock, rng=rng, budget=budget
+    )

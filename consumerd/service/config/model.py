@@ -20,7 +20,13 @@ from consumerd.base.settings.processing import DaemonSection, FetchSection, Hand
 from consumerd.base.settings.servers import KafkaSection, ZooKeeperSection
 from consumerd.base.settings.setting import Field, Rule, Section
 from consumerd.service.config.problems import read_document
-from consumerd.service.config.subscriptions import MAIN, SubscriptionSection, retry_stages, rules_of_subscriptions
+from consumerd.service.config.subscriptions import (
+    MAIN,
+    SubscriptionSection,
+    group_of,
+    retry_stages,
+    rules_of_subscriptions,
+)
 
 #: Bytes that are fetched at once of a partition of a retry topic.
 _WAITING_BYTES: Final = 64 << 10
@@ -63,13 +69,13 @@ class Config(Section):
             return {MAIN: self}
         configs = {MAIN: self.replace(subscriptions=())}
         for each in self.subscriptions:
-            keys = ("topics", "whitelist", "blacklist", "streams")
-            group = {"id": each.group.id or self.group.id} | {key: getattr(each, key) for key in keys}
-            tables = {"group": self.group.replace(**group), "handler": each.handler}
-            configs[each.name] = configs[MAIN].replace(**tables)
+            configs[each.name] = configs[MAIN].replace(group=group_of(self.group, each), handler=each.handler)
         for name, own in list(configs.items()):
             for stage in retry_stages(name, own.handler):
-                consumed = own.group.replace(topics={stage.topic: 1}, whitelist=None, blacklist=None)
+                static = self.group.instance_id and f"{self.group.instance_id}_{stage.name}"
+                consumed = own.group.replace(
+                    topics={stage.topic: 1}, whitelist=None, blacklist=None, instance_id=static
+                )
                 fetch = own.fetch.replace(
                     # What fails before the first assignment must not be skipped.
                     initial="earliest",
@@ -82,6 +88,21 @@ class Config(Section):
                 configs[stage.name] = own.replace(group=consumed, fetch=fetch, handler=stage.handler)
         return configs
 
+    @property
+    def groups(self) -> list[GroupSection]:
+        """The groups of all subscriptions, each as if it were the only one."""
+        return [self.group, *(group_of(self.group, each) for each in self.subscriptions)]
+
+    @property
+    def needs_session(self) -> bool:
+        """Whether a group is in ZooKeeper, or keeps its offsets there."""
+        return any("zookeeper" in (each.coordination, each.storage) or each.storage == "both" for each in self.groups)
+
+    @property
+    def needs_brokers(self) -> bool:
+        """Whether a group is outside of ZooKeeper, so that `kafka.bootstrap` must name the brokers."""
+        return any(each.coordination != "zookeeper" for each in self.groups)
+
     def of_subscription(self, name: str | None) -> Config:
         """Return the configuration of one subscription; of the main one for None. Raises ConfigError if unknown."""
         configs = self.by_subscription()
@@ -93,7 +114,8 @@ class Config(Section):
     def rules(self) -> Iterator[str | Rule]:
         """The rules about keys of several tables that are broken."""
         yield from rules_of_subscriptions(self.group, self.handler, self.subscriptions)
-        if self.commit.version == 0 and (self.group.coordination != "fixed" or self.group.storage != "kafka"):
+        others = [each for each in self.groups if (each.coordination, each.storage) != ("fixed", "kafka")]
+        if self.commit.version == 0 and others:
             yield (
                 'commit.version = 0 needs group.coordination = "fixed" and group.offsets = "kafka": a request of that '
                 "version does not say which member commits"

@@ -62,7 +62,7 @@ def same_handler(before: HandlerSection, after: HandlerSection) -> HandlerSectio
 
 def _compare_tables(before: _Table, after: _Table, table: str) -> tuple[_Table, list[str], list[str]]:
     """Return the merged table, its keys that are taken over, and those that need a restart."""
-    changed = [key for key in before.fields if getattr(before, key) != getattr(after, key)]
+    changed = _changed(before, after)
     taken = [key for key in changed if _reload(before, after, table, key) is not Reload.RESTART]
     if not taken:
         return before, [], changed
@@ -72,6 +72,10 @@ def _compare_tables(before: _Table, after: _Table, table: str) -> tuple[_Table, 
     except BrokenRulesError:  # they belong to keys that need a restart, as group.topics to group.coordination
         return before, [], changed
     return merged, taken, [key for key in changed if key not in taken]
+
+
+def _changed(before: Section, after: Section) -> list[str]:
+    return [key for key in before.fields if getattr(before, key) != getattr(after, key)]
 
 
 def _reload(before: Section, after: Section, table: str, key: str) -> Reload:
@@ -101,6 +105,8 @@ def _compare_subscriptions(
                 by_how = {f"{table}.{key}": RELOADS[f"subscriptions.{key}"]}
             for each, how in by_how.items():
                 applied.setdefault(how, []).append(each)
-        refused += [f"{table}.{'group.id' if key == 'group' else key}" for key in left]
+        for key in left:
+            inner = _changed(before.group, after.group) if key == "group" else []
+            refused += [f"{table}.group.{each}" for each in inner] or [f"{table}.{key}"]
         merged.append(section)
     return tuple(merged)

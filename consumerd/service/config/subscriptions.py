@@ -2,9 +2,10 @@
 
 Strategy: a node in `/consumers/[group]/ids` holds one map of topics or one topic filter, so each subscription has a
 member, an id and a handler of its own. Each has a configuration as if it were the only one of its daemon
-(`Config.by_subscription`), from which all of its parts are made. In one group, the members of one process would divide
-the partitions of a topic that two of them consume, which is never meant: it is refused here, before anything joins. So
-are subscriptions that consume each other's dead letters: a message that always fails would go round between them.
+(`Config.by_subscription`, `group_of`), from which all of its parts are made; so they may be coordinated in different
+ways. In one group, the members of one process would divide the partitions of a topic that two of them consume, which is
+never meant: it is refused here, before anything joins. So are subscriptions that consume each other's dead letters: a
+message that always fails would go round between them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from itertools import combinations
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 from consumerd.base.settings.group import GroupSection
 from consumerd.base.settings.kind import Ge
@@ -35,6 +36,17 @@ class SubscriptionGroup(Section):
         min_length=1,
         examples=["events-audit"],
     )
+    coordination: Literal["zookeeper", "kafka", "fixed"] | None = Field(
+        None,
+        "How its partitions are assigned, as in `[group]`; by default as those of the main subscription.",
+        examples=["kafka"],
+    )
+    offsets: Literal["zookeeper", "kafka", "both", "none"] | None = Field(
+        None,
+        "Where its committed offsets are stored, as in `[group]`; by default as those of the main subscription if both "
+        "are coordinated in the same way.",
+        examples=["both"],
+    )
 
     def rules(self) -> Iterator[str]:
         """As `GroupSection.rules`."""
@@ -43,15 +55,15 @@ class SubscriptionGroup(Section):
 
 
 class SubscriptionSection(Section, reload=Reload.SUBSCRIPTION, since="0.2.0"):
-    """A further subscription of this daemon, on the same ZooKeeper session, with a member and a handler of its own.
+    """A further subscription of this daemon, with a member and a handler of its own.
 
-    May be given several times. Needs group.coordination `zookeeper`. Everything that is not here is as in the other
-    tables.
+    May be given several times. They share the ZooKeeper session, the connections to brokers and the memory for
+    messages. Everything that is not here is as in the other tables.
     """
 
     name: str = Field(
         description="Name of the subscription, which appears in logs and on the status page: letters, digits, `-` and "
-        "`_`. The id of its member is that of the main one, an underscore, and this name.",
+        "`_`. The id of its member is that of the main one, an underscore, and this name; so is its `instance_id`.",
         reload=Reload.RESTART,
         examples=["audit"],
     )
@@ -68,6 +80,12 @@ class SubscriptionSection(Section, reload=Reload.SUBSCRIPTION, since="0.2.0"):
         None, "Consume all topics that do not match this regular expression.", examples=["test-.*"]
     )
     streams: int = Field(1, "Number of streams for whitelist and blacklist.", ge=1)
+    partitions: dict[str, tuple[Annotated[int, Ge(0)], ...]] = Field(
+        description="With coordination `fixed`: topics and the numbers of the partitions to consume.",
+        default_factory=dict,
+        reload=Reload.RESTART,
+        examples=[{"payments": [0, 1]}],
+    )
     handler: HandlerSection = Field(
         description="Its handler: the keys of `[handler]`, with the same defaults.", reload=Reload.HANDLER
     )
@@ -78,34 +96,62 @@ class SubscriptionSection(Section, reload=Reload.SUBSCRIPTION, since="0.2.0"):
             yield "name must be 1 to 64 letters, digits, hyphens and underscores, and begin with a letter or digit"
         elif self.name == MAIN:
             yield f"name must not be {MAIN!r}, which is the subscription of [group]"
-        if sum((bool(self.topics), self.whitelist is not None, self.blacklist is not None)) != 1:
-            yield "give exactly one of topics, whitelist and blacklist"
+        given = [bool(self.topics), self.whitelist is not None, self.blacklist is not None, bool(self.partitions)]
+        if sum(given) != 1:
+            yield "give exactly one of topics, whitelist and blacklist (or partitions)"
+
+
+def group_of(main: GroupSection, each: SubscriptionSection) -> GroupSection:
+    """Return the group of a subscription, as if it were the only one; its rules are not checked."""
+    coordination = each.group.coordination or main.coordination
+    alike = coordination == main.coordination
+    keys = ("topics", "partitions", "whitelist", "blacklist", "streams")
+    values = {key: getattr(each, key) for key in keys} | {
+        "id": each.group.id or main.id,
+        "coordination": coordination,
+        "offsets": each.group.offsets or (main.offsets if alike else None),
+    }
+    if main.instance_id is not None:
+        values["instance_id"] = f"{main.instance_id}_{each.name}" if coordination == "kafka" else None
+    if not alike:  # keys that are for the main one's coordination only
+        values |= {"dialect": "auto", "roundrobin_as": "0.8"}
+    return main.replace(**values)
 
 
 class _Consumed(NamedTuple):
     """A subscription, its place in the file, and the words for its keys."""
 
-    section: GroupSection | SubscriptionSection
-    group: str
+    section: GroupSection
     prefix: str
     place: tuple[str | int, ...]
 
     @property
+    def group(self) -> str:
+        """The name of its group."""
+        return self.section.id
+
+    @property
     def key(self) -> str:
-        """The key that names its topics or its filter."""
-        return next((key for key in ("topics", "whitelist", "blacklist") if getattr(self.section, key)), "topics")
+        """The key that names its topics, its filter or its partitions."""
+        keys = ("topics", "whitelist", "blacklist", "partitions")
+        return next((key for key in keys if getattr(self.section, key)), "topics")
+
+    @property
+    def topics(self) -> dict[str, tuple[int, ...] | None]:
+        """The topics that it names, with the numbers of the partitions; None for all of them."""
+        return dict(self.section.partitions) or dict.fromkeys(self.section.topics)
 
     @property
     def filter(self) -> TopicFilter | None:
         """Its topic filter. Raises RegistryError."""
-        if self.key == "topics":
+        if self.key in ("topics", "partitions"):
             return None
         kind = FilterKind.WHITELIST if self.key == "whitelist" else FilterKind.BLACKLIST
         return TopicFilter(kind, getattr(self.section, self.key))
 
     def consumes(self, topic: str) -> bool:
         """Whether it consumes `topic`. Raises RegistryError if its filter is invalid."""
-        return topic in self.section.topics if (chosen := self.filter) is None else chosen.matches(topic)
+        return topic in self.topics if (chosen := self.filter) is None else chosen.matches(topic)
 
 
 class RetryStage(NamedTuple):
@@ -136,37 +182,30 @@ def rules_of_subscriptions(
     """The rules about several subscriptions that are broken, those of retry topics included."""
     handlers = [handler, *(each.handler for each in subscriptions)]
     retried = [topic for each in handlers for topic in each.retry_topics]
-    if main.coordination != "zookeeper" and retried:
-        yield Rule(
-            f'on_failure = "retry_topic" needs group.coordination = "zookeeper", not "{main.coordination}"',
-            ("handler", "on_failure"),
-        )
-        return
-    if main.dialect == "0.7" and retried:
-        yield Rule(
-            'on_failure = "retry_topic" needs brokers of 0.11 or later: messages of 0.7 have no headers',
-            ("handler", "on_failure"),
-        )
     if not subscriptions and not retried:
-        return
-    if main.coordination != "zookeeper":
-        yield Rule(
-            f'[[subscriptions]] need group.coordination = "zookeeper", not "{main.coordination}": run one '
-            "daemon for each subscription",
-            ("subscriptions", 0),
-        )
         return
     yield from _rules_of_names(subscriptions)
     consumed = [
-        _Consumed(main, main.id, "group", ("group",)),
+        _Consumed(main, "group", ("group",)),
         *(
-            _Consumed(each, each.group.id or main.id, f"subscriptions.{each.name}", ("subscriptions", number))
+            _Consumed(group_of(main, each), f"subscriptions.{each.name}", ("subscriptions", number))
             for number, each in enumerate(subscriptions)
         ),
     ]
+    for each in consumed[1:]:
+        for rule in each.section.rules():
+            yield Rule(f"{each.prefix}: {rule}", each.place)
     yield from _rules_of_retry_topics(consumed, handlers)
     for one, other in combinations(consumed, 2):
-        if one.group == other.group and (common := _common(one, other)) is not None:
+        if one.group != other.group:
+            continue
+        if {one.section.coordination, other.section.coordination} == {"kafka", "fixed"}:
+            yield Rule(
+                f"{one.prefix} and {other.prefix} are in group {one.group!r}: where a broker coordinates a group, it "
+                f"takes no offsets of fixed partitions; set {other.prefix}.group.id to another group",
+                other.place,
+            )
+        elif (common := _common(one, other)) is not None:
             yield Rule(
                 f"{one.prefix}.{one.key} and {other.prefix}.{other.key} {common} in group {one.group!r}: set "
                 f"{other.prefix}.group.id to another group",
@@ -179,8 +218,17 @@ def _rules_of_retry_topics(consumed: list[_Consumed], handlers: Sequence[Handler
     """The retry topics that two subscriptions fill, or that one consumes beside those that are made for them."""
     seen: set[tuple[str, str]] = set()
     for owner, section in zip(consumed, handlers, strict=True):
+        place = (*(() if owner.place == ("group",) else owner.place), "handler", "retry_topic")
+        group = owner.section
+        if section.retry_topics and group.coordination == "fixed":
+            yield Rule('on_failure = "retry_topic" and coordination = "fixed" do not go together', place)
+            return
+        if section.retry_topics and group.dialect == "0.7":
+            yield Rule(
+                'on_failure = "retry_topic" needs brokers of 0.11 or later: messages of 0.7 have no headers', place
+            )
+            return
         for topic in section.retry_topics:
-            place = (*(() if owner.place == ("group",) else owner.place), "handler", "retry_topic")
             if (owner.group, topic) in seen:
                 yield Rule(f"two handlers of group {owner.group!r} have the retry topic {topic!r}: rename one", place)
                 return
@@ -256,8 +304,13 @@ def _common(one: _Consumed, other: _Consumed) -> str | None:
         filters = one.filter, other.filter
         if filters[0] is not None and filters[1] is not None:
             return "are both topic filters, and the same topic may match them"
-        topics = sorted({*one.section.topics, *other.section.topics})
+        topics = sorted({*one.topics, *other.topics})
         common = [topic for topic in topics if one.consumes(topic) and other.consumes(topic)]
+        common = [topic for topic in common if _share_partitions(one.topics.get(topic), other.topics.get(topic))]
     except RegistryError:
         return None  # a filter that is invalid is a problem of its own
     return f"both consume {common[0]!r}" if common else None
+
+
+def _share_partitions(some: tuple[int, ...] | None, others: tuple[int, ...] | None) -> bool:
+    return some is None or others is None or not set(some).isdisjoint(others)

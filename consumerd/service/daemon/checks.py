@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConfigError, ConsumerdError
-from consumerd.service.config.build import build_offset_settings, build_session, build_settings, place_beside
+from consumerd.service.config.build import build_session, build_settings, place_beside
 from consumerd.service.config.build_handlers import build_handler
 from consumerd.service.config.build_subscriptions import errors_of
 from consumerd.service.config.build_v08 import build_client, build_coordination, fixed_partitions
@@ -69,7 +69,8 @@ def check_daemon(document: TomlDocument, source: str, parse: Callable[[TomlDocum
     if invalid.isdisjoint(("subscriptions", "group", "rebalance", "fetch", "commit")):
         for number, each in enumerate(checked.subscriptions):
             what = [f"subscription {each.name}"]
-            key = next(key for key in ("topics", "whitelist", "blacklist") if getattr(each, key) not in ({}, None))
+            keys = ("topics", "whitelist", "blacklist", "partitions")
+            key = next(key for key in keys if getattr(each, key) not in ({}, None))
             for inner, check in ((("handler", "name"), _check_handler), ((key,), _check_subscription)):
                 try:
                     with errors_of(each.name):
@@ -103,13 +104,13 @@ def _check_subscription(config: Config) -> str:
 
 
 def _check_zookeeper(config: Config) -> str:
-    if config.group.coordination == "zookeeper" or build_offset_settings(config).in_zookeeper:
+    if config.needs_session:
         build_session(config.zookeeper, clock=SystemClock(), rng=SystemRandom())
     return ""
 
 
 def _check_kafka(config: Config) -> str:
-    if config.group.coordination != "zookeeper" or config.group.dialect != "0.7":
+    if config.needs_brokers or config.group.dialect != "0.7":
         build_client(config, clock=SystemClock(), rng=SystemRandom())
     return ""
 

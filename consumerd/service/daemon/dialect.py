@@ -69,8 +69,8 @@ async def _require_in(dialect: Dialect, zk: ZooKeeper, group: str) -> None:
     if found not in (None, dialect):
         raise GroupRefusedError(
             group,
-            f"its members speak the dialect of Kafka {found.value}, and the main subscription that of {dialect.value}; "
-            "run one daemon for each",
+            f"its members speak the dialect of Kafka {found.value}, and those of other subscriptions that of "
+            f"{dialect.value}; run one daemon for each",
         )
 
 

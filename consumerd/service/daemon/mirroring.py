@@ -42,7 +42,7 @@ from consumerd.service.config.model import Config
 from consumerd.service.config.subscriptions import MAIN
 from consumerd.service.daemon.endpoints import check_http
 from consumerd.service.daemon.monitor import Monitor
-from consumerd.service.daemon.service import Joining, Watching, needs_session, open_session, run_members, start_monitor
+from consumerd.service.daemon.service import Joining, Watching, open_session, run_members, start_monitor
 from consumerd.service.daemon.telemetry import check_telemetry
 from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.errors import DialectError
@@ -151,7 +151,7 @@ async def mirror(config: Config, target: CopyTarget, *, exit_at_end: bool = Fals
     async with AsyncExitStack() as stack:
         await start_monitor(monitor, stack, settings.consumer_id)
         session = None
-        if needs_session(config):
+        if config.needs_session:
             session = await open_session(stack, config.zookeeper, clock, rng, where=_WHERE)
         inner = await target.build_handler(Starting(config, settings, monitor, stack, session, clock, rng))
         monitor.target_counts = inner.counts

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import resource
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from random import SystemRandom
@@ -70,22 +70,24 @@ async def look_online(config: Config, limit: float) -> AsyncIterator[Finding]:
     clock = SystemClock()
     async with AsyncExitStack() as stack:
         session: Session | None = None
-        by_zookeeper = config.group.coordination == "zookeeper"
-        if by_zookeeper or build_offset_settings(config).in_zookeeper:
+        if config.needs_session:
             session = build_session(config.zookeeper, clock=clock, rng=SystemRandom(), wait_connected=limit)
             stack.push_async_callback(session.close)
             found = await _look("zookeeper", partial(_zookeeper, config, session, limit), limit + 1)
             yield found
             if found.error is not None:
                 session = None
-        looks: _Cluster | None = None
-        if not by_zookeeper:
-            looks = _V08Cluster(build_client(config, clock=clock, rng=SystemRandom()))
-        elif session is not None:
-            looks = await _registered(config, session)
-        if looks is not None:
-            stack.push_async_callback(looks.close)
-            async for found in _look_at_cluster(looks, config, session, limit):
+        configs = config.by_subscription()
+        groups = {name: own for name, own in configs.items() if own.group.coordination == "zookeeper"}
+        others = {name: own for name, own in configs.items() if name not in groups}
+        clusters: list[tuple[_Cluster, dict[str, Config]]] = []
+        if others:
+            clusters.append((_V08Cluster(build_client(config, clock=clock, rng=SystemRandom())), others))
+        if groups and session is not None:
+            clusters.append((await _registered(next(iter(groups.values())), session), groups))
+        for cluster, theirs in clusters:
+            stack.push_async_callback(cluster.close)
+            async for found in _look_at_cluster(cluster, config, theirs, session, limit):
                 yield found
     yield await _look("memory", partial(_memory, config), limit)
     yield await _look("limits", _limits, limit)
@@ -94,23 +96,24 @@ async def look_online(config: Config, limit: float) -> AsyncIterator[Finding]:
 
 
 async def _look_at_cluster(
-    cluster: _Cluster, config: Config, session: Session | None, limit: float
+    cluster: _Cluster, config: Config, subscriptions: Mapping[str, Config], session: Session | None, limit: float
 ) -> AsyncIterator[Finding]:
-    """Look at the brokers, and if they can be reached at what is there."""
+    """Look at the brokers, and if they can be reached at what is there of these subscriptions."""
     found = await _look("brokers", cluster.brokers, limit)
     yield found
     if found.error is not None:
         return
     seen = {}
-    for name, own in config.by_subscription().items():
+    for name, own in subscriptions.items():
         topics = await _look(_named("topics", name, config), partial(_topics, cluster, own), limit)
         yield topics
         if topics.error is None:
             seen[name] = own
         if (topic := own.handler.dead_letter_topic) is not None:
             yield await _look(_named("dead letters", name, config), partial(cluster.letters, own, topic), limit)
-    if config.group.coordination != "zookeeper":
-        yield await _look("group", partial(cluster.group, config.group.id), limit)
+    for name, own in subscriptions.items():
+        if own.group.coordination != "zookeeper":
+            yield await _look(_named("group", name, config), partial(cluster.group, own.group.id), limit)
     for name, own in seen.items():
         permissions = partial(_permissions, cluster, own, session)
         yield await _look(_named("permissions", name, config), permissions, limit)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -31,16 +31,16 @@ from consumerd.base.ports import Clock
 from consumerd.base.settings.processing import DaemonSection
 from consumerd.base.settings.servers import ZooKeeperSection
 from consumerd.handlers import Handler
+from consumerd.member.consumer.running_member import RunningMember
 from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.net.client.errors import NoBrokerReachedError
 from consumerd.net.connect import connect
 from consumerd.net.errors import ConnectError
 from consumerd.service.config.build import (
     build_connection_settings,
-    build_offset_settings,
     build_session,
 )
-from consumerd.service.config.build_subscriptions import build_members
+from consumerd.service.config.build_subscriptions import build_members, errors_of
 from consumerd.service.config.model import Config
 from consumerd.service.config.subscriptions import MAIN
 from consumerd.service.daemon.endpoints import build_server, check_http
@@ -100,7 +100,7 @@ async def serve(config: Config, path: Path | None = None) -> None:
         await start_monitor(monitor, stack, settings.consumer_id)
         for part in monitor.subscriptions:
             handlers[part.name] = monitor.traced(handlers[part.name], part)
-        if needs_session(config):
+        if config.needs_session:
             section = config.zookeeper
             opening = open_session(stack, section, clock, rng, allow_empty=section.allow_empty, wait=True)
             session = await _unless_signalled(opening, config)
@@ -109,11 +109,6 @@ async def serve(config: Config, path: Path | None = None) -> None:
         joining = [Joining(name, each, handlers[name]) for name, each in members.items()]
         await run_members(config, joining, session, clock=clock, rng=rng, watching=watching)
     log.info("stopped", group=settings.group, consumer=settings.consumer_id)
-
-
-def needs_session(config: Config) -> bool:
-    """Whether the group is in ZooKeeper, or keeps its offsets there."""
-    return config.group.coordination == "zookeeper" or build_offset_settings(config).in_zookeeper
 
 
 async def open_session(
@@ -173,11 +168,11 @@ class Watching(NamedTuple):
 
 def import_member(config: Config) -> None:
     """Import them now, so that `consumerd.cli.run.imports_kept` includes them."""
-    if config.group.coordination == "zookeeper":
+    if any(each.coordination == "zookeeper" for each in config.groups):
         import consumerd.member.consumer.consumer  # noqa: PLC0415
         import consumerd.net.cluster.entry  # noqa: PLC0415
         import consumerd.service.daemon.dialect  # noqa: PLC0415
-    else:
+    if config.needs_brokers:
         import consumerd.service.config.build_v08  # noqa: F401, PLC0415
 
 
@@ -217,84 +212,102 @@ async def run_members(
 ) -> None:
     """Run the members of a process until they leave, under the process's signals. The main one comes first.
 
-    `session` is started, and there where the group or its offsets are in ZooKeeper. Of a group that a broker
-    coordinates, or with fixed partitions, there is one member. Raises GroupRefusedError where the dialects do not fit,
-    ConfigError; else as `serve`.
+    `session` is started, and there where a group or its offsets are in ZooKeeper. They share it, the memory for
+    messages and, of Kafka 0.8 and later, the client of the brokers. Raises GroupRefusedError where the dialects do not
+    fit, ConfigError; else as `serve`.
     """
-    if config.group.coordination != "zookeeper":
-        (main,) = joining
-        await _run_on_brokers(config, main, session, clock=clock, rng=rng, watching=watching)
-    else:
+    configs = config.by_subscription()
+    outside = [each for each in joining if configs[each.name].group.coordination != "zookeeper"]
+    in_zookeeper = [each for each in joining if each not in outside]
+    dialect = None
+    if in_zookeeper:
         assert session is not None
-        await _run_in_zookeeper(config, joining, session, clock=clock, rng=rng, watching=watching)
-
-
-async def _run_on_brokers(
-    config: Config,
-    joining: Joining,
-    session: Session | None,
-    *,
-    clock: Clock,
-    rng: Random,
-    watching: Watching | None,
-) -> None:
-    from consumerd.member.consumer.coordinated import CoordinatedConsumer  # noqa: PLC0415
-    from consumerd.service.config.build_v08 import build_client, build_consumer  # noqa: PLC0415
-
-    _, settings, handler = joining
-    async with build_client(config, clock=clock, rng=rng) as client:
-        if not await _unless_signalled(_done(start_client(client, config)), config):
+        dialect = await _dialect_of(in_zookeeper, configs, session, clock)
+        if dialect is None:  # and so there is nothing to consume
             return
-        consumer = build_consumer(config, settings, handler, client, zk=session, clock=clock, rng=rng)
-        if watching is not None:
-            coordinated = isinstance(consumer, CoordinatedConsumer) and config.health.listen is not None
-            watching.monitor.watch(consumer, _coordinated_group(client, settings.group) if coordinated else None)
-        await _Service(consumer, session, config.daemon, None if watching is None else watching.reloader).run()
-
-
-async def _run_in_zookeeper(
-    config: Config,
-    joining: Sequence[Joining],
-    session: Session,
-    *,
-    clock: Clock,
-    rng: Random,
-    watching: Watching | None,
-) -> None:
-    """They share the session, the memory for messages and, of Kafka 0.8 and later, the client of the brokers."""
-    from consumerd.member.consumer.backends import V07Backend  # noqa: PLC0415
-    from consumerd.member.consumer.consumer import GroupConsumer  # noqa: PLC0415
-    from consumerd.service.daemon.dialect import find_dialect  # noqa: PLC0415
-
-    main = joining[0].settings
-    groups = dict.fromkeys(each.settings.group for each in joining)
-    finding = find_dialect(config, session, clock, wait=not main.stop_at_end, groups=groups)
-    dialect = await _unless_signalled(finding, config)
-    if dialect is None:  # and so there is nothing to consume
-        return
     async with AsyncExitStack() as stack:
-        backend: GroupBackend
-        if dialect is Dialect.V08:
-            from consumerd.service.config.build_v08 import build_backend, build_client  # noqa: PLC0415
+        client = None
+        if outside or dialect is Dialect.V08:
+            from consumerd.service.config.build_v08 import build_client  # noqa: PLC0415
 
             client = await stack.enter_async_context(build_client(config, clock=clock, rng=rng))
-            backend = build_backend(config, client)
-        else:
-            backend = V07Backend(partial(connect, settings=build_connection_settings(config)))
-        budget = ByteBudget(main.budget)
-        members = {
-            name: GroupConsumer(
-                settings, zk=session, backend=backend, handler=handler, clock=clock, rng=rng, budget=budget
-            )
-            for name, settings, handler in joining
-        }
+        for each in outside:
+            assert client is not None
+            with errors_of(each.name):
+                if not await _unless_signalled(_done(start_client(client, configs[each.name])), config):
+                    return
+        crew = _Crew(config, session, client, dialect, ByteBudget(joining[0].settings.budget), clock, rng)
+        members = {each.name: crew.member(each, configs[each.name]) for each in joining}
         if watching is not None:
             for part, member in zip(watching.monitor.subscriptions, members.values(), strict=True):
                 served_group = config.health.listen is not None
-                reader = _group_in_zookeeper(session, member.settings.group, dialect) if served_group else None
+                reader = crew.group_reader(member, part.config) if served_group else None
                 watching.monitor.watch(member, reader, part)
         served = Members(members) if len(members) > 1 else members[joining[0].name]
         await _Service(served, session, config.daemon, None if watching is None else watching.reloader).run()
+
+
+async def _dialect_of(
+    joining: Sequence[Joining], configs: Mapping[str, Config], session: Session, clock: Clock
+) -> Dialect | None:
+    """Return the dialect of the groups in ZooKeeper; None if there is none, or a signal to stop came first."""
+    from consumerd.service.daemon.dialect import find_dialect  # noqa: PLC0415
+
+    first = joining[0]
+    own, wait = configs[first.name], not first.settings.stop_at_end
+    groups = dict.fromkeys(each.settings.group for each in joining)
+    return await _unless_signalled(find_dialect(own, session, clock, wait=wait, groups=groups), own)
+
+
+class _Crew(NamedTuple):
+    """What the members of one process share. `dialect`: of their groups in ZooKeeper, if there are any."""
+
+    config: Config
+    session: Session | None
+    client: ClusterClient | None
+    dialect: Dialect | None
+    budget: ByteBudget
+    clock: Clock
+    rng: Random
+
+    def member(self, joining: Joining, own: Config) -> RunningMember[Any]:
+        """Make the member of a subscription, which has the configuration `own`."""
+        _, settings, handler = joining
+        clock, rng, budget, session = self.clock, self.rng, self.budget, self.session
+        if own.group.coordination != "zookeeper":
+            from consumerd.service.config.build_v08 import build_consumer  # noqa: PLC0415
+
+            assert self.client is not None
+            return build_consumer(own, settings, handler, self.client, zk=session, clock=clock, rng=rng, budget=budget)
+        from consumerd.member.consumer.consumer import GroupConsumer  # noqa: PLC0415
+
+        assert session is not None
+        backend = self._backend(own)
+        return GroupConsumer(
+            settings, zk=session, backend=backend, handler=handler, clock=clock, rng=rng, budget=budget
+        )
+
+    def _backend(self, own: Config) -> GroupBackend:
+        if self.dialect is Dialect.V08:
+            from consumerd.service.config.build_v08 import build_backend, names_brokers  # noqa: PLC0415
+
+            assert self.client is not None
+            return build_backend(own, self.client, bootstrap=names_brokers(self.config))
+        from consumerd.member.consumer.backends import V07Backend  # noqa: PLC0415
+
+        return V07Backend(partial(connect, settings=build_connection_settings(own)))
+
+    def group_reader(self, member: RunningMember[Any], own: Config) -> ReadGroup | None:
+        """Return what reads the whole group of a member; None with fixed partitions, which are not a group."""
+        group, coordination = member.settings.group, own.group.coordination
+        if coordination == "fixed":
+            return None
+        if coordination == "kafka":
+            assert self.client is not None
+            return _coordinated_group(self.client, group)
+        assert self.session is not None
+        assert self.dialect is not None
+        return _group_in_zookeeper(self.session, group, self.dialect)
 
 
 # Only a status page shows the whole group: a daemon that serves none does not import the administration of groups.

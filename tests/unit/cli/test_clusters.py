@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from consumerd.cli.clusters import dialect_at
+from consumerd.cli.session import cluster_address
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.registry.dialect import Dialect
 
@@ -19,3 +22,18 @@ async def test_assumes_v07_if_both_dialects_are_registered() -> None:
         assert await dialect_at(zk, ["h"]) is None
         zookeeper.put("/consumers/g/offsets/t/0-0", b"1")
         assert await dialect_at(zk, ["g"]) is Dialect.V07
+
+
+def test_group_of_a_subscription_is_where_its_coordination_says(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(
+        '[group]\nid = "old"\ntopics = { t = 1 }\n[zookeeper]\nconnect = "zk:1"\n[kafka]\nbootstrap = ["k:1"]\n'
+        '[[subscriptions]]\nname = "new"\ngroup = { id = "new", coordination = "kafka" }\ntopics = { t = 1 }\n'
+        '[subscriptions.handler]\nname = "null"\n'
+    )
+    found = {group: cluster_address(None, (), path, 1.0, group) for group in (None, "old", "new")}
+    assert {name: (each.group, each.connect, each.bootstrap) for name, each in found.items() if each is not None} == {
+        None: ("old", "zk:1", ()),
+        "old": ("old", "zk:1", ()),
+        "new": ("new", "", (("k", 1),)),
+    }

@@ -194,7 +194,7 @@ async def test_finds_brokers_in_zookeeper(kafka: dict[str, Any], protocol: str |
     group = {"id": "g", "topics": {"t": 1}, "assignor": "roundrobin", "roundrobin_as": "1.0"}
     found = parse({"group": group, "handler": {"name": "null"}, "kafka": kafka}, "a test")
     client = build_client(found, clock=CLOCK, rng=RNG)
-    backend = build_backend(found, client)
+    backend = build_backend(found, client, bootstrap=names_brokers(found))
     assert backend.rules == V08Rules("roundrobin", Spelling.DASH)
     assert names_brokers(found) is (protocol is None)
     assert vars(backend)["_protocol"] == protocol

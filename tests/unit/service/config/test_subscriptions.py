@@ -158,18 +158,73 @@ def test_refuses_a_name_that_two_have() -> None:
         config(subscription(), subscription(whitelist=None, topics={"t": 1}))
 
 
+def by(coordination: str, group: str = "h", **keys: Any) -> dict[str, Any]:
+    return subscription(name=coordination, group={"id": group, "coordination": coordination}, **keys)
+
+
+FIXED = by("fixed", whitelist=None, partitions={"pay": [0, 1]})
+
+
+def test_each_may_be_coordinated_in_its_own_way() -> None:
+    made = config(by("kafka", "k"), FIXED)
+    main, kafka, fixed = made.by_subscription().values()
+    assert [each.group.coordination for each in (main, kafka, fixed)] == ["zookeeper", "kafka", "fixed"]
+    assert [each.group.storage for each in (main, kafka, fixed)] == ["zookeeper", "kafka", "kafka"]
+    assert (fixed.group.partitions, fixed.group.topics, fixed.group.whitelist) == ({"pay": (0, 1)}, {}, None)
+    assert (made.needs_session, made.needs_brokers) == (True, True)
+
+
+def test_what_is_not_given_is_as_in_the_main_one_where_both_are_coordinated_alike() -> None:
+    group = {"id": "g", "topics": {"events": 1}, "coordination": "kafka", "instance_id": "pod-0", "offsets": "both"}
+    document = {"group": group, "kafka": {"bootstrap": ["h:1"]}, "subscriptions": [subscription(), FIXED]}
+    made = parse(document, "test.toml", environment=False)
+    _, audit, fixed = made.by_subscription().values()
+    assert (audit.group.coordination, audit.group.storage, audit.group.instance_id) == ("kafka", "both", "pod-0_audit")
+    assert (fixed.group.storage, fixed.group.instance_id) == ("kafka", None)
+    assert (made.needs_session, made.needs_brokers) == (True, True)
+
+
+def test_keys_of_the_main_ones_coordination_do_not_reach_others() -> None:
+    group = {"id": "g", "topics": {"events": 1}, "dialect": "0.8", "assignor": "roundrobin", "roundrobin_as": "1.0"}
+    made = parse({"group": group, "subscriptions": [by("kafka")]}, "test.toml", environment=False)
+    other = made.by_subscription()["kafka"].group
+    assert (other.dialect, other.assignor, other.roundrobin_as) == ("auto", "roundrobin", "0.8")
+
+
 @pytest.mark.parametrize(
-    "group",
+    ("others", "sentence"),
     [
-        {"id": "g", "topics": {"events": 1}, "coordination": "kafka"},
-        {"id": "g", "partitions": {"events": [0]}, "coordination": "fixed"},
+        (
+            [by("fixed")],
+            'subscriptions.fixed: coordination = "fixed" needs partitions, and no topics, whitelist or blacklist',
+        ),
+        (
+            [subscription(whitelist=None, partitions={"t": [0]})],
+            'subscriptions.audit: partitions need coordination = "fixed"',
+        ),
+        (
+            [by("kafka"), FIXED],
+            "subscriptions.kafka and subscriptions.fixed are in group 'h': where a broker coordinates a group, it",
+        ),
+        (
+            [FIXED, FIXED | {"name": "again", "partitions": {"pay": [1, 2]}}],
+            "subscriptions.fixed.partitions and subscriptions.again.partitions both consume 'pay' in group 'h'",
+        ),
+        ([by("kafka", "g", whitelist="ev.*")], "both consume 'events' in group 'g'"),
+        ([FIXED | {"partitions": {}}], "give exactly one of topics, whitelist and blacklist (or partitions)"),
+        (
+            [subscription(group={"id": "h", "coordination": "kafka", "offsets": "zookeeper"})],
+            'subscriptions.audit: offsets = "zookeeper" and coordination = "kafka" do not go together',
+        ),
     ],
 )
-def test_refuses_other_coordination(group: dict[str, Any]) -> None:
-    sentence = f'[[subscriptions]] need group.coordination = "zookeeper", not "{group["coordination"]}": run one daemon'
-    document = {"group": group, "kafka": {"bootstrap": ["h:1"]}, "subscriptions": [subscription()]}
+def test_refuses_coordination_that_does_not_fit(others: list[dict[str, Any]], sentence: str) -> None:
     with pytest.raises(ConfigProblemsError, match=re.escape(sentence)):
-        parse(document, "test.toml", environment=False)
+        config(*others)
+
+
+def test_fixed_partitions_of_one_topic_may_be_divided_by_hand() -> None:
+    assert len(config(FIXED, FIXED | {"name": "again", "partitions": {"pay": [2]}}).subscriptions) == 2
 
 
 FILE = """\
@@ -305,6 +360,7 @@ def test_what_fails_goes_from_one_retry_topic_to_the_next_and_to_the_dead_letter
         ({"dead_letter_topic": None}, {}, 'on_failure = "retry_topic" and a dead_letter file or dead_letter_topic go'),
         ({"retry_delays": []}, {}, "retry_delays must be one or more different numbers of seconds"),
         ({"retry_delays": [5, 5]}, {}, "retry_delays must be one or more different numbers of seconds"),
+        ({}, {"topics": {}, "partitions": {"t": [0]}, "coordination": "fixed"}, 'and coordination = "fixed" do not go'),
         ({}, {"dialect": "0.7"}, 'on_failure = "retry_topic" needs brokers of 0.11 or later'),
         ({}, {"topics": {}, "whitelist": ".*"}, "group.whitelist consumes the retry topic 'later-30s', too"),
     ],
@@ -330,3 +386,10 @@ def test_members_of_retry_topics_have_ids_of_their_own() -> None:
         "retry-30s": "g_pod-0_retry-30s",
     }
     assert {name: each.delay for name, each in members.items()} == {"main": None, "retry-30s": 30.0}
+
+
+def test_members_of_retry_topics_in_a_group_of_brokers_are_static_ones_of_their_own() -> None:
+    group = {"id": "g", "topics": {"events": 1}, "coordination": "kafka", "instance_id": "pod-0"}
+    made = config(handler=RETRY | {"retry_delays": [30]}, group=group, kafka={"bootstrap": ["h:1"]})
+    ids = [part.group.instance_id for part in made.by_subscription().values()]
+    assert ids == ["pod-0", "pod-0_retry-30s"]

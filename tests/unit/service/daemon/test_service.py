@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import socket
 from typing import Any
 
 import pytest
 
+from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConsumerdError, HandlerFailedError, ZooKeeperError
 from consumerd.base.settings.processing import DaemonSection
+from consumerd.member.consumer.consumer import GroupConsumer
+from consumerd.member.consumer.coordinated import CoordinatedConsumer
+from consumerd.member.consumer.fixed import FixedConsumer
+from consumerd.net.client.cluster import ClusterClient
+from consumerd.service.config.build_subscriptions import build_members
+from consumerd.service.config.build_v08 import build_client
 from consumerd.service.config.model import parse
-from consumerd.service.daemon.service import _Service, serve
+from consumerd.service.daemon.members import Members
+from consumerd.service.daemon.monitor import Monitor
+from consumerd.service.daemon.service import Joining, Watching, _Service, run_members, serve
 from consumerd.service.daemon.signals import StopForcedError
+from consumerd.testing.memory_zookeeper import MemoryZooKeeper
+from consumerd.wire.registry.dialect import Dialect
 
 pytestmark = pytest.mark.asyncio
 
@@ -160,3 +172,48 @@ async def test_signal_while_connecting_stops_in_order(coordination: str) -> None
         assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.wait_for(task, 60)
+
+
+async def test_members_share_client_session_and_memory_however_each_is_coordinated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    served: list[Members] = []
+    made: list[ClusterClient] = []
+
+    class Served:
+        def __init__(self, consumer: Members, *_: object) -> None:
+            served.append(consumer)
+
+        async def run(self) -> None:
+            pass
+
+    def counted(*arguments: Any, **options: Any) -> ClusterClient:
+        made.append(build_client(*arguments, **options))
+        return made[-1]
+
+    async def found(*_: object, **__: object) -> Any:
+        return Dialect.V08
+
+    monkeypatch.setattr("consumerd.service.daemon.service._Service", Served)
+    monkeypatch.setattr("consumerd.service.daemon.service.start_client", found)
+    monkeypatch.setattr("consumerd.service.daemon.dialect.find_dialect", found)
+    monkeypatch.setattr("consumerd.service.config.build_v08.build_client", counted)
+    handler = {"name": "null"}
+    others = [
+        {"name": "new", "group": {"id": "h", "coordination": "kafka"}, "topics": {"t": 1}, "handler": handler},
+        {"name": "one", "group": {"coordination": "fixed"}, "partitions": {"u": [0]}, "handler": handler},
+    ]
+    config = parse({"group": {"id": "g", "topics": {"t": 1}}, "handler": handler, "subscriptions": others}, "a test")
+    clock, rng = SystemClock(), random.Random(1)
+    monitor = Monitor(config, clock)
+    joining = [
+        Joining(name, settings, monitor.build_handler(part, part.config, rng))
+        for part, (name, settings) in zip(
+            monitor.subscriptions, build_members(config, clock=clock, rng=rng).items(), strict=True
+        )
+    ]
+    session: Any = MemoryZooKeeper().session()
+    await run_members(config, joining, session, clock=clock, rng=rng, watching=Watching(monitor))
+    members = [part.member for part in monitor.subscriptions]
+    assert [type(member) for member in members] == [GroupConsumer, CoordinatedConsumer, FixedConsumer]
+    assert len(made) == len(served) == len({id(member.budget) for member in members if member is not None}) == 1
