@@ -23,7 +23,14 @@ from pydantic import BaseModel, SecretStr
 
 import consumerd
 from consumerd.base.errors import ConsumerdError, ExitCode
-from consumerd.base.metrics.catalogue import BROKER_METRICS, MEMBER_METRICS, MIRROR_METRICS, PROCESS_METRICS, Metric
+from consumerd.base.metrics.catalogue import (
+    BROKER_METRICS,
+    EXPORTER_METRICS,
+    MEMBER_METRICS,
+    MIRROR_METRICS,
+    PROCESS_METRICS,
+    Metric,
+)
 from consumerd.cli.main import COMMANDS, LazyGroup
 from consumerd.service.config.model import Config
 from consumerd.service.config.reloading import RELOADS
@@ -435,6 +442,8 @@ are empty, the lag is absent while that of any partition is unknown, the largest
 `consumerd_since_handled_seconds` and `consumerd_last_handled_timestamp_seconds` counts, and offsets are left out."""
 _BROKERS: Final = """`consumerd broker`; `broker` is its id. With the property `metrics.partition.labels=false` the
 metrics of logs are summed up by topic: `partition` is empty, and offsets are left out."""
+_EXPORTER: Final = """`consumerd group exporter`, which has no member in the groups: names and labels are those of
+kafka-lag-exporter. What could not be read in the last round is absent, and so is each sum with it."""
 
 
 def metrics() -> str:
@@ -446,6 +455,7 @@ def metrics() -> str:
         ("Members", _MEMBERS, of_members),
         ("Mirrors", "`consumerd mirror`, beside those of a member. `topic` is that of the source.", MIRROR_METRICS),
         ("Broker", _BROKERS, BROKER_METRICS),
+        ("Exporter", _EXPORTER, EXPORTER_METRICS),
     ):
         lines += [f"## {title}", "", *([about, ""] if about else []), *_rows(listed), ""]
     return "\n".join(lines[:-1]) + "\n"

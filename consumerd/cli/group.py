@@ -11,6 +11,7 @@ import click
 from consumerd.base.ports import ZooKeeper
 from consumerd.cli.group_delete import command as delete
 from consumerd.cli.group_doctor import command as doctor
+from consumerd.cli.group_exporter import command as exporter
 from consumerd.cli.group_lag import command as lag
 from consumerd.cli.numbers import ExistingFile
 from consumerd.cli.session import ClusterAddress, cluster_options, group_option, json_option
@@ -187,5 +188,5 @@ def plan(cluster: ClusterAddress | None, group: str | None, explain: bool, as_js
         show_rows(["partition", "owner"], owners.items())
 
 
-for _command in (lag, doctor, delete):
+for _command in (lag, exporter, doctor, delete):
     command.add_command(_command)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import aiohttp
 import pytest
 import structlog
 
@@ -65,6 +67,23 @@ class Tool:
                 return found
             assert time.monotonic() < deadline, done
             await asyncio.sleep(0.2)
+
+
+async def served_metrics(*place: str) -> list[str]:
+    """The lines of the metrics of the exporter at a place, once it has read the cluster."""
+    command = (sys.executable, "-m", "consumerd", "group", "exporter", *place, "--listen", "127.0.0.1:0")
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(60), aiohttp.ClientSession() as client:
+            url = f"http://127.0.0.1:{(await process.stdout.readline()).split()[1].decode()}"
+            while (await client.get(f"{url}/readyz")).status != 200:
+                await asyncio.sleep(0.05)
+            text = await (await client.get(f"{url}/metrics")).text()
+    finally:
+        process.terminate()
+        assert await process.wait() == 0
+    return text.splitlines()
 
 
 async def fill(client: ClusterClient, topic: str, partition: int, stamp: int) -> None:
@@ -209,6 +228,8 @@ async def test_lists_topics_and_groups_of_zookeeper(
     assert "dry run" in done.err
     await tool.well(*reset, "--to", "earliest", "--execute")
     assert (await tool.well("group", "lag", "--group", GROUP, "--json")).json["total"] == 3 * EACH
+    sums = f'kafka_consumergroup_group_sum_lag{{cluster_name="kafka",group="{GROUP}"}} {3.0 * EACH}'
+    assert sums in await served_metrics("--zookeeper", zk_root)
     done = await tool.well(*reset, "--topic", TOPIC, "--partition", "1", "--to", "+4", "--execute")
     assert [row[1:4] for row in done.rows] == [[f"{TOPIC}/1", "0", "4"]]
     done = await tool(*reset, "--partition", "1", "--to", "77", "--execute")
@@ -315,6 +336,12 @@ async def test_lists_topics_and_groups_of_brokers(
         assert (found["coordinator"], found["unowned"], found["problems"]) == ("broker", [], [])
         lag = (await tool.well("group", "lag", "--group", GROUP, "--json")).json
         assert (lag["total"], lag["unit"], lag["unknown"]) == (3, "messages", [])
+        of_group = f'cluster_name="kafka",group="{GROUP}"'
+        owner = f'client_id="other",cluster_name="kafka",consumer_id="{name}",group="{GROUP}",member_host="127.0.0.1"'
+        assert {
+            f"kafka_consumergroup_group_sum_lag{{{of_group}}} 3.0",
+            f'kafka_consumergroup_group_lag{{{owner},partition="1",topic="{TOPIC}"}} 1.0',
+        } <= {*await served_metrics("--bootstrap-server", bootstrap)}
         for force in ([], ["--force"]):
             done = await tool("offsets", "set", "--group", GROUP, f"{TOPIC}/0=5", "--execute", *force)
             assert (done.code, "is alive and subscribes" in done.err) == (ExitCode.REFUSED, True)

@@ -328,11 +328,62 @@ REQUEST_MEMORY_LIMIT: Final = _gauge(
     unit="By",
 )
 
+# The lag of groups without a member here, by the names and labels of kafka-lag-exporter. Not of our naming: its
+# dashboards know them.
+
+_CLUSTER: Final = ("cluster_name",)
+_LAG_OF: Final = ("cluster_name", "group", "topic", "partition", "member_host", "consumer_id", "client_id")
+
+
+def _exported(name: str, text: str, labels: tuple[str, ...], *, unit: str = "{message}") -> Metric:
+    return Metric(f"kafka_{name}", Kind.GAUGE, text, labels, unit)
+
+
+GROUP_OFFSET: Final = _exported("consumergroup_group_offset", "The committed offset.", _LAG_OF, unit="1")
+GROUP_LAG: Final = _exported(
+    "consumergroup_group_lag", "Messages from the committed offset to the end of the log; bytes on Kafka 0.7.", _LAG_OF
+)
+GROUP_LAG_SECONDS: Final = _exported(
+    "consumergroup_group_lag_seconds",
+    "Seconds since the log was last seen to end at the committed offset or before it; 0 without lag, absent for what "
+    "was committed before the exporter started.",
+    _LAG_OF,
+    unit="s",
+)
+GROUP_SUM_LAG: Final = _exported("consumergroup_group_sum_lag", "The lag of all partitions.", ("cluster_name", "group"))
+GROUP_MAX_LAG: Final = _exported("consumergroup_group_max_lag", "The largest lag.", ("cluster_name", "group"))
+GROUP_MAX_LAG_SECONDS: Final = _exported(
+    "consumergroup_group_max_lag_seconds", "The largest lag in seconds.", ("cluster_name", "group"), unit="s"
+)
+GROUP_TOPIC_SUM_LAG: Final = _exported(
+    "consumergroup_group_topic_sum_lag", "The lag of all partitions of the topic.", ("cluster_name", "group", "topic")
+)
+PARTITION_EARLIEST: Final = _exported(
+    "partition_earliest_offset", "The first offset of the log.", ("cluster_name", "topic", "partition"), unit="1"
+)
+PARTITION_LATEST: Final = _exported(
+    "partition_latest_offset", "The end of the log.", ("cluster_name", "topic", "partition"), unit="1"
+)
+POLL_MILLISECONDS: Final = _exported(
+    "consumergroup_poll_time_ms", "How long the last look at all groups took.", _CLUSTER, unit="{millisecond}"
+)
+GROUPS_UNREAD: Final = Metric(
+    "consumerd_exporter_unread_groups",
+    Kind.GAUGE,
+    "Groups that could not be read in the last round, and are absent.",
+    _CLUSTER,
+    "{group}",
+)
+
 #: The metrics of any process.
 PROCESS_METRICS: Final = (BUILD_INFO, START_TIME, LOOP_LAG, TASKS)
 #: The metrics of `consumerd broker` alone, in the order in which they are documented.
 BROKER_METRICS: Final = tuple(
     value for value in list(globals().values()) if isinstance(value, Metric) and value.labels[:1] == _BROKER
 )
-#: All of them, each once.
+#: The metrics of `consumerd group exporter` alone.
+EXPORTER_METRICS: Final = tuple(
+    value for value in list(globals().values()) if isinstance(value, Metric) and value.labels[:1] == _CLUSTER
+)
+#: Those with names of ours, each once.
 ALL_METRICS: Final = (*MEMBER_METRICS, *MIRROR_METRICS, *BROKER_METRICS)

@@ -4,7 +4,7 @@ In: handled ranges (`HandledPrefix`), and the partitions to load or commit. Out:
 both.
 
 Files in reading order: tracker, store, guards, metadata, claimed_store, kafka_store, dual_store, choice,
-concurrent_calls, errors.
+concurrent_calls, end_times, errors.
 
 Easy to miss:
 

@@ -6,9 +6,12 @@ have is not missing in the sum.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple, TypeVar
 
+from consumerd.base.errors import BrokerError, ConsumerdError, NotFoundError
 from consumerd.base.partition import NO_BROKER, TopicPartition
 from consumerd.base.ports import ZooKeeper
 from consumerd.net.connect import Connector
@@ -16,7 +19,12 @@ from consumerd.operate.admin.logs import BrokerLogs, LogRange, LookupFailure
 from consumerd.operate.admin.snapshot import GroupSnapshot, V07GroupSnapshot, read_v07_snapshot
 from consumerd.operate.admin.v08.group_source import GroupSource
 from consumerd.operate.admin.v08.snapshot import V08GroupSnapshot
+from consumerd.wire.errors import WireError
 from consumerd.wire.registry.paths import offsets_root
+
+_Snapshot = TypeVar("_Snapshot", bound=GroupSnapshot)
+#: Groups that are read at once.
+_AT_ONCE: Final = 8
 
 
 class PartitionLag(NamedTuple):
@@ -41,16 +49,75 @@ class PartitionLag(NamedTuple):
 async def read_lag(zk: ZooKeeper, group: str, topics: Sequence[str], connect: Connector) -> list[PartitionLag]:
     """The lag of a group of Kafka 0.7, in all topics or in those of `topics`. Raises NotFoundError."""
     snapshot = await read_v07_snapshot(zk, group)
-    wanted = [partition for partition in snapshot.partitions() if snapshot.exists(partition)]
-    ranges = await BrokerLogs(snapshot.brokers, connect).ranges(wanted)
+    ranges = await BrokerLogs(snapshot.brokers, connect).ranges(_existing([snapshot]))
     return [each for each in lag_of(snapshot, ranges) if not topics or each.partition.topic in topics]
 
 
 async def read_v08_lag(source: GroupSource, group: str, topics: Sequence[str]) -> list[PartitionLag]:
     """As `read_lag`, of a group of Kafka 0.8 or later."""
     snapshot = await source.snapshot(group)
-    ranges = await source.logs.ranges(partition for partition in snapshot.partitions() if snapshot.exists(partition))
+    ranges = await source.logs.ranges(_existing([snapshot]))
     return [each for each in lag_of(snapshot, ranges) if not topics or each.partition.topic in topics]
+
+
+class GroupLag(NamedTuple):
+    """The lag of one of several groups. `clients`: "client id at host" of members, where brokers tell it."""
+
+    partitions: Sequence[PartitionLag]
+    clients: Mapping[str, str]
+
+    def client_of(self, owner: str | None) -> tuple[str, str]:
+        """Return client id and host of a partition's owner, each empty if it is not known."""
+        client, _, host = self.clients.get(owner or "", "").rpartition(" at ")
+        return client, host
+
+
+async def read_lags(
+    zk: ZooKeeper, groups: Sequence[str], connect: Connector
+) -> dict[str, GroupLag | ConsumerdError | WireError]:
+    """The lag of several groups of Kafka 0.7; in place of one that could not be read its error.
+
+    Groups that do not exist any more are absent. A log that several of them read is looked at once.
+    """
+    snapshots, failures = await _read_each(groups, lambda group: read_v07_snapshot(zk, group))
+    brokers = {number: broker for each in snapshots.values() for number, broker in each.brokers.items()}
+    ranges = await BrokerLogs(brokers, connect).ranges(_existing(snapshots.values()))
+    return {name: GroupLag(lag_of(each, ranges), {}) for name, each in snapshots.items()} | failures
+
+
+async def read_v08_lags(source: GroupSource, groups: Sequence[str]) -> dict[str, GroupLag | ConsumerdError | WireError]:
+    """As `read_lags`, of groups of Kafka 0.8 or later."""
+    with suppress(BrokerError):  # of which the snapshots tell
+        await source.prepare(groups)
+    snapshots, failures = await _read_each(groups, source.snapshot)
+    ranges = await source.logs.ranges(_existing(snapshots.values()))
+    return {name: GroupLag(lag_of(each, ranges), each.clients) for name, each in snapshots.items()} | failures
+
+
+async def _read_each(
+    groups: Iterable[str], read: Callable[[str], Awaitable[_Snapshot]]
+) -> tuple[dict[str, _Snapshot], dict[str, ConsumerdError | WireError]]:
+    snapshots: dict[str, _Snapshot] = {}
+    failures: dict[str, ConsumerdError | WireError] = {}
+    limit = asyncio.Semaphore(_AT_ONCE)
+
+    async def attempt(group: str) -> None:
+        async with limit:
+            try:
+                snapshots[group] = await read(group)
+            except NotFoundError:
+                pass  # it was deleted meanwhile
+            except (ConsumerdError, WireError) as error:
+                failures[group] = error
+
+    async with asyncio.TaskGroup() as tasks:
+        for group in groups:
+            tasks.create_task(attempt(group))
+    return snapshots, failures
+
+
+def _existing(snapshots: Iterable[GroupSnapshot]) -> list[TopicPartition]:
+    return [partition for each in snapshots for partition in each.partitions() if each.exists(partition)]
 
 
 def lag_of(snapshot: GroupSnapshot, ranges: Mapping[TopicPartition, LogRange | LookupFailure]) -> list[PartitionLag]:

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
-from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
@@ -25,6 +23,7 @@ from consumerd.base.errors import ConsumerdError, reason_of
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock
 from consumerd.member.consumer.owned_partition import OwnedView
+from consumerd.member.offsets.end_times import EndTimes
 
 if TYPE_CHECKING:
     from consumerd.member.consumer.running_member import RunningMember
@@ -33,8 +32,6 @@ log = structlog.get_logger(__name__)
 
 #: Ends that are looked up at once: for brokers of 0.8 and later one request to each of them.
 _AT_ONCE: Final = 128
-#: Ends with a time that are kept of a log.
-_TIMES: Final = 128
 #: Seconds for all answers of one look.
 _PATIENCE: Final = 10.0
 
@@ -60,33 +57,6 @@ class _Ends(NamedTuple):
     readable: int
 
 
-class _EndTimes:
-    """The ends that a log had, each with the last time at which that was seen: when messages came without timestamps.
-
-    Their number is bounded: older times are kept further apart.
-    """
-
-    def __init__(self) -> None:
-        self._seen: list[tuple[int, float]] = []
-
-    def note(self, end: int, at: float, position: int) -> None:
-        """Note the end at a time; ends before that at or before `position` are of no use any more."""
-        seen = self._seen
-        if seen and end < seen[-1][0]:
-            seen.clear()  # the log is another one
-        if seen and end == seen[-1][0]:
-            seen.pop()
-        seen.append((end, at))
-        del seen[: max(0, bisect_right(seen, (position, math.inf)) - 1)]
-        if len(seen) > _TIMES:
-            del seen[1:-1:2]
-
-    def ended_at(self, position: int) -> float | None:
-        """The last time at which the log was seen to end at or before `position`; None: it was never seen to."""
-        after = bisect_right(self._seen, (position, math.inf))
-        return self._seen[after - 1][1] if after else None
-
-
 class LagWatch:
     """Knows where the partitions of a member ended at the last `look`."""
 
@@ -94,7 +64,7 @@ class LagWatch:
         self._clock = clock
         self._started = clock.monotonic()
         self._ends: dict[TopicPartition, _Ends] = {}
-        self._end_times: dict[TopicPartition, _EndTimes] = {}
+        self._end_times: dict[TopicPartition, EndTimes] = {}
         #: The partitions whose end could not be looked up the last time, with the time of the first failure in a row.
         self._failing: dict[TopicPartition, float] = {}
 
@@ -112,7 +82,7 @@ class LagWatch:
 
         def note(partition: TopicPartition, end: int, readable: int) -> None:
             ends[partition] = _Ends(end, readable)
-            times = self._end_times.setdefault(partition, _EndTimes())
+            times = self._end_times.setdefault(partition, EndTimes())
             times.note(end, self._clock.monotonic(), positions[partition])
 
         async def ask(partition: TopicPartition) -> None:

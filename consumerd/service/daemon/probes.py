@@ -29,17 +29,17 @@ class Probed(Protocol):
         ...
 
 
-def check_extras(*, metrics: bool) -> None:
-    """Raise ConfigError where an extra is not installed that `health.listen` or `health.metrics` needs."""
+def check_extras(*, metrics: bool, listen: str = "health.listen", served: str = "health.metrics") -> None:
+    """Raise ConfigError where an extra is not installed that `listen` or `served` needs."""
     try:
         import consumerd.net.http.server  # noqa: PLC0415 - the extra `http`
     except ImportError as error:
-        raise ConfigError("health.listen needs the extra `http`: pip install 'consumerd[http]'.") from error
+        raise ConfigError(f"{listen} needs the extra `http`: pip install 'consumerd[http]'.") from error
     if metrics:
         try:
             import consumerd.base.metrics.exposition  # noqa: F401, PLC0415 - the extra `metrics`
         except ImportError as error:
-            raise ConfigError("health.metrics needs the extra `metrics`: pip install 'consumerd[metrics]'.") from error
+            raise ConfigError(f"{served} needs the extra `metrics`: pip install 'consumerd[metrics]'.") from error
 
 
 def probe_routes(probed: Probed, source: Source | None) -> dict[tuple[str, str], Route]:

@@ -10,7 +10,9 @@ import pytest_asyncio
 from consumerd.base.errors import ExitCode
 from consumerd.base.partition import TopicPartition
 from consumerd.cli.group_lag import CLEAR
+from consumerd.cli.session import connector
 from consumerd.demo.ports import free_port
+from consumerd.operate.admin.lag import GroupLag, read_lags
 from consumerd.wire.v07 import Codec
 from tests.unit.conftest import Cluster
 
@@ -222,3 +224,19 @@ async def test_does_not_take_an_unreadable_offset_for_none(
     document = json.loads((await consumerd("group", "lag", "--group", "g", "--json")).out)
     assert document["total"] is None
     assert document["partitions"][f"t/{name}"]["lag"] is None
+
+
+async def test_lag_of_several_groups_has_an_error_in_place_of_one_that_cannot_be_read(memory: MemoryZooKeeper) -> None:
+    memory.put("/consumers/h/offsets/t/0-0", b"60")
+    memory.put("/consumers/bad/offsets/t/0", b"1")  # of the other dialect
+    async with memory.session() as session:
+        found = await read_lags(session, ["g", "h", "bad", "gone"], connector(5.0))
+    assert set(found) == {"g", "h", "bad"}
+    lags = {
+        name: [(str(each.partition), each.committed, each.lag) for each in group.partitions]
+        for name, group in found.items()
+        if isinstance(group, GroupLag)
+    }
+    assert lags["h"] == [("t/0-0", 60, 30)]
+    assert ("t/0-0", 30, 60) in lags["g"]
+    assert ("t/1-0", 5, None) in lags["g"]

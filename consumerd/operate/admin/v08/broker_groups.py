@@ -73,6 +73,8 @@ class BrokerGroups:
     def __init__(self, client: ClusterClient) -> None:
         self.client = client
         self.logs = V08BrokerLogs(client)
+        #: Whether snapshots use the metadata of the last call of `names`, and not new ones for each.
+        self.keeps_metadata = False
 
     async def names(self) -> list[str]:
         """The groups that some broker coordinates or keeps offsets of. Raises BrokerError."""
@@ -233,7 +235,9 @@ class BrokerGroups:
 
     async def topics(self, names: Iterable[str] | None = None) -> V08Topics:
         """The topics by metadata. Raises BrokerError."""
-        metadata = await self.client.retrying("metadata", lambda: self.client.refresh(None))
+        metadata = self.client.metadata
+        if not self.keeps_metadata:
+            metadata = await self.client.retrying("metadata", lambda: self.client.refresh(None))
         wanted = None if names is None else set(names)
         return {
             topic: {

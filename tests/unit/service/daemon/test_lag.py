@@ -16,8 +16,9 @@ from structlog.testing import capture_logs
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import TopicPartition
 from consumerd.member.consumer.owned_partition import OwnedView
+from consumerd.member.offsets.end_times import EndTimes
 from consumerd.service.daemon import lag
-from consumerd.service.daemon.lag import Lag, LagWatch, _EndTimes
+from consumerd.service.daemon.lag import Lag, LagWatch
 from consumerd.testing.clock import FakeClock
 
 T0, T1 = (TopicPartition.numbered("t", number) for number in range(2))
@@ -171,7 +172,7 @@ async def test_without_timestamps_the_age_counts_from_when_the_log_ended_there()
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=100), st.integers(1, 5), st.data())
 def test_times_of_ends_are_bounded_and_never_too_late(steps: list[int], repeats: int, data: st.DataObject) -> None:
-    times, ends = _EndTimes(), list(accumulate(steps * repeats))
+    times, ends = EndTimes(), list(accumulate(steps * repeats))
     for at, end in enumerate(ends):
         times.note(end, float(at), position=0)
     assert len(times._seen) <= 128
@@ -184,7 +185,7 @@ def test_times_of_ends_are_bounded_and_never_too_late(steps: list[int], repeats:
 
 
 def test_times_of_ends_before_the_position_are_forgotten() -> None:
-    times = _EndTimes()
+    times = EndTimes()
     for at in range(1000):
         times.note(at, float(at), position=at - 3)
     assert times._seen == [(at, float(at)) for at in range(996, 1000)]

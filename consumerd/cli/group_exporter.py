@@ -1,0 +1,110 @@
+"""`consumerd group exporter`: the lag of all groups of a cluster as metrics for Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from consumerd.cli.numbers import PositiveFloat
+from consumerd.cli.session import ClusterAddress, broker_timeout_option, cluster_options, connector
+
+if TYPE_CHECKING:
+    from consumerd.base.ports import ZooKeeper
+    from consumerd.operate.admin.lag import GroupLag
+    from consumerd.operate.admin.v08.group_source import GroupSource
+
+EXAMPLES = """\b
+Examples:
+  consumerd group exporter --bootstrap-server kafka1:9092 --listen 0.0.0.0:8000
+  consumerd group exporter --zookeeper zk1:2181/kafka --groups 'billing-.*' --interval 60
+  curl -s http://127.0.0.1:8000/metrics | grep sum_lag
+"""
+
+
+def _pattern(_context: click.Context, _option: click.Parameter, value: str) -> re.Pattern[str]:
+    try:
+        return re.compile(value)
+    except re.error as error:
+        raise click.BadParameter(f"must be a regular expression: {error}") from None
+
+
+@click.command("exporter", epilog=EXAMPLES)
+@cluster_options()
+@click.option(
+    "--groups",
+    default=".*",
+    show_default=True,
+    metavar="REGEX",
+    callback=_pattern,
+    help="Only groups whose whole name matches.",
+)
+@click.option(
+    "--listen", default="127.0.0.1:8000", show_default=True, metavar="HOST:PORT", help="Address of the HTTP server."
+)
+@click.option(
+    "--interval",
+    type=PositiveFloat(),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time from one look at the groups to the next.",
+)
+@click.option(
+    "--cluster-name", default="kafka", show_default=True, metavar="NAME", help="Value of the label cluster_name."
+)
+@broker_timeout_option
+def command(
+    cluster: ClusterAddress,
+    groups: re.Pattern[str],
+    listen: str,
+    interval: float,
+    cluster_name: str,
+    broker_timeout: float,
+) -> None:
+    """Serve the lag of all groups of a cluster as metrics, without a member in any of them, until SIGTERM or SIGINT.
+
+    The metrics have the names and labels of kafka-lag-exporter, so that its dashboards and alerts continue. The lag is
+    in messages (in bytes for Kafka 0.7) and in seconds. A group or partition that could not be read is absent, and so
+    is each sum that includes it. Requires the extras http and metrics.
+
+    Paths: /metrics; /healthz; /readyz, which answers 503 while the cluster cannot be read. A line with the port is
+    printed when it listens.
+    """
+    from consumerd.base.clock import SystemClock  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
+    from consumerd.net.cluster import ClusterView  # noqa: PLC0415
+    from consumerd.operate.admin.lag import read_lags, read_v08_lags  # noqa: PLC0415
+    from consumerd.operate.admin.v08.broker_groups import BrokerGroups  # noqa: PLC0415
+    from consumerd.service.daemon.lag_exporter import LagExporter, serve  # noqa: PLC0415
+
+    async def export(
+        names: Callable[[], Awaitable[list[str]]],
+        lags: Callable[[Sequence[str]], Awaitable[Mapping[str, GroupLag | Exception]]],
+    ) -> None:
+        clock = SystemClock()
+        exporter = LagExporter(names, lags, cluster=cluster_name, pattern=groups, interval=interval, clock=clock)
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        try:
+            await serve(exporter, listen, stop, lambda port: click.echo(f"port {port}"))
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    async def v07(session: ZooKeeper) -> None:
+        await export(ClusterView(session).read_groups, partial(read_lags, session, connect=connector(broker_timeout)))
+
+    async def v08(source: GroupSource) -> None:
+        if isinstance(source, BrokerGroups):
+            source.keeps_metadata = True  # of the round's beginning, for all groups
+        await export(source.names, partial(read_v08_lags, source))
+
+    run_by_kind(cluster, v07, v08, broker_timeout=broker_timeout)
