@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from consumerd.base.address import format_address
+from consumerd.base.settings.moments import ENDS, start_problem
 from consumerd.cli.numbers import PositiveInt
 from consumerd.cli.offsets_input import parse_target, parse_time
 from consumerd.cli.session import ClusterAddress, cluster_options
@@ -63,8 +64,9 @@ Of the file of -c, only servers, credentials and TLS are used: the group of a da
     setting="consumerd.base.settings.processing:FetchSection.initial",
     metavar="WHERE",
     show_default=True,
-    help="Where to start: earliest, latest; without --group also an offset, or -N for the last N messages of each "
-    "partition. With --group, only in partitions without a committed offset.",
+    help="Where to start: earliest, latest, a time, or a duration before now, such as 7d; without --group also an "
+    "offset, or -N for the last N messages of each partition. With --group, only in partitions without a committed "
+    "offset.",
 )
 @click.option(
     "--from-time",
@@ -162,7 +164,7 @@ def _target(cluster: ClusterAddress, options: dict[str, Any]) -> OffsetTarget | 
     if options["from_time"] is not None:
         target = parse_time(options["from_time"], "--from-time")
         options["initial"] = "earliest"
-    elif options["initial"] in ("earliest", "latest"):
+    elif options["initial"] in ENDS or (options["group"] is not None and start_problem(options["initial"]) is None):
         return None
     elif options["initial"].startswith("+"):
         raise click.BadParameter("must be earliest, latest, an offset or -N.", param_hint="--from")

@@ -215,8 +215,8 @@ def set_offsets(cluster: ClusterAddress, group: str | None, how: How, assignment
 @click.option(
     "--to",
     metavar="WHERE",
-    help="New position: earliest, latest, an offset, or +N or -N from the committed one, in messages, or in Kafka "
-    "0.7 in BYTES (back to the start of a message).",
+    help="New position: earliest, latest, an offset, a time or a duration before now, such as 7d, or +N or -N from the "
+    "committed one, in messages, or in Kafka 0.7 in BYTES (back to the start of a message).",
 )
 @click.option(
     "--at-time",

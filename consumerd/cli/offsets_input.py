@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
@@ -13,9 +14,6 @@ from consumerd.base.partition import TopicPartition
 if TYPE_CHECKING:
     from consumerd.operate.admin.changes import OffsetTarget
     from consumerd.operate.admin.offset_file import GroupOffsets
-
-
-_DURATION = re.compile(r"P?(?:([0-9]{1,5})D)?T?(?:([0-9]{1,6})H)?(?:([0-9]{1,8})M)?(?:([0-9]{1,9})S)?")
 
 
 def parse_assignment(text: str) -> tuple[TopicPartition, int]:
@@ -39,50 +37,43 @@ def parse_assignment(text: str) -> tuple[TopicPartition, int]:
 
 def parse_target(text: str, option: str = "--to") -> OffsetTarget:
     """Parse the value of `--to`, or that of another option with a number. Raises BadParameter."""
+    from consumerd.base.settings.moments import start_of, start_problem  # noqa: PLC0415
     from consumerd.operate.admin.changes import OffsetTarget, OffsetTargetKind  # noqa: PLC0415
     from consumerd.wire.registry.values import MAX_OFFSET  # noqa: PLC0415
 
     if text in ("earliest", "latest"):
         return OffsetTarget(OffsetTargetKind(text))
+    if start_problem(text) is None:
+        return _at_time(lambda: start_of(text, time.time()), option)
     if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or abs(int(text)) > MAX_OFFSET:
-        raise click.BadParameter(f"must be earliest, latest, an offset, +N or -N, not {text!r}.", param_hint=option)
+        raise click.BadParameter(
+            f"must be earliest, latest, an offset, +N or -N, a time or a duration such as 7d, not {text!r}.",
+            param_hint=option,
+        )
     return OffsetTarget(OffsetTargetKind.SHIFT if text[0] in "+-" else OffsetTargetKind.OFFSET, int(text))
 
 
 def parse_time(text: str, option: str = "--at-time") -> OffsetTarget:
     """Parse the time that `option` has. Raises BadParameter."""
-    from consumerd.operate.admin.changes import OffsetTarget, OffsetTargetKind  # noqa: PLC0415
+    from consumerd.base.settings.moments import milliseconds_of  # noqa: PLC0415
 
-    if text.isascii() and text.isdigit() and len(text) <= 18:
-        return OffsetTarget(OffsetTargetKind.TIME, int(text))
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.BadParameter(
-            f"must be ISO 8601, such as 2012-11-21T12:00, or milliseconds since 1970, not {text!r}.",
-            param_hint=option,
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    milliseconds = int(moment.timestamp() * 1000)
-    if milliseconds < 0:
-        raise click.BadParameter("must not be before 1970.", param_hint=option)
-    return OffsetTarget(OffsetTargetKind.TIME, milliseconds)
+    return _at_time(lambda: milliseconds_of(text), option)
 
 
 def parse_duration(text: str, now: float) -> OffsetTarget:
     """Parse `--by-duration`: the time so long before `now` (seconds since 1970). Raises BadParameter."""
+    from consumerd.base.settings.moments import seconds_of  # noqa: PLC0415
+
+    return _at_time(lambda: max(int((now - seconds_of(text)) * 1000), 0), "--by-duration")
+
+
+def _at_time(milliseconds: Callable[[], int], option: str) -> OffsetTarget:
     from consumerd.operate.admin.changes import OffsetTarget, OffsetTargetKind  # noqa: PLC0415
 
-    found = _DURATION.fullmatch(text.strip().upper())
-    if found is None or not any(found.groups()):
-        raise click.BadParameter(
-            f"must be a duration, such as 90m, 1d12h, or PT90M and P1DT12H in ISO 8601, not {text!r}.",
-            param_hint="--by-duration",
-        )
-    days, hours, minutes, seconds = (int(group or 0) for group in found.groups())
-    past = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds).total_seconds()
-    return OffsetTarget(OffsetTargetKind.TIME, max(int((now - past) * 1000), 0))
+    try:
+        return OffsetTarget(OffsetTargetKind.TIME, milliseconds())
+    except ValueError as error:
+        raise click.BadParameter(f"{error}.", param_hint=option) from None
 
 
 def read_file(file: str) -> GroupOffsets:

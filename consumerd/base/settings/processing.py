@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from consumerd.base.settings.kind import Finite, Ge, Le, Unit
+from consumerd.base.settings.moments import start_problem
 from consumerd.base.settings.setting import Bytes, Field, Names, Positive, Reload, Seconds, Section, WireBytes
 
 #: Bytes of one response about many partitions (fetch.max.bytes).
@@ -56,11 +57,19 @@ class FetchSection(Section):
         "Maximum number of bytes of messages in memory for one partition.",
         names=Names(keyword="partition_budget"),
     )
-    initial: Literal["earliest", "latest"] = Field(
+    initial: str = Field(
         "earliest",
-        "Where to start in partitions without a committed offset (autooffset.reset). A partition that is added to a "
-        "topic later is read from its beginning.",
+        "Where to start in partitions without a committed offset (autooffset.reset): `earliest`, `latest`, the first "
+        "message of a time in ISO 8601 (UTC unless it has an offset), or of a duration before now (`7d`, `1d12h`). "
+        "A partition that is added to a topic later is read from its beginning.",
         names=Names(keyword="initial"),
+    )
+    initial_by_topic: dict[str, str] | None = Field(
+        None,
+        "The same for single topics, each with its own value, in place of `initial`.",
+        names=Names(keyword="initial_by_topic"),
+        since="0.2.0",
+        examples=[{"events": "7d", "audit": "latest"}],
     )
     out_of_range: Literal["earliest", "latest", "nearest", "fail"] = Field(
         "earliest",
@@ -106,6 +115,11 @@ class FetchSection(Section):
         most = min(self.size, MAX_ANSWER_BYTES)
         if self.min_bytes > most:
             yield f"min_bytes must be at most {most}, which one fetch can return, not {self.min_bytes}"
+        if problem := start_problem(self.initial):
+            yield f"initial {problem}"
+        for topic, text in (self.initial_by_topic or {}).items():
+            if problem := start_problem(text):
+                yield f"initial_by_topic of {topic!r} {problem}"
 
 
 class HandlerSection(Section, reload=Reload.HANDLER):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Final, Literal
@@ -76,7 +76,9 @@ class ConsumerConfig:
     group: str
     zookeeper: str = ZooKeeperSection.connect
     consumer_id: str | None = None
-    initial: Literal["earliest", "latest"] = FetchSection.initial
+    #: Where to start without a committed offset: "earliest", "latest", a time in ISO 8601 or a duration such as "7d".
+    initial: str = FetchSection.initial
+    initial_by_topic: Mapping[str, str] | None = None
     out_of_range: Literal["earliest", "latest", "nearest", "fail"] = FetchSection.out_of_range
     log_changed: Literal["continue", "stop", "park"] = FetchSection.log_changed
     corrupt: Literal["fail", "skip", "park"] = FetchSection.corrupt
@@ -232,6 +234,7 @@ class ConsumerConfig:
             membership=MembershipSettings(drain_timeout=self.drain_timeout),
             fetch=make_fetch_settings(self._fetch()),
             initial=self.initial,
+            initial_by_topic=self.initial_by_topic,
             commit_interval=self.commit_interval,
             auto_commit=self.auto_commit,
             listener_timeout=self.listener_timeout,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Final, Literal
+from typing import Final
 
 from consumerd.base.settings.group import CommitSection
 from consumerd.base.settings.processing import FetchSection
@@ -31,8 +32,9 @@ class ConsumerSettings:
     siblings: frozenset[str] = frozenset()
     membership: MembershipSettings = field(default_factory=MembershipSettings)
     fetch: FetchSettings = field(default_factory=FetchSettings)
-    #: Start of a partition without a committed offset (autooffset.reset).
-    initial: Literal["earliest", "latest"] = FetchSection.initial
+    #: Start of a partition without a committed offset (autooffset.reset), and of those of single topics.
+    initial: str = FetchSection.initial
+    initial_by_topic: Mapping[str, str] | None = None
     #: Time between commits (autocommit.interval.ms). Only offsets that moved are written; 0.7.2 rewrites all.
     commit_interval: float = CommitSection.interval
     #: Whether offsets are committed on the interval and when a partition goes (autocommit.enable).

@@ -27,6 +27,7 @@ from consumerd.base.errors import BrokerError, reason_of
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.base.ports import Clock
 from consumerd.base.rounds import Rounds
+from consumerd.base.settings.moments import start_of
 from consumerd.handlers import SinkPosition
 from consumerd.member.consumer.fence import Fence
 from consumerd.member.consumer.settings import ConsumerSettings
@@ -78,7 +79,7 @@ class Start(NamedTuple):
     passing: bool = False
     #: The log that the offset is of; the fetcher compares it with the present one.
     log: LogId = UNKNOWN_LOG
-    #: It is the end of the log, where the group begins.
+    #: It is where the group begins by a policy that another member would not repeat: the end of the log, or a time.
     at_end: bool = False
 
 
@@ -205,12 +206,17 @@ class StartFinder:
             return Start(former.position, committed, log=former.log)
         if committed is not None:
             return Start(committed, committed, log=self._store.log(partition))
-        if self._settings.initial == "earliest":
+        initial = (self._settings.initial_by_topic or {}).get(partition.topic, self._settings.initial)
+        if initial == "earliest":
             return Start(await self._listed(partition, EARLIEST))
-        # Both are committed: another member may not know that the partition is new.
+        # All are committed: another member may not know that the partition is new, or looks later.
         if await self._is_new(partition):
             return Start(await self._listed(partition, EARLIEST), passing=True)
-        return Start(await self._listed(partition, LATEST), passing=True, at_end=True)
+        if initial == "latest":
+            return Start(await self._listed(partition, LATEST), passing=True, at_end=True)
+        return Start(
+            await self._pool.offset_at(partition, start_of(initial, self._clock.wall())), passing=True, at_end=True
+        )
 
     async def _position_of_sink(self, partition: TopicPartition, own: int, committed: int | None) -> Start:
         """Continue where the sink says, unless that is of a topic that was deleted while this process ran.

@@ -47,6 +47,13 @@ class FetchBrokers(Protocol):
         """
         ...
 
+    async def offset_at(self, partition: TopicPartition, time_ms: int) -> int:
+        """Return the offset from which all messages since a time (milliseconds since 1970) follow; else the end.
+
+        Brokers before 0.10.1 know times of segments only: older messages may come, too. Raises as `list_offsets`.
+        """
+        ...
+
     def known_end(self, partition: TopicPartition) -> int | None:
         """Return the end of the log, open transactions included, if it is known without asking; None otherwise."""
         ...
@@ -73,6 +80,7 @@ class FetchPool:
     def __init__(self, brokers: FetchBrokers) -> None:
         self.counters = brokers.services.counters
         self.list_offsets = brokers.list_offsets
+        self.offset_at = brokers.offset_at
         self.log_end = brokers.log_end
         self.known_end = brokers.known_end
         self._brokers = brokers

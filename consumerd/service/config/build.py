@@ -176,6 +176,7 @@ def build_settings(config: Config, *, clock: Clock, rng: Random) -> ConsumerSett
             ),
             fetch=make_fetch_settings(fetch),
             initial=fetch.initial,
+            initial_by_topic=fetch.initial_by_topic,
             commit_interval=config.commit.interval,
             budget=fetch.budget,
             partition_budget=min(fetch.partition_budget, fetch.budget),

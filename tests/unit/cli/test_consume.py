@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from consumerd.base.errors import ExitCode
+from consumerd.cli.consume import _target
 from consumerd.cli.main import run
+from consumerd.cli.session import ClusterAddress
+from consumerd.operate.admin.changes import OffsetTargetKind
 
 ZOOKEEPER = ["--zookeeper", "127.0.0.1:1"]
 KAFKA = ["--bootstrap-server", "127.0.0.1:1"]
@@ -49,6 +53,19 @@ def test_rejects_invalid_names_and_servers(tmp_path: Path, capsys: pytest.Captur
     for group in ([], ["--group", "g"]):
         assert run(["consume", *KAFKA, *group, "--topic", "t", "--timeout", "0.2"]) == ExitCode.BROKER
         assert "127.0.0.1:1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("group", "initial", "kind"),
+    [("g", "7d", None), (None, "7d", OffsetTargetKind.TIME), (None, "70", OffsetTargetKind.OFFSET)],
+)
+def test_duration_is_the_start_of_a_group_and_a_time_without_one(
+    group: str | None, initial: str, kind: OffsetTargetKind | None
+) -> None:
+    options: dict[str, Any] = {"from_time": None, "initial": initial, "group": group}
+    target = _target(ClusterAddress("", 1.0, bootstrap=(("h", 1),)), options)
+    assert (None if target is None else target.kind) is kind
+    assert options["initial"] == ("earliest" if target else initial)
 
 
 def test_joins_the_group_of_a_daemon_only_if_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -103,6 +103,7 @@ async def test_writes_a_backup_that_restores(consumerd: Command, memory: MemoryZ
         (["--at-time", "2999-01-01T00:00:00+01:00"], ["90", "0"]),
         (["--at-time", "9999999999999", "--partition", "0-1"], ["0"]),
         (["--by-duration", "P9999DT1H", "--partition", "0-0"], ["0"]),
+        (["--to", "9999d", "--partition", "0-0"], ["0"]),
         (["--shift-by", "-1", "--partition", "0-0"], ["0"]),
         (["--shift-by", "30", "--partition", "0-0"], ["60"]),
         (["--to-current"], ["30", "0"]),

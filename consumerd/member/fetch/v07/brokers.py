@@ -38,7 +38,15 @@ from consumerd.member.fetch.v07.poller import IdlePoller, Idler
 from consumerd.net.connect import Connection, Connector
 from consumerd.net.errors import ConnectionClosedError
 from consumerd.wire import WireError
-from consumerd.wire.v07 import LATEST, ErrorCode, FetchRequest, MessageBatch, decode_steps, split_fetch_response
+from consumerd.wire.v07 import (
+    EARLIEST,
+    LATEST,
+    ErrorCode,
+    FetchRequest,
+    MessageBatch,
+    decode_steps,
+    split_fetch_response,
+)
 
 #: A FETCH response's error code.
 RESPONSE_HEADER = 2
@@ -239,6 +247,13 @@ class V07Brokers:
     async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:
         """Ask the broker for offsets; see `OffsetLookups`."""
         return await self._lookups.list_offsets(partition, time, max_number)
+
+    async def offset_at(self, partition: TopicPartition, time_ms: int) -> int:
+        """Return the start of the last segment that was complete at a time, or the first; see `FetchBrokers`."""
+        for time in (time_ms, EARLIEST):
+            if offsets := await self.list_offsets(partition, time):
+                return offsets[0]
+        raise BrokerError(f"broker {partition.broker} returned no offset of {partition} yet.")
 
     def known_end(self, partition: TopicPartition) -> None:
         """Return None: a response does not say where a log ends."""

@@ -47,7 +47,7 @@ from consumerd.net.client.errors import topic_error
 from consumerd.net.client.fetching import FetchedPartition
 from consumerd.net.client.offsets import ListedOffsets, list_offsets
 from consumerd.wire import WireError
-from consumerd.wire.v07 import LATEST
+from consumerd.wire.v07 import EARLIEST, LATEST
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
 from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.fetch_session import PartitionFetch, Place
@@ -520,7 +520,19 @@ class V08Brokers:
         One attempt. Since 0.10.1 at most one offset, that of the first message at `time` or after; before, up to
         `max_number` starts of segments, newest first. Empty where there is none. Raises BrokerError, FrameError.
         """
-        return await self._listed(partition, time, max_number, read_committed=self.services.settings.read_committed)
+        committed = self.services.settings.read_committed
+        return (await self._listed(partition, time, max_number, read_committed=committed)).offsets
+
+    async def offset_at(self, partition: TopicPartition, time_ms: int) -> int:
+        """Ask the leader for the first message at a time or later; see `FetchBrokers`."""
+        committed = self.services.settings.read_committed
+        found = await self._listed(partition, time_ms, 1, read_committed=committed)
+        if not found.offsets:  # all messages are older, or since the segments are younger
+            end = EARLIEST if found.by_segment else LATEST
+            found = await self._listed(partition, end, 1, read_committed=committed)
+        if not found.offsets:
+            raise BrokerError(f"the leader of {partition} returned no offset of it yet")
+        return found.offsets[0]
 
     def known_end(self, partition: TopicPartition) -> int | None:
         """Return the end of the log of an idle partition, if its leader has lately confirmed it."""
@@ -529,16 +541,16 @@ class V08Brokers:
 
     async def log_end(self, partition: TopicPartition) -> int:
         """Ask the leader for the high watermark. Raises as `list_offsets`."""
-        if not (offsets := await self._listed(partition, LATEST, 1, read_committed=False)):
+        if not (offsets := (await self._listed(partition, LATEST, 1, read_committed=False)).offsets):
             raise BrokerError(f"the leader of {partition} returned no end of it")
         return offsets[0]
 
     async def _listed(
         self, partition: TopicPartition, time: int, max_number: int, *, read_committed: bool
-    ) -> tuple[int, ...]:
+    ) -> ListedOffsets:
         ask = functools.partial(list_offsets, time=time, read_committed=read_committed, max_number=max_number)
         node_id, listed = await self._look_up(partition, (time, max_number, read_committed), (), ask)
-        return self._answered(listed, f"broker {node_id} returned no offset of {partition}", partition).offsets
+        return self._answered(listed, f"broker {node_id} returned no offset of {partition}", partition)
 
     async def _look_up(
         self,

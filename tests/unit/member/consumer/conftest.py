@@ -177,6 +177,9 @@ class Notes:
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Nothing was fetched."""
 
+    async def offset_at(self, partition: TopicPartition, time_ms: int) -> int:
+        raise NotImplementedError
+
     async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:
         return ({EARLIEST: self.begin, LATEST: self.end}[time],)
 

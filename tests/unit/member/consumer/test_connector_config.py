@@ -109,8 +109,11 @@ def test_rules_about_several_keywords_name_them(given: dict[str, Any], sentence:
 def test_rejects_names_and_positions_that_do_not_exist() -> None:
     with pytest.raises(ConfigError, match="group"):
         ConsumerConfig(group="a/b")
-    with pytest.raises(ConfigError, match="initial must be earliest or latest, not 'first'"):
-        ConsumerConfig(group="g", initial="first")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"initial must be earliest, latest, a time .*, not 'first'"):
+        ConsumerConfig(group="g", initial="first")
+    with pytest.raises(ConfigError, match="initial_by_topic of 't' must be earliest, latest"):
+        ConsumerConfig(group="g", initial_by_topic={"t": "first"})
+    assert made("g", initial="7d", initial_by_topic={"t": "1h"}).initial_by_topic == {"t": "1h"}
     with pytest.raises(ConfigError, match="a/b"):
         made("g", consumer_id="a/b")
 

@@ -108,11 +108,17 @@ class Pool:
         self.counters = FetchCounters()
         #: Log ends that are returned before that one.
         self.ends: list[int] = []
+        #: The times that were asked for.
+        self.times: list[int] = []
 
     async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:
         if time == LATEST and self.ends:
             return (self.ends.pop(0),)
         return ({EARLIEST: 100, LATEST: 200}[time],)
+
+    async def offset_at(self, partition: TopicPartition, time_ms: int) -> int:
+        self.times.append(time_ms)
+        return 150
 
     def known_end(self, partition: TopicPartition) -> None:
         return None
@@ -180,6 +186,34 @@ async def test_prefers_sink_then_store_then_policy() -> None:
     setup.sink.own = 130
     assert await setup.find() == Start(130, 120, 200)
     assert await Setup(initial="latest").find() == Start(200, passing=True, at_end=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "time"),
+    [
+        ({"initial": "7d"}, 1_700_000_000_000 - 7 * 86_400_000),
+        ({"initial": "2023-11-14T00:00"}, 1_699_920_000_000),
+        ({"initial": "latest", "initial_by_topic": {"t": "1h"}}, 1_700_000_000_000 - 3_600_000),
+    ],
+)
+async def test_begins_at_a_time_or_so_long_before_now(settings: dict[str, object], time: int) -> None:
+    setup = Setup(**settings)
+    assert await setup.find() == Start(150, passing=True, at_end=True)
+    assert setup.pool.times == [time]
+
+
+async def test_each_topic_has_its_own_start_where_it_is_given() -> None:
+    setup = Setup(initial="latest", initial_by_topic={"other": "earliest", "t": "earliest"})
+    assert await setup.find() == Start(100)
+    assert (await Setup(initial="latest", initial_by_topic={"other": "earliest"}).find()).offset == 200
+
+
+async def test_new_partition_begins_at_its_beginning_whatever_time_is_configured() -> None:
+    setup = Setup(initial="7d")
+    setup.finder.exist([TopicPartition.numbered("t", 9)])
+    setup.finder.exist([TopicPartition.numbered("t", 9), TP])
+    assert await setup.find() == Start(100, passing=True)
+    assert setup.pool.times == []
 
 
 async def test_a_sink_may_look_at_the_committed_offset_and_waits_for_the_store() -> None:
@@ -387,8 +421,8 @@ async def test_loads_simultaneous_starts_together() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "passing"),
-    [({"initial": "latest"}, True), ({"initial": "earliest"}, False)],
-    ids=["latest", "earliest"],
+    [({"initial": "latest"}, True), ({"initial": "earliest"}, False), ({"initial": "7d"}, True)],
+    ids=["latest", "earliest", "time"],
 )
 async def test_writes_down_only_unrepeatable_starts(changes: dict[str, object], passing: bool) -> None:
     setup = Setup(**changes)

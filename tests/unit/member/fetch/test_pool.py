@@ -80,6 +80,9 @@ class Brokers(FetchingInMemory):
     def release(self, partition: TopicPartition) -> list[asyncio.Task[Any]]:
         return self.tasks
 
+    async def offset_at(self, partition: TopicPartition, time_ms: int) -> int:
+        raise NotImplementedError
+
     async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:
         return (time,)
 

@@ -206,6 +206,33 @@ async def test_end_of_the_log_includes_open_transactions() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("version", "answers", "offset"),
+    [
+        (4, [{"offset": 7}], 7),
+        (4, [{"offset": -1}, {"offset": 9}], 9),  # all messages are older
+        (0, [{"old_style_offsets": [5]}], 5),
+        (0, [{"old_style_offsets": []}, {"old_style_offsets": [2]}], 2),  # all segments are younger
+    ],
+)
+async def test_finds_the_offset_of_a_time(version: int, answers: list[dict[str, Any]], offset: int) -> None:
+    client = OneBroker()
+    client.versions = SimpleNamespace(pick=lambda *_, **__: version)
+    given = iter(answers)
+    respond = client.call
+
+    async def call(api: Any, body: dict[str, Any], **options: Any) -> dict[str, Any]:
+        client.answer = {"error_code": 0} | next(given)
+        return await respond(api, body, **options)
+
+    client.call = call  # type: ignore[method-assign]
+    async with started(client) as brokers:
+        assert await brokers.offset_at(T0, 1234) == offset
+    times = [body["topics"][0]["partitions"][0]["timestamp"] for body in client.bodies]
+    assert times == [1234] + [-1 if version else -2] * (len(answers) - 1)
+
+
+@pytest.mark.asyncio
 async def test_error_of_one_partition_is_its_own() -> None:
     client, nodes = OneBroker(offset=7), Nodes()
     client.errors = {1: 6, 2: 29}
