@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from consumerd.group.coordinated_tables import PHASES
+from consumerd.group import consumer_protocol_tables, coordinated_tables
 from consumerd.group.membership_tables import HOLD, PHASE
 
 IMAGES: Final = Path(__file__).parent / "images"
@@ -20,7 +20,11 @@ IMAGES: Final = Path(__file__).parent / "images"
 DRAWINGS: Final[dict[str, tuple[str, Mapping[Any, Any]]]] = {
     "states-member.svg": ("The phases of a membership in ZooKeeper", PHASE),
     "states-partition.svg": ("The states of one partition at a member", HOLD),
-    "states-coordinated.svg": ("The phases of a membership that a broker coordinates", PHASES),
+    "states-coordinated.svg": ("The phases of a membership that a broker coordinates", coordinated_tables.PHASES),
+    "states-consumer-protocol.svg": (
+        "The phases of a membership by the consumer protocol",
+        consumer_protocol_tables.PHASES,
+    ),
 }
 #: Half of the sizes of the picture, of the ellipse, and of a state's box.
 _CENTRE, _RADII, _BOX = (450.0, 300.0), (350.0, 250.0), (48.0, 18.0)

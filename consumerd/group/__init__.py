@@ -3,7 +3,8 @@
 In: events, or the members and topics of a group. Out: actions, or the owner of each partition.
 
 Files in reading order: assignment, assignors, rules, target_assignment, membership_tables, events, membership,
-membership_holdings, membership_snapshots, coordinated_tables, coordinated_events, coordinated.
+membership_holdings, membership_snapshots, coordinated_tables, coordinated_events, coordinated_base, coordinated,
+consumer_protocol_tables, consumer_protocol.
 
 Easy to miss:
 
@@ -16,6 +17,8 @@ Easy to miss:
   of 4 s, and a release later than 5 s is followed by a nudge. Where that deadline passes before a snapshot could be
   taken (ZooKeeper was unavailable), drains have their full time from the snapshot on, since a nudge follows in any
   case.
+- In a group of the consumer protocol a heartbeat that does not name a partition releases it: nothing may begin to flow
+  while such a heartbeat is under way, or was lost.
 - A nudge must contain `{ }`, since 0.8 a subscription to nothing: an id node with empty data or a topic with 0 streams
   breaks every JVM member's rebalance.
 """

@@ -11,21 +11,19 @@ Source: spec 002, group membership API; KIP-62, KIP-345 and KIP-394 for later br
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Final, NamedTuple
 
 from consumerd.base.partition import TopicPartition
 from consumerd.group import coordinated_events as e
 from consumerd.group.assignors import range_shares, roundrobin_shares
+from consumerd.group.coordinated_base import BrokerMember
 from consumerd.group.coordinated_tables import ASSIGNORS, PHASES, Cause, CoordinationSettings, Phase
 from consumerd.group.membership_tables import follow
 from consumerd.wire.errors import FrameError, WireError
-from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.subscription import StaticSubscription, Subscription
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.subscription import (
-    NO_GENERATION,
     MemberAssignment,
     MemberMetadata,
     decode_assignment,
@@ -34,11 +32,8 @@ from consumerd.wire.v08.subscription import (
 
 #: Codes after which this process is no longer a member.
 _OUT: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
-#: Seconds before the coordinator's rebalance timeout at which a drain ends, or a quarter of it, if that is less.
-_DRAIN_MARGIN: Final = 2.0
 #: Number of refusals of SyncGroup in a row that are retried at once: the other members wait for us.
 _HURRIED: Final = 2
-_NEVER: Final[float] = math.inf
 _BEATING: Final = frozenset({Phase.STABLE, Phase.DRAINING})
 
 
@@ -94,34 +89,13 @@ def assign_shares(
     )
 
 
-class CoordinatedMember:
-    """One member of one group. Not reentrant.
-
-    It is the `Membership` of `consumerd.member.offsets.kafka_store.KafkaOffsetStore`, too.
-    """
+class CoordinatedMember(BrokerMember):
+    """One member of one group of the classic protocol."""
 
     def __init__(self, subscription: Subscription, settings: CoordinationSettings) -> None:
-        self._settings = settings
+        super().__init__(subscription, settings)
         self._phase = Phase.OUTSIDE
-        self._now = 0.0
-        self._actions: list[e.Action] = []
-        self._tickets = 0
-        #: Tickets of the phase's request, of a heartbeat, and of a topic refresh; 0 for none.
-        self._waiting = self._beating = self._reading = 0
-        self._stopping = False
-        self.member_id = ""
-        self.instance_id = settings.instance_id
-        self.generation = NO_GENERATION
-        self._sessions = 0
-        #: A number for the generation as long as its partitions are ours; never used again. 0 for none.
-        self.session_id = 0
-        #: Times of sending the last request that succeeded, and the last one whose answer announced no rebalance.
-        self._confirmed_at = self._quiet_at = self._sent_at = self._beat_sent_at = 0.0
-        self._rebalance_timeout = settings.rebalance_timeout
-        #: The topics to which we subscribe; for a filter, those that it matched when the topics were last read.
-        self._topics: tuple[str, ...] = ()
-        self._topics_known = False
-        self._subscribe(subscription)
+        self._sent_at = 0.0
         #: Whether the last JoinGroup carried our former subscription.
         self._outdated = False
         self._protocol = ""
@@ -130,12 +104,8 @@ class CoordinatedMember:
         self._partition_counts: Mapping[str, int] = {}
         self._assigned: tuple[TopicPartition, ...] = ()
         self._flowing = False
-        self._leaves = 0
-        self._failures = 0
         #: SyncGroup requests in a row that were refused.
         self._refusals = 0
-        self._retry_at = self._beat_at = self._refresh_at = 0.0
-        self._timer_at = _NEVER
 
     # ---- State for other rooms --------------------------------------------------------------------------------------
 
@@ -154,38 +124,16 @@ class CoordinatedMember:
         """Whether we are a member and consume our assignment, which may be empty."""
         return self._phase is Phase.STABLE and self._flowing
 
-    @property
-    def lease_until(self) -> float:
-        """The time until which our partitions cannot have been given to others (rule 3), on the clock of `handle`."""
-        if not self.session_id:
-            return -_NEVER
-        return min(self._confirmed_at + self._settings.session_timeout, self._quiet_at + self._rebalance_timeout)
-
     # ---- Events: note what changed ----------------------------------------------------------------------------------
 
-    def handle(self, event: e.Event, now: float) -> list[e.Action]:
-        """Return the actions for `event` at the time `now` (seconds, monotonic)."""
-        if self._phase is Phase.LEFT:
-            return []
-        self._now = now
-        self._handlers[type(event)](self, event)
-        self._proceed()
-        actions, self._actions = self._actions, []
-        return actions
-
-    def _on_started(self, _: e.Started) -> None:
-        """Do nothing: the state already allows the first actions."""
-
-    def _on_timer_fired(self, _: e.TimerFired) -> None:
-        self._timer_at = math.inf
+    @property
+    def _has_left(self) -> bool:
+        return self._phase is Phase.LEFT
 
     def _on_subscription_changed(self, event: e.SubscriptionChanged) -> None:
         self._subscribe(event.subscription)
         self._outdated = True
         self._reading = 0  # the answer would be about the former topics
-
-    def _on_stop(self, _: e.StopRequested) -> None:
-        self._stop()
 
     def _on_lease_expired(self, event: e.LeaseExpired) -> None:
         # If nothing flows, nothing is held, and a heartbeat shows whether we are a member (rule 5).
@@ -209,7 +157,7 @@ class CoordinatedMember:
         elif event.ticket == self._reading:
             self._reading = 0
             self._refresh_at = self._now + self._settings.topic_refresh_interval
-            self._reset_failures()
+            self._failures = 0
             self._compare(event.partitions)
 
     def _on_joined(self, event: e.Joined) -> None:
@@ -240,7 +188,7 @@ class CoordinatedMember:
             self._move(Cause.OUT)
             self._back_off()
             return
-        self._reset_failures()  # not before: JoinGroup may succeed, and SyncGroup fail, again and again
+        self._failures = 0  # not before: JoinGroup may succeed, and SyncGroup fail, again and again
         self._refusals = 0
         self._move(Cause.SYNCED)
         self._assigned = self._checked(assignment.partitions)
@@ -261,7 +209,7 @@ class CoordinatedMember:
     def _on_confirmed(self, event: e.Confirmed) -> None:
         if event.ticket == self._beating:
             self._beating = 0
-            self._reset_failures()
+            self._failures = 0
             self._confirmed_at = self._quiet_at = self._beat_sent_at
             self._beat_at = self._beat_sent_at + self._settings.heartbeat_interval
 
@@ -277,7 +225,7 @@ class CoordinatedMember:
 
     def _on_beat_refused(self, code: int) -> None:
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
-            self._reset_failures()
+            self._failures = 0
             self._confirmed_at = self._beat_sent_at
             self._beat_at = self._beat_sent_at + self._settings.heartbeat_interval
             if self._phase is Phase.STABLE:
@@ -334,10 +282,8 @@ class CoordinatedMember:
             self._move(Cause.GONE)
 
     _handlers: ClassVar[dict[type[e.Event], Callable[[Any, Any], None]]] = {
-        e.Started: _on_started,
-        e.TimerFired: _on_timer_fired,
+        **BrokerMember.common_handlers,
         e.SubscriptionChanged: _on_subscription_changed,
-        e.StopRequested: _on_stop,
         e.LeaseExpired: _on_lease_expired,
         e.OwnershipLost: _on_ownership_lost,
         e.TopicsRead: _on_topics_read,
@@ -391,7 +337,7 @@ class CoordinatedMember:
         # Rule 5. The next heartbeat is due before half of the session timeout is over.
         if not self._flowing and self.lease_until - self._now > self._settings.session_timeout / 2:
             self._flowing = True
-            self._actions.append(e.StartConsuming(self._assigned, self.session_id))
+            self._actions += (e.Settled(), e.StartConsuming(self._assigned, self.session_id))
         if self._now >= self._refresh_at:
             filtered = not isinstance(self._subscription, StaticSubscription)
             others = self._member_subscriptions.topics  # none unless we lead
@@ -415,7 +361,7 @@ class CoordinatedMember:
             self._actions.append(e.Heartbeat(self._beating, self.generation, self.member_id))
 
     def _set_timer(self) -> None:
-        times = [_NEVER]
+        times: list[float] = []
         beats = self._phase in _BEATING
         if beats and not self._beating:
             times.append(self._beat_at)
@@ -427,9 +373,8 @@ class CoordinatedMember:
             times.append(self._retry_at)
         if self._phase is Phase.LEFT:
             self._actions.append(e.Finished())
-        elif (at := min(times)) < _NEVER and at != self._timer_at:
-            self._timer_at = at
-            self._actions.append(e.SetTimer(at))
+        else:
+            self._wake_at(times)
 
     # ---- Parts ------------------------------------------------------------------------------------------------------
 
@@ -437,26 +382,11 @@ class CoordinatedMember:
     def _holds(self) -> bool:
         return self._phase in _BEATING
 
-    def _ticket(self) -> int:
-        self._tickets += 1
-        return self._tickets
-
     def _move(self, cause: Cause) -> None:
         self._phase = follow(PHASES, self._phase, cause)
         self._waiting = 0
         if self._phase is Phase.LEAVING:
             self._retry_at = self._now
-
-    def _reset_failures(self) -> None:
-        self._failures = 0
-
-    def _pause(self) -> float:
-        settings = self._settings
-        self._failures = min(self._failures + 1, 20)
-        return min(settings.retry_interval * 2.0 ** (self._failures - 1), settings.retry_interval_max)
-
-    def _back_off(self) -> None:
-        self._retry_at = self._now + self._pause()
 
     def _retry_at_once(self) -> None:
         """Retry at once for the first refusals, because the other members wait for us."""
@@ -469,16 +399,9 @@ class CoordinatedMember:
         self._sent_at = self._now
         self._actions.append(e.Sync(self._waiting, self.generation, self.member_id, self._protocol, assignments))
 
-    def _read_topics(self, topics: tuple[str, ...] | None) -> None:
-        if not self._reading:
-            self._reading = self._ticket()
-            self._actions.append(e.ReadTopics(self._reading, topics))
-
     def _compare(self, partitions: Mapping[str, int]) -> None:
         """Leave STABLE to join again if the topics differ from those assigned (rule 6)."""
-        wanted = self._topics
-        if not isinstance(self._subscription, StaticSubscription):
-            wanted = tuple(sorted(topic for topic in partitions if self._matches(topic)))
+        wanted = self._wanted(partitions)
         self._topics_known = True
         changed = wanted != self._topics
         self._topics = wanted
@@ -487,27 +410,11 @@ class CoordinatedMember:
             if changed or (self._leads and counts != self._partition_counts):
                 self._drain(Cause.REJOIN)
 
-    def _subscribe(self, subscription: Subscription) -> None:
-        self._subscription = subscription
-        self._topics, self._topics_known = (), False
-        if isinstance(subscription, StaticSubscription):
-            self._topics, self._topics_known = tuple(sorted(subscription.streams)), True
-
-    def _matches(self, topic: str) -> bool:
-        try:
-            return self._subscription.streams_for(topic) > 0
-        except RegistryError as error:
-            self._actions.append(e.Warn(f"topic {topic!r} is ignored: {error}"))
-            return False
-
     def _drain(self, cause: Cause) -> None:
         """Begin a drain, with the deadline of rule 2."""
-        patience = self._rebalance_timeout
-        latest = self._quiet_at + patience - min(_DRAIN_MARGIN, patience / 4)
         self._move(cause)
         self._waiting = self._ticket()
-        deadline = max(self._now, min(self._now + self._settings.drain_timeout, latest))
-        self._actions.append(e.Drain(self._waiting, deadline))
+        self._actions.append(e.Drain(self._waiting, self._drain_until()))
 
     def _lose(self) -> None:
         self._move(Cause.LOST)
@@ -520,10 +427,6 @@ class CoordinatedMember:
         self._assigned = ()
         self._flowing = False
         self._beating = self._reading = 0
-
-    def _refuse(self, code: int) -> None:
-        self._actions.append(e.Refuse(code))
-        self._stop()
 
     def _stop(self) -> None:
         self._stopping = True

@@ -11,7 +11,7 @@ Ring 0. Times are seconds on one monotonic clock. Source: spec 002, group member
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from consumerd.base.partition import TopicPartition
@@ -44,10 +44,15 @@ class OwnershipLost:
 
 @dataclass(frozen=True, slots=True)
 class TopicsRead:
-    """Answers `ReadTopics`: the number of partitions of each topic, without topics that do not exist."""
+    """Answers `ReadTopics`: the number of partitions of each topic, without topics that do not exist.
+
+    `ids`: topic id -> name, of brokers that have ids. `denied`: topics that we may not see.
+    """
 
     ticket: int
     partitions: Mapping[str, int]
+    ids: Mapping[bytes, str] = field(default_factory=dict)
+    denied: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +98,23 @@ class Confirmed:
 
 
 @dataclass(frozen=True, slots=True)
+class Assigned:
+    """Answers `ConsumerHeartbeat`: we are a member, with this epoch.
+
+    `assignment`: what is to be ours, numbers of partitions by topic id; None: as before. `interval`: seconds between
+    heartbeats.
+    """
+
+    ticket: int
+    member_id: str
+    epoch: int
+    interval: float
+    assignment: Mapping[bytes, tuple[int, ...]] | None
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
-    """Answers `Join`, `Sync`, `Heartbeat` or `Leave` with a permanent error code.
+    """Answers `Join`, `Sync`, `Heartbeat`, `ConsumerHeartbeat` or `Leave` with a permanent error code.
 
     `retriable` codes (another coordinator, one that is loading) come as `Failed`. `member_id`: the one to join by,
     where the code says so.
@@ -107,7 +127,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """Answers `Drain`: no handler holds anything, and what was handled is committed as far as that was possible."""
+    """Answers `Drain`: no handler holds anything of it, and what was handled is committed as far as possible."""
 
     ticket: int
 
@@ -137,6 +157,7 @@ Event: TypeAlias = (
     | Joined
     | Synced
     | Confirmed
+    | Assigned
     | Refused
     | Failed
     | Drained
@@ -185,11 +206,27 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
-    """LeaveGroup. Answers: Left, Refused, Failed."""
+class ConsumerHeartbeat:
+    """ConsumerGroupHeartbeat with all that a member says. `epoch` 0 joins. Answers: Assigned, Refused, Failed.
+
+    `pattern`: of RE2, for the coordinator to match; None: none, and there was none. `owned`: by topic id.
+    """
 
     ticket: int
     member_id: str
+    epoch: int
+    topics: tuple[str, ...]
+    pattern: str | None
+    owned: Mapping[bytes, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """LeaveGroup, or a heartbeat with an epoch below 0. Answers: Left, Refused, Failed."""
+
+    ticket: int
+    member_id: str
+    epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,10 +239,16 @@ class StartConsuming:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Stop fetching everything, let handlers end until `deadline`, commit. Answer: Drained."""
+    """Stop fetching these partitions (None: all), let handlers end until `deadline`, commit. Answer: Drained."""
 
     ticket: int
     deadline: float
+    partitions: frozenset[TopicPartition] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The partitions that flow are those assigned, which differ from those at the last time; there may be none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +277,11 @@ Action: TypeAlias = (
     | Join
     | Sync
     | Heartbeat
+    | ConsumerHeartbeat
     | Leave
     | StartConsuming
     | Drain
+    | Settled
     | Abandon
     | Forget
     | SetTimer

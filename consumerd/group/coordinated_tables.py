@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Literal
 
 from consumerd.base.settings.group import GroupSection, RebalanceSection
 from consumerd.group.membership_tables import MembershipSettings
@@ -126,6 +127,12 @@ class CoordinationSettings:
     assignors: tuple[str, ...] = ("range", "roundrobin")
     #: group.instance.id of a static member, whose place is kept while it restarts.
     instance_id: str | None = None
+    #: Who assigns: a member that leads (JoinGroup), or the coordinator (KIP-848, `consumerd.group.consumer_protocol`).
+    protocol: Literal["classic", "consumer"] = GroupSection.protocol
+    #: With the consumer protocol: the coordinator's way of assigning; None: its default.
+    remote_assignor: str | None = None
+    #: With the consumer protocol: whether the coordinator matches the pattern of a whitelist.
+    broker_filter: bool = GroupSection.broker_filter
 
     def __post_init__(self) -> None:
         if self.heartbeat_interval * 2 > self.session_timeout:

@@ -205,19 +205,22 @@ class Group:
         return child
 
     async def java_member(self, assignor: str, group: str = GROUP) -> Child:
-        """Kafka's own client, of the broker's version."""
+        """Kafka's own client, of the broker's version. `assignor`: "consumer" for the consumer protocol."""
         jars = kafka_jars(self.release)
         classes = self.directory / "classes"
         classes.mkdir(exist_ok=True)
         source = Path(__file__).with_name("java") / "KafkaMember.java"
         await asyncio.to_thread(compile_java, self.java, [source], jars, classes)
         number = len(self.foreign)
-        settings = [
-            f"session.timeout.ms={int(SESSION_TIMEOUT * 1000)}",
-            "heartbeat.interval.ms=500",
-            "max.poll.records=50",
-            f"partition.assignment.strategy=org.apache.kafka.clients.consumer.{_OF_JAVA[assignor]}",
-        ]
+        settings = ["max.poll.records=50"]
+        if assignor == "consumer":
+            settings.append("group.protocol=consumer")
+        else:
+            settings += [
+                f"session.timeout.ms={int(SESSION_TIMEOUT * 1000)}",
+                "heartbeat.interval.ms=500",
+                f"partition.assignment.strategy=org.apache.kafka.clients.consumer.{_OF_JAVA[assignor]}",
+            ]
         command = java_command(
             self.java,
             [classes, *jars],

@@ -150,7 +150,8 @@ def test_metrics_page_has_what_the_code_has(reference: ModuleType, titles: dict[
 
 def test_drawings_of_states_have_what_the_code_has() -> None:
     states = module_of_docs("states")
-    assert set(states.DRAWINGS) == {"states-member.svg", "states-partition.svg", "states-coordinated.svg"}
+    kinds = ("member", "partition", "coordinated", "consumer-protocol")
+    assert set(states.DRAWINGS) == {f"states-{kind}.svg" for kind in kinds}
     for name, (title, table) in states.DRAWINGS.items():
         drawn = (ROOT / "docs" / "images" / name).read_text("utf-8")
         assert drawn == states.drawing(title, table), f"{name} is old: run python docs/states.py"

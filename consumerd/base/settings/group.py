@@ -81,16 +81,38 @@ class GroupSection(Section):
         "old consumers of 0.8.2 to 0.11 (`0.8`), or of 1.0 and 1.1 (`1.0`). A group must not mix the two: their "
         "members would claim each other's partitions for ever.",
     )
+    protocol: Literal["classic", "consumer"] = Field(
+        "classic",
+        "With coordination `kafka`: the group's protocol. `classic` (0.9 and later): a member assigns, and all release "
+        "everything at each rebalance. `consumer` (KIP-848, 4.0 and later): the broker assigns, and only partitions "
+        "that move are released.",
+        names=Names(keyword="protocol", kafka="group.protocol"),
+    )
+    remote_assignor: str | None = Field(
+        None,
+        "With protocol `consumer`: the broker's assignor, one of its group.consumer.assignors; by default its first.",
+        names=Names(keyword="remote_assignor", kafka="group.remote.assignor"),
+        min_length=1,
+        examples=["uniform"],
+    )
+    broker_filter: bool = Field(
+        False,
+        "With protocol `consumer`: the broker matches the whitelist against topic names, by RE2's rules, in place of "
+        "this member.",
+        names=Names(keyword="broker_filter"),
+    )
     session_timeout: WireSeconds = Field(
         45.0,
         "With coordination `kafka`: seconds without a heartbeat after which the broker removes this member. Should be "
         "longer than the failover of a broker takes. If a broker of 0.9 refuses the value "
-        "(group.max.session.timeout.ms), 30 is used.",
+        "(group.max.session.timeout.ms), 30 is used. With protocol `consumer` the broker has a value of its own "
+        "(group.consumer.session.timeout.ms): this one must not be longer.",
         names=Names(keyword="group_session_timeout", kafka="session.timeout.ms"),
     )
     heartbeat_interval: WireSeconds = Field(
         3.0,
-        "With coordination `kafka`: seconds between heartbeats.",
+        "With coordination `kafka`: seconds between heartbeats. With protocol `consumer` the broker's "
+        "group.consumer.heartbeat.interval.ms applies.",
         names=Names(keyword="heartbeat_interval", kafka="heartbeat.interval.ms"),
     )
     rebalance_timeout: WireSeconds = Field(
@@ -152,6 +174,12 @@ class GroupSection(Section):
     def _rules_of_members(self) -> Iterator[str]:
         if self.instance_id is not None and self.coordination != "kafka":
             yield 'instance_id needs coordination = "kafka"'
+        if self.protocol == "consumer" and self.coordination != "kafka":
+            yield 'protocol = "consumer" needs coordination = "kafka"'
+        if self.protocol != "consumer" and (self.remote_assignor is not None or self.broker_filter):
+            yield 'remote_assignor and broker_filter need protocol = "consumer"'
+        elif self.broker_filter and self.whitelist is None:
+            yield "broker_filter needs whitelist: the pattern that the broker matches"
         if 2 * self.heartbeat_interval > self.session_timeout:
             yield "session_timeout must be at least twice heartbeat_interval"
         if self.rebalance_timeout < self.session_timeout:

@@ -8,6 +8,7 @@ streams here.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
@@ -48,31 +49,34 @@ _DIALECTS = {"0.7": Dialect.V07, "0.8": Dialect.V08}
 
 
 class AssignedStreams(StreamHandler):
-    """Divides a coordinated member's partitions evenly among its streams, in each generation."""
+    """Divides a coordinated member's partitions evenly among its streams; one that stays ours keeps its stream."""
 
     def __init__(self, find: Callable[[str, int], MessageStream], subscription: Subscription) -> None:
         super().__init__(find)
         self._subscription = subscription
         self._numbers: dict[TopicPartition, int] = {}
-        self._generation = -1
+        self._session_id = 0
         #: Set before the member runs.
         self.member: CoordinatedConsumer
 
     def number(self, partition: TopicPartition) -> int:
         """Return the number of the stream that receives a partition of the member."""
-        member = self.member
-        if self._generation != member.stats.rebalances:
-            self._generation, self._numbers = member.stats.rebalances, self._divide(member.assigned)
+        session_id, assigned = self.member.fence.session_id, self.member.assigned
+        if self._session_id != session_id:
+            self._session_id, self._numbers = session_id, {}
+        if self._numbers.keys() != set(assigned):
+            self._numbers = self._divide(assigned)
         return self._numbers.get(partition, 0)
 
     def _divide(self, assigned: list[TopicPartition]) -> dict[TopicPartition, int]:
         together = isinstance(self._subscription, FilterSubscription)  # whose streams are for all topics
-        turns: dict[str, int] = {}
-        numbers = {}
-        for partition in sorted(assigned):
+        numbers = {partition: number for partition, number in self._numbers.items() if partition in assigned}
+        taken = Counter(("" if together else partition.topic, number) for partition, number in numbers.items())
+        for partition in sorted(set(assigned) - numbers.keys()):
             topic = "" if together else partition.topic
-            turn = turns[topic] = turns.get(topic, -1) + 1
-            numbers[partition] = turn % max(1, self._subscription.streams_for(partition.topic))
+            streams = range(max(1, self._subscription.streams_for(partition.topic)))
+            numbers[partition] = min(streams, key=lambda number, topic=topic: taken[topic, number])  # type: ignore[misc]
+            taken[topic, numbers[partition]] += 1
         return numbers
 
     def for_partition(self, partition: TopicPartition, stream: int, allowed: Callable[[], bool]) -> Sink:

@@ -122,6 +122,9 @@ class ConsumerConfig:
     offsets: Literal["zookeeper", "kafka", "both"] | None = None
     metadata: str = CommitSection.metadata
     assignor: Literal["range", "roundrobin"] = GroupSection.assignor
+    protocol: Literal["classic", "consumer"] = GroupSection.protocol
+    remote_assignor: str | None = None
+    broker_filter: bool = GroupSection.broker_filter
     instance_id: str | None = None
     group_session_timeout: float = GroupSection.session_timeout
     heartbeat_interval: float = GroupSection.heartbeat_interval
@@ -155,6 +158,8 @@ class ConsumerConfig:
         if self.by_zookeeper:
             if self.instance_id is not None:
                 raise ConfigError("instance_id requires a group that a broker coordinates: set bootstrap.")
+            if self.protocol == "consumer":
+                raise ConfigError('protocol = "consumer" requires a group that a broker coordinates: set bootstrap.')
             if self.dialect == "0.7":
                 self.require_v07()
             return
@@ -167,6 +172,8 @@ class ConsumerConfig:
                 'offsets = "zookeeper" is not supported in a group that a broker coordinates: only the broker knows '
                 'the owner of a partition; use "both" to keep a copy in ZooKeeper.'
             )
+        if self.protocol != "consumer" and (self.remote_assignor is not None or self.broker_filter):
+            raise ConfigError('remote_assignor and broker_filter require protocol = "consumer".')
         self.coordination_settings()
 
     @property
@@ -197,6 +204,9 @@ class ConsumerConfig:
             drain_timeout=self.drain_timeout,
             assignors=all_assignors(self.assignor),
             instance_id=self.instance_id,
+            protocol=self.protocol,
+            remote_assignor=self.remote_assignor,
+            broker_filter=self.broker_filter,
         )
 
     def session(self, *, clock: Clock, rng: Random) -> Session:

@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import structlog
 
@@ -24,13 +25,15 @@ from consumerd.base.errors import BrokerError, ConsumerdError, IdTakenError
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock
 from consumerd.group import coordinated_events as events
+from consumerd.group.consumer_protocol import ConsumerProtocolMember
 from consumerd.group.coordinated import CoordinatedMember
+from consumerd.group.coordinated_base import BrokerMember
 from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.handlers import Handler
 from consumerd.member.consumer.backends_v08 import ClusterBackend
 from consumerd.member.consumer.controls import PartitionControls
 from consumerd.member.consumer.fence import Fence, GroupLease
-from consumerd.member.consumer.group_requests import GroupRequests
+from consumerd.member.consumer.group_requests import ConsumerGroupRequests, GroupRequests
 from consumerd.member.consumer.listeners import RebalanceListener
 from consumerd.member.consumer.missing_topics import MissingTopics
 from consumerd.member.consumer.running_member import RunningMember
@@ -73,18 +76,18 @@ class CoordinatedConsumer(RunningMember[events.Event]):
             budget=budget,
         )
         self._coordination = coordination
-        self._member = CoordinatedMember(settings.subscription, coordination)
+        self._member: BrokerMember
+        self._requests: GroupRequests
+        if coordination.protocol == "consumer":
+            member_id = str(UUID(int=rng.getrandbits(128), version=4))
+            self._member = ConsumerProtocolMember(settings.subscription, coordination, member_id)
+            self._requests = ConsumerGroupRequests(backend.client, settings.group, coordination)
+        else:
+            self._member = CoordinatedMember(settings.subscription, coordination)
+            self._requests = GroupRequests(backend.client, settings.group, coordination)
         self.fence = Fence(GroupLease(self._member, clock, coordination.session_timeout), clock, settings.lease_margin)
         pool = backend.pool(self, rng)
-        self._requests = GroupRequests(backend.client, settings.group, coordination)
-        requests = self._requests
-        self._request: dict[type[events.Action], Callable[[Any], Coroutine[None, None, events.Event]]] = {
-            events.Join: requests.join,
-            events.Sync: requests.sync,
-            events.Heartbeat: requests.beat,
-            events.Leave: requests.leave,
-            events.ReadTopics: requests.read_topics,
-        }
+        self._request = self._requests.actions
         self._asking: dict[int, asyncio.Task[None]] = {}
         self._awaited = MissingTopics(settings.group, settings.subscription)
         store = backend.store(settings.group, self._member)
@@ -164,8 +167,11 @@ class CoordinatedConsumer(RunningMember[events.Event]):
                     self._requests.forget()
             case events.StartConsuming(partitions, session_id):
                 self._start(partitions, session_id)
-            case events.Drain(ticket, deadline):
-                self._drain(self._partitions.partitions, deadline, whole=events.Drained(ticket))
+            case events.Drain(ticket, deadline, partitions):
+                leaving = self._partitions.partitions if partitions is None else partitions
+                self._drain(leaving, deadline, whole=events.Drained(ticket))
+            case events.Settled():
+                self._rebalanced()
             case events.Abandon(ticket):
                 held = self._partitions.partitions
                 log.warning("partitions_abandoned", group=self.settings.group, partitions=len(held))
@@ -188,6 +194,9 @@ class CoordinatedConsumer(RunningMember[events.Event]):
         task.add_done_callback(lambda _: self._asking.pop(action.ticket, None))
 
     def _start(self, partitions: tuple[TopicPartition, ...], session_id: int) -> None:
+        self._partitions.start(dict.fromkeys(partitions, 0), session_id, self._tasks)
+
+    def _rebalanced(self) -> None:
         self.stats.rebalances += 1
         member = self._member
         log.info(
@@ -196,13 +205,12 @@ class CoordinatedConsumer(RunningMember[events.Event]):
             generation=member.generation,
             member=member.member_id,
             leader=member.leads,
-            partitions=[str(partition) for partition in partitions],
+            partitions=[str(partition) for partition in member.assigned],
         )
-        self._partitions.start(dict.fromkeys(partitions, 0), session_id, self._tasks)
         self.ready.set()
 
     def _refusal(self, code: int) -> ConsumerdError:
-        if code == ErrorCode.FENCED_INSTANCE_ID:
+        if code in (ErrorCode.FENCED_INSTANCE_ID, ErrorCode.UNRELEASED_INSTANCE_ID):
             return IdTakenError(
                 f"the group.instance_id {self._coordination.instance_id!r} is held by another live member of group "
                 f"{self.settings.group!r}; give each member its own."

@@ -23,7 +23,7 @@ import structlog
 from consumerd.base.ports import Clock
 
 if TYPE_CHECKING:
-    from consumerd.group.coordinated import CoordinatedMember
+    from consumerd.group.coordinated_base import BrokerMember
     from consumerd.member.consumer.protocols import Lease
 
 log = structlog.get_logger(__name__)
@@ -99,9 +99,9 @@ class Fence:
 
 
 class GroupLease:
-    """The lease of a member whose group a broker coordinates; a new session with every generation."""
+    """The lease of a member whose group a broker coordinates; a new session with every generation, or join."""
 
-    def __init__(self, member: CoordinatedMember, clock: Clock, session_timeout: float) -> None:
+    def __init__(self, member: BrokerMember, clock: Clock, session_timeout: float) -> None:
         self._member = member
         self._clock = clock
         self.session_timeout = session_timeout

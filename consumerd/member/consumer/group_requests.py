@@ -9,8 +9,8 @@ is `Refused`, with the whole sentence kept in `refusal`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import structlog
 
@@ -21,14 +21,20 @@ from consumerd.net.client.channel import Channel
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import AuthenticationError, BrokerRefusedError, topic_error
 from consumerd.wire import WireError
-from consumerd.wire.v08.apis import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
+from consumerd.wire.v08.apis import CONSUMER_GROUP_HEARTBEAT, HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
 from consumerd.wire.v08.errors import UnsupportedApiError
-from consumerd.wire.v08.schema import Api, RequestT, ResponseT
+from consumerd.wire.v08.schema import NO_UUID, Api, RequestT, ResponseT
 from consumerd.wire.v08.subscription import PROTOCOL_TYPE
 
 if TYPE_CHECKING:
-    from consumerd.wire.v08.message_types import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
+    from consumerd.wire.v08.message_types import (
+        ConsumerGroupHeartbeatRequest,
+        HeartbeatRequest,
+        JoinGroupRequest,
+        LeaveGroupRequest,
+        SyncGroupRequest,
+    )
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +43,8 @@ _REBALANCE_TIMEOUT_SINCE: Final = 1
 _LEAVE_MEMBERS_SINCE: Final = 3
 #: The first version of each API for static members.
 _INSTANCE_SINCE: Final = {JOIN_GROUP.key: 5, SYNC_GROUP.key: 3, HEARTBEAT.key: 3}
+#: The first version of ConsumerGroupHeartbeat with patterns.
+_PATTERN_SINCE: Final = 1
 #: Seconds that a join or sync may take beyond the time that the coordinator waits.
 _GRACE: Final = 5.0
 #: Version of JoinGroup since which a new member gets its id before it has to wait.
@@ -58,10 +66,16 @@ _REMEDIES: Final[Mapping[int, str]] = {
     ErrorCode.GROUP_MAX_SIZE_REACHED: "the group has as many members as group.max.size allows",
     ErrorCode.FENCED_INSTANCE_ID: "another process joined with this group.instance_id; give each its own",
 }
+_NOT_OFFERED: Final = (
+    'set group.protocol = "classic", or enable the consumer protocol at the brokers '
+    "(Kafka 4.0 and later, feature group.version)"
+)
 
 
 class GroupRequests:
-    """The requests of one member of `group`. `forget` ends the connection."""
+    """The requests of one member of `group`, by the classic protocol. `forget` ends the connection."""
+
+    _remedies: ClassVar[Mapping[int, str]] = _REMEDIES
 
     def __init__(self, client: ClusterClient, group: str, settings: CoordinationSettings) -> None:
         self._client = client
@@ -159,7 +173,7 @@ class GroupRequests:
 
     async def leave(self, action: e.Leave) -> e.Event:
         """Leave the group."""
-        limit = min(_LEAVE_LIMIT, self._settings.session_timeout / 3)
+        limit = self._leave_limit
 
         async def ask(channel: Channel) -> e.Event:
             body: LeaveGroupRequest = {"group_id": self._group}
@@ -173,6 +187,10 @@ class GroupRequests:
             return e.Left(action.ticket)
 
         return await self._attempt(action.ticket, ask, limit)
+
+    @property
+    def _leave_limit(self) -> float:
+        return min(_LEAVE_LIMIT, self._settings.session_timeout / 3)
 
     async def read_topics(self, action: e.ReadTopics) -> e.Event:
         """Read the number of partitions of topics. Internal topics are only included when they are named."""
@@ -196,7 +214,19 @@ class GroupRequests:
             if topic.partitions
             and (name in wanted if wanted is not None else not topic.internal and name not in INTERNAL)
         }
-        return e.TopicsRead(action.ticket, counts)
+        ids = {topic.id: name for name, topic in metadata.topics.items() if name in counts and topic.id != NO_UUID}
+        return e.TopicsRead(action.ticket, counts, ids, frozenset(self.denied_topics))
+
+    @property
+    def actions(self) -> Mapping[type[e.Action], Callable[[Any], Coroutine[None, None, e.Event]]]:
+        """The actions of the machine that are requests, each with its method."""
+        return {
+            e.Join: self.join,
+            e.Sync: self.sync,
+            e.Heartbeat: self.beat,
+            e.Leave: self.leave,
+            e.ReadTopics: self.read_topics,
+        }
 
     # -- the connection
 
@@ -216,7 +246,7 @@ class GroupRequests:
         self, channel: Channel, api: Api[RequestT, ResponseT], body: RequestT, patience: float
     ) -> tuple[int, ResponseT]:
         static = self._settings.instance_id is not None
-        version = channel.versions.pick(api, at_least=_INSTANCE_SINCE[api.key] if static else 0)
+        version = channel.versions.pick(api, at_least=_INSTANCE_SINCE.get(api.key, 0) if static else 0)
         return version, await channel.call(api, body, version=version, timeout=patience)
 
     async def _attempt(
@@ -232,7 +262,7 @@ class GroupRequests:
                 self.refusal = error
             return refused
         except UnsupportedApiError as error:
-            self.refusal = error
+            self.refusal = self._unsupported(error)
             return e.Refused(ticket, ErrorCode.UNSUPPORTED_VERSION)
         except AuthenticationError as error:
             self.refusal = error
@@ -277,11 +307,99 @@ class GroupRequests:
             return e.Failed(ticket)
         if api is not None:
             what = f"cannot be a member of group {self._group!r} ({api.name})"
-            self.refusal = BrokerRefusedError(what, info, _REMEDIES.get(code))
+            self.refusal = BrokerRefusedError(what, info, self._remedies.get(code))
         return e.Refused(ticket, code, member_id)
+
+    def _unsupported(self, error: UnsupportedApiError) -> BrokerError:
+        """What is said about brokers that do not have an API."""
+        return error
 
     def _note(self, reason: str) -> None:
         """Log the error once: a coordinator may be unavailable for long."""
         if not self._troubled:
             self._troubled = True
             log.warning("coordinator_unavailable", group=self._group, reason=reason)
+
+
+class ConsumerGroupRequests(GroupRequests):
+    """The same by the consumer protocol (KIP-848): all are heartbeats but the reading of topics."""
+
+    _remedies: ClassVar[Mapping[int, str]] = {
+        ErrorCode.GROUP_ID_NOT_FOUND: (
+            "the group is of another type, or its classic members do not allow an upgrade (the brokers' "
+            "group.consumer.migration.policy, and an assignor in group.consumer.assignors): see `consumerd group show`"
+        ),
+        ErrorCode.UNSUPPORTED_VERSION: _NOT_OFFERED,
+        ErrorCode.UNSUPPORTED_ASSIGNOR: "set group.remote_assignor to one of the brokers' group.consumer.assignors",
+        ErrorCode.INVALID_REGULAR_EXPRESSION: "with group.broker_filter, group.whitelist must be a pattern of RE2",
+        ErrorCode.GROUP_MAX_SIZE_REACHED: "the group has as many members as group.consumer.max.size allows",
+        ErrorCode.FENCED_INSTANCE_ID: _REMEDIES[ErrorCode.FENCED_INSTANCE_ID],
+    }
+
+    @property
+    def actions(self) -> Mapping[type[e.Action], Callable[[Any], Coroutine[None, None, e.Event]]]:
+        """As `GroupRequests.actions`."""
+        return {
+            e.ConsumerHeartbeat: self.consumer_beat,
+            e.Leave: self.leave,
+            e.ReadTopics: self.read_topics,
+        }
+
+    async def consumer_beat(self, action: e.ConsumerHeartbeat) -> e.Event:
+        """Send one heartbeat, with the epoch 0 to join. It times out early, as `beat`."""
+        settings = self._settings
+
+        async def ask(channel: Channel) -> e.Event:
+            body: ConsumerGroupHeartbeatRequest = {
+                "group_id": self._group,
+                "member_id": action.member_id,
+                "member_epoch": action.epoch,
+                "instance_id": settings.instance_id,
+                "rebalance_timeout_ms": int(settings.rebalance_timeout * 1000),
+                "subscribed_topic_names": action.topics,
+                "server_assignor": settings.remote_assignor,
+                "topic_partitions": [
+                    {"topic_id": topic_id, "partitions": numbers} for topic_id, numbers in action.owned.items()
+                ],
+            }
+            least = 0
+            if action.pattern is not None:
+                least, body["subscribed_topic_regex"] = _PATTERN_SINCE, action.pattern
+            version = channel.versions.pick(CONSUMER_GROUP_HEARTBEAT, at_least=least)
+            answer = await channel.call(
+                CONSUMER_GROUP_HEARTBEAT, body, version=version, timeout=settings.session_timeout
+            )
+            if code := answer["error_code"]:
+                return self._refused(action.ticket, code, CONSUMER_GROUP_HEARTBEAT)
+            assignment = answer["assignment"]
+            return e.Assigned(
+                action.ticket,
+                answer["member_id"] or "",
+                answer["member_epoch"],
+                answer["heartbeat_interval_ms"] / 1000,
+                None
+                if assignment is None
+                else {each["topic_id"]: tuple(each["partitions"]) for each in assignment["topic_partitions"]},
+            )
+
+        return await self._attempt(action.ticket, ask, settings.session_timeout / 3)
+
+    async def leave(self, action: e.Leave) -> e.Event:
+        """Leave the group, for a while with the epoch -2."""
+
+        async def ask(channel: Channel) -> e.Event:
+            body: ConsumerGroupHeartbeatRequest = {
+                "group_id": self._group,
+                "member_id": action.member_id,
+                "member_epoch": action.epoch,
+                "instance_id": self._settings.instance_id,
+            }
+            _, answer = await self._call(channel, CONSUMER_GROUP_HEARTBEAT, body, self._leave_limit)
+            if code := answer["error_code"]:
+                return self._refused(action.ticket, code, CONSUMER_GROUP_HEARTBEAT)
+            return e.Left(action.ticket)
+
+        return await self._attempt(action.ticket, ask, self._leave_limit)
+
+    def _unsupported(self, error: UnsupportedApiError) -> BrokerError:
+        return BrokerError(f"cannot be a member of group {self._group!r}: {error}; {_NOT_OFFERED}.")

@@ -29,7 +29,7 @@ from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import BrokerRefusedError, topic_error
 from consumerd.net.errors import ConnectionClosedError
 from consumerd.wire.v08.apis import OFFSET_COMMIT, OFFSET_FETCH
-from consumerd.wire.v08.error_codes import ErrorCode
+from consumerd.wire.v08.error_codes import ErrorCode, error_info
 from consumerd.wire.v08.message_types import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -50,6 +50,8 @@ _LAST_WITH_NAMES: Final = 9
 _Fetched: TypeAlias = "list[OffsetFetchResponsePartition] | list[OffsetFetchResponseTopicPartition]"
 #: The first version of OFFSET_FETCH for several groups.
 _GROUPS_SINCE: Final = 8
+#: The first version of OFFSET_FETCH with the member that reads: one that was removed must not begin by old offsets.
+_READER_SINCE: Final = 9
 #: The first version of OFFSET_COMMIT with static members.
 _INSTANCE_SINCE: Final = 7
 #: The first version of OFFSET_FETCH that reads all of a group.
@@ -57,12 +59,27 @@ _ALL_SINCE: Final = 2
 #: The version of OFFSET_FETCH that reads the offsets of each configured version of OFFSET_COMMIT.
 _FETCH_FOR: Final = {0: 0, 1: 1, 2: 1}
 #: Errors that mean that other members own the partitions by now.
-THROWN_OUT: Final = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
+THROWN_OUT: Final = frozenset(
+    {
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+    }
+)
 #: Answers that mean that another broker coordinates the group.
 MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR_FOR_GROUP, ErrorCode.GROUP_COORDINATOR_NOT_AVAILABLE})
-#: Transient errors: they end with the rebalance, or with the transaction that holds an offset back. A broker that shuts
-#: down may return UNKNOWN; `consumerd.member.consumer.group_requests` asks again, too.
-_PASSING: Final = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.UNKNOWN})
+#: Transient errors: they end with the rebalance, with the transaction that holds an offset back, or when the next
+#: heartbeat has brought the member's epoch. A broker that shuts down may return UNKNOWN;
+#: `consumerd.member.consumer.group_requests` asks again, too.
+_PASSING: Final = frozenset(
+    {
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        ErrorCode.UNKNOWN,
+        ErrorCode.STALE_MEMBER_EPOCH,
+    }
+)
 #: Refusals that concern one topic. One that is gone may come back as another: there the position means another place,
 #: so it is not written again and again until then.
 _OF_TOPIC: Final = frozenset(
@@ -188,8 +205,14 @@ class KafkaOffsetStore:
         version = channel.versions.pick(OFFSET_FETCH, at_least=first, at_most=last)
         what = f"cannot read the offsets of group {self._group!r}"
         body = _fetch_body(self._group, None if partitions is None else by_topic, ids, version)
+        membership = self._membership
+        if membership is not None and membership.session_id and version >= _READER_SINCE:
+            for of_group in body["groups"]:
+                of_group |= {"member_id": membership.member_id, "member_epoch": membership.generation}
         answer = await self._ask(channel, OFFSET_FETCH, body, version, what)
         code, topics = _fetched(answer, {topic_id: topic for topic, topic_id in ids.items()}, version, what)
+        if code in THROWN_OUT:  # the member learns it from its next heartbeat
+            raise OffsetsUnavailableError(f"{what}: {error_info(code)}")
         self._raise(code, what)
         found = {}
         for topic, parts in topics:

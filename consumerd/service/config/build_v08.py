@@ -192,6 +192,9 @@ def build_coordination(config: Config) -> CoordinationSettings:
             retry_interval=rebalance.retry_interval,
             assignors=all_assignors(group.assignor),
             instance_id=group.instance_id,
+            protocol=group.protocol,
+            remote_assignor=group.remote_assignor,
+            broker_filter=group.broker_filter,
         )
     except ValueError as error:
         raise ConfigError(f"group: {error}.") from error

@@ -120,6 +120,11 @@ class Config(Section):
                 'commit.version = 0 needs group.coordination = "fixed" and group.offsets = "kafka": a request of that '
                 "version does not say which member commits"
             )
+        if self.commit.version is not None and self.group.protocol == "consumer":
+            yield (
+                f'commit.version = {self.commit.version} and group.protocol = "consumer" do not go together: requests '
+                "before version 9 do not have the member's epoch"
+            )
         if self.commit.retention is not None and self.commit.version in (0, 1):
             yield (
                 f"commit.retention and commit.version = {self.commit.version} do not go together: requests before "

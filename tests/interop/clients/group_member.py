@@ -1,7 +1,8 @@
 """A group member of another project, in a process of its own: kafka-python, aiokafka or confluent-kafka.
 
 Strategy: it writes the record files that `consumerd.demo.recorder` describes, so that what it was given is
-accounted for together with what our members were. Run as: group_member.py KIND BOOTSTRAP GROUP TOPIC ASSIGNOR FILE.
+accounted for together with what our members were. Run as: group_member.py KIND BOOTSTRAP GROUP TOPIC ASSIGNOR FILE;
+the assignor "consumer" stands for the consumer protocol, whose brokers assign.
 """
 
 from __future__ import annotations
@@ -128,9 +129,16 @@ def run_confluent(bootstrap: str, group: str, topic: str, assignor: str, records
 
     positions: dict[int, int] = {}
 
+    incremental = assignor == "consumer"
+
     def assigned(_: Any, partitions: Any) -> None:
-        positions.clear()
+        if not incremental:
+            positions.clear()
         records.assigned(partitions)
+
+    def revoked(_: Any, partitions: Any) -> None:
+        if incremental and positions:
+            commit()
 
     def commit() -> None:
         offsets = [confluent_kafka.TopicPartition(topic, number, at) for number, at in positions.items()]
@@ -147,12 +155,18 @@ def run_confluent(bootstrap: str, group: str, topic: str, assignor: str, records
             "group.id": group,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
-            "session.timeout.ms": SESSION_MS,
-            "heartbeat.interval.ms": 500,
-            "partition.assignment.strategy": assignor,
+            **(
+                {"group.protocol": "consumer"}
+                if incremental
+                else {
+                    "session.timeout.ms": SESSION_MS,
+                    "heartbeat.interval.ms": 500,
+                    "partition.assignment.strategy": assignor,
+                }
+            ),
         }
     )
-    consumer.subscribe([topic], on_assign=assigned)
+    consumer.subscribe([topic], on_assign=assigned, on_revoke=revoked)
     taken = 0
     while not stopping:
         # One at a time: a list may hold messages from before a rebalance that happened while it was filled.

@@ -9,6 +9,7 @@ import socket
 import ssl
 from contextlib import suppress
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +24,6 @@ from consumerd.member.consumer.config import ConsumerConfig
 from consumerd.member.consumer.connector import ConsumerConnector
 from consumerd.member.consumer.errors import ConnectorStateError, GroupRefusedError
 from consumerd.member.consumer.settings import ConsumerSettings
-from consumerd.member.consumer.stats import ConsumerStats
 from consumerd.member.offsets.choice import OffsetSettings
 from consumerd.net.client.errors import NoBrokerReachedError
 from consumerd.net.connection import ConnectionSettings
@@ -218,7 +218,7 @@ class Member:
     """The methods of a member that `AssignedStreams` calls."""
 
     def __init__(self, *assigned: TopicPartition) -> None:
-        self.stats = ConsumerStats(rebalances=1)
+        self.fence = SimpleNamespace(session_id=1)
         self.assigned = list(assigned)
 
 
@@ -230,9 +230,10 @@ def test_spreads_partitions_evenly_over_streams() -> None:
     dealt.member = member  # type: ignore[assignment]
     assert [dealt.number(each) for each in (*t[::2], *u, *v)] == [0, 1, 0, 0, 1, 0, 0]
     assert dealt.number(t[1]) == 0  # of another member: a stream that exists
-    member.assigned = t[2:4]  # of the next generation, once it has begun
-    assert dealt.number(t[2]) == 1
-    member.stats.rebalances += 1
+    member.assigned = [*t[:3], t[4]]  # one more in the same session: the others keep their streams
+    assert [dealt.number(each) for each in member.assigned] == [0, 1, 1, 0]
+    member.assigned = t[2:4]
+    member.fence.session_id += 1
     assert [dealt.number(each) for each in t[2:4]] == [0, 1]
     together = AssignedStreams(lambda *_: None, FilterSubscription(Whitelist(".*"), 3))  # type: ignore[arg-type]
     together.member = Member(t[0], t[1], *u)  # type: ignore[assignment]

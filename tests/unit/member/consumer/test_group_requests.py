@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -12,12 +13,12 @@ from structlog.testing import capture_logs
 from consumerd.base.errors import BrokerError
 from consumerd.group import coordinated_events as e
 from consumerd.group.coordinated_tables import CoordinationSettings
-from consumerd.member.consumer.group_requests import GroupRequests
+from consumerd.member.consumer.group_requests import ConsumerGroupRequests, GroupRequests
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import AuthenticationError, error_of
 from consumerd.net.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
 from consumerd.net.errors import ConnectionClosedError
-from consumerd.wire.v08.apis import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
+from consumerd.wire.v08.apis import CONSUMER_GROUP_HEARTBEAT, HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
 from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.schema import Api
 
@@ -306,7 +307,8 @@ async def test_keeps_why_a_subscribed_topic_is_not_shown() -> None:
     topics = {"t": TopicMetadata(0, {0: one, 1: one}), "u": TopicMetadata(29, {}), "v": TopicMetadata(3, {})}
     client.metadata = ClusterMetadata({1: Node(1, "h", 1)}, topics)
     asking = requests(client)
-    assert await asking.read_topics(e.ReadTopics(5, ("t", "u", "v", "w"))) == e.TopicsRead(5, {"t": 2})
+    read = e.TopicsRead(5, {"t": 2}, denied=frozenset({"u"}))
+    assert await asking.read_topics(e.ReadTopics(5, ("t", "u", "v", "w"))) == read
     assert list(asking.denied_topics) == ["u"]
     assert "lacks the permission Describe on the topic 'u'" in asking.denied_topics["u"]
     await asking.read_topics(e.ReadTopics(6, None))
@@ -406,3 +408,86 @@ async def test_logs_an_unavailable_coordinator_once_until_it_answers() -> None:
 
 async def test_reads_no_topics_of_a_broker_that_just_started() -> None:
     assert await requests(Client()).read_topics(e.ReadTopics(5, None)) == e.Failed(5)
+
+
+# ---- the consumer protocol
+
+ID = bytes(range(16))
+HEARTBEAT_OF_ALL = e.ConsumerHeartbeat(3, "me", 4, ("t",), None, {ID: (0, 2)})
+
+
+def consumer_requests(client: Client, **settings: Any) -> ConsumerGroupRequests:
+    return ConsumerGroupRequests(cast("ClusterClient", client), "g", CoordinationSettings(**settings))
+
+
+def beaten(code: int = 0, assignment: Any = None) -> dict[str, Any]:
+    return {
+        "error_code": code,
+        "member_id": "me",
+        "member_epoch": 5,
+        "heartbeat_interval_ms": 5000,
+        "assignment": assignment,
+    }
+
+
+async def test_heartbeat_of_the_consumer_protocol_names_all_and_returns_the_assignment() -> None:
+    client = Client(beaten(assignment={"topic_partitions": [{"topic_id": ID, "partitions": [1]}]}), beaten())
+    asking = consumer_requests(client, instance_id="i", remote_assignor="uniform")
+    assert await asking.consumer_beat(HEARTBEAT_OF_ALL) == e.Assigned(3, "me", 5, 5.0, {ID: (1,)})
+    api, version, body = client.channels[0].asked[0]
+    assert (api, version) == (CONSUMER_GROUP_HEARTBEAT, 1)
+    assert body == {
+        "group_id": "g",
+        "member_id": "me",
+        "member_epoch": 4,
+        "instance_id": "i",
+        "rebalance_timeout_ms": 60000,
+        "subscribed_topic_names": ("t",),
+        "server_assignor": "uniform",
+        "topic_partitions": [{"topic_id": ID, "partitions": (0, 2)}],
+    }
+    assert await asking.consumer_beat(HEARTBEAT_OF_ALL) == e.Assigned(3, "me", 5, 5.0, None)
+
+
+async def test_pattern_needs_a_version_that_has_it() -> None:
+    with_pattern = replace(HEARTBEAT_OF_ALL, topics=(), pattern="t.*")
+    client = Client(beaten())
+    await consumer_requests(client).consumer_beat(with_pattern)
+    assert client.channels[0].asked[0][2]["subscribed_topic_regex"] == "t.*"
+    old = consumer_requests(Client(at_most=0))
+    assert await old.consumer_beat(with_pattern) == e.Refused(3, 35)
+
+
+@pytest.mark.parametrize("code", [25, 110, 111, 112])
+async def test_refusal_of_the_consumer_protocol_is_an_event_with_its_code(code: int) -> None:
+    asking = consumer_requests(Client(beaten(code)))
+    assert await asking.consumer_beat(HEARTBEAT_OF_ALL) == e.Refused(3, code)
+    assert "ConsumerGroupHeartbeat" in str(asking.refusal)
+
+
+async def test_moved_coordinator_is_looked_up_again_by_the_consumer_protocol() -> None:
+    client = Client(beaten(16))
+    assert await consumer_requests(client).consumer_beat(HEARTBEAT_OF_ALL) == e.Failed(3)
+    assert client.forgotten == 1
+
+
+async def test_leaves_by_a_heartbeat_with_a_negative_epoch() -> None:
+    client = Client(beaten(), beaten(25))
+    asking = consumer_requests(client, instance_id="i")
+    assert await asking.leave(e.Leave(7, "me", -2)) == e.Left(7)
+    body = client.channels[0].asked[0][2]
+    assert body == {"group_id": "g", "member_id": "me", "member_epoch": -2, "instance_id": "i"}
+    assert await asking.leave(e.Leave(8, "me", -1)) == e.Refused(8, 25)
+
+
+async def test_brokers_without_the_consumer_protocol_are_named_with_the_remedy() -> None:
+    class Old(Client):
+        async def private_channel(self, node_id: int) -> Channel:
+            raise UnsupportedApiError("the broker at h:1 does not have ConsumerGroupHeartbeat")
+
+    asking = consumer_requests(Old())
+    assert await asking.consumer_beat(HEARTBEAT_OF_ALL) == e.Refused(3, 35)
+    assert str(asking.refusal) == (
+        "cannot be a member of group 'g': the broker at h:1 does not have ConsumerGroupHeartbeat; set group.protocol = "
+        '"classic", or enable the consumer protocol at the brokers (Kafka 4.0 and later, feature group.version).'
+    )

@@ -180,7 +180,7 @@ async def test_reports_how_long_brokers_keep_offsets() -> None:
     assert store(Cluster(), version=0).keeps_for is None
 
 
-@pytest.mark.parametrize("code", [-1, 7, 14, 15, 16, 27])
+@pytest.mark.parametrize("code", [-1, 7, 14, 15, 16, 27, 113])
 async def test_retries_transient_broker_errors(code: int) -> None:
     with pytest.raises(OffsetsUnavailableError):
         await store(Cluster(told(code))).commit({PLACE: 1}, session_id=0)
@@ -330,7 +330,18 @@ async def test_reports_only_partitions_that_were_to_be_committed() -> None:
     assert result == CommitResult(frozenset({PLACE}), frozenset({TopicPartition.numbered("t", 1)}))
 
 
-@pytest.mark.parametrize("code", [22, 25, 82])
+@pytest.mark.parametrize("code", [25, 110, 113])
+async def test_member_reads_in_its_own_name_and_waits_when_its_epoch_is_not_the_present_one(code: int) -> None:
+    refused = {"groups": [{"group_id": "g", "error_code": code, "topics": []}]}
+    cluster = Cluster(refused)
+    with pytest.raises(OffsetsUnavailableError):
+        await store(cluster, Membership()).load([PLACE])
+    ((_, version, body),) = cluster.asked
+    assert version == 9
+    assert (body["groups"][0]["member_id"], body["groups"][0]["member_epoch"]) == ("me", 5)
+
+
+@pytest.mark.parametrize("code", [22, 25, 82, 110])
 async def test_commit_of_a_member_that_was_thrown_out_is_lost(code: int) -> None:
     result = await store(Cluster(told(code)), Membership()).commit({PLACE: 1}, session_id=1)
     assert result == CommitResult(frozenset(), frozenset({PLACE}))

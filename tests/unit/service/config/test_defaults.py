@@ -145,7 +145,7 @@ def test_keywords_and_enums_have_the_choices_of_their_keys() -> None:
         for name, setting in table.fields.items()
     }
     compared = {name: kind_of(hints[name]).choices for name, kind in kinds.items() if kind.choices and name in hints}
-    assert len(compared) == 7
+    assert len(compared) == 8
     assert compared == {name: kinds[name].choices for name in compared}
     policies = {"out_of_range": ResetPolicy, "log_changed": LogChangePolicy, "corrupt": BadMessagePolicy}
     assert {name: {*each} for name, each in policies.items()} == {name: {*kinds[name].choices} for name in policies}

@@ -24,7 +24,7 @@ def write(tmp_path: Path, text: str) -> Path:
 
 #: Keys that exclude, or need, one another.
 EXCLUSIVE = {"whitelist", "blacklist", "on_failure", "dead_letter", "dead_letter_topic", "retry_topic", "partitions"}
-EXCLUSIVE |= {"instance_id"}
+EXCLUSIVE |= {"instance_id", "remote_assignor"}
 MINIMAL = '[group]\nid = "g"\ntopics = { t = 1 }\n'
 
 
@@ -113,6 +113,16 @@ def test_commented_keys_of_the_example_are_valid(tmp_path: Path) -> None:
         ('[group]\nid = "g"\ncoordination = "fixed"\npartitions = { t = [] }\n', "needs partitions"),
         ('[group]\nid = "g"\ncoordination = "fixed"\npartitions = { t = [-1] }\n', "greater than or equal to 0"),
         (MINIMAL + 'instance_id = "x"\n', 'instance_id needs coordination = "kafka"'),
+        (MINIMAL + 'protocol = "consumer"\n', 'protocol = "consumer" needs coordination = "kafka"'),
+        (MINIMAL + "broker_filter = true\n", 'remote_assignor and broker_filter need protocol = "consumer"'),
+        (
+            MINIMAL + 'coordination = "kafka"\nprotocol = "consumer"\nbroker_filter = true\n',
+            "broker_filter needs whitelist",
+        ),
+        (
+            MINIMAL + 'coordination = "kafka"\nprotocol = "consumer"\n[commit]\nversion = 2\n',
+            'commit.version = 2 and group.protocol = "consumer" do not go together',
+        ),
         (MINIMAL + 'offsets = "none"\n', 'offsets = "none" needs coordination = "fixed"'),
         (MINIMAL + 'coordination = "kafka"\noffsets = "none"\n', 'offsets = "none" needs coordination = "fixed"'),
         (MINIMAL + 'coordination = "kafka"\noffsets = "zookeeper"\n', 'use "both" to keep a copy in ZooKeeper'),

@@ -1,0 +1,176 @@
+"""The part that both machines of a membership that a broker coordinates have in common.
+
+Strategy: what does not depend on the group's protocol: the subscription and the topics that match it, tickets, pauses
+after failures, and the lease. The machines are `consumerd.group.coordinated` (the classic protocol) and
+`consumerd.group.consumer_protocol`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Final
+
+from consumerd.base.partition import TopicPartition
+from consumerd.group import coordinated_events as e
+from consumerd.group.coordinated_tables import CoordinationSettings
+from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.subscription import StaticSubscription, Subscription
+from consumerd.wire.v08.subscription import NO_GENERATION
+
+NEVER: Final[float] = math.inf
+#: Seconds before the coordinator's rebalance timeout at which a drain ends, or a quarter of it, if that is less.
+_DRAIN_MARGIN: Final = 2.0
+
+
+class BrokerMember:
+    """One member of one group. Not reentrant.
+
+    It is the `Membership` of `consumerd.member.offsets.kafka_store.KafkaOffsetStore`, too.
+    """
+
+    _handlers: ClassVar[dict[type[e.Event], Callable[[Any, Any], None]]]
+
+    def __init__(self, subscription: Subscription, settings: CoordinationSettings) -> None:
+        self._settings = settings
+        self._now = 0.0
+        self._actions: list[e.Action] = []
+        self._tickets = 0
+        #: Tickets of the phase's request, of a heartbeat, and of a topic refresh; 0 for none.
+        self._waiting = self._beating = self._reading = 0
+        self._stopping = False
+        self.member_id = ""
+        self.instance_id = settings.instance_id
+        #: The group's generation; with the consumer protocol the member's epoch.
+        self.generation = NO_GENERATION
+        self._sessions = 0
+        #: A number for the time in which our partitions are ours without a break; never used again. 0 for none.
+        self.session_id = 0
+        #: Times of sending the last request that succeeded, and the last one after which nothing was to be released.
+        self._confirmed_at = self._quiet_at = self._beat_sent_at = 0.0
+        self._rebalance_timeout = settings.rebalance_timeout
+        #: The topics to which we subscribe; for a filter, those that it matched when the topics were last read.
+        self._topics: tuple[str, ...] = ()
+        self._topics_known = False
+        self._leaves = 0
+        self._failures = 0
+        self._retry_at = self._beat_at = self._refresh_at = 0.0
+        self._timer_at = NEVER
+        self._subscribe(subscription)
+
+    # ---- State for other rooms --------------------------------------------------------------------------------------
+
+    @property
+    def leads(self) -> bool:
+        """Whether this member is the leader, which assigns the partitions of this generation."""
+        return False
+
+    @property
+    def assigned(self) -> tuple[TopicPartition, ...]:
+        """The partitions assigned to us, sorted."""
+        raise NotImplementedError
+
+    @property
+    def settled(self) -> bool:
+        """Whether we are a member and consume our assignment, which may be empty."""
+        raise NotImplementedError
+
+    @property
+    def lease_until(self) -> float:
+        """The time until which our partitions cannot have been given to others, on the clock of `handle`."""
+        if not self.session_id:
+            return -NEVER
+        return min(self._confirmed_at + self._settings.session_timeout, self._quiet_at + self._rebalance_timeout)
+
+    # ---- Events -----------------------------------------------------------------------------------------------------
+
+    def handle(self, event: e.Event, now: float) -> list[e.Action]:
+        """Return the actions for `event` at the time `now` (seconds, monotonic)."""
+        if self._has_left:
+            return []
+        self._now = now
+        self._handlers[type(event)](self, event)
+        self._proceed()
+        actions, self._actions = self._actions, []
+        return actions
+
+    @property
+    def _has_left(self) -> bool:
+        raise NotImplementedError
+
+    def _proceed(self) -> None:
+        """Begin everything that the state allows."""
+        raise NotImplementedError
+
+    def _stop(self) -> None:
+        """Begin to leave."""
+        raise NotImplementedError
+
+    def _on_started(self, _: e.Started) -> None:
+        """Do nothing: the state already allows the first actions."""
+
+    def _on_timer_fired(self, _: e.TimerFired) -> None:
+        self._timer_at = NEVER
+
+    def _on_stop(self, _: e.StopRequested) -> None:
+        self._stop()
+
+    common_handlers: ClassVar[dict[type[e.Event], Callable[[Any, Any], None]]] = {
+        e.Started: _on_started,
+        e.TimerFired: _on_timer_fired,
+        e.StopRequested: _on_stop,
+    }
+
+    # ---- Parts ------------------------------------------------------------------------------------------------------
+
+    def _ticket(self) -> int:
+        self._tickets += 1
+        return self._tickets
+
+    def _pause(self) -> float:
+        settings = self._settings
+        self._failures = min(self._failures + 1, 20)
+        return min(settings.retry_interval * 2.0 ** (self._failures - 1), settings.retry_interval_max)
+
+    def _back_off(self) -> None:
+        self._retry_at = self._now + self._pause()
+
+    def _refuse(self, code: int) -> None:
+        self._actions.append(e.Refuse(code))
+        self._stop()
+
+    def _wake_at(self, times: Iterable[float]) -> None:
+        """Set the timer to the first of these times."""
+        if (at := min(times, default=NEVER)) < NEVER and at != self._timer_at:
+            self._timer_at = at
+            self._actions.append(e.SetTimer(at))
+
+    def _drain_until(self) -> float:
+        """The time at which a drain ends: before the coordinator stops waiting for us."""
+        patience = self._rebalance_timeout
+        latest = self._quiet_at + patience - min(_DRAIN_MARGIN, patience / 4)
+        return max(self._now, min(self._now + self._settings.drain_timeout, latest))
+
+    def _read_topics(self, topics: tuple[str, ...] | None) -> None:
+        if not self._reading:
+            self._reading = self._ticket()
+            self._actions.append(e.ReadTopics(self._reading, topics))
+
+    def _subscribe(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+        self._topics, self._topics_known = (), False
+        if isinstance(subscription, StaticSubscription):
+            self._topics, self._topics_known = tuple(sorted(subscription.streams)), True
+
+    def _wanted(self, partitions: Mapping[str, int]) -> tuple[str, ...]:
+        """The topics to which we subscribe, sorted, of those that there are."""
+        if isinstance(self._subscription, StaticSubscription):
+            return self._topics
+        return tuple(sorted(topic for topic in partitions if self._matches(topic)))
+
+    def _matches(self, topic: str) -> bool:
+        try:
+            return self._subscription.streams_for(topic) > 0
+        except RegistryError as error:
+            self._actions.append(e.Warn(f"topic {topic!r} is ignored: {error}"))
+            return False
