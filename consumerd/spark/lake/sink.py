@@ -27,7 +27,14 @@ from urllib.parse import unquote, urlsplit
 
 import structlog
 
-from consumerd.base.errors import ConfigError, ConsumerdError, CorruptDataError, HandlerFailedError, HandlerLoadError
+from consumerd.base.errors import (
+    ConfigError,
+    ConsumerdError,
+    CorruptDataError,
+    HandlerFailedError,
+    HandlerLoadError,
+    reason_of,
+)
 from consumerd.base.partition import TopicPartition
 from consumerd.base.rounds import Rounds
 from consumerd.base.settings.kind import checked
@@ -176,8 +183,11 @@ class TableHandler(Handler):
         self._stop.set()
         self._reached.clear()
         self._appender = None
-        if self._running is not None:
-            await asyncio.wait([self._running], timeout=self._timeout)
+        running, self._running = self._running, None
+        if running is not None:
+            await asyncio.wait([running], timeout=self._timeout)
+            if running.done() and not running.cancelled() and (error := running.exception()) is not None:
+                log.info("commit_interrupted", table=self._table.path, reason=reason_of(error))
 
     async def position(self, partition: TopicPartition) -> SinkPosition | None:
         """Tell where the table has the partition; None if it has nothing of it.

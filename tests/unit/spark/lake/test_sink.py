@@ -139,21 +139,26 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-STEPS: list[tuple[Any, str]] = [
-    (DataFileWriter, "__init__"),
-    (DataFileWriter, "write"),
-    (DataFileWriter, "close"),
-    (DeltaLakeTable, "offsets"),
-    (DeltaLakeTable, "_write_offsets"),
-    (DeltaLakeTable, "_claimed"),
-    (DeltaLakeTable, "_sync"),
-    (DeltaLakeTable, "commit"),
-]
+def steps(kind: str) -> list[tuple[Any, str]]:
+    """What changes something, or reads what others change."""
+    files = [(DataFileWriter, name) for name in ("__init__", "write", "close")]
+    if kind == "delta":
+        return [*files, *((DeltaLakeTable, name) for name in ("offsets", "_write_offsets", "_claimed", "_sync"))]
+    from consumerd.spark.lake import iceberg
+
+    return [
+        *files,
+        (iceberg.IcebergLakeTable, "offsets"),
+        *((iceberg.SqlCatalog, name) for name in ("create_table", "commit_table")),
+    ]
 
 
+@pytest.mark.parametrize("kind", ["delta", pytest.param("iceberg", marks=pytest.mark.long)])
 async def test_a_kill_at_any_step_neither_loses_nor_doubles_a_message(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
+    pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg"}[kind])
+    table = type(open_lake_table(str(tmp_path), kind))
     died = 0
     while True:
         place = tmp_path / str(died)
@@ -169,10 +174,10 @@ async def test_a_kill_at_any_step_neither_loses_nor_doubles_a_message(
             return call
 
         with monkeypatch.context() as patched:
-            for kind, name in STEPS:
-                patched.setattr(kind, name, dying(getattr(kind, name), after=False))
-            patched.setattr(DeltaLakeTable, "commit", dying(DeltaLakeTable.commit, after=True))
-            former = load_handler("delta", {"directory": str(place / "bronze"), "commit_interval": 0})
+            for place_of, name in [*steps(kind), (table, "commit")]:
+                patched.setattr(place_of, name, dying(getattr(place_of, name), after=False))
+            patched.setattr(table, "commit", dying(table.commit, after=True))
+            former = load_handler(kind, {"directory": str(place / "bronze"), "commit_interval": 0})
             handled, killed = 0, False
             try:
                 await former.start(HandlerContext("g", "g_1", FakeClock(auto=True)))
@@ -182,15 +187,15 @@ async def test_a_kill_at_any_step_neither_loses_nor_doubles_a_message(
                     handled = first + 4
             except Killed:
                 killed = True
-        owner = await started(place)
+        owner = await started(place, kind)
         position = await owner.position(HERE) or 0
         assert position >= handled, f"handled messages were lost at step {died}"
         await owner.handle(records(position, 12))
-        assert offsets(place) == [*range(12)], f"killed at step {died}"
+        assert offsets(place, kind) == [*range(12)], f"killed at step {died}"
         if not killed:
             break
         died += 1
-    assert died >= 20
+    assert died >= 15
 
 
 async def test_two_members_that_race_with_the_same_messages_append_each_once(tmp_path: Path) -> None:
@@ -376,6 +381,29 @@ async def test_missing_credentials_are_one_sentence(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(DeltaLakeTable, "offsets", unable)
     with pytest.raises(HandlerFailedError, match=r"^there are no credentials for .*: set them in storage_options"):
         await started(tmp_path)
+
+
+async def test_a_stop_interrupts_a_commit_that_took_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    handler = await started(tmp_path, timeout=0.05)
+    await handler.position(HERE)
+    go, written = threading.Event(), TableAppender._written
+
+    def slow(self: TableAppender, *arguments: Any) -> Any:
+        file = written(self, *arguments)
+        assert go.wait(30)
+        return file
+
+    monkeypatch.setattr(TableAppender, "_written", slow)
+    with pytest.raises(TimeoutError):
+        await handler.handle(records(0, 5))
+    plain = handler.plain if hasattr(handler, "plain") else handler
+    plain._timeout = 30
+    stopping = asyncio.create_task(handler.stop())
+    await asyncio.sleep(0)
+    go.set()
+    await stopping
+    assert not open_lake_table(str(tmp_path / "bronze")).exists
+    assert [*(tmp_path / "bronze").rglob("part-*")] == []
 
 
 async def test_rows_have_the_columns_and_values_of_land(tmp_path: Path) -> None:
