@@ -15,6 +15,7 @@ from consumerd.base.errors import BrokerError, ConsumerdError, NotFoundError
 from consumerd.base.partition import NO_BROKER, TopicPartition
 from consumerd.base.ports import ZooKeeper
 from consumerd.net.connect import Connector
+from consumerd.operate.admin.errors import CheckFailedError
 from consumerd.operate.admin.logs import BrokerLogs, LogRange, LookupFailure
 from consumerd.operate.admin.snapshot import GroupSnapshot, V07GroupSnapshot, read_v07_snapshot
 from consumerd.operate.admin.v08.group_source import GroupSource
@@ -54,8 +55,13 @@ async def read_lag(zk: ZooKeeper, group: str, topics: Sequence[str], connect: Co
 
 
 async def read_v08_lag(source: GroupSource, group: str, topics: Sequence[str]) -> list[PartitionLag]:
-    """As `read_lag`, of a group of Kafka 0.8 or later."""
+    """As `read_lag`, of a group of Kafka 0.8 or later. Raises CheckFailedError for a share group, which has no lag."""
     snapshot = await source.snapshot(group)
+    if snapshot.group_type == "share":
+        raise CheckFailedError(
+            f"the lag of group {group!r} is unknown: it is a share group, whose members acknowledge single messages "
+            "and commit no offsets; see `kafka-share-groups.sh --describe`"
+        )
     ranges = await source.logs.ranges(_existing([snapshot]))
     return [each for each in lag_of(snapshot, ranges) if not topics or each.partition.topic in topics]
 

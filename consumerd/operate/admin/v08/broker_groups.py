@@ -133,6 +133,7 @@ class BrokerGroups:
             clients=clients,
             metadata=texts_of(committed),
             epochs=epochs_of(committed),
+            group_type=described.type.lower(),
         )
 
     async def delete(self, group: str) -> None:

@@ -91,6 +91,8 @@ class V08GroupSnapshot(GroupSnapshot):
     #: Consumer id -> who and where the member is, where a broker tells it.
     clients: dict[str, str] = field(default_factory=dict)
     foreign: list[str] = field(default_factory=list)
+    #: The type of a group that brokers do not describe (share, streams), in lower case; "" for others.
+    group_type: str = ""
 
     @property
     def subscribed(self) -> Numbers:

@@ -23,8 +23,9 @@ from consumerd.operate.admin.changes import OffsetTarget, OffsetTargetKind
 from consumerd.operate.admin.diagnosis import diagnose_once
 from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
 from consumerd.operate.admin.editing import in_the_way
-from consumerd.operate.admin.errors import RefusedError
+from consumerd.operate.admin.errors import CheckFailedError, RefusedError
 from consumerd.operate.admin.findings import GroupFinding, GroupFindingKind
+from consumerd.operate.admin.lag import read_v08_lag
 from consumerd.operate.admin.logs import LogRange, LookupFailure
 from consumerd.operate.admin.offset_file import GroupOffsets
 from consumerd.operate.admin.offset_plans import plan_v08_set
@@ -300,6 +301,8 @@ async def test_names_a_group_of_another_type() -> None:
     snapshot = await BrokerGroups(client).snapshot("g")
     assert snapshot.state == "Stable"
     assert "of type 'share'" in snapshot.view.problems[0]
+    with pytest.raises(CheckFailedError, match="the lag of group 'g' is unknown: it is a share group"):
+        await read_v08_lag(BrokerGroups(client), "g", ())
 
 
 @pytest.mark.asyncio
