@@ -1,8 +1,8 @@
-"""A model of a coordinator of the consumer protocol (KIP-848), and of members, processes and the network around it.
+"""Machines of the consumer protocol around a model of their coordinator, with processes and a network that fail.
 
-Strategy: a queue of events by their times. The coordinator is written from KIP-848, not from the machine: epochs,
-targets, revocation before assignment, session and rebalance timeouts, fencing. The machines of `consumerd.group` are
-real. At every moment each partition is delivered by one member at most, and by a live one only while its lease lasts.
+Strategy: a queue of events by their times. The coordinator is `tests.simulation.consumer_coordinator`; the machines of
+`consumerd.group` are real, and runners perform their actions. At every moment each partition is delivered by one member
+at most, and by a live one only while its lease lasts. Whole members are in `tests.simulation`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from consumerd.base.partition import TopicPartition
@@ -18,16 +17,14 @@ from consumerd.group import coordinated_events as e
 from consumerd.group.consumer_protocol import ConsumerProtocolMember
 from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.wire.registry.subscription import StaticSubscription
+from consumerd.wire.v08.error_codes import ErrorCode
+from tests.simulation.consumer_coordinator import ConsumerCoordinator, Place
 
-UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, UNRELEASED_INSTANCE_ID = 25, 110, 111
 SETTINGS = CoordinationSettings(
     session_timeout=6.0, heartbeat_interval=1.0, rebalance_timeout=8.0, topic_refresh_interval=5.0, protocol="consumer"
 )
-#: What the coordinator itself uses; its session timeout may be longer than ours.
-SESSION, INTERVAL = 6.5, 1.0
 #: Processes of a group.
 _MOST = 8
-Place = tuple[bytes, int]
 
 
 class World:
@@ -52,123 +49,6 @@ class World:
             self.now, _, work = heapq.heappop(self._queue)
             work()
         self.now = end
-
-
-@dataclass
-class Known:
-    """A member as the coordinator knows it."""
-
-    topics: tuple[str, ...] = ()
-    epoch: int = 0
-    previous: int = 0
-    instance: str | None = None
-    away: bool = False
-    assigned: set[Place] = field(default_factory=set)
-    pending: set[Place] = field(default_factory=set)
-    heard: float = 0.0
-    #: When it has to have released what is pending.
-    patience: float | None = None
-
-    @property
-    def owns(self) -> set[Place]:
-        return self.assigned | self.pending
-
-
-class Coordinator:
-    """The coordinator of one group."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.topics: dict[str, tuple[bytes, int]] = {}
-        self.members: dict[str, Known] = {}
-        self.epoch = 0
-        self.available = True
-        self.fenced = 0
-
-    def change(self) -> None:
-        self.epoch += 1
-
-    def _expire(self) -> None:
-        now = self.world.now
-        for name, known in list(self.members.items()):
-            if now - known.heard >= SESSION or (known.patience is not None and now >= known.patience):
-                del self.members[name]
-                self.change()
-
-    def move(self) -> None:
-        """Another broker coordinates: it gives every member its full time again."""
-        for known in self.members.values():
-            known.heard = self.world.now
-            if known.patience is not None:
-                known.patience = self.world.now + SETTINGS.rebalance_timeout
-
-    def _target(self, name: str) -> set[Place]:
-        target: set[Place] = set()
-        for topic, (topic_id, count) in self.topics.items():
-            wanting = sorted(each for each, known in self.members.items() if topic in known.topics)
-            target |= {(topic_id, n) for n in range(count) if wanting and wanting[n % len(wanting)] == name}
-        return target
-
-    def heartbeat(self, action: e.ConsumerHeartbeat, instance: str | None) -> e.Event:
-        self._expire()
-        now, ticket = self.world.now, action.ticket
-        owned = {(topic_id, number) for topic_id, numbers in action.owned.items() for number in numbers}
-        known = self.members.get(action.member_id)
-        if action.epoch == 0:
-            former = next((each for each in self.members.items() if instance and each[1].instance == instance), None)
-            if former is not None and former[0] != action.member_id:
-                if not former[1].away:
-                    return e.Refused(ticket, UNRELEASED_INSTANCE_ID)
-                self.members[action.member_id] = self.members.pop(former[0])
-                self.members[action.member_id].away = False
-                self.change()
-            elif known is None:
-                self.members[action.member_id] = Known(instance=instance)
-                self.change()
-            known = self.members[action.member_id]
-        elif known is None:
-            return e.Refused(ticket, UNKNOWN_MEMBER_ID)
-        elif action.epoch != known.epoch and not (action.epoch == known.previous and owned <= known.assigned):
-            self.fenced += 1
-            return e.Refused(ticket, FENCED_MEMBER_EPOCH)
-        known.heard = now
-        if known.topics != action.topics:
-            known.topics = action.topics
-            self.change()
-        self._reconcile(action.member_id, known, owned)
-        assignment: dict[bytes, tuple[int, ...]] = {}
-        for topic_id, number in sorted(known.assigned):
-            assignment[topic_id] = (*assignment.get(topic_id, ()), number)
-        return e.Assigned(ticket, action.member_id, known.epoch, INTERVAL, assignment)
-
-    def _reconcile(self, name: str, known: Known, owned: set[Place]) -> None:
-        target = self._target(name)
-        if not known.pending & owned:
-            known.pending, known.patience = set(), None
-        revoked = known.assigned - target
-        if known.epoch != self.epoch or revoked or known.pending:
-            known.assigned -= revoked
-            known.pending |= revoked & owned
-        if known.pending:
-            if known.patience is None:
-                known.patience = self.world.now + SETTINGS.rebalance_timeout
-            return
-        if known.epoch != self.epoch:
-            known.previous, known.epoch = known.epoch, self.epoch
-        others = [each.owns for each in self.members.values() if each is not known]
-        known.assigned |= {place for place in target if not any(place in owns for owns in others)}
-
-    def leave(self, action: e.Leave) -> e.Event:
-        self._expire()
-        known = self.members.get(action.member_id)
-        if known is None:
-            return e.Refused(action.ticket, UNKNOWN_MEMBER_ID)
-        if action.epoch == -2:
-            known.away = True
-        else:
-            del self.members[action.member_id]
-            self.change()
-        return e.Left(action.ticket)
 
 
 class Process:
@@ -214,10 +94,10 @@ class Process:
             case e.ConsumerHeartbeat():
                 named = {(topic_id, number) for topic_id, numbers in action.owned.items() for number in numbers}
                 assert named >= {(topic_id, each.partition) for each, topic_id in self.held.items()}
-                self.group.send(self, action, lambda: self.group.coordinator.heartbeat(action, self.instance))
+                self.group.send(self, action, lambda: self._heartbeat(action, named))
             case e.Leave():
                 assert not self.held
-                self.group.send(self, action, lambda: self.group.coordinator.leave(action))
+                self.group.send(self, action, lambda: self._leave(action))
             case e.ReadTopics(ticket):
                 world.after(rng.uniform(0.0, 0.3), lambda: self.feed(self.group.read_topics(ticket)))
             case e.StartConsuming(partitions, session_id):
@@ -245,6 +125,25 @@ class Process:
             case _:
                 pass
 
+    def _heartbeat(self, action: e.ConsumerHeartbeat, owned: set[Place]) -> e.Event:
+        code, epoch, assignment = self.group.coordinator.heartbeat(
+            action.member_id,
+            action.epoch,
+            action.topics,
+            owned,
+            rebalance_timeout=SETTINGS.rebalance_timeout,
+            instance=self.instance,
+        )
+        if code:
+            self.group.fenced += code == ErrorCode.FENCED_MEMBER_EPOCH
+            return e.Refused(action.ticket, code)
+        given = {topic_id: tuple(numbers) for topic_id, numbers in assignment.items()}
+        return e.Assigned(action.ticket, action.member_id, epoch, self.group.coordinator.interval, given)
+
+    def _leave(self, action: e.Leave) -> e.Event:
+        code = self.group.coordinator.leave(action.member_id, action.epoch)
+        return e.Refused(action.ticket, code) if code else e.Left(action.ticket)
+
     def _drained(self, ticket: int, partitions: frozenset[TopicPartition], session: int) -> None:
         if self.session == session:  # else all were abandoned meanwhile
             for partition in partitions:
@@ -267,7 +166,9 @@ class Group:
     def __init__(self, seed: int, machine: type[ConsumerProtocolMember] = ConsumerProtocolMember) -> None:
         self.world = World(seed)
         self.machine = machine
-        self.coordinator = Coordinator(self.world)
+        self.topics: dict[str, tuple[bytes, int]] = {}
+        self.coordinator = ConsumerCoordinator(lambda: self.world.now, lambda: self.topics)
+        self.fenced = 0
         self.processes: list[Process] = []
         self.subscribed = ("t", "u")
         self._ids = 0
@@ -286,17 +187,15 @@ class Group:
         """Create a topic, perhaps again; metadata show it a moment later."""
         self._ids += 1
         topic_id = self._ids.to_bytes(16, "big")
-        self.coordinator.topics[topic] = topic_id, count
-        self.coordinator.change()
+        self.topics[topic] = topic_id, count
         self.world.after(self.world.rng.choice((0.0, 1.5)), lambda: self.names.update({topic_id: topic}))
 
     def grow(self, topic: str) -> None:
-        topic_id, count = self.coordinator.topics[topic]
-        self.coordinator.topics[topic] = topic_id, count + 1
-        self.coordinator.change()
+        topic_id, count = self.topics[topic]
+        self.topics[topic] = topic_id, count + 1
 
     def read_topics(self, ticket: int) -> e.Event:
-        counts: Mapping[str, int] = {name: count for name, (_, count) in self.coordinator.topics.items()}
+        counts: Mapping[str, int] = {name: count for name, (_, count) in self.topics.items()}
         return e.TopicsRead(ticket, counts, dict(self.names))
 
     def send(self, process: Process, action: Any, serve: Callable[[], e.Event]) -> None:
@@ -308,7 +207,7 @@ class Group:
             return
 
         def arrive() -> None:
-            if not self.coordinator.available:
+            if not self.coordinator.up:
                 self.world.after(0.1, lambda: process.feed(failed))
                 return
             answer = serve()
@@ -342,7 +241,7 @@ class Group:
         rng, one = self.world.rng, self._one()
         common: list[Callable[[], None]] = [
             self.join, self.join, lambda: self.join("i"), self._disturb, self._calm, self._go_away,
-            self.coordinator.move, lambda: self.grow("t"), lambda: self.new_topic("u", rng.randint(1, 3)),
+            self.coordinator.come_up, lambda: self.grow("t"), lambda: self.new_topic("u", rng.randint(1, 3)),
             lambda: self.new_topic("t", rng.randint(1, 4)),
         ]  # fmt: skip
         own: list[Callable[[Process], None]] = [self._kill, self._freeze, self._subscribe, self._lose, self._stop]
@@ -358,8 +257,8 @@ class Group:
         self._faults = 0.0
 
     def _go_away(self) -> None:
-        self.coordinator.available = False
-        self.world.after(self.world.rng.uniform(0.5, 9.0), self._come_back)
+        self.coordinator.go_down()
+        self.world.after(self.world.rng.uniform(0.5, 9.0), self.coordinator.come_up)
 
     def _kill(self, process: Process) -> None:
         process.alive = False
@@ -377,10 +276,6 @@ class Group:
 
     def _stop(self, process: Process) -> None:
         process.feed(e.StopRequested())
-
-    def _come_back(self) -> None:
-        self.coordinator.available = True
-        self.coordinator.move()
 
     def play(self, steps: int = 20) -> None:
         """Let things happen, then heal everything; all partitions must be owned by members that want them."""
@@ -401,7 +296,7 @@ class Group:
         owned = [place for process in living for place in process.delivers]
         wanted = {
             (topic_id, number)
-            for topic, (topic_id, count) in self.coordinator.topics.items()
+            for topic, (topic_id, count) in self.topics.items()
             if any(topic in known.topics for known in self.coordinator.members.values())
             for number in range(count)
         }
