@@ -26,6 +26,7 @@ from consumerd.wire.v08.messages import ResponseMessage, decode_request, encode_
 from consumerd.wire.v08.records import decode_records
 from consumerd.wire.v08.schema import NO_UUID, Api
 from consumerd.wire.v08.subscription import PROTOCOL_TYPE, decode_assignment
+from tests.simulation.consumer_coordinator import ConsumerCoordinator
 from tests.simulation.coordinator import Coordinator, GroupState, Rules
 from tests.simulation.kafka_log import UNKNOWN, EpochEnd, PartitionLog
 from tests.simulation.kernel import Kernel
@@ -97,6 +98,11 @@ ERAS = (
     Era("3.1", _served(13, 7, 12, 8, 7, 3, 7, 4, 4, 5, 3, first_fetch=4, epochs=4), Rules()),
 )
 
+#: 4.0 beside: a broker assigns, by the consumer protocol (KIP-848).
+CONSUMER_ERA = Era(
+    "4.0", {**ERAS[-1].versions, apis.OFFSET_COMMIT: (0, 9), apis.CONSUMER_GROUP_HEARTBEAT: (0, 1)}, Rules()
+)
+
 
 def _producing(era: Era, produce: int, init: int | None) -> Era:
     versions = {**era.versions, apis.PRODUCE: (0, produce)}
@@ -129,7 +135,9 @@ class SimulatedKafka:
         self._topics_made = 0
         #: What was committed with offsets: the leader epoch, UNKNOWN by clients that do not tell it, and the text.
         self.committed_with: dict[TopicPartition, tuple[int, str | None]] = {}
-        self.coordinator = Coordinator(self, era.rules)
+        self.coordinator: Coordinator | ConsumerCoordinator = Coordinator(self, era.rules)
+        if apis.CONSUMER_GROUP_HEARTBEAT in era.versions:
+            self.coordinator = ConsumerCoordinator(lambda: self.kernel.now, self._by_name)
         #: The broker that coordinates; None while there is none.
         self.coordinated_by: int | None = 0
         self.requests: Counter[str] = Counter()
@@ -145,6 +153,9 @@ class SimulatedKafka:
         #: The errors with which a partition refuses the next batches that producers send it.
         self.refusals: dict[TopicPartition, list[int]] = {}
         self.commits: list[Callable[[str, str, dict[TopicPartition, int]], None]] = []
+
+    def _by_name(self) -> dict[str, tuple[bytes, int]]:
+        return {name: (topic.id, len(topic.logs)) for name, topic in self._topics.items()}
 
     # -- what the coordinator asks of its surroundings
 
@@ -320,10 +331,23 @@ class SimulatedKafka:
 
     # -- the group as its coordinator sees it
 
+    @property
+    def classic(self) -> Coordinator:
+        """The coordinator, of a group of the classic protocol."""
+        assert isinstance(self.coordinator, Coordinator)
+        return self.coordinator
+
     def owners(self) -> dict[TopicPartition, str]:
         """The process to which each partition was assigned, if the coordinator still counts it as a member."""
         owners = {}
-        for member_id, member in self.coordinator.members.items():
+        if isinstance(self.coordinator, ConsumerCoordinator):
+            names = {topic.id: name for name, topic in self._topics.items()}
+            return {
+                TopicPartition.numbered(names[topic_id], number): self.processes[member_id]
+                for (topic_id, number), member_id in self.coordinator.owners().items()
+                if topic_id in names
+            }
+        for member_id, member in self.classic.members.items():
             if member.assignment:
                 for topic, numbers in decode_assignment(member.assignment).partitions:
                     for number in numbers:
@@ -337,7 +361,11 @@ class SimulatedKafka:
     @property
     def stable(self) -> bool:
         """Whether all members have their shares."""
-        return self.coordinated_by is not None and self.coordinator.state is GroupState.STABLE
+        if self.coordinated_by is None:
+            return False
+        if isinstance(self.coordinator, ConsumerCoordinator):
+            return self.coordinator.stable
+        return self.classic.state is GroupState.STABLE
 
 
 class KafkaBroker:
@@ -719,9 +747,40 @@ class _Connection(ServedConnection):
         self._waiting = once
         return once
 
+    def _consumer_heartbeat(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
+        kafka, member_id, epoch = self.kafka, body["member_id"], body["member_epoch"]
+        assert isinstance(kafka.coordinator, ConsumerCoordinator)
+        code: int = ErrorCode.NOT_COORDINATOR_FOR_GROUP
+        assignment: dict[bytes, list[int]] = {}
+        if self._coordinates and epoch < 0:
+            code = kafka.coordinator.leave(member_id, epoch)
+        elif self._coordinates:
+            kafka.processes[member_id] = self.link.client
+            owned = {(each["topic_id"], number) for each in body["topic_partitions"] for number in each["partitions"]}
+            code, epoch, assignment = kafka.coordinator.heartbeat(
+                member_id,
+                epoch,
+                tuple(body["subscribed_topic_names"]),
+                owned,
+                rebalance_timeout=body["rebalance_timeout_ms"] / 1000,
+            )
+        reply(
+            {
+                "error_code": code,
+                "member_id": member_id,
+                "member_epoch": epoch,
+                "heartbeat_interval_ms": int(kafka.coordinator.interval * 1000),
+                "assignment": {
+                    "topic_partitions": [
+                        {"topic_id": topic_id, "partitions": numbers} for topic_id, numbers in assignment.items()
+                    ]
+                },
+            }
+        )
+
     def _join(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
         kafka = self.kafka
-        coordinator = kafka.coordinator
+        coordinator = kafka.classic
 
         def answer(code: int, fields: dict[str, Any]) -> None:
             member_id = fields.get("member_id", body["member_id"])
@@ -756,7 +815,7 @@ class _Connection(ServedConnection):
             answer(ErrorCode.NOT_COORDINATOR_FOR_GROUP, {})
             return
         dealt = tuple((each["member_id"], bytes(each["assignment"])) for each in body["assignments"])
-        self.kafka.coordinator.sync(body["member_id"], body["generation_id"], dealt, self._until_answered(answer))
+        self.kafka.classic.sync(body["member_id"], body["generation_id"], dealt, self._until_answered(answer))
 
     def _heartbeat(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
         def answer(code: int, fields: dict[str, Any]) -> None:
@@ -765,7 +824,7 @@ class _Connection(ServedConnection):
         if not self._coordinates:
             answer(ErrorCode.NOT_COORDINATOR_FOR_GROUP, {})
         else:
-            self.kafka.coordinator.heartbeat(body["member_id"], body["generation_id"], answer)
+            self.kafka.classic.heartbeat(body["member_id"], body["generation_id"], answer)
 
     def _leave(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
         member_id = body["member_id"] if version < _EACH_LEAVES_SINCE else body["members"][0]["member_id"]
@@ -779,7 +838,7 @@ class _Connection(ServedConnection):
         if not self._coordinates:
             reply({"error_code": ErrorCode.NOT_COORDINATOR_FOR_GROUP})
         else:
-            self.kafka.coordinator.leave(member_id, answer)
+            self.kafka.classic.leave(member_id, answer)
 
     def _offset_commit(self, version: int, body: dict[str, Any], reply: Callable[..., None]) -> None:
         kafka = self.kafka
@@ -840,6 +899,7 @@ class _Connection(ServedConnection):
         apis.INIT_PRODUCER_ID.key: _init_producer,
         apis.LIST_OFFSETS.key: _offsets,
         apis.OFFSET_FOR_LEADER_EPOCH.key: _epoch_ends,
+        apis.CONSUMER_GROUP_HEARTBEAT.key: _consumer_heartbeat,
         apis.JOIN_GROUP.key: _join,
         apis.SYNC_GROUP.key: _sync,
         apis.HEARTBEAT.key: _heartbeat,

@@ -22,8 +22,9 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from tests.simulation.base_schedule import SETTLED_WITHIN
+from tests.simulation.consumer_coordinator import ConsumerCoordinator
 from tests.simulation.daemon import Daemon
-from tests.simulation.kafka_broker import ERAS
+from tests.simulation.kafka_broker import CONSUMER_ERA, ERAS
 from tests.simulation.kafka_logs import KafkaLogs
 from tests.simulation.kafka_world import KafkaWorld
 from tests.simulation.log_faults import GONE, LogFaults
@@ -373,6 +374,27 @@ class CoordinatedSchedule(ClusterSchedule):
 
     def _provoke(self, daemon: Daemon) -> None:
         self.rng.choice((self._join, self._leave, lambda: None))()
+
+
+class ConsumerProtocolSchedule(CoordinatedSchedule):
+    """The broker assigns the partitions, too (KIP-848)."""
+
+    def __init__(self, seed: int, kind: str | None = None) -> None:
+        super().__init__(seed, kind)
+        self.era = CONSUMER_ERA
+        self.settings["group"] |= {"protocol": "consumer"}
+
+    def make_world(self) -> KafkaLogs:
+        world = super().make_world()
+        coordinator = world.kafka.coordinator
+        assert isinstance(coordinator, ConsumerCoordinator)
+        coordinator.session = self.settings["group"]["session_timeout"]  # the longest that members may count on
+        coordinator.interval = self.settings["group"]["heartbeat_interval"]
+        return world
+
+    @property
+    def _seen_afterwards(self) -> bool:
+        return True
 
 
 class FixedSchedule(ClusterSchedule):

@@ -26,13 +26,15 @@ from consumerd.member.consumer.fence import Fence
 from tests.simulation import test_kafka_handover as handover
 from tests.simulation.base_schedule import ScheduleError
 from tests.simulation.kafka_broker import ERAS
-from tests.simulation.kafka_schedule import CoordinatedSchedule, FixedSchedule, Outcome
+from tests.simulation.kafka_schedule import ConsumerProtocolSchedule, CoordinatedSchedule, FixedSchedule, Outcome
 from tests.simulation.playing import LONG_SEEDS, blocks, everyday, one_alone, play_all, printed_in_two_processes
 
 pytestmark = pytest.mark.timeout(900)
 
 #: Schedules in every test run, and in one test of them.
 COORDINATED, FIXED, BLOCK = 100, 40, 20
+#: Of the consumer protocol, whose machine has a faster test of its own (tests/property/test_consumer_protocol.py).
+CONSUMER = 10
 LONG_BLOCK = 200
 
 
@@ -50,6 +52,19 @@ def test_coordinated_group_holds_its_invariants_in_every_schedule(seeds: range) 
 @pytest.mark.parametrize("seeds", everyday(FIXED, BLOCK), ids=str)
 def test_fixed_partitions_hold_their_invariants_in_every_schedule(seeds: range) -> None:
     play_all(FixedSchedule, seeds)
+
+
+@pytest.mark.parametrize("seeds", everyday(CONSUMER, CONSUMER), ids=str)
+def test_consumer_protocol_holds_its_invariants_in_every_schedule(seeds: range) -> None:
+    outcomes = play_all(ConsumerProtocolSchedule, seeds)
+    assert {outcome.era for outcome in outcomes} == {"4.0"}
+    assert all(outcome.messages and outcome.generations for outcome in outcomes)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seeds", blocks(CONSUMER, CONSUMER + LONG_SEEDS, LONG_BLOCK), ids=str)
+def test_consumer_protocol_holds_its_invariants_in_more_schedules(seeds: range) -> None:
+    play_all(ConsumerProtocolSchedule, seeds)
 
 
 @pytest.mark.long
