@@ -29,6 +29,8 @@ _OUT: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EP
 _JOIN_EPOCH, _LEAVE_EPOCH, _LEAVE_FOR_A_WHILE = 0, -1, -2
 #: Heartbeats per session timeout, at least: the broker's interval may be too long for a shorter timeout of ours.
 _BEATS: Final = 3
+#: Seconds between heartbeats right after joining: the other members release what is to be ours with their next ones.
+_EAGER: Final = 1.0
 #: Session timeouts for which a static member waits for its former process, which the broker may give a longer one.
 _UNRELEASED_FOR: Final = 1.5
 
@@ -59,6 +61,8 @@ class ConsumerProtocolMember(BrokerMember):
         #: What the last heartbeat named as held, and whether it was answered well (rule 2).
         self._named: frozenset[_Place] = frozenset()
         self._answered = False
+        #: Until when heartbeats are sent more often.
+        self._eager_until = 0.0
         #: Whether a heartbeat is due at once.
         self._urgent = False
         #: The topics by their ids, and those that we may not see, when topics were last read.
@@ -131,9 +135,14 @@ class ConsumerProtocolMember(BrokerMember):
         self._failures = 0
         self.member_id = event.member_id or self.member_id
         self.generation = event.epoch
+        if event.session_timeout:
+            self._session_timeout = min(event.session_timeout, self._settings.session_timeout)
         if event.interval > 0:
-            self._interval = min(event.interval, self._settings.session_timeout / _BEATS)
-        self._beat_at = self._beat_sent_at + self._interval
+            self._interval = min(event.interval, self._session_timeout / _BEATS)
+        if self._phase is Phase.JOINING:
+            self._eager_until = self._now + self._interval + _EAGER
+        eager = self._now < self._eager_until
+        self._beat_at = self._beat_sent_at + (min(_EAGER, self._interval) if eager else self._interval)
         if event.assignment is not None:
             self._target = frozenset(
                 _Place(topic_id, number)
@@ -192,7 +201,7 @@ class ConsumerProtocolMember(BrokerMember):
                     f"{self.instance_id!r}; joining is repeated until the broker has removed it"
                 )
             )
-        return self._now - self._unreleased_since < _UNRELEASED_FOR * self._settings.session_timeout
+        return self._now - self._unreleased_since < _UNRELEASED_FOR * self._session_timeout
 
     def _on_beat_refused(self, code: int) -> None:
         if code in _OUT or code == ErrorCode.GROUP_ID_NOT_FOUND:
@@ -308,7 +317,7 @@ class ConsumerProtocolMember(BrokerMember):
 
     def _start(self) -> None:
         """Begin the flow of what is assigned and not held (rule 2), while the lease is fresh."""
-        if not self._answered or self.lease_until - self._now <= self._settings.session_timeout / 2:
+        if not self._answered or self.lease_until - self._now <= self._session_timeout / 2:
             return
         new = {
             partition: topic_id
@@ -407,8 +416,11 @@ class ConsumerProtocolMember(BrokerMember):
     def _subscribe(self, subscription: Subscription) -> None:
         super()._subscribe(subscription)
         pattern = None
-        if self._settings.broker_filter and isinstance(subscription, FilterSubscription):
-            assert subscription.filter.kind is FilterKind.WHITELIST  # the configuration allows no other
+        if (
+            self._settings.broker_filter
+            and isinstance(subscription, FilterSubscription)
+            and subscription.filter.kind is FilterKind.WHITELIST  # RE2 has no pattern for what does not match another
+        ):
             pattern = subscription.filter.text
         self._pattern = "" if pattern is None and self._pattern is not None else pattern
 

@@ -25,11 +25,13 @@ These are the rules:
    heartbeat after which nothing was to be released, hence not before that one was sent: the rebalance timeout counts
    from there.
 5. The lease counts from the *sending* of the last heartbeat that was answered well, and ends after the session
-   timeout, or with the rebalance timeout of rule 4, whichever is first. The coordinator does not tell its session
-   timeout (group.consumer.session.timeout.ms): ours must not be longer.
+   timeout, or with the rebalance timeout of rule 4, whichever is first. The answers do not tell the coordinator's
+   session timeout. Where the group's settings may be read, the shorter one counts; elsewhere ours must not be longer.
 6. A member that the coordinator rejects (FENCED_MEMBER_EPOCH, UNKNOWN_MEMBER_ID), or whose lease ends, abandons
    everything (FENCED), and joins again with the epoch 0 when nothing is held. So does leaving wait.
-7. Partitions are named by topic ids. One of an id that the metadata do not show yet waits for them; one of a topic that
+7. A member that has just joined sends a heartbeat each second for one interval: what the others release with their next
+   heartbeats would else wait for ours.
+8. Partitions are named by topic ids. One of an id that the metadata do not show yet waits for them; one of a topic that
    was created again waits until its namesake has been drained.
 
 Why two members never deliver the same partition: the coordinator assigns it when its former owner has said that it does

@@ -48,6 +48,7 @@ class BrokerMember:
         self.session_id = 0
         #: Times of sending the last request that succeeded, and the last one after which nothing was to be released.
         self._confirmed_at = self._quiet_at = self._beat_sent_at = 0.0
+        self._session_timeout = settings.session_timeout
         self._rebalance_timeout = settings.rebalance_timeout
         #: The topics to which we subscribe; for a filter, those that it matched when the topics were last read.
         self._topics: tuple[str, ...] = ()
@@ -80,7 +81,7 @@ class BrokerMember:
         """The time until which our partitions cannot have been given to others, on the clock of `handle`."""
         if not self.session_id:
             return -NEVER
-        return min(self._confirmed_at + self._settings.session_timeout, self._quiet_at + self._rebalance_timeout)
+        return min(self._confirmed_at + self._session_timeout, self._quiet_at + self._rebalance_timeout)
 
     # ---- Events -----------------------------------------------------------------------------------------------------
 

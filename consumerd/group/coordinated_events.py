@@ -102,7 +102,7 @@ class Assigned:
     """Answers `ConsumerHeartbeat`: we are a member, with this epoch.
 
     `assignment`: what is to be ours, numbers of partitions by topic id; None: as before. `interval`: seconds between
-    heartbeats.
+    heartbeats. `session_timeout`: the coordinator's, in seconds, where that is known and was asked for.
     """
 
     ticket: int
@@ -110,6 +110,7 @@ class Assigned:
     epoch: int
     interval: float
     assignment: Mapping[bytes, tuple[int, ...]] | None
+    session_timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,8 +105,8 @@ class GroupSection(Section):
         45.0,
         "With coordination `kafka`: seconds without a heartbeat after which the broker removes this member. Should be "
         "longer than the failover of a broker takes. If a broker of 0.9 refuses the value "
-        "(group.max.session.timeout.ms), 30 is used. With protocol `consumer` the broker has a value of its own "
-        "(group.consumer.session.timeout.ms): this one must not be longer.",
+        "(group.max.session.timeout.ms), 30 is used. With protocol `consumer` this is the lease of "
+        "this member: it must not be longer than the broker's group.consumer.session.timeout.ms.",
         names=Names(keyword="group_session_timeout", kafka="session.timeout.ms"),
     )
     heartbeat_interval: WireSeconds = Field(

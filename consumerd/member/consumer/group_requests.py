@@ -20,6 +20,7 @@ from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.net.client.channel import Channel
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import AuthenticationError, BrokerRefusedError, topic_error
+from consumerd.net.client.topic_configs import group_session_timeout
 from consumerd.wire import WireError
 from consumerd.wire.v08.apis import CONSUMER_GROUP_HEARTBEAT, HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
@@ -366,6 +367,7 @@ class ConsumerGroupRequests(GroupRequests):
             if action.pattern is not None:
                 least, body["subscribed_topic_regex"] = _PATTERN_SINCE, action.pattern
             version = channel.versions.pick(CONSUMER_GROUP_HEARTBEAT, at_least=least)
+            session_timeout = None if action.epoch else await self._coordinators_timeout(channel)
             answer = await channel.call(
                 CONSUMER_GROUP_HEARTBEAT, body, version=version, timeout=settings.session_timeout
             )
@@ -380,9 +382,23 @@ class ConsumerGroupRequests(GroupRequests):
                 None
                 if assignment is None
                 else {each["topic_id"]: tuple(each["partitions"]) for each in assignment["topic_partitions"]},
+                session_timeout,
             )
 
         return await self._attempt(action.ticket, ask, settings.session_timeout / 3)
+
+    async def _coordinators_timeout(self, channel: Channel) -> float | None:
+        """The coordinator's session timeout in seconds; None where it cannot be read, which is logged."""
+        ours = self._settings.session_timeout
+        try:
+            theirs = await group_session_timeout(channel, self._group)
+        except (UnsupportedApiError, BrokerRefusedError) as error:
+            log.info("session_timeout_unknown", group=self._group, session_timeout=ours, reason=str(error))
+            return None
+        if theirs is not None and theirs < ours:
+            reason = f"the group's consumer.session.timeout.ms is shorter than group.session_timeout ({ours:g} s)"
+            log.info("session_timeout_shortened", group=self._group, reason=reason, session_timeout=theirs)
+        return theirs
 
     async def leave(self, action: e.Leave) -> e.Event:
         """Leave the group, for a while with the epoch -2."""

@@ -1,16 +1,18 @@
-"""Settings of topics, as brokers tell them."""
+"""Settings of topics and groups, as brokers tell them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
+from consumerd.net.client.channel import Channel
 from consumerd.net.client.cluster import ClusterClient
-from consumerd.net.client.errors import topic_error
-from consumerd.wire.v08.apis.describe_configs import DESCRIBE_CONFIGS, TOPIC
+from consumerd.net.client.errors import error_of, topic_error
+from consumerd.wire.v08.apis.describe_configs import DESCRIBE_CONFIGS, GROUP, TOPIC
 from consumerd.wire.v08.message_types import DescribeConfigsRequest
 
 _LIMIT: Final = "max.message.bytes"
+_SESSION_TIMEOUT: Final = "consumer.session.timeout.ms"
 #: Topics that one request names at most.
 _MOST: Final = 1000
 
@@ -40,3 +42,23 @@ async def message_limits(client: ClusterClient, topics: Sequence[str]) -> dict[s
         if (value := values.get(_LIMIT)) is not None and value.isascii() and value.isdigit():
             limits[topic] = int(value)
     return limits
+
+
+async def group_session_timeout(channel: Channel, group: str) -> float | None:
+    """The seconds of silence after which members of a group of the consumer protocol are removed; None if not told.
+
+    One attempt. Raises UnsupportedApiError, BrokerRefusedError without the permission DescribeConfigs on the group,
+    BrokerError.
+    """
+    body: DescribeConfigsRequest = {
+        "resources": [{"resource_type": GROUP, "resource_name": group, "configuration_keys": [_SESSION_TIMEOUT]}]
+    }
+    answer = await channel.call(DESCRIBE_CONFIGS, body)
+    for result in answer["results"]:
+        if error := error_of(result["error_code"], f"the settings of group {group!r} cannot be read"):
+            raise error
+        for config in result["configs"]:
+            value = config["value"]
+            if config["name"] == _SESSION_TIMEOUT and value is not None and value.isascii() and value.isdigit():
+                return int(value) / 1000
+    return None

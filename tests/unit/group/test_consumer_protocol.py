@@ -12,7 +12,7 @@ from consumerd.group import coordinated_events as e
 from consumerd.group.consumer_protocol import ConsumerProtocolMember
 from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
-from consumerd.wire.registry.topic_filter import Whitelist
+from consumerd.wire.registry.topic_filter import Blacklist, Whitelist
 
 SETTINGS = CoordinationSettings(session_timeout=10.0, rebalance_timeout=20.0, protocol="consumer")
 T, U = b"t" * 16, b"u" * 16
@@ -81,7 +81,7 @@ def test_joins_with_epoch_0_and_consumes_what_the_answer_names() -> None:
     assert driver.machine.settled
     assert driver.machine.assigned == places(0, 1)
     assert driver.machine.generation == 4
-    assert driver.did(e.SetTimer).at == 103.0  # by the broker's interval, from when the last one was sent
+    assert driver.did(e.SetTimer).at == 101.0  # a second after the last one was sent, as others may release more
     assert driver.beat().owned == {T: (0, 1)}
     assert driver.beat().epoch == 4
     assert driver.machine.lease_until == 110.0  # from the sending of the one that was answered
@@ -305,6 +305,11 @@ def test_broker_matches_the_pattern_where_asked_and_it_is_withdrawn_with_the_fil
     assert (beat.topics, beat.pattern) == (("u",), "")
 
 
+def test_blacklist_is_matched_here_in_any_case() -> None:
+    join = Driver(FilterSubscription(Blacklist("u"), 1), broker_filter=True).start()
+    assert (join.topics, join.pattern) == (("t",), None)
+
+
 def test_topic_that_was_created_again_begins_after_its_namesake_was_drained() -> None:
     driver = Driver().stable(0)
     driver.beat()
@@ -343,4 +348,35 @@ def test_beats_often_enough_for_a_session_timeout_below_the_brokers() -> None:
     driver = Driver(session_timeout=6.0)
     driver.start()
     driver.answer({T: (0,)}, interval=5.0)
-    assert driver.did(e.SetTimer).at == 102.0
+    for _ in range(3):
+        driver.tell(e.TimerFired(), 0.9)
+        driver.answer({T: (0,)}, interval=5.0, after=0.1)
+    assert driver.did(e.SetTimer).at == driver.now - 0.1 + 2.0
+
+
+def test_lease_is_not_longer_than_the_coordinators_session_timeout() -> None:
+    driver = Driver()
+    driver.start()
+    driver.tell(e.Assigned(driver.machine._beating, "me", 1, 5.0, {T: (0,)}, session_timeout=6.0))
+    assert driver.machine.lease_until == 106.0
+    driver.beat()
+    driver.answer({T: (0,)}, interval=5.0)  # later answers do not tell it
+    assert driver.machine.lease_until == 109.0
+    longer = Driver()
+    longer.start()
+    longer.tell(e.Assigned(longer.machine._beating, "me", 1, 5.0, {}, session_timeout=60.0))
+    assert longer.machine.lease_until == 110.0
+
+
+def test_beats_each_second_until_the_others_have_had_a_heartbeat_and_then_by_the_brokers_interval() -> None:
+    driver = Driver()
+    driver.start()
+    driver.answer({}, interval=3.0, after=0.0)
+    times = []
+    while driver.now < 112.0:
+        driver.now = driver.did(e.SetTimer).at
+        driver.tell(e.TimerFired())
+        assert driver.has(e.ConsumerHeartbeat)
+        times.append(driver.now)
+        driver.answer({}, interval=3.0, after=0.0)
+    assert times == [101.0, 102.0, 103.0, 104.0, 107.0, 110.0, 113.0]

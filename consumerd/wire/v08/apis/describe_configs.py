@@ -10,8 +10,8 @@ from consumerd.wire.v08.schema import ARRAY, BOOLEAN, INT8, STRING, Api, Field
 if TYPE_CHECKING:
     from consumerd.wire.v08.message_types import DescribeConfigsRequest, DescribeConfigsResponse
 
-#: The resource type of topics.
-TOPIC = 2
+#: The resource types of topics and groups.
+TOPIC, GROUP = 2, 32
 
 DESCRIBE_CONFIGS: Api[DescribeConfigsRequest, DescribeConfigsResponse] = Api(
     key=32,
@@ -24,8 +24,8 @@ DESCRIBE_CONFIGS: Api[DescribeConfigsRequest, DescribeConfigsResponse] = Api(
             ARRAY,
             "The topics or brokers.",
             of=(
-                Field("resource_type", INT8, "2 for a topic, 4 for a broker."),
-                Field("resource_name", STRING, "Name of the topic, or the broker's id as text."),
+                Field("resource_type", INT8, "2 for a topic, 4 for a broker, 32 for a group."),
+                Field("resource_name", STRING, "Name of the topic or group, or the broker's id as text."),
                 Field("configuration_keys", ARRAY, "Names of the settings; null for all.", of=STRING, nullable=0),
             ),
         ),

@@ -47,7 +47,9 @@ class Channel:
         self.timeouts: list[float] = []
         self.closed = False
 
-    async def call(self, api: Api[Any, Any], body: dict[str, Any], *, version: int, timeout: float) -> dict[str, Any]:
+    async def call(
+        self, api: Api[Any, Any], body: dict[str, Any], *, version: int = -1, timeout: float = 0.0
+    ) -> dict[str, Any]:
         self.asked.append((api, version, body))
         self.timeouts.append(timeout)
         answer = self.answers.pop(0)
@@ -491,3 +493,27 @@ async def test_brokers_without_the_consumer_protocol_are_named_with_the_remedy()
         "cannot be a member of group 'g': the broker at h:1 does not have ConsumerGroupHeartbeat; set group.protocol = "
         '"classic", or enable the consumer protocol at the brokers (Kafka 4.0 and later, feature group.version).'
     )
+
+
+def settings_of_group(code: int, value: str | None) -> dict[str, Any]:
+    configs = [] if value is None else [{"name": "consumer.session.timeout.ms", "value": value}]
+    return {"results": [{"error_code": code, "resource_name": "g", "configs": configs}]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "known", "event"),
+    [
+        (settings_of_group(0, "30000"), 30.0, "session_timeout_shortened"),
+        (settings_of_group(0, "60000"), 60.0, None),
+        (settings_of_group(0, "soon"), None, None),
+        (settings_of_group(30, None), None, "session_timeout_unknown"),
+    ],
+)
+async def test_joining_reads_the_session_timeout_of_the_group(answer: Any, known: float | None, event: Any) -> None:
+    client = Client(answer, beaten())
+    with capture_logs() as logs:
+        joined = await consumer_requests(client).consumer_beat(replace(HEARTBEAT_OF_ALL, epoch=0))
+    assert joined == e.Assigned(3, "me", 5, 5.0, None, known)
+    assert [entry["event"] for entry in logs] == ([] if event is None else [event])
+    (resource,) = client.channels[0].asked[0][2]["resources"]
+    assert (resource["resource_type"], resource["resource_name"]) == (32, "g")

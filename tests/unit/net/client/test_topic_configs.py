@@ -1,4 +1,4 @@
-"""The largest batches that topics take, as the brokers' configuration has them."""
+"""The largest batches that topics take, and the session timeouts of groups, as the brokers' configuration has them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from consumerd.net.client.errors import BrokerRefusedError
-from consumerd.net.client.topic_configs import message_limits
+from consumerd.net.client.topic_configs import group_session_timeout, message_limits
 from consumerd.wire.v08.apis.describe_configs import DESCRIBE_CONFIGS, TOPIC
 from consumerd.wire.v08.error_codes import ErrorCode
 
@@ -55,3 +55,22 @@ async def test_message_limits_without_permission_are_an_error() -> None:
     broker: Any = Broker({"t": (ErrorCode.TOPIC_AUTHORIZATION_FAILED, None)})
     with pytest.raises(BrokerRefusedError, match=r"the settings of t cannot be read: .*permission DescribeConfigs"):
         await message_limits(broker, ["t"])
+
+
+async def test_session_timeout_of_a_group_is_in_seconds_and_unknown_where_the_broker_does_not_tell_it() -> None:
+    class Settings:
+        def __init__(self, code: int, *configs: dict[str, Any]) -> None:
+            self.result = {"resource_name": "g", "error_code": code, "configs": list(configs)}
+
+        async def call(self, api: Any, body: dict[str, Any]) -> dict[str, Any]:
+            return {"results": [self.result]}
+
+    name = "consumer.session.timeout.ms"
+    told: Any = Settings(0, {"name": "other", "value": "1"}, {"name": name, "value": "6500"})
+    assert await group_session_timeout(told, "g") == 6.5
+    for value in (None, "", "-1", "٣"):
+        silent: Any = Settings(0, {"name": name, "value": value})
+        assert await group_session_timeout(silent, "g") is None
+    refused: Any = Settings(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    with pytest.raises(BrokerRefusedError, match="the settings of group 'g' cannot be read"):
+        await group_session_timeout(refused, "g")
