@@ -67,7 +67,8 @@ _REMEDIES: Final[Mapping[int, str]] = {
     ErrorCode.GROUP_MAX_SIZE_REACHED: "the group has as many members as group.max.size allows",
     ErrorCode.FENCED_INSTANCE_ID: "another process joined with this group.instance_id; give each its own",
 }
-_NOT_OFFERED: Final = (
+#: What to do about brokers without the consumer protocol.
+NOT_OFFERED: Final = (
     'set group.protocol = "classic", or enable the consumer protocol at the brokers '
     "(Kafka 4.0 and later, feature group.version)"
 )
@@ -330,7 +331,7 @@ class ConsumerGroupRequests(GroupRequests):
             "the group is of another type, or its classic members do not allow an upgrade (the brokers' "
             "group.consumer.migration.policy, and an assignor in group.consumer.assignors): see `consumerd group show`"
         ),
-        ErrorCode.UNSUPPORTED_VERSION: _NOT_OFFERED,
+        ErrorCode.UNSUPPORTED_VERSION: NOT_OFFERED,
         ErrorCode.UNSUPPORTED_ASSIGNOR: "set group.remote_assignor to one of the brokers' group.consumer.assignors",
         ErrorCode.INVALID_REGULAR_EXPRESSION: "with group.broker_filter, group.whitelist must be a pattern of RE2",
         ErrorCode.GROUP_MAX_SIZE_REACHED: "the group has as many members as group.consumer.max.size allows",
@@ -418,4 +419,4 @@ class ConsumerGroupRequests(GroupRequests):
         return await self._attempt(action.ticket, ask, self._leave_limit)
 
     def _unsupported(self, error: UnsupportedApiError) -> BrokerError:
-        return BrokerError(f"cannot be a member of group {self._group!r}: {error}; {_NOT_OFFERED}.")
+        return BrokerError(f"cannot be a member of group {self._group!r}: {error}; {NOT_OFFERED}.")

@@ -27,7 +27,9 @@ from consumerd.base.errors import (
     ZooKeeperError,
     reason_of,
 )
+from consumerd.base.settings.group import GroupSection
 from consumerd.handlers.loading import plain_handler
+from consumerd.member.consumer.group_requests import NOT_OFFERED
 from consumerd.net.client.cluster import ClusterClient, topic_partitions
 from consumerd.net.client.topic_configs import message_limits
 from consumerd.net.cluster import ClusterView, look_for_dialect
@@ -46,6 +48,7 @@ from consumerd.service.daemon.memory import memory_limit
 from consumerd.service.daemon.permission_checks import require_group, require_nodes, require_read
 from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.subscription import StaticSubscription
+from consumerd.wire.v08.apis import CONSUMER_GROUP_HEARTBEAT
 
 if TYPE_CHECKING:
     from consumerd.net.zk import Session
@@ -113,7 +116,7 @@ async def _look_at_cluster(
             yield await _look(_named("dead letters", name, config), partial(cluster.letters, own, topic), limit)
     for name, own in subscriptions.items():
         if own.group.coordination != "zookeeper":
-            yield await _look(_named("group", name, config), partial(cluster.group, own.group.id), limit)
+            yield await _look(_named("group", name, config), partial(cluster.group, own.group), limit)
     for name, own in seen.items():
         permissions = partial(_permissions, cluster, own, session)
         yield await _look(_named("permissions", name, config), permissions, limit)
@@ -190,9 +193,9 @@ class _Cluster:
         """All topics."""
         return sorted(await self._view.read_topics())
 
-    async def group(self, name: str) -> str:
-        """Ask for the group."""
-        return name
+    async def group(self, section: GroupSection) -> str:
+        """Ask for the group, and require its protocol."""
+        return section.id
 
     async def permissions(self, topics: Sequence[str], group: str | None) -> list[str]:
         """Require what brokers must permit, on the topics and, if it has a name, on the group. Return phrases."""
@@ -247,7 +250,12 @@ class _V08Cluster(_Cluster):
         metadata = await self._client.refresh(None)
         return sorted(name for name, topic in metadata.topics.items() if not topic.internal)
 
-    async def group(self, name: str) -> str:
+    async def group(self, section: GroupSection) -> str:
+        name = section.id
+        if section.protocol == "consumer":
+            channel = await self._client.node_channel(await self._client.coordinator(name))
+            if not channel.versions.has(CONSUMER_GROUP_HEARTBEAT):
+                raise BrokerError(f"broker {channel.address} does not have ConsumerGroupHeartbeat; {NOT_OFFERED}")
         from consumerd.operate.admin.v08.broker_groups import BrokerGroups  # noqa: PLC0415
 
         try:

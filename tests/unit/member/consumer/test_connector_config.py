@@ -50,6 +50,8 @@ SASL = partial(Scram, "SCRAM-SHA-512", "alice", "secret")
         ({**KAFKA, "offsets": "zookeeper"}, "only the broker knows the owner of a partition"),
         ({**KAFKA, "heartbeat_interval": 60.0}, "must be at least twice heartbeat_interval"),
         ({"instance_id": "a"}, "instance_id requires a group that a broker coordinates"),
+        ({"protocol": "consumer"}, 'protocol = "consumer" requires a group that a broker coordinates'),
+        ({**KAFKA, "broker_filter": True}, 'remote_assignor and broker_filter require protocol = "consumer"'),
         ({"dialect": "0.7", "assignor": "roundrobin"}, "assignor = 'roundrobin' is not supported by Kafka 0.7"),
         ({"dialect": "0.7", "offsets": "both"}, "offsets = 'both' is not supported by Kafka 0.7"),
         ({"max_wait": 0.0}, "max_wait"),
@@ -211,6 +213,10 @@ def test_bootstrap_brokers_choose_coordinator_by_default() -> None:
     assert broker.offset_settings() == OffsetSettings("kafka", "by me")
     assert broker.coordination_settings().assignors == ("roundrobin", "range")
     assert broker.coordination_settings().instance_id == "a"
+    assert broker.coordination_settings().protocol == "classic"
+    by_broker: dict[str, Any] = {"protocol": "consumer", "remote_assignor": "uniform", "broker_filter": True}
+    settings = ConsumerConfig(group="g", **KAFKA, **by_broker).coordination_settings()
+    assert {name: getattr(settings, name) for name in by_broker} == by_broker
     assert ConsumerConfig(group="g", **KAFKA, coordination="zookeeper", offsets="both").by_zookeeper
 
 

@@ -81,7 +81,14 @@ async def test_builds_a_coordinated_consumer() -> None:
     assert settings.session_timeout == CoordinationSettings().session_timeout == 45.0  # outlasts a broker's failure
     assert settings.assignors == ("roundrobin", "range")
     assert (settings.instance_id, settings.rebalance_timeout, settings.drain_timeout) == ("i", 50.0, 4.0)
+    assert settings.protocol == "classic"
     assert isinstance(build(found), CoordinatedConsumer)
+
+
+def test_settings_of_the_consumer_protocol_reach_the_membership() -> None:
+    keys = {"protocol": "consumer", "remote_assignor": "uniform", "broker_filter": True}
+    settings = build_coordination(config(whitelist="t.*", coordination="kafka", **keys))
+    assert {name: getattr(settings, name) for name in keys} == keys
 
 
 @pytest.mark.asyncio

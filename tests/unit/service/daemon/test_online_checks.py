@@ -12,6 +12,7 @@ import pytest
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError, ConfigError, ExitCode
+from consumerd.base.settings.group import GroupSection
 from consumerd.cli.main import run
 from consumerd.demo.ports import free_port
 from consumerd.handlers import Message
@@ -188,7 +189,7 @@ class GuardedKafka(HostileKafka):
 
 
 @pytest.mark.asyncio
-async def test_requires_read_on_topics_and_group() -> None:
+async def test_requires_read_on_topics_and_group_and_brokers_with_the_groups_protocol() -> None:
     async with GuardedKafka(random.Random(1)) as broker:
         address = ("127.0.0.1", broker.port)
         client = make_client(
@@ -203,6 +204,9 @@ async def test_requires_read_on_topics_and_group() -> None:
             assert await brokers.permissions([TOPIC], None) == ["Read on 1 topic"]
             with pytest.raises(BrokerError, match="permission Read on the group 'g'"):
                 await brokers.permissions([TOPIC], "g")
+            consumer = GroupSection(id="g", coordination="kafka", topics={TOPIC: 1}, protocol="consumer")
+            with pytest.raises(BrokerError, match=r'ConsumerGroupHeartbeat; set group\.protocol = "classic"'):
+                await brokers.group(consumer)
             broker.fetch_error = TOPIC_AUTHORIZATION_FAILED
             with pytest.raises(BrokerError, match=f"permission Read on the topic '{TOPIC}'") as refused:
                 await brokers.permissions([TOPIC], "g")
