@@ -32,7 +32,10 @@ from consumerd.producer.errors import (
     PartitionerError,
     PluginError,
     ProducerClosedError,
+    ProducerFencedError,
     QueueFullError,
+    TransactionAbortedError,
+    TransactionUncertainError,
     UncertainError,
 )
 from consumerd.producer.opening import open_producer
@@ -47,8 +50,9 @@ from consumerd.producer.v07.producer import Producer
 from consumerd.producer.v07.routing import ANY_PARTITION, Route, Router, StaticRouter
 from consumerd.producer.v07.settings import ProducerSettings, QueueSettings, WhenFull
 from consumerd.producer.v07.zookeeper_routing import ZooKeeperRouter
-from consumerd.producer.v08.producer import V08Producer
+from consumerd.producer.v08.producer import ProducerTransaction, V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
+from consumerd.producer.v08.transactions import TransactionOffset
 
 __all__ = [
     "ANY_PARTITION",
@@ -78,12 +82,17 @@ __all__ = [
     "ProducerClosedError",
     "ProducerConfig",
     "ProducerData",
+    "ProducerFencedError",
     "ProducerSettings",
+    "ProducerTransaction",
     "QueueFullError",
     "QueueSettings",
     "Route",
     "Router",
     "StaticRouter",
+    "TransactionAbortedError",
+    "TransactionOffset",
+    "TransactionUncertainError",
     "UncertainError",
     "V08Producer",
     "V08ProducerSettings",

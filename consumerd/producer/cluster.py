@@ -8,7 +8,8 @@ batches that fail later are counted here, and raised by the next flush.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -21,7 +22,7 @@ from consumerd.producer.errors import EncodingError, NotSentError
 from consumerd.producer.partitioners import Partitioner, checked_index
 from consumerd.producer.v07.data import NOT_A_LIST, ProducerData
 from consumerd.producer.v08.batches import BatchRange, Deliveries, ProducerBatch
-from consumerd.producer.v08.producer import V08Producer
+from consumerd.producer.v08.producer import ProducerTransaction, V08Producer
 from consumerd.wire.v08.records import Headers
 
 log = structlog.get_logger(__name__)
@@ -130,6 +131,12 @@ class ClusterProducer:
             self._cause = self._cause or error
             log.error("messages_not_sent", messages=count, topics=[batch.partition.topic], reason=reason_of(error))
 
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[ClusterTransaction]:
+        """A transaction, for `async with`, of a producer with a transactional id. See `V08Producer.transaction`."""
+        async with self._producer.transaction() as opened:
+            yield ClusterTransaction(self._taken, opened)
+
     async def flush(self) -> None:
         """Return when everything sent is settled. Raises NotSentError if messages failed since the last call."""
         await self._producer.flush()
@@ -168,6 +175,30 @@ class ClusterProducer:
                 log.error("producer_close_failed", reason=reason_of(own))
         else:
             await self._producer.abort()
+
+
+class ClusterTransaction:
+    """An open transaction: what is sent with it counts together, or not at all."""
+
+    def __init__(self, take: Callable[..., Awaitable[object]], transaction: ProducerTransaction) -> None:
+        self._take = take
+        #: As `consumerd.producer.v08.producer.ProducerTransaction.send_offsets`.
+        self.send_offsets = transaction.send_offsets
+
+    async def send(
+        self,
+        topic: str,
+        payloads: Sequence[Any],
+        *,
+        key: Hashable = None,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+    ) -> None:
+        """Send as `ClusterProducer.send`; return when there is room. The end of the transaction raises what failed."""
+        if isinstance(payloads, (str, bytes, bytearray, memoryview)):
+            raise TypeError(NOT_A_LIST)
+        await self._take(topic, payloads, key, partition, headers, timestamp)
 
 
 def _encoded_key(key: Hashable) -> bytes | None:

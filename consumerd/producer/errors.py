@@ -71,6 +71,21 @@ class QueueFullError(ConsumerdError):
         self.accepted = accepted
 
 
+class TransactionAbortedError(BrokerError):
+    """The transaction failed: readers of committed messages get nothing of it."""
+
+
+class TransactionUncertainError(BrokerError):
+    """The coordinator did not answer: the transaction is committed or aborted, as it was asked for, or aborted later.
+
+    The producer finds out with its next transaction, which begins after this one has ended either way.
+    """
+
+
+class ProducerFencedError(BrokerError):
+    """The transactional id belongs to another producer by now, or may not be used: this producer can send nothing."""
+
+
 class ProducerClosedError(RuntimeError):
     """The producer is closed, or was never started: a mistake of the calling code, which no operator can mend."""
 

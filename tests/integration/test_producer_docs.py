@@ -13,11 +13,11 @@ from consumerd.demo.processes import BrokerProcess
 from consumerd.storage.log.dump import find_segments, read_segment
 
 PAGE = Path(__file__).parents[2] / "docs" / "producer.md"
-#: That of brokers of 0.8 and later is run on one (tests/interop/test_library.py).
+#: Those of brokers of 0.8 and later are run on one (tests/interop/test_library.py, test_transactions.py).
 PROGRAMS = [
     (name, text)
     for name, text in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    if name != "cluster.py"
+    if name not in ("cluster.py", "transfer.py")
 ]
 
 WRITTEN = {"produce.py": [b"one", b"two"], "background.py": [b"event %d" % n for n in range(1000)]}

@@ -25,6 +25,8 @@ from consumerd.wire.v08 import (
     error_info,
 )
 from consumerd.wire.v08.apis import (
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
     API_VERSIONS,
     CONSUMER_GROUP_DESCRIBE,
     CREATE_TOPICS,
@@ -33,6 +35,7 @@ from consumerd.wire.v08.apis import (
     DESCRIBE_CONFIGS,
     DESCRIBE_GROUPS,
     DESCRIBE_PRODUCERS,
+    END_TXN,
     FETCH,
     FIND_COORDINATOR,
     HEARTBEAT,
@@ -49,6 +52,7 @@ from consumerd.wire.v08.apis import (
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
     SYNC_GROUP,
+    TXN_OFFSET_COMMIT,
 )
 from consumerd.wire.v08.records import decode_records, encode_message_set, encode_record_batch
 from tests.support.kafka import RELEASES
@@ -240,6 +244,24 @@ def produce_and_fetch(wire: Wire, topic: str, topic_id: bytes) -> None:
         assert answer["producer_id"] >= 0
 
 
+def ask_about_a_transaction(wire: Wire, topic: str, group: str) -> None:
+    """Of a producer that does not exist: each request is read whole, and refused."""
+    who = {"transactional_id": "nobody", "producer_id": 7, "producer_epoch": 0}
+    part = {"partition_index": 0, "committed_offset": 1}
+    more: dict[Api[Any, Any], dict[str, Any]] = {
+        ADD_PARTITIONS_TO_TXN: {"topics": [{"name": topic, "partitions": [0]}]},
+        ADD_OFFSETS_TO_TXN: {"group_id": group},
+        END_TXN: {"committed": True},
+        TXN_OFFSET_COMMIT: {"group_id": group, "topics": [{"name": topic, "partitions": [part]}]},
+    }
+    for api, body in more.items():
+        for version in wire.versions(api):
+            answer = wire.call(api, version, who | body)
+            for told in answer.get("topics", ()) or answer.get("results_by_topic", ()):
+                assert told["name"] == topic
+            assert answer.get("error_code", 1), answer
+
+
 def ask_for_ends_of_epochs(wire: Wire, topic: str, end: int) -> None:
     """The log has one epoch, whose end is that of the log; of a later one it knows nothing."""
     for version in wire.versions(OFFSET_FOR_LEADER_EPOCH):
@@ -369,6 +391,7 @@ async def test_exchanges_every_version_that_a_broker_supports(version: str, kafk
         coordinate(wire, "together")
         commit_and_fetch_offsets(wire, topics[0], ids[topics[0]], kraft=release.kraft)
         be_a_member(wire, "together")
+        ask_about_a_transaction(wire, topics[0], "undecided")
         delete_groups(wire, "together")
         describe_groups_of_the_consumer_protocol(wire, "together")
         authenticate_where_nobody_asks(wire)

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from operator import attrgetter
 from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 from weakref import WeakSet
 
 from consumerd.base.errors import BrokerError, NotFoundError
@@ -47,8 +47,14 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 Address = tuple[str, int]
 _CLOSED = "the client of this cluster was closed"
+#: The key types of FIND_COORDINATOR: a group, a transactional id.
+GROUP: Final = 0
+TRANSACTION: Final = 1
+_KIND: Final = {GROUP: "group", TRANSACTION: "transactional id"}
 #: The first version of FIND_COORDINATOR that asks for several groups (3.0).
 _SEVERAL_GROUPS = 4
+#: The first version of FIND_COORDINATOR that has a key type.
+_KINDS = 1
 #: Number of answers that a topic does not exist before that is believed; the pauses take some 0.7 s together.
 _LOOKS = 4
 
@@ -95,7 +101,8 @@ class ClusterClient:
         #: The channels of `private_channel` that somebody still has.
         self._private: WeakSet[Channel] = WeakSet()
         self._opening: dict[Address, asyncio.Lock] = {}
-        self._coordinators: dict[str, int] = {}
+        #: By key type and name.
+        self._coordinators: dict[tuple[int, str], int] = {}
         self._closed = False
 
     def begin_with(self, bootstrap: Sequence[Address]) -> None:
@@ -343,12 +350,15 @@ class ClusterClient:
         channel = await self.node_channel(node_id)
         return await channel.call(api, body, **options)
 
-    async def coordinator(self, group: str) -> int:
-        """Return the id of the broker that coordinates `group`. One attempt. Raises BrokerRefusedError, BrokerError."""
-        known = self._coordinators.get(group)
+    async def coordinator(self, name: str, kind: int = GROUP) -> int:
+        """Return the id of the broker that coordinates a group or transactional id (`kind`).
+
+        One attempt. Raises BrokerRefusedError, BrokerError.
+        """
+        known = self._coordinators.get((kind, name))
         if known is not None and known in self.metadata.nodes:
             return known
-        found = (await self._look_up(await self.any_channel(), [group]))[group]
+        found = (await self._look_up(await self.any_channel(), [name], kind))[name]
         if isinstance(found, BrokerError):
             raise found
         return found
@@ -358,43 +368,48 @@ class ClusterClient:
 
         `coordinator` looks those up by itself that are not found, and has the error. One attempt. Raises BrokerError.
         """
-        groups = [group for group in groups if self._coordinators.get(group) not in self.metadata.nodes]
+        groups = [group for group in groups if self._coordinators.get((GROUP, group)) not in self.metadata.nodes]
         channel = await self.any_channel()
         if len(groups) > 1 and channel.versions.has(FIND_COORDINATOR, _SEVERAL_GROUPS):
             await self._look_up(channel, groups)
 
-    async def _look_up(self, channel: Channel, groups: Sequence[str]) -> dict[str, int | BrokerError]:
-        """The coordinators of groups, which are kept, or why there is none: one request, of old versions for one."""
-        version = channel.versions.pick(FIND_COORDINATOR)
+    async def _look_up(self, channel: Channel, names: Sequence[str], kind: int = GROUP) -> dict[str, int | BrokerError]:
+        """The coordinators of names, which are kept, or why there is none: one request, of old versions for one."""
+        version = channel.versions.pick(FIND_COORDINATOR, at_least=0 if kind == GROUP else _KINDS)
         several = version >= _SEVERAL_GROUPS
-        body: FindCoordinatorRequest = {"coordinator_keys": groups} if several else {"key": groups[0]}
+        body: FindCoordinatorRequest = {"coordinator_keys": names} if several else {"key": names[0]}
+        if kind != GROUP:
+            body["key_type"] = kind
         answer = await channel.call(FIND_COORDINATOR, body, version=version)
-        what = {group: f"broker {channel.address} returned no coordinator of group {group!r}" for group in groups}
-        found: dict[str, int | BrokerError] = {group: BrokerError(text) for group, text in what.items()}
-        entries = [(each["key"], each) for each in answer["coordinators"]] if several else [(groups[0], answer)]
-        for group, entry in entries:
-            if group in what:
-                error = error_of(entry["error_code"], what[group], entry.get("error_message"))
-                found[group] = error or entry["node_id"]
-        known = {group: node_id for group, node_id in found.items() if isinstance(node_id, int)}
+        what = {name: f"broker {channel.address} returned no coordinator of {_KIND[kind]} {name!r}" for name in names}
+        found: dict[str, int | BrokerError] = {name: BrokerError(text) for name, text in what.items()}
+        entries = [(each["key"], each) for each in answer["coordinators"]] if several else [(names[0], answer)]
+        for name, entry in entries:
+            if name in what:
+                error = error_of(entry["error_code"], what[name], entry.get("error_message"))
+                found[name] = error or entry["node_id"]
+        known = {(kind, name): node_id for name, node_id in found.items() if isinstance(node_id, int)}
         if not self.metadata.nodes.keys() >= set(known.values()):
             await self.refresh()
         self._coordinators |= known
         return found
 
-    def forget_coordinator(self, group: str) -> None:
+    def forget_coordinator(self, name: str, kind: int = GROUP) -> None:
         """Forget the coordinator, which proved wrong: the next call looks it up."""
-        self._coordinators.pop(group, None)
+        self._coordinators.pop((kind, name), None)
 
     async def call_coordinator(
-        self, group: str, api: Api[RequestT, ResponseT], body: RequestT, **options: Any
+        self, name: str, api: Api[RequestT, ResponseT], body: RequestT, *, kind: int = GROUP, **options: Any
     ) -> ResponseT:
-        """Send a request to the coordinator of `group`. One attempt; one that cannot be reached is forgotten."""
-        node_id = await self.coordinator(group)
+        """Send a request to the coordinator of a group, or of a transactional id (`kind`).
+
+        One attempt; a coordinator that cannot be reached is forgotten.
+        """
+        node_id = await self.coordinator(name, kind)
         try:
             return await self.call_node(node_id, api, body, **options)
         except (ConnectError, ConnectionClosedError):
-            self.forget_coordinator(group)
+            self.forget_coordinator(name, kind)
             raise
 
     async def retrying(

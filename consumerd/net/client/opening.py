@@ -160,7 +160,7 @@ class ChannelOpener:
         except BaseException:
             channel.abort()
             raise
-        channel.versions = versions_of_answer(channel.address, answer["api_keys"])
+        channel.versions = versions_of_answer(channel.address, answer["api_keys"], answer.get("finalized_features", ()))
         return channel.versions, channel
 
     async def _probe(self, host: str, port: int) -> BrokerRelease | None:

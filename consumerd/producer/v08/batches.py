@@ -152,6 +152,8 @@ class ProducerBatch:
     producer_id: int = -1
     producer_epoch: int = -1
     sequence: int = -1
+    #: It is part of a transaction.
+    transactional: bool = False
 
     def add(self, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers, size: int) -> Delivery:
         """One message more, of the `message_size` `size`."""
@@ -193,7 +195,7 @@ class ProducerBatch:
             return encode_record_batch(
                 self.values, codec=codec, keys=self.keys, timestamps=self.timestamps, headers=self.headers,
                 producer_id=self.producer_id, producer_epoch=self.producer_epoch, base_sequence=self.sequence,
-                around=around,
+                transactional=self.transactional, around=around,
             )  # fmt: skip
         if self.headers:
             raise EncodeError("brokers before 0.11 do not support headers: remove them, or use newer brokers")

@@ -10,6 +10,9 @@ the partition forgets its id and takes a newer one: whether the broker took the 
 the partition never had, the next ones do not depend on it. The others keep theirs. It does so, too, when the broker has
 forgotten the producer, with its messages (before 2.4), or the batches before: a batch that no broker can have then gets
 numbers of another id.
+
+A transactional producer (`transactions`) has one id and epoch for all partitions, which begin to count again with each
+epoch. A batch that fails for good fails the transaction.
 """
 
 from __future__ import annotations
@@ -17,7 +20,6 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 import structlog
@@ -28,9 +30,10 @@ from consumerd.net.client.channel import Channel
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import BrokerRefusedError, RequestTooLargeError, error_of
 from consumerd.net.errors import ConnectionClosedError
-from consumerd.producer.errors import MessageSizeTooLargeError
+from consumerd.producer.errors import MessageSizeTooLargeError, ProducerFencedError, TransactionAbortedError
 from consumerd.producer.v08.batches import PartitionQueue, ProducerBatch
 from consumerd.producer.v08.settings import V08ProducerSettings
+from consumerd.producer.v08.transactions import ProducerIdentity, Transactions
 from consumerd.wire.errors import EncodeError
 from consumerd.wire.v08.apis import INIT_PRODUCER_ID, PRODUCE
 from consumerd.wire.v08.error_codes import ErrorCode
@@ -88,14 +91,6 @@ class BatchOutcome(NamedTuple):
 Outcomes: TypeAlias = dict["TopicPartition", BatchOutcome]
 
 
-@dataclass(slots=True)
-class ProducerIdentity:
-    """The producer id and epoch of partitions' messages."""
-
-    producer_id: int
-    epoch: int
-
-
 class BatchRequest:
     """The body of a request with one batch, which is encoded when the request is sent."""
 
@@ -112,11 +107,14 @@ class BatchRequest:
 
 
 class ProduceRequests:
-    """Sends the first sealed batch of queues to their leader."""
+    """Sends the first sealed batch of queues to their leader. `transactions`: of a transactional producer."""
 
-    def __init__(self, client: ClusterClient, settings: V08ProducerSettings) -> None:
+    def __init__(
+        self, client: ClusterClient, settings: V08ProducerSettings, transactions: Transactions | None = None
+    ) -> None:
         self._client = client
         self._settings = settings
+        self._transactions = transactions
         #: Seconds for which a broker may wait for replicas: no longer than a batch is tried at all.
         self._held_back = min(settings.request_timeout, settings.delivery_timeout)
         #: Seconds to wait for a response: those, and the time for the response itself.
@@ -130,8 +128,15 @@ class ProduceRequests:
         #: We may have no producer ids.
         self._forbidden = False
 
+    def failed(self, queue: PartitionQueue, error: BrokerError) -> None:
+        """A batch of the queue failed for good: its transaction fails, or else later ones get another producer id."""
+        if self._transactions is not None:
+            self._transactions.failed(error)
+        else:
+            self.forget(queue)
+
     def forget(self, queue: PartitionQueue) -> None:
-        """A batch of the queue failed: later ones get another producer id."""
+        """Give the later batches of the queue another producer id."""
         if self._identities.pop(queue.partition, None) is self._newest:
             self._newest = None
         queue.sequence = 0
@@ -141,6 +146,11 @@ class ProduceRequests:
         if self._settings.acks == 0:
             self._see_refusal(node_id)
         channel = await self._client.node_channel(node_id)
+        if self._transactions is not None:
+            try:
+                await self._transactions.add(queues)
+            except (TransactionAbortedError, ProducerFencedError) as error:
+                return dict.fromkeys(queues, BatchOutcome(error))
         version, ids = self._version(channel, {partition.topic for partition in queues})
         outcomes: Outcomes = {}
         body = await self._body(channel, version, ids, queues, outcomes)
@@ -172,6 +182,8 @@ class ProduceRequests:
         """
         batch, settings = queue.sealed[0], self._settings
         if settings.acks == 0 or settings.codec is not RecordCodec.NONE:
+            return False
+        if self._transactions is not None and not self._transactions.ready_for(queue.partition):
             return False
         fresh = () if batch.sent else (queue.partition,)
         ids: Mapping[str, bytes] = {}
@@ -224,7 +236,7 @@ class ProduceRequests:
             if part is None:
                 missing = BrokerError(f"broker {node_id} sent a PRODUCE response without {partition}")
                 outcomes[partition] = BatchOutcome(missing, retry=True)
-            elif partition in fresh and part["error_code"] in _NUMBERS_REFUSED:
+            elif partition in fresh and part["error_code"] in _NUMBERS_REFUSED and self._transactions is None:
                 outcomes[partition] = BatchOutcome(self._renumber(queue, part["error_code"]), retry=True)
             else:
                 outcomes[partition] = self._outcome(partition, part)
@@ -253,7 +265,8 @@ class ProduceRequests:
             by_topic[partition.topic].append({"index": partition.partition, "records": data})
         if not by_topic:
             return None
-        return {  # the codec writes null for a transactional id, in versions that have one
+        return {
+            "transactional_id": self._settings.transactional_id,
             "acks": self._settings.acks,
             "timeout_ms": int(self._held_back * 1000),
             "topic_data": [
@@ -265,7 +278,12 @@ class ProduceRequests:
     def _version(self, channel: Channel, topics: Iterable[str]) -> tuple[int, Mapping[str, bytes]]:
         """The version of a request, and the ids of its topics; none where it has names. Raises UnsupportedApiError."""
         ids = {topic: self._client.known_topic_id(topic) for topic in topics}
-        version = channel.versions.pick(PRODUCE, at_most=LAST_WITH_NAMES if NO_UUID in ids.values() else None)
+        at_most = LAST_WITH_NAMES if NO_UUID in ids.values() else None
+        if self._transactions is None:
+            version = channel.versions.pick(PRODUCE, at_most=at_most)
+        else:
+            first, last = self._transactions.produce_versions
+            version = channel.versions.pick(PRODUCE, at_least=first, at_most=last or at_most)
         return version, ids if version > LAST_WITH_NAMES else {}
 
     def _template(self, version: int, ids: Mapping[str, bytes], partition: TopicPartition) -> ProduceTemplate:
@@ -273,7 +291,13 @@ class ProduceRequests:
         if template is None or template.version != version or template.topic_id != topic_id:
             timeout = int(self._held_back * 1000)
             template = self._templates[partition] = ProduceTemplate(
-                version, self._settings.acks, timeout, partition.topic, partition.partition, topic_id
+                version,
+                self._settings.acks,
+                timeout,
+                partition.topic,
+                partition.partition,
+                topic_id,
+                self._settings.transactional_id,
             )
         return template
 
@@ -330,6 +354,8 @@ class ProduceRequests:
 
     def _is_idempotent(self, channel: Channel) -> bool:
         settings = self._settings
+        if self._transactions is not None:
+            return True
         if settings.idempotent is None:
             return settings.acks == -1 and not self._forbidden and channel.versions.has(INIT_PRODUCER_ID)
         return settings.idempotent and channel.versions.has(INIT_PRODUCER_ID)
@@ -337,6 +363,8 @@ class ProduceRequests:
     async def _number(self, queue: PartitionQueue, channel: Channel) -> None:
         """As `_numbered`, with a new id if none is known. Raises BrokerError, DeliveryError if there will be none."""
         if not self._numbered(queue):
+            if self._transactions is not None:
+                raise DeliveryError(str(self._transactions.state.refusal()))
             self._newest = await self._new_identity(channel)
             self._numbered(queue)
 
@@ -346,6 +374,8 @@ class ProduceRequests:
         if batch.sequence >= 0:
             return True
         count = len(batch.values)
+        if self._transactions is not None:
+            return self._numbered_in_transaction(queue, batch, count)
         if queue.sequence + count > _MAX_SEQUENCE:
             self.forget(queue)
         identity = self._identities.get(queue.partition) or self._newest
@@ -355,6 +385,20 @@ class ProduceRequests:
         batch.producer_id, batch.producer_epoch = identity.producer_id, identity.epoch
         batch.sequence = queue.sequence
         queue.sequence += count
+        return True
+
+    def _numbered_in_transaction(self, queue: PartitionQueue, batch: ProducerBatch, count: int) -> bool:
+        assert self._transactions is not None  # the caller looked
+        identity = self._transactions.state.identity
+        if identity is None:
+            return False
+        if self._identities.get(queue.partition) is not identity:
+            self._identities[queue.partition] = identity
+            queue.sequence = 0
+        batch.transactional = True
+        batch.producer_id, batch.producer_epoch = identity.producer_id, identity.epoch
+        batch.sequence = queue.sequence
+        queue.sequence = (queue.sequence + count) & _MAX_SEQUENCE  # the number after the last one is 0
         return True
 
     async def _new_identity(self, channel: Channel) -> ProducerIdentity | None:

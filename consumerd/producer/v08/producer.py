@@ -14,7 +14,8 @@ batches (the credit), most of which is leased to fillings, and given back when a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from random import Random
 from types import TracebackType
 from typing import Final, Self
@@ -22,6 +23,7 @@ from typing import Final, Self
 import structlog
 
 from consumerd.base.budget import ByteBudget
+from consumerd.base.errors import BrokerError, reason_of
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock
 from consumerd.net.client.cluster import ClusterClient
@@ -32,14 +34,45 @@ from consumerd.producer.v08.routing import Route
 from consumerd.producer.v08.sender import Sender
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.producer.v08.sizes import sizes_of
+from consumerd.producer.v08.transactions import CommittingMember, TransactionOffset, Transactions
 from consumerd.wire.v08.records import Headers
 
 log = structlog.get_logger(__name__)
 
 #: Most bytes that are taken from the budget in advance at once, ...
 _CREDIT: Final = 64 << 10
+#: Seconds for an abort after an error or a cancellation.
+_ABORT_PATIENCE: Final = 5.0
 #: ... if they are at most this part of the budget, which the fillings divide.
 _PART: Final = 32
+
+
+class ProducerTransaction:
+    """An open transaction of a producer: what is sent with it counts together, or not at all."""
+
+    def __init__(self, producer: V08Producer, transactions: Transactions) -> None:
+        self._transactions = transactions
+        #: As `V08Producer.send`, and `V08Producer.send_many`.
+        self.send = producer.send
+        self.send_many = producer.send_many
+
+    async def send_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, int | TransactionOffset],
+        member: CommittingMember | None = None,
+    ) -> None:
+        """Commit offsets of a group with the transaction: each that of the next message to handle.
+
+        `member`: the member that consumed the messages, which the coordinator then checks (2.5 and later); None for
+        offsets outside of a group that a broker coordinates. Raises TransactionAbortedError where they are refused,
+        ProducerFencedError, BrokerError.
+        """
+        places = {
+            partition: place if isinstance(place, TransactionOffset) else TransactionOffset(place)
+            for partition, place in offsets.items()
+        }
+        await self._transactions.send_offsets(group, places, member)
 
 
 class V08Producer:
@@ -62,7 +95,10 @@ class V08Producer:
         self._held = self._budget.charge(0)
         self._credit = 0
         self._advance = self.settings.buffer_bytes // _PART
-        self._sender = Sender(client, self.settings, clock, rng, self._settle, self._unstick)
+        self._transactions = (
+            None if self.settings.transactional_id is None else Transactions(client, self.settings, clock)
+        )
+        self._sender = Sender(client, self.settings, clock, rng, self._settle, self._unstick, self._transactions)
         self._routes: dict[str, Route] = {}
         #: Of each topic's open batch that messages without a key go to; none while the producer is closed.
         self._fillings: dict[str, Filling] = {}
@@ -73,6 +109,7 @@ class V08Producer:
         self._unchecked = min(self._batch_bytes, self._largest)
         self._open = False
         self._running: asyncio.Task[None] | None = None
+        self._in_transaction = asyncio.Lock()
 
     # -- life
 
@@ -80,7 +117,7 @@ class V08Producer:
         """Begin to send."""
         self._running = asyncio.create_task(self._sender.run(), name="producer")
         self._running.add_done_callback(self._ended)
-        self._open = True
+        self._open = self._transactions is None
 
     async def close(self, timeout: float | None = None) -> None:
         """Send the rest, for at most `timeout` seconds (by default the delivery timeout), and close."""
@@ -142,6 +179,56 @@ class V08Producer:
             await asyncio.wait(given)  # if sending ends by a defect, all of them fail
         finally:
             self._sender.hurry(-1)
+
+    # -- transactions
+
+    async def init_transactions(self) -> None:
+        """Have brokers fence former producers of the transactional id, and end what they left open.
+
+        The first transaction does it by itself. Raises ProducerFencedError, BrokerError.
+        """
+        await self._transactional().initialise()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[ProducerTransaction]:
+        """A transaction, for `async with`: leaving the block commits it, an error or a cancellation aborts it.
+
+        One at a time. Raises ProducerFencedError, and BrokerError where the coordinator cannot be reached; at the end
+        TransactionAbortedError where the commit was refused or a message failed, and TransactionUncertainError where
+        the answer to the commit is missing.
+        """
+        transactions = self._transactional()
+        async with self._in_transaction:
+            await self.flush()  # of a transaction that was cancelled: nothing of it may be sent in this one
+            await transactions.begin()
+            self._open = True
+            try:
+                yield ProducerTransaction(self, transactions)
+                self._shut()
+                await transactions.end(commit=True, settled=self.flush)
+            except BaseException:
+                self._shut()
+                await self._abort_transaction(transactions)
+                raise
+
+    async def _abort_transaction(self, transactions: Transactions) -> None:
+        """Abort what can be aborted. What cannot, the next transaction has the coordinator end before it begins."""
+        if not transactions.abortable:
+            return
+        try:
+            async with asyncio.timeout(_ABORT_PATIENCE):
+                await transactions.end(commit=False, settled=self.flush)
+        except (BrokerError, TimeoutError) as error:
+            log.warning(
+                "transaction_abort_failed", transactional_id=transactions.transactional_id, reason=reason_of(error)
+            )
+
+    def _transactional(self) -> Transactions:
+        if self._running is None or self._running.done():
+            raise ProducerClosedError("the producer is not open.")
+        if self._transactions is None:
+            raise ProducerClosedError("the producer has no transactional_id: set one in its settings.")
+        return self._transactions
 
     @property
     def buffered_bytes(self) -> int:
@@ -360,6 +447,10 @@ class V08Producer:
 
     def _require_open(self) -> None:
         if not self._open:
+            if self._transactions is not None:
+                raise ProducerClosedError(
+                    "no transaction of the producer is open: send within `async with producer.transaction()`."
+                )
             raise ProducerClosedError("the producer is not open.")
 
     async def partition_count(self, topic: str, *, timeout: float | None = None) -> int:

@@ -29,14 +29,19 @@ from consumerd.base.ports import Clock
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import BrokerRefusedError
 from consumerd.net.client.metadata import ClusterMetadata
+from consumerd.producer.errors import TransactionAbortedError
 from consumerd.producer.v08.batches import PartitionQueue, ProducerBatch
 from consumerd.producer.v08.delivery import BatchOutcome, DeliveryError, Outcomes, ProduceRequests
 from consumerd.producer.v08.settings import V08ProducerSettings
+from consumerd.producer.v08.transactions import Transactions
+from consumerd.wire.v08.error_codes import ErrorCode
 
 log = structlog.get_logger(__name__)
 
 #: Longest pause between two attempts to send a batch.
 _LONGEST_PAUSE: Final = 2.0
+#: The first one while the coordinator still writes the end of the transaction before, which takes milliseconds.
+_UNFINISHED_PAUSE: Final = 0.02
 
 
 class _Broker:
@@ -76,6 +81,7 @@ class Sender:
         rng: Random,
         settled: Callable[[ProducerBatch], None],
         sealed: Callable[[PartitionQueue], object],
+        transactions: Transactions | None = None,
     ) -> None:
         self._client = client
         self.settings = settings
@@ -83,7 +89,7 @@ class Sender:
         self._rng = rng
         self._settled = settled
         self._sealed = sealed
-        self._exchange = ProduceRequests(client, settings)
+        self._exchange = ProduceRequests(client, settings, transactions)
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         #: All batches that are open, wait, or are in flight.
         self._unsettled: dict[ProducerBatch, None] = {}
@@ -357,17 +363,22 @@ class Sender:
         if now - batch.first_sent > self.settings.delivery_timeout:
             self._fail(queue, error)
             return
-        if not queue.trouble:
+        unfinished = isinstance(error, BrokerRefusedError) and error.code == ErrorCode.CONCURRENT_TRANSACTIONS
+        if not queue.trouble and not unfinished:
             log.warning("produce_retried", partition=str(queue.partition), reason=reason_of(error))
         queue.trouble += 1
-        pause = min(_LONGEST_PAUSE, self._client.settings.retry_backoff_min * 2.0 ** min(queue.trouble - 1, 30))
+        first = _UNFINISHED_PAUSE if unfinished else self._client.settings.retry_backoff_min
+        pause = min(_LONGEST_PAUSE, first * 2.0 ** min(queue.trouble - 1, 30))
         queue.not_before = now + pause * (0.5 + self._rng.random() / 2)
         self._wake_at(queue, queue.not_before)
 
     def _fail(self, queue: PartitionQueue, error: BrokerError) -> None:
         batch = queue.sealed.popleft()
         queue.trouble = 0
-        log.error("produce_failed", partition=str(queue.partition), messages=len(batch.values), reason=reason_of(error))
-        self._exchange.forget(queue)
+        if not isinstance(error, TransactionAbortedError):  # the batch that failed first is logged
+            log.error(
+                "produce_failed", partition=str(queue.partition), messages=len(batch.values), reason=reason_of(error)
+            )
+        self._exchange.failed(queue, error)
         self._settle(batch)
         batch.fail(error)

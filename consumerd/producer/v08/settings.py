@@ -40,10 +40,19 @@ class V08ProducerSettings:
     idempotent: bool | None = None
     #: Whether topics that do not exist may be created by the brokers, if they are configured so.
     create_topics: bool = True
+    #: A name that no other producer has at the same time, under which brokers know this one over restarts: messages are
+    #: sent in transactions then (0.11 and later). None: without.
+    transactional_id: str | None = None
+    #: After which the brokers abort a transaction that was not ended; transaction.max.timeout.ms limits it.
+    transaction_timeout: Seconds = 60.0
 
     def __post_init__(self) -> None:
         check_fields(self)
         if self.idempotent and self.acks != -1:
             raise ValueError("an idempotent producer requires acks = -1")
+        if self.transactional_id is not None and (self.acks != -1 or self.idempotent is False):
+            raise ValueError("a transactional_id requires acks = -1 and an idempotent producer")
+        if self.transactional_id == "":
+            raise ValueError("transactional_id must not be empty")
         if self.buffer_bytes < self.batch_bytes:
             raise ValueError("batch sizes must satisfy batch_bytes <= buffer_bytes")

@@ -266,6 +266,35 @@ OffsetForLeaderEpochResponseTopic = TypedDict("OffsetForLeaderEpochResponseTopic
     "partitions": list[OffsetForLeaderEpochResponsePartition]})
 OffsetForLeaderEpochResponse = TypedDict("OffsetForLeaderEpochResponse", {"throttle_time_ms": NotRequired[int],
     "topics": list[OffsetForLeaderEpochResponseTopic]})
+AddPartitionsToTxnRequestTopic = TypedDict("AddPartitionsToTxnRequestTopic", {"name": str, "partitions": Sequence[int]})
+AddPartitionsToTxnRequest = TypedDict("AddPartitionsToTxnRequest", {"transactional_id": str, "producer_id": int,
+    "producer_epoch": int, "topics": Sequence[AddPartitionsToTxnRequestTopic]})
+AddPartitionsToTxnResponseResultsByPartition = TypedDict("AddPartitionsToTxnResponseResultsByPartition",
+    {"partition_index": int, "partition_error_code": int})
+AddPartitionsToTxnResponseResultsByTopic = TypedDict("AddPartitionsToTxnResponseResultsByTopic", {"name": str,
+    "results_by_partition": list[AddPartitionsToTxnResponseResultsByPartition]})
+AddPartitionsToTxnResponse = TypedDict("AddPartitionsToTxnResponse", {"throttle_time_ms": int,
+    "results_by_topic": list[AddPartitionsToTxnResponseResultsByTopic]})
+AddOffsetsToTxnRequest = TypedDict("AddOffsetsToTxnRequest", {"transactional_id": str, "producer_id": int,
+    "producer_epoch": int, "group_id": str})
+AddOffsetsToTxnResponse = TypedDict("AddOffsetsToTxnResponse", {"throttle_time_ms": int, "error_code": int})
+EndTxnRequest = TypedDict("EndTxnRequest", {"transactional_id": str, "producer_id": int, "producer_epoch": int,
+    "committed": bool})
+EndTxnResponse = TypedDict("EndTxnResponse", {"throttle_time_ms": int, "error_code": int,
+    "producer_id": NotRequired[int], "producer_epoch": NotRequired[int]})
+TxnOffsetCommitRequestPartition = TypedDict("TxnOffsetCommitRequestPartition", {"partition_index": int,
+    "committed_offset": int, "committed_leader_epoch": NotRequired[int], "committed_metadata": NotRequired[str | None]})
+TxnOffsetCommitRequestTopic = TypedDict("TxnOffsetCommitRequestTopic", {"name": str,
+    "partitions": Sequence[TxnOffsetCommitRequestPartition]})
+TxnOffsetCommitRequest = TypedDict("TxnOffsetCommitRequest", {"transactional_id": str, "group_id": str,
+    "producer_id": int, "producer_epoch": int, "generation_id": NotRequired[int], "member_id": NotRequired[str],
+    "group_instance_id": NotRequired[str | None], "topics": Sequence[TxnOffsetCommitRequestTopic]})
+TxnOffsetCommitResponsePartition = TypedDict("TxnOffsetCommitResponsePartition", {"partition_index": int,
+    "error_code": int})
+TxnOffsetCommitResponseTopic = TypedDict("TxnOffsetCommitResponseTopic", {"name": str,
+    "partitions": list[TxnOffsetCommitResponsePartition]})
+TxnOffsetCommitResponse = TypedDict("TxnOffsetCommitResponse", {"throttle_time_ms": int,
+    "topics": list[TxnOffsetCommitResponseTopic]})
 SaslAuthenticateRequest = TypedDict("SaslAuthenticateRequest", {"auth_bytes": bytes})
 SaslAuthenticateResponse = TypedDict("SaslAuthenticateResponse", {"error_code": int, "error_message": str | None,
     "auth_bytes": bytes, "session_lifetime_ms": NotRequired[int]})

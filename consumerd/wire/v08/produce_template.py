@@ -37,6 +37,7 @@ class ProduceTemplate:
     """Requests of `version`, which is FIRST_VERSION or later, and responses for one partition.
 
     `acks` and `timeout` (milliseconds) are those of the requests; versions after LAST_WITH_NAMES have the `topic_id`.
+    `transactional_id`: that of the producer, None for one without transactions.
     """
 
     __slots__ = (
@@ -44,12 +45,19 @@ class ProduceTemplate:
     )  # fmt: skip
 
     def __init__(
-        self, version: int, acks: int, timeout: int, topic: str, partition: int, topic_id: bytes = NO_UUID
+        self,
+        version: int,
+        acks: int,
+        timeout: int,
+        topic: str,
+        partition: int,
+        topic_id: bytes = NO_UUID,
+        transactional_id: str | None = None,
     ) -> None:
         self.version = version
         self.topic_id = topic_id
         self._request: ProduceRequest = {
-            "transactional_id": None,
+            "transactional_id": transactional_id,
             "acks": acks,
             "timeout_ms": timeout,
             "topic_data": [

@@ -7,8 +7,8 @@ on an unknown request; their versions are a table here (golden: unsupported requ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +17,7 @@ from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.schema import Api
 
 if TYPE_CHECKING:
-    from consumerd.wire.v08.message_types import ApiVersionsResponseApiKey
+    from consumerd.wire.v08.message_types import ApiVersionsResponseApiKey, ApiVersionsResponseFinalizedFeature
 
 
 class BrokerRelease(Enum):
@@ -39,11 +39,15 @@ KNOWN: Final[Mapping[BrokerRelease, Mapping[int, tuple[int, int]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class BrokerVersions:
-    """The versions that one broker serves: API key -> first and last version. `broker` is its address, for messages."""
+    """The versions that one broker serves: API key -> first and last version. `broker` is its address, for messages.
+
+    `features`: the last level of each feature that the cluster uses, as far as the broker knows.
+    """
 
     broker: str
     release: BrokerRelease
     ranges: Mapping[int, tuple[int, int]]
+    features: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, broker: str, release: BrokerRelease) -> BrokerVersions:
@@ -80,11 +84,16 @@ class BrokerVersions:
         return max(first, api.versions[0]), min(last, api.versions[1])
 
 
-def versions_of_answer(broker: str, api_versions: list[ApiVersionsResponseApiKey]) -> BrokerVersions:
+def versions_of_answer(
+    broker: str,
+    api_versions: list[ApiVersionsResponseApiKey],
+    features: Iterable[ApiVersionsResponseFinalizedFeature] = (),
+) -> BrokerVersions:
     """Return the versions of an answer to API_VERSIONS, without APIs that this client does not support."""
     ranges = {
         entry["api_key"]: (entry["min_version"], entry["max_version"])
         for entry in api_versions
         if entry["api_key"] in APIS
     }
-    return BrokerVersions(broker, BrokerRelease.V0_10_OR_NEWER, ranges)
+    levels = {each["name"]: each["max_version_level"] for each in features}
+    return BrokerVersions(broker, BrokerRelease.V0_10_OR_NEWER, ranges, levels)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from consumerd.wire.v08.apis.add_offsets_to_txn import ADD_OFFSETS_TO_TXN
+from consumerd.wire.v08.apis.add_partitions_to_txn import ADD_PARTITIONS_TO_TXN
 from consumerd.wire.v08.apis.api_versions import API_VERSIONS
 from consumerd.wire.v08.apis.consumer_group_describe import CONSUMER_GROUP_DESCRIBE
 from consumerd.wire.v08.apis.consumer_group_heartbeat import CONSUMER_GROUP_HEARTBEAT
@@ -14,6 +16,7 @@ from consumerd.wire.v08.apis.delete_topics import DELETE_TOPICS
 from consumerd.wire.v08.apis.describe_configs import DESCRIBE_CONFIGS
 from consumerd.wire.v08.apis.describe_groups import DESCRIBE_GROUPS
 from consumerd.wire.v08.apis.describe_producers import DESCRIBE_PRODUCERS
+from consumerd.wire.v08.apis.end_txn import END_TXN
 from consumerd.wire.v08.apis.fetch import FETCH
 from consumerd.wire.v08.apis.find_coordinator import FIND_COORDINATOR
 from consumerd.wire.v08.apis.heartbeat import HEARTBEAT
@@ -32,6 +35,7 @@ from consumerd.wire.v08.apis.sasl_authenticate import SASL_AUTHENTICATE
 from consumerd.wire.v08.apis.sasl_handshake import SASL_HANDSHAKE
 from consumerd.wire.v08.apis.stop_replica import STOP_REPLICA
 from consumerd.wire.v08.apis.sync_group import SYNC_GROUP
+from consumerd.wire.v08.apis.txn_offset_commit import TXN_OFFSET_COMMIT
 from consumerd.wire.v08.apis.update_metadata import UPDATE_METADATA
 from consumerd.wire.v08.schema import Api
 
@@ -62,6 +66,10 @@ APIS: dict[int, Api[Any, Any]] = {
         DELETE_TOPICS,
         INIT_PRODUCER_ID,
         OFFSET_FOR_LEADER_EPOCH,
+        ADD_PARTITIONS_TO_TXN,
+        ADD_OFFSETS_TO_TXN,
+        END_TXN,
+        TXN_OFFSET_COMMIT,
         SASL_AUTHENTICATE,
         DELETE_GROUPS,
         DESCRIBE_CONFIGS,
@@ -72,6 +80,8 @@ APIS: dict[int, Api[Any, Any]] = {
 }
 
 __all__ = [
+    "ADD_OFFSETS_TO_TXN",
+    "ADD_PARTITIONS_TO_TXN",
     "APIS",
     "API_VERSIONS",
     "CONSUMER_GROUP_DESCRIBE",
@@ -83,6 +93,7 @@ __all__ = [
     "DESCRIBE_CONFIGS",
     "DESCRIBE_GROUPS",
     "DESCRIBE_PRODUCERS",
+    "END_TXN",
     "FETCH",
     "FIND_COORDINATOR",
     "HEARTBEAT",
@@ -101,5 +112,6 @@ __all__ = [
     "SASL_HANDSHAKE",
     "STOP_REPLICA",
     "SYNC_GROUP",
+    "TXN_OFFSET_COMMIT",
     "UPDATE_METADATA",
 ]

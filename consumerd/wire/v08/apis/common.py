@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consumerd.wire.v08.schema import BOOLEAN, INT16, INT32, NO_UUID, STRING, STRUCT, UUID, Field
+from consumerd.wire.v08.schema import BOOLEAN, INT16, INT32, INT64, NO_UUID, STRING, STRUCT, UUID, Field
 
 #: Operations that a client may do, where it did not ask for them.
 NO_OPERATIONS = -(2**31)
@@ -96,4 +96,11 @@ NODE_ENDPOINT = (
     Field("host", STRING, "Host at which the broker is reached."),
     Field("port", INT32, "Port at which the broker is reached."),
     Field("rack", STRING, "Rack of the broker, or null.", nullable=0, default=None),
+)
+
+#: The producer of a transaction.
+TRANSACTIONAL_PRODUCER = (
+    Field("transactional_id", STRING, "The producer's transactional id."),
+    Field("producer_id", INT64, "The producer's id."),
+    Field("producer_epoch", INT16, "The producer's epoch; the broker refuses an older one."),
 )

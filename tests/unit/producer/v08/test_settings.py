@@ -24,6 +24,8 @@ def test_has_the_documented_defaults() -> None:
         "keyless": "sticky",
         "idempotent": None,
         "create_topics": True,
+        "transactional_id": None,
+        "transaction_timeout": 60.0,
     }
 
 
@@ -37,6 +39,11 @@ def test_has_the_documented_defaults() -> None:
         ({"idempotent": True}, None),
         ({"idempotent": True, "acks": 1}, "an idempotent producer requires acks = -1"),
         ({"idempotent": False, "acks": 1}, None),
+        ({"transactional_id": "pump-1", "idempotent": True}, None),
+        ({"transactional_id": "pump-1", "acks": 1}, "a transactional_id requires acks = -1"),
+        ({"transactional_id": "pump-1", "idempotent": False}, "and an idempotent producer"),
+        ({"transactional_id": ""}, "transactional_id must not be empty"),
+        ({"transaction_timeout": 0}, "transaction_timeout must be a positive number of seconds, not 0"),
         ({"batch_bytes": 1, "buffer_bytes": 1}, None),
         ({"batch_bytes": 0}, "batch_bytes must be a positive whole number of bytes, not 0"),
         ({"batch_bytes": 2, "buffer_bytes": 1}, "batch_bytes <= buffer_bytes"),

@@ -1,0 +1,128 @@
+"""Our transactions on real brokers: a producer that is killed before it commits, a fenced one, read by librdkafka."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import random
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumerd.base.clock import SystemClock
+from consumerd.base.partition import TopicPartition
+from consumerd.member.offsets.kafka_store import KafkaOffsetStore
+from consumerd.producer import ProducerFencedError, V08Producer, V08ProducerSettings
+from tests.support.kafka import RELEASES
+
+pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(300)]
+#: Both versions of the protocol.
+EVERYDAY = ("3.9.1", "4.3.1")
+VERSIONS = [
+    pytest.param(name, marks=[] if name in EVERYDAY else [pytest.mark.long])
+    for name, release in RELEASES.items()
+    if release.number >= (0, 11)
+]
+PLACE = TopicPartition.numbered("source", 0)
+PAGE = Path(__file__).parents[2] / "docs" / "producer.md"
+#: Sends in a transaction, and waits for its end, which is that of the process.
+VICTIM = """
+import asyncio, sys
+import consumerd
+from consumerd import TopicPartition
+
+async def main():
+    settings = consumerd.V08ProducerSettings(transactional_id="pump")
+    config = consumerd.ProducerConfig(bootstrap=[sys.argv[1]], v08=settings)
+    async with consumerd.open_producer(config) as producer, producer.transaction() as transaction:
+        await transaction.send("copy", ["killed"])
+        await transaction.send_offsets("g", {TopicPartition.numbered("source", 0): 99})
+        await producer.flush()
+        print("sent", flush=True)
+        await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+def read_committed(address: str, topic: str, missing: Any) -> list[bytes]:
+    """What a consumer of librdkafka gets of all partitions, up to their ends. Blocks."""
+    if importlib.util.find_spec("confluent_kafka") is None:
+        missing("confluent-kafka is not installed: see the dependency group `dev`")
+    confluent_kafka: Any = importlib.import_module("confluent_kafka")
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "reader",
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+        }
+    )
+    parts = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+    consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in parts])
+    found: list[bytes] = []
+    ended: set[int] = set()
+    while ended != set(parts):
+        message = consumer.poll(30)
+        assert message is not None
+        if message.error() is None:
+            found.append(message.value())
+        else:
+            assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
+            ended.add(message.partition())
+    consumer.close()
+    return sorted(found)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_counts_nothing_of_a_killed_or_fenced_producer(
+    version: str, kafka: Any, cluster_client: Any, missing: Any
+) -> None:
+    broker = await kafka(version, partitions=2)
+    victim = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", VICTIM, broker.address, stdout=asyncio.subprocess.PIPE
+    )
+    assert victim.stdout is not None
+    async with asyncio.timeout(60):
+        while await victim.stdout.readline() != b"sent\n":
+            assert not victim.stdout.at_eof()
+    victim.kill()
+    await victim.wait()
+    settings = V08ProducerSettings(transactional_id="pump")
+    clock = SystemClock()
+    async with cluster_client(broker) as client, cluster_client(broker) as other:
+        store = KafkaOffsetStore(client, "g")
+        async with V08Producer(client, settings, clock=clock, rng=random.Random(1)) as zombie:
+            for number in range(3):
+                async with zombie.transaction() as transaction:
+                    for place in range(2):
+                        await transaction.send("copy", b"%d-%d" % (number, place), partition=place)
+                    await transaction.send_offsets("g", {PLACE: number + 1})
+            assert await store.load([PLACE]) == {PLACE: 3}
+            with pytest.raises(ProducerFencedError):  # noqa: PT012
+                async with zombie.transaction() as transaction:
+                    await (await transaction.send("copy", b"of the zombie", partition=0))
+                    async with V08Producer(other, settings, clock=clock, rng=random.Random(2)) as newer:
+                        await newer.init_transactions()
+                        async with newer.transaction() as its:
+                            await its.send("copy", b"newer", partition=0)
+                            await its.send_offsets("g", {PLACE: 4})
+        assert await store.load([PLACE]) == {PLACE: 4}
+    expected = sorted([b"newer", *(b"%d-%d" % (number, place) for number in range(3) for place in range(2))])
+    assert await asyncio.to_thread(read_committed, broker.address, "copy", missing) == expected
+
+
+async def test_runs_the_program_of_the_page(kafka: Any, tmp_path: Path, missing: Any) -> None:
+    broker = await kafka("3.9.1")
+    (code,) = re.findall(r"```python\n# transfer\.py\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    program = tmp_path / "transfer.py"
+    program.write_text(code.replace("kafka1:9092", broker.address), "utf-8")
+    process = await asyncio.create_subprocess_exec(sys.executable, str(program))
+    assert await asyncio.wait_for(process.wait(), 60) == 0
+    for topic, expected in (("orders", [b"coffee"]), ("payments", [b"3.20"])):
+        assert await asyncio.to_thread(read_committed, broker.address, topic, missing) == expected
