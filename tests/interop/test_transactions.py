@@ -14,9 +14,16 @@ from typing import Any
 import pytest
 
 from consumerd.base.clock import SystemClock
-from consumerd.base.partition import TopicPartition
+from consumerd.base.partition import UNKNOWN_LOG, TopicPartition
+from consumerd.handlers import Batch, HandlerContext, PartitionTakenError
+from consumerd.handlers.forward.handler import ForwardHandler
+from consumerd.handlers.forward.mapping import BrokerMajorNumbering, TopicNaming
+from consumerd.handlers.forward.settings import ForwardSettings
+from consumerd.handlers.messages import KeyedMessage
+from consumerd.handlers.sparse_content import SparseContent
 from consumerd.member.offsets.kafka_store import KafkaOffsetStore
 from consumerd.producer import ProducerFencedError, V08Producer, V08ProducerSettings
+from consumerd.service.daemon.forwarding import kafka_section, make_forward_handler
 from tests.support.kafka import RELEASES
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(300)]
@@ -27,8 +34,9 @@ VERSIONS = [
     for name, release in RELEASES.items()
     if release.number >= (0, 11)
 ]
-PLACE = TopicPartition.numbered("source", 0)
+PLACE = TopicPartition.numbered("copy", 0)
 PAGE = Path(__file__).parents[2] / "docs" / "producer.md"
+FORWARDED = [b"forwarded-%02d" % number for number in range(40)]
 #: Sends in a transaction, and waits for its end, which is that of the process.
 VICTIM = """
 import asyncio, sys
@@ -40,7 +48,7 @@ async def main():
     config = consumerd.ProducerConfig(bootstrap=[sys.argv[1]], v08=settings)
     async with consumerd.open_producer(config) as producer, producer.transaction() as transaction:
         await transaction.send("copy", ["killed"])
-        await transaction.send_offsets("g", {TopicPartition.numbered("source", 0): 99})
+        await transaction.send_offsets("g", {TopicPartition.numbered("copy", 0): 99})
         await producer.flush()
         print("sent", flush=True)
         await asyncio.sleep(600)
@@ -79,6 +87,47 @@ def read_committed(address: str, topic: str, missing: Any) -> list[bytes]:
     return sorted(found)
 
 
+async def forwarder(address: str) -> ForwardHandler:
+    settings = ForwardSettings(exactly_once=True, partitions=2)
+    section = kafka_section([address])
+    made = make_forward_handler(section, TopicNaming("target"), BrokerMajorNumbering(), settings, request_timeout=30.0)
+    await made.start(HandlerContext("copiers", "copiers_me", SystemClock()))
+    return made
+
+
+async def forward_with_a_zombie(address: str) -> None:
+    """Two members that both believe that the partition is theirs, one after the other and in turns."""
+
+    def batch(first: int, last: int) -> Batch:
+        messages = [
+            KeyedMessage(PLACE, offset, 0, offset + 1, FORWARDED[offset], None, -1, -1, ())
+            for offset in range(first, last)
+        ]
+        return Batch(PLACE, SparseContent(messages, log=UNKNOWN_LOG, contiguous=True))
+
+    zombie, owner = await forwarder(address), await forwarder(address)
+    assert await zombie.position(PLACE) is None
+    await zombie.handle(batch(0, 10))
+    assert await owner.position(PLACE) == 10
+    with pytest.raises(PartitionTakenError):
+        await zombie.handle(batch(10, 20))
+    await owner.handle(batch(10, 20))
+    await zombie.handle(batch(10, 30))  # it takes the partition back, with messages that the other one has forwarded
+    with pytest.raises(PartitionTakenError):
+        await owner.handle(batch(20, 30))
+    assert await owner.position(PLACE) == 30
+    await owner.handle(batch(30, len(FORWARDED)))
+    for each in (zombie, owner):
+        await each.stop()
+
+
+async def committed(store: KafkaOffsetStore, offset: int) -> None:
+    """Return when the group has the offset: brokers write the end of a transaction after the answer."""
+    async with asyncio.timeout(60):
+        while await store.load([PLACE]) != {PLACE: offset}:
+            await asyncio.sleep(0.05)
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_counts_nothing_of_a_killed_or_fenced_producer(
     version: str, kafka: Any, cluster_client: Any, missing: Any
@@ -103,7 +152,7 @@ async def test_counts_nothing_of_a_killed_or_fenced_producer(
                     for place in range(2):
                         await transaction.send("copy", b"%d-%d" % (number, place), partition=place)
                     await transaction.send_offsets("g", {PLACE: number + 1})
-            assert await store.load([PLACE]) == {PLACE: 3}
+            await committed(store, 3)
             with pytest.raises(ProducerFencedError):  # noqa: PT012
                 async with zombie.transaction() as transaction:
                     await (await transaction.send("copy", b"of the zombie", partition=0))
@@ -112,7 +161,10 @@ async def test_counts_nothing_of_a_killed_or_fenced_producer(
                         async with newer.transaction() as its:
                             await its.send("copy", b"newer", partition=0)
                             await its.send_offsets("g", {PLACE: 4})
-        assert await store.load([PLACE]) == {PLACE: 4}
+        await committed(store, 4)
+    if RELEASES[version].number >= (2, 5):
+        await forward_with_a_zombie(broker.address)
+        assert await asyncio.to_thread(read_committed, broker.address, "target", missing) == FORWARDED
     expected = sorted([b"newer", *(b"%d-%d" % (number, place) for number in range(3) for place in range(2))])
     assert await asyncio.to_thread(read_committed, broker.address, "copy", missing) == expected
 

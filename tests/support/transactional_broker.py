@@ -32,6 +32,15 @@ TRANSACTIONAL: Final = 0x10
 ONGOING, COMMITTED, ABORTED, EMPTY = "Ongoing", "CompleteCommit", "CompleteAbort", "Empty"
 
 
+#: What happens at one request: the process ends before or after the broker carries it out, ...
+FAULTS: Final = (
+    *("killed before", "killed after"),
+    #: ... the request or its answer is lost, the caller is cancelled, or the broker answers with an error.
+    *("lost before", "lost after", "cancelled before", "cancelled after"),
+    *("error 51", "error 14", "error 120", "error 47"),
+)
+
+
 class KilledError(Exception):
     """The process ends here: none of its requests is carried out, and none answered, until `dead` is reset."""
 
@@ -84,6 +93,8 @@ class TransactionalBroker:
         self.transactions: dict[str, KnownTransaction] = {}
         self.offsets: dict[tuple[str, TopicPartition], int] = {}
         self.pending: defaultdict[int, dict[tuple[str, TopicPartition], int]] = defaultdict(dict)
+        #: The text of the last offset that was sent.
+        self.texts: dict[tuple[str, TopicPartition], str] = {}
         #: Group -> its generation and members.
         self.groups: dict[str, tuple[int, set[str]]] = {}
         self.asked: list[tuple[str, int, dict[str, Any]]] = []
@@ -282,6 +293,7 @@ class TransactionalBroker:
                 for part in topic["partitions"]:
                     place = group, TopicPartition.numbered(topic["name"], part["partition_index"])
                     self.pending[body["producer_id"]][place] = part["committed_offset"]
+                    self.texts[place] = part["committed_metadata"]
         return {
             "topics": [
                 {
@@ -293,6 +305,22 @@ class TransactionalBroker:
                 for topic in body["topics"]
             ]
         }
+
+    def _offset_fetch(self, version: int, body: dict[str, Any], error: int | None) -> dict[str, Any]:
+        assert version == 7
+        assert body["require_stable"]
+        group = body["group_id"]
+        held = {place for pending in self.pending.values() for place in pending}
+        topics = []
+        for topic in body["topics"]:
+            parts = []
+            for number in topic["partition_indexes"]:
+                place = group, TopicPartition.numbered(topic["name"], number)
+                code = error or (ErrorCode.UNSTABLE_OFFSET_COMMIT if place in held else 0)
+                found = {"committed_offset": self.offsets.get(place, -1), "metadata": self.texts.get(place, "")}
+                parts.append({"partition_index": number, "error_code": code, **found})
+            topics.append({"name": topic["name"], "partitions": parts})
+        return {"error_code": 0, "topics": topics}
 
     def _end_txn(self, version: int, body: dict[str, Any], error: int | None) -> dict[str, Any]:
         wanted = COMMITTED if body["committed"] else ABORTED
@@ -371,3 +399,41 @@ def _method(name: str) -> str:
 def lost() -> ConnectionClosedError:
     """The connection ends without an answer."""
     return ConnectionClosedError("the connection to b:1 ended")
+
+
+class Strike:
+    """A fault at the request of a broker with a number; `happened` at the API with this name."""
+
+    def __init__(self, broker: TransactionalBroker, fault: str, place: int) -> None:
+        self.happened = ""
+        self.running: asyncio.Task[None] | None = None
+        self._kind, self._when = fault.split()
+        self._place = place
+        self._requests = 0
+        broker.before = self.before
+        broker.after = self.after
+
+    def before(self, api: Api[Any, Any]) -> int | None:
+        self._requests += api.name not in {"Metadata", "FindCoordinator"}
+        if self._kind == "error" and self._is_here():
+            self.happened = api.name
+            return int(self._when)
+        self._strike(api, "before")
+        return None
+
+    def after(self, api: Api[Any, Any]) -> None:
+        self._strike(api, "after")
+
+    def _is_here(self) -> bool:
+        return not self.happened and self._requests == self._place
+
+    def _strike(self, api: Api[Any, Any], moment: str) -> None:
+        if moment != self._when or not self._is_here():
+            return
+        self.happened = api.name
+        if self._kind == "lost":
+            raise lost()
+        assert self.running is not None
+        self.running.cancel()
+        if self._kind == "killed":
+            raise KilledError

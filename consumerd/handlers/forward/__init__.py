@@ -2,7 +2,7 @@
 
 In: batches of a member. Out: the messages in a cluster of Kafka 0.8 or later, with their identities in headers.
 
-Files in reading order: handler, settings, mapping, topics, identity, feed, target_log, keys, errors.
+Files in reading order: handler, settings, mapping, topics, identity, feed, positions, target_log, keys, errors.
 
 Easy to miss:
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from consumerd.base.errors import HandlerFailedError
 from consumerd.net.client.errors import AuthenticationError, BrokerRefusedError, RequestTooLargeError
-from consumerd.producer import MessageSizeTooLargeError
+from consumerd.producer import MessageSizeTooLargeError, ProducerFencedError, TransactionAbortedError
 from consumerd.producer.v08.delivery import DeliveryError
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.errors import UnsupportedApiError
@@ -35,6 +35,9 @@ _FINAL_CODES: Final = frozenset(
         "INVALID_REQUIRED_ACKS",
         "TOPIC_AUTHORIZATION_FAILED",
         "CLUSTER_AUTHORIZATION_FAILED",
+        "GROUP_AUTHORIZATION_FAILED",
+        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+        "INVALID_TRANSACTION_TIMEOUT",
         "INVALID_TIMESTAMP",
         "UNSUPPORTED_SASL_MECHANISM",
         "ILLEGAL_SASL_STATE",
@@ -53,6 +56,7 @@ _FINAL_ERRORS: Final = (
     AuthenticationError,
     DeliveryError,
     MessageSizeTooLargeError,
+    ProducerFencedError,
     RequestTooLargeError,
     UnsupportedApiError,
 )
@@ -63,8 +67,10 @@ def is_too_large(error: Exception) -> bool:
     return isinstance(error, BrokerRefusedError) and error.code in _TOO_LARGE
 
 
-def is_hopeless(error: Exception) -> bool:
+def is_hopeless(error: BaseException) -> bool:
     """Whether a retry cannot help."""
+    if isinstance(error, TransactionAbortedError) and error.__cause__ is not None:
+        return is_hopeless(error.__cause__)
     return isinstance(error, _FINAL_ERRORS) or (
         isinstance(error, BrokerRefusedError) and error.info.name in _FINAL_CODES
     )

@@ -4,6 +4,8 @@ Strategy: a feed has a producer of its own, so that it ends alone when something
 it is sent after that. A chunk is one batch for each partition of the target that it has messages for. Chunk after chunk
 means that a failed one has no successor on the target: the target always has the beginning of the delivered messages,
 perhaps with a part repeated. A chunk that the target finds too large is halved, down to a single message.
+
+With a `name` each batch is a transaction that has the position after it, too: it counts as a whole, once.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from consumerd.handlers import Batch
 from consumerd.handlers.contents import known_timestamp
 from consumerd.handlers.forward.errors import OtherLogError, is_too_large
 from consumerd.handlers.forward.identity import SourceIdentity, SourceMark
+from consumerd.handlers.forward.positions import ForwardPosition, position_place, read_position
 from consumerd.handlers.forward.settings import ForwardPlacing, ForwardSettings
 from consumerd.handlers.messages import Message
 from consumerd.net.client.cluster import ClusterClient
@@ -71,8 +74,14 @@ class PartitionFeed:
         clock: Clock,
         rng: Random,
         counts: TargetCounts | None = None,
+        name: str | None = None,
     ) -> None:
         self.source = source
+        #: Of its positions, and transactional id; None without transactions.
+        self._name = name
+        self._client = client
+        #: The position on the target, until the first batch was compared with it.
+        self.resumes: ForwardPosition | None = None
         self._counts = counts or TargetCounts()
         self.topic = topic
         self.place = place
@@ -97,6 +106,8 @@ class PartitionFeed:
                 keyless="round_robin" if settings.placing is ForwardPlacing.ROUND_ROBIN else "sticky",
                 idempotent=settings.idempotent,
                 create_topics=False,
+                transactional_id=name,
+                transaction_timeout=settings.delivery_timeout,
             ),
             clock=clock,
             rng=rng,
@@ -110,8 +121,15 @@ class PartitionFeed:
             self._overhead = _BATCH_OVERHEAD + message_size(None, None, marked) - message_size(None, None, ())
 
     async def open(self) -> None:
-        """Begin."""
+        """Begin; with transactions, fence former feeds of the partition, and read its position."""
         await self._producer.start()
+        if self._name is not None:
+            try:
+                await self._producer.init_transactions()
+                self.resumes = await read_position(self._client, self._name, self.topic)
+            except BaseException:
+                await self._producer.abort()
+                raise
 
     async def abort(self) -> None:
         """End at once: messages that were not acknowledged are not sent any more."""
@@ -123,12 +141,60 @@ class PartitionFeed:
         Raises HandlerFailedError, and what the producer raises.
         """
         batch.mark(batch.handled)
+        if self._name is not None:
+            await self._forward_once(batch, self._name)
+            return
         if (skipped := await self._known_in(batch)) > batch.handled:
             log.info("forwarded_messages_skipped", partition=str(self.source), messages=skipped - batch.handled)
             batch.mark(skipped)
         self._read_from(batch.log)
         for chunk in self._chunks(batch.rest(batch.handled).messages()):
             await self._send(chunk, batch)
+
+    async def _forward_once(self, batch: Batch, name: str) -> None:
+        """Send the rest of `batch` and the position after it in one transaction, and mark it."""
+        if (skipped := self._resumed_in(batch)) > batch.handled:
+            log.info("forwarded_messages_skipped", partition=str(self.source), messages=skipped - batch.handled)
+            batch.mark(skipped)
+        self._read_from(batch.log)
+        rest = batch.rest(batch.handled)
+        position = ForwardPosition(batch.next_offset, batch.log)
+        chunk: list[_Outgoing] = []
+        while len(rest):
+            self._counts.sent[self.source.topic] += len(rest)
+            try:
+                async with self._producer.transaction() as transaction:
+                    for chunk in self._chunks(rest.messages()):
+                        await self._deliver(chunk)
+                    await transaction.send_offsets(name, {position_place(self.topic): position.as_offset()})
+                break
+            except Exception as error:
+                if not is_too_large(error) or len(chunk) == 1:
+                    raise
+                self._chunk_bytes = sum(each.size for each in chunk) // 2
+                log.info(
+                    "chunk_size_halved", partition=str(self.source), bytes=self._chunk_bytes, reason=reason_of(error)
+                )
+        batch.mark(len(batch))
+        self._counts.confirmed[self.source.topic] += len(rest)
+
+    def _resumed_in(self, batch: Batch) -> int:
+        """Return the number of messages from the front of the batch that are before the position on the target.
+
+        Raises OtherLogError if the log begins again before it, and nothing tells that it is another one.
+        """
+        (resumes, began), self.resumes, self.began = (self.resumes, self.began), None, None
+        if resumes is None or resumes.log.replaced_by(batch.log):
+            return 0
+        if began is not None and batch.start_offset < began:
+            raise OtherLogError(
+                f"{self.source} restarts at offset {batch.start_offset}, and the target has its messages up to offset "
+                f"{began} already: the source topic was recreated or its log was truncated; forward it to another "
+                "topic, or set another `source`."
+            )
+        if resumes.offset <= batch.start_offset:
+            return 0
+        return next((count for count in range(len(batch)) if batch.prefix(count) >= resumes.offset), len(batch))
 
     async def _known_in(self, batch: Batch) -> int:
         """Return the number of messages from the front of the batch that the target has already.

@@ -7,6 +7,10 @@ continues after the last message there: then nothing is there twice, as long as 
 and messages sent by a killed one are appended before the next one looks. That message tells its log, too, which the
 fetcher compares with the source's: all of a topic that was created again is new to the target.
 
+With `exactly_once` a batch and the position after it are one transaction (`positions`): nothing is there twice for
+readers of committed messages, whatever ends or stands still. A partition that is begun, or whose feed has failed,
+fences former processes first, and continues at that position.
+
 An error that no retry can resolve is final at once: a message that is too large, a topic whose name is invalid or that
 may not be written to, a cluster that is too old for the options.
 """
@@ -22,15 +26,17 @@ from consumerd.base.errors import BrokerError, HandlerFailedError
 from consumerd.base.metrics.counts import TargetCounts
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock
-from consumerd.handlers import Batch, Handler, HandlerContext, SinkPosition
+from consumerd.handlers import Batch, Handler, HandlerContext, PartitionTakenError, SinkPosition
 from consumerd.handlers.forward.errors import is_hopeless
 from consumerd.handlers.forward.feed import PartitionFeed
 from consumerd.handlers.forward.identity import SourceIdentity, read_identity
 from consumerd.handlers.forward.mapping import SourceNumbering, TopicNaming
+from consumerd.handlers.forward.positions import forward_name
 from consumerd.handlers.forward.settings import ForwardResume, ForwardSettings
 from consumerd.handlers.forward.target_log import TargetLog
 from consumerd.handlers.forward.topics import ForwardTopics
 from consumerd.net.client.cluster import ClusterClient
+from consumerd.producer import ProducerFencedError
 
 if TYPE_CHECKING:
     from random import Random
@@ -49,6 +55,8 @@ class _Target(NamedTuple):
     topics: ForwardTopics
     log: TargetLog
     clock: Clock
+    #: The group of the member.
+    group: str
 
 
 class ForwardHandler(Handler):
@@ -84,7 +92,7 @@ class ForwardHandler(Handler):
         topics = ForwardTopics(
             client, partitions=self._settings.partitions, replication_factor=self._settings.replication_factor
         )
-        self._target = _Target(client, topics, TargetLog(client), context.clock)
+        self._target = _Target(client, topics, TargetLog(client), context.clock, context.group)
         try:
             await client.retrying("find the target", client.refresh)
             if self._settings.headers:
@@ -106,13 +114,21 @@ class ForwardHandler(Handler):
         Raises as `handle`.
         """
         await self._close(partition)
-        if self._settings.resume is not ForwardResume.TARGET:
+        if self._settings.resume is not ForwardResume.TARGET and not self._settings.exactly_once:
             return None
         try:
             feed = await self._opened(partition)
         except Exception as error:
             self._give_up_if_hopeless(error, f"cannot forward {partition}")
             raise
+        if self._settings.exactly_once:
+            resumes = feed.resumes
+            place = None if resumes is None else resumes.offset
+            log.info("forward_position_found", partition=str(partition), target=feed.topic, position=place)
+            if resumes is None:
+                return None
+            feed.began = resumes.offset
+            return SinkPosition(resumes.offset, resumes.log.topic_id_text, resumes.log.leader_epoch)
         known = feed.known
         log.info("forward_position_found", partition=str(partition), target=feed.topic, position=known and known.offset)
         if known is None:
@@ -123,13 +139,19 @@ class ForwardHandler(Handler):
     async def handle(self, batch: Batch) -> None:
         """Return when the target has all of `batch`. Raises HandlerFailedError for permanent failures."""
         partition = batch.partition
+        feed = self._feeds.get(partition)
         try:
-            feed = self._feeds.get(partition) or await self._opened(partition)
+            feed = feed or await self._opened(partition)
             await feed.forward(batch)
         except BaseException as error:
             await self._close(partition)
-            at = batch.prefix(batch.handled)
-            self._give_up_if_hopeless(error, f"cannot forward {partition} from {at}")
+            what = f"cannot forward {partition} from {batch.prefix(batch.handled)}"
+            if feed is not None and isinstance(error, ProducerFencedError):
+                raise PartitionTakenError(
+                    f"{what}: another member forwards the partition, or the transaction took longer than "
+                    f"{self._settings.delivery_timeout:g} s (delivery_timeout): {error}"
+                ) from error
+            self._give_up_if_hopeless(error, what)
             raise
 
     @staticmethod
@@ -151,9 +173,11 @@ class ForwardHandler(Handler):
         except ValueError as error:
             raise HandlerFailedError(f"cannot forward {partition}: {error}.") from error
         place = await self._numbering.number(partition) % await target.topics.count(topic)
+        name = forward_name(target.group, settings.cluster, partition) if settings.exactly_once else None
         feed = PartitionFeed(
-            partition, topic, place, settings, target.client, clock=target.clock, rng=self._rng, counts=self.counts
-        )
+            partition, topic, place, settings, target.client, clock=target.clock, rng=self._rng, counts=self.counts,
+            name=name,
+        )  # fmt: skip
         if settings.resume is ForwardResume.TARGET:
             feed.known = await last_forwarded(target.log, topic, place, partition, settings.cluster)
         await feed.open()

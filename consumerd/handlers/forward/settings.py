@@ -59,6 +59,8 @@ class ForwardSettings:
     #: Have the brokers recognise a chunk that is sent again. None: where they can.
     idempotent: bool | None = None
     resume: ForwardResume = ForwardResume.COMMITTED
+    #: Send each batch in a transaction that has the position of its partition, too (targets of 2.5 and later).
+    exactly_once: bool = False
     #: Partitions of topics that are created, one number for all, or by the target's names: others are not made then.
     #: None: none is.
     partitions: Count | Mapping[str, Count] | None = None
@@ -72,6 +74,10 @@ class ForwardSettings:
         partitions = self.partitions if isinstance(self.partitions, Mapping) else {"": self.partitions}
         for topic, number in partitions.items():
             require(kind_of(Count | None), f"partitions.{topic}".rstrip("."), number)
+        if self.exactly_once and self.resume is ForwardResume.TARGET:
+            raise ValueError('exactly_once has positions of its own: remove resume = "target"')
+        if self.exactly_once and self.idempotent is False:
+            raise ValueError("exactly_once needs an idempotent producer: remove idempotent = false")
         if self.resume is ForwardResume.TARGET and not self.headers:
             raise ValueError('resume = "target" needs headers = true: they say what the target has')
         if self.resume is ForwardResume.TARGET and self.placing is not ForwardPlacing.KEEP:

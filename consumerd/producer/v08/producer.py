@@ -27,6 +27,7 @@ from consumerd.base.errors import BrokerError, reason_of
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock
 from consumerd.net.client.cluster import ClusterClient
+from consumerd.net.client.errors import BrokerRefusedError
 from consumerd.producer.errors import MessageSizeTooLargeError, ProducerClosedError
 from consumerd.producer.v08.batches import BatchRange, Deliveries, Delivery, PartitionQueue, ProducerBatch, message_size
 from consumerd.producer.v08.filling import Filling, new_filling
@@ -206,9 +207,12 @@ class V08Producer:
                 yield ProducerTransaction(self, transactions)
                 self._shut()
                 await transactions.end(commit=True, settled=self.flush)
-            except BaseException:
+            except BaseException as error:
                 self._shut()
                 await self._abort_transaction(transactions)
+                # A batch of a fenced producer is refused for its epoch; that this is final, the abort has shown.
+                if transactions.fenced and type(error) is BrokerRefusedError:
+                    raise transactions.state.refusal() from error
                 raise
 
     async def _abort_transaction(self, transactions: Transactions) -> None:

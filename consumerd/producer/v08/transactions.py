@@ -145,10 +145,14 @@ class TransactionState:
         return self.phase is TransactionPhase.OPEN
 
     def refusal(self) -> BrokerError:
-        """Why nothing can be sent now."""
+        """Why nothing can be sent now; its cause is the first error."""
+        error: BrokerError
         if self.phase is TransactionPhase.FENCED:
-            return ProducerFencedError(f"transactional id {self.transactional_id!r} cannot be used: {self._why}")
-        return TransactionAbortedError(f"the transaction of {self.transactional_id!r} is aborted: {self._why}")
+            error = ProducerFencedError(f"transactional id {self.transactional_id!r} cannot be used: {self._why}")
+        else:
+            error = TransactionAbortedError(f"the transaction of {self.transactional_id!r} is aborted: {self._why}")
+        error.__cause__ = self.error
+        return error
 
     @property
     def _why(self) -> str:
@@ -220,6 +224,11 @@ class Transactions:
     def abortable(self) -> bool:
         """Whether a transaction is under way that can be aborted."""
         return self.state.phase in (TransactionPhase.OPEN, TransactionPhase.FAILED)
+
+    @property
+    def fenced(self) -> bool:
+        """Whether the producer can send nothing any more."""
+        return self.state.phase is TransactionPhase.FENCED
 
     # -- for the requests with messages
 

@@ -31,7 +31,7 @@ from consumerd.producer.v08.transaction_tables import (
 )
 from consumerd.producer.v08.transactions import ProducerIdentity, TransactionOffset, TransactionState
 from consumerd.wire.v08 import Api, ErrorCode
-from tests.support.transactional_broker import KilledError, TransactionalBroker, lost
+from tests.support.transactional_broker import FAULTS, Strike, TransactionalBroker, lost
 from tests.support.virtual_time import LoopClock, run_in_virtual_time
 
 PLACE = TopicPartition.numbered("source", 0)
@@ -279,19 +279,6 @@ def test_the_library_sends_payloads_in_a_transaction(level: int) -> None:
 
 
 SOURCE = [b"%d" % number for number in range(7)]
-#: What happens at one request: the process ends before or after the broker carries it out, ...
-KILLED = ("killed before", "killed after")
-#: ... the request or its answer is lost, the caller is cancelled, or the broker answers with an error.
-FAULTS = (
-    "lost before",
-    "lost after",
-    "cancelled before",
-    "cancelled after",
-    "error 51",
-    "error 14",
-    "error 120",
-    "error 47",
-)
 
 
 async def copy(broker: TransactionalBroker, until: asyncio.Event) -> None:
@@ -310,44 +297,6 @@ async def copy(broker: TransactionalBroker, until: asyncio.Event) -> None:
                     for number, message in enumerate(batch):
                         await transaction.send("t", message, partition=number)
                     await transaction.send_offsets("g", {PLACE: position + len(batch)})
-
-
-class Strike:
-    """A fault at the request of a broker with a number; `happened` at the API with this name."""
-
-    def __init__(self, broker: TransactionalBroker, fault: str, place: int) -> None:
-        self.happened = ""
-        self.running: asyncio.Task[None] | None = None
-        self._kind, self._when = fault.split()
-        self._place = place
-        self._requests = 0
-        broker.before = self.before
-        broker.after = self.after
-
-    def before(self, api: Api[Any, Any]) -> int | None:
-        self._requests += api.name not in {"Metadata", "FindCoordinator"}
-        if self._kind == "error" and self._is_here():
-            self.happened = api.name
-            return int(self._when)
-        self._strike(api, "before")
-        return None
-
-    def after(self, api: Api[Any, Any]) -> None:
-        self._strike(api, "after")
-
-    def _is_here(self) -> bool:
-        return not self.happened and self._requests == self._place
-
-    def _strike(self, api: Api[Any, Any], moment: str) -> None:
-        if moment != self._when or not self._is_here():
-            return
-        self.happened = api.name
-        if self._kind == "lost":
-            raise lost()
-        assert self.running is not None
-        self.running.cancel()
-        if self._kind == "killed":
-            raise KilledError
 
 
 def play(level: int, fault: str, place: int) -> tuple[TransactionalBroker, str]:
@@ -372,7 +321,7 @@ def play(level: int, fault: str, place: int) -> tuple[TransactionalBroker, str]:
 
 
 @LEVELS
-@pytest.mark.parametrize("fault", KILLED + FAULTS)
+@pytest.mark.parametrize("fault", FAULTS)
 def test_each_message_counts_once_whatever_happens_at_any_request(level: int, fault: str) -> None:
     struck: Counter[str] = Counter()
     for place in count(1):

@@ -1,0 +1,224 @@
+"""Forwarding in transactions with a broker in memory: both versions of the protocol, each fault at each request."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Coroutine
+from itertools import count
+from typing import Any
+
+import pytest
+
+from consumerd.base.errors import HandlerFailedError
+from consumerd.base.partition import LogId, TopicPartition
+from consumerd.handlers import Batch, HandlerContext, PartitionTakenError
+from consumerd.handlers.forward.errors import OtherLogError
+from consumerd.handlers.forward.handler import ForwardHandler
+from consumerd.handlers.forward.mapping import BrokerMajorNumbering, TopicNaming
+from consumerd.handlers.forward.positions import ForwardPosition, forward_name, position_place
+from consumerd.handlers.forward.settings import ForwardResume, ForwardSettings
+from consumerd.handlers.messages import KeyedMessage
+from consumerd.handlers.sparse_content import SparseContent
+from consumerd.wire.v07 import decode_batch, encode_message_set
+from consumerd.wire.v08.records import decode_records
+from tests.support.transactional_broker import FAULTS, Strike, TransactionalBroker
+from tests.support.virtual_time import LoopClock, run_in_virtual_time
+
+LEVELS = pytest.mark.parametrize("level", [1, 2])
+SOURCE = TopicPartition("t", 1, 4)
+MESSAGES = [b"message-%d" % number for number in range(7)]
+#: Bytes of each in the source's log, and so the step of its offsets.
+STEP = len(encode_message_set(MESSAGES[:1]))
+NAME = forward_name("g", None, SOURCE)
+
+
+def batch(first: int, last: int) -> Batch:
+    return Batch(SOURCE, decode_batch(encode_message_set(MESSAGES[first:last]), first * STEP))
+
+
+def handler_of(broker: TransactionalBroker, **settings: Any) -> ForwardHandler:
+    ours = ForwardSettings(**{"exactly_once": True, "delivery_timeout": 20.0, **settings})
+    return ForwardHandler(lambda *_: broker.client(), TopicNaming(), BrokerMajorNumbering(), ours, rng=random.Random(1))
+
+
+async def started(broker: TransactionalBroker, **settings: Any) -> ForwardHandler:
+    handler = handler_of(broker, **settings)
+    await handler.start(HandlerContext("g", "m", LoopClock()))
+    return handler
+
+
+async def member(broker: TransactionalBroker, attempts: int) -> None:
+    """Deliver the source in batches of 2, from the sink's position on; the member's own offset is the beginning."""
+    handler = await started(broker)
+    try:
+        position = await handler.position(SOURCE) or 0
+        while (first := position // STEP) < len(MESSAGES):
+            whole = batch(first, first + 2)
+            while True:
+                try:
+                    await handler.handle(whole.rest(whole.handled))
+                    break
+                except PartitionTakenError:
+                    raise
+                except HandlerFailedError:
+                    raise
+                except Exception:
+                    attempts -= 1
+                    if not attempts:
+                        raise
+                    await asyncio.sleep(0.1)
+            position = whole.next_offset
+    finally:
+        await handler.stop()
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    run_in_virtual_time(main)
+
+
+def forwarded(broker: TransactionalBroker) -> list[bytes | None]:
+    return broker.committed("t")
+
+
+@LEVELS
+def test_a_batch_and_its_position_are_one_transaction(level: int) -> None:
+    broker = TransactionalBroker(level)
+    run(member(broker, 1))
+    assert forwarded(broker) == MESSAGES
+    assert broker.offsets == {(NAME, position_place("t")): len(MESSAGES) * STEP}
+    assert broker.counts["EndTxn"] == 4
+    assert broker.hanging == []
+    run(member(broker, 1))  # another process has nothing to do
+    assert forwarded(broker) == MESSAGES
+
+
+async def lives(broker: TransactionalBroker, strike: Strike) -> None:
+    """One process after the other, until one comes to the end."""
+    for _ in range(4):
+        broker.dead = False
+        strike.running = asyncio.create_task(member(broker, 3))
+        await asyncio.wait([strike.running])
+        if not strike.running.cancelled() and strike.running.exception() is None:
+            return
+    raise AssertionError(f"not forwarded in the end: {strike.happened}")
+
+
+@LEVELS
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_message_is_there_once_whatever_happens_at_any_request(level: int, fault: str) -> None:
+    struck: Counter[str] = Counter()
+    for place in count(1):
+        broker = TransactionalBroker(level)
+        strike = Strike(broker, fault, place)
+
+        run(lives(broker, strike))
+        assert forwarded(broker) == MESSAGES, (fault, place)
+        assert broker.hanging == []
+        if not strike.happened:
+            break
+        struck[strike.happened] += 1
+    assert struck.keys() >= {"InitProducerId", "OffsetFetch", "Produce", "TxnOffsetCommit", "EndTxn"}
+
+
+@LEVELS
+def test_a_former_owner_writes_nothing_after_the_next_one_began(level: int) -> None:
+    broker = TransactionalBroker(level)
+
+    async def play() -> None:
+        zombie, owner = await started(broker), await started(broker)
+        assert await zombie.position(SOURCE) is None
+        await zombie.handle(batch(0, 2))
+        assert await owner.position(SOURCE) == 2 * STEP
+        with pytest.raises(PartitionTakenError, match="another member forwards the partition"):
+            await zombie.handle(batch(2, 4))
+        await owner.handle(batch(2, 4))
+        # One that takes it back continues behind the other, with a batch that it fetched before.
+        await zombie.handle(batch(2, 6))
+        with pytest.raises(PartitionTakenError):
+            await owner.handle(batch(4, 6))
+        await zombie.handle(batch(6, 7))
+        await zombie.stop()
+        await owner.stop()
+
+    run(play())
+    assert (forwarded(broker), broker.hanging) == (MESSAGES, [])
+
+
+def test_a_batch_that_is_too_large_for_a_request_is_sent_in_smaller_ones_within_a_transaction() -> None:
+    broker = TransactionalBroker()
+    append = broker._append
+
+    def limited(version: int, body: Any, where: TopicPartition, data: bytes) -> tuple[int, int]:
+        too_large = len(decode_records(data, 0).payloads) > 2
+        return (10, -1) if too_large else append(version, body, where, data)
+
+    broker._append = limited  # type: ignore[method-assign]
+
+    async def play() -> None:
+        handler = await started(broker)
+        await handler.handle(batch(0, 7))
+        await handler.stop()
+
+    run(play())
+    assert forwarded(broker) == MESSAGES
+    assert broker.counts["EndTxn"] == 1 + 2  # with all 7 in a chunk, and with 3
+
+
+def test_a_log_that_begins_again_stops_unless_its_id_is_another_one() -> None:
+    broker = TransactionalBroker()
+    broker.offsets[NAME, position_place("t")] = 5 * STEP
+
+    async def play() -> None:
+        handler = await started(broker)
+        assert await handler.position(SOURCE) == 5 * STEP
+        with pytest.raises(
+            OtherLogError, match="restarts at offset 0, and the target has its messages up to offset 95"
+        ):
+            await handler.handle(batch(0, 2))
+        await handler.stop()
+
+    run(play())
+    assert forwarded(broker) == []
+
+
+def test_a_topic_that_was_created_again_is_forwarded_from_its_beginning() -> None:
+    broker = TransactionalBroker()
+    former, present = LogId(b"f" * 16, 3), LogId(b"p" * 16, 0)
+    broker.offsets[NAME, position_place("t")] = 5 * STEP
+    broker.texts[NAME, position_place("t")] = ForwardPosition(0, former).as_offset().metadata
+
+    async def play() -> None:
+        handler = await started(broker)
+        position = await handler.position(SOURCE)
+        assert (position, getattr(position, "log", None)) == (5 * STEP, former)
+        message = KeyedMessage(SOURCE, 0, 0, STEP, b"of the new topic", None, -1, -1, ())
+        await handler.handle(Batch(SOURCE, SparseContent([message], log=present, contiguous=True)))
+        await handler.stop()
+
+    run(play())
+    assert forwarded(broker) == [b"of the new topic"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"resume": ForwardResume.TARGET}, "exactly_once has positions of its own"),
+        ({"idempotent": False}, "exactly_once needs an idempotent producer"),
+    ],
+)
+def test_rejects_settings_that_do_not_go_together(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        ForwardSettings(exactly_once=True, **settings)
+
+
+@pytest.mark.parametrize("text", [None, "", "someone else's", "consumerd x", "consumerd - 99999999999", "a b c"])
+def test_a_text_of_another_client_is_an_unknown_log(text: str | None) -> None:
+    assert ForwardPosition.of(3, text) == ForwardPosition(3, LogId())
+
+
+@pytest.mark.parametrize("log", [LogId(), LogId(b"i" * 16), LogId(b"i" * 16, 5), LogId(None, 5)])
+def test_reads_the_log_that_was_written(log: LogId) -> None:
+    written = ForwardPosition(7, log).as_offset()
+    assert ForwardPosition.of(written.offset, written.metadata) == (7, log)
