@@ -10,7 +10,7 @@ import random
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pytest_asyncio
 
@@ -37,7 +37,14 @@ from consumerd.testing.journal import Journal
 from consumerd.wire.registry.paths import offset_path, owner_path
 from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.v07 import EARLIEST, LATEST, decode_batch, encode_message_set
-from consumerd.wire.v08.apis import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
+from consumerd.wire.v08.apis import (
+    CONSUMER_GROUP_HEARTBEAT,
+    DESCRIBE_CONFIGS,
+    HEARTBEAT,
+    JOIN_GROUP,
+    LEAVE_GROUP,
+    SYNC_GROUP,
+)
 from consumerd.wire.v08.schema import Api
 
 if TYPE_CHECKING:
@@ -242,7 +249,9 @@ class Channel:
     def pick(self, api: Api[Any, Any], *, at_least: int = 0) -> int:
         return api.versions[1]
 
-    async def call(self, api: Api[Any, Any], body: dict[str, Any], *, version: int, timeout: float) -> dict[str, Any]:
+    async def call(
+        self, api: Api[Any, Any], body: dict[str, Any], *, version: int = 0, timeout: float = 0.0
+    ) -> dict[str, Any]:
         answer = self._cluster.answer(api, body)
         if answer is None:
             await self._closed.wait()
@@ -292,9 +301,11 @@ class Cluster:
         """A member with these partitions; it does not run yet."""
         return FixedConsumer(replace(SETTINGS, **settings), partitions, **self._parts())
 
-    def coordinated(self, *, instance_id: str | None = None, **settings: Any) -> CoordinatedConsumer:
+    def coordinated(
+        self, *, instance_id: str | None = None, protocol: Literal["classic", "consumer"] = "classic", **settings: Any
+    ) -> CoordinatedConsumer:
         """A member of the group; it does not run yet."""
-        coordination = CoordinationSettings(instance_id=instance_id)
+        coordination = CoordinationSettings(instance_id=instance_id, protocol=protocol)
         return CoordinatedConsumer(replace(SETTINGS, **settings), coordination, **self._parts())
 
     def _parts(self) -> dict[str, Any]:
@@ -330,7 +341,10 @@ class Cluster:
 
     async def refresh(self, topics: Iterable[str] | None) -> ClusterMetadata:
         one = PartitionMetadata(1, 0, (1,), (1,), 0)
-        found = {topic: TopicMetadata(0, dict.fromkeys(range(count), one)) for topic, count in self.topics.items()}
+        found = {
+            topic: TopicMetadata(0, dict.fromkeys(range(count), one), id=topic.encode().ljust(16))
+            for topic, count in self.topics.items()
+        }
         return ClusterMetadata({1: Node(1, "h", 1)}, found)
 
     # -- the coordinator
@@ -355,8 +369,26 @@ class Cluster:
         if api is SYNC_GROUP:
             [share] = body["assignments"]
             return done | {"assignment": share["assignment"]}
+        if api is DESCRIBE_CONFIGS:
+            return {"results": []}
+        if api is CONSUMER_GROUP_HEARTBEAT:
+            return self.assigned(self.topics)
         assert api in (HEARTBEAT, LEAVE_GROUP)
         return done
+
+    @staticmethod
+    def assigned(topics: Mapping[str, int]) -> dict[str, Any]:
+        """An answer of the consumer protocol that assigns the first partitions of topics, as many of each."""
+        shares = [
+            {"topic_id": topic.encode().ljust(16), "partitions": list(range(count))} for topic, count in topics.items()
+        ]
+        return {
+            "error_code": 0,
+            "member_id": "me",
+            "member_epoch": 1,
+            "heartbeat_interval_ms": 3000,
+            "assignment": {"topic_partitions": shares},
+        }
 
 
 @pytest_asyncio.fixture

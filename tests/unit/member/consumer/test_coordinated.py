@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from consumerd.base.errors import BrokerError, IdTakenError
 from consumerd.base.partition import TopicPartition
 from consumerd.wire.registry.subscription import StaticSubscription
-from consumerd.wire.v08.apis import HEARTBEAT, JOIN_GROUP
+from consumerd.wire.v08.apis import CONSUMER_GROUP_HEARTBEAT, HEARTBEAT, JOIN_GROUP
 
 pytestmark = pytest.mark.asyncio
 
@@ -109,6 +109,49 @@ async def test_ends_with_the_reason_of_a_refusal(
     cluster.answers[JOIN_GROUP] = [answer | {"member_id": "me"}]
     with pytest.raises(error, match=words):
         await asyncio.wait_for(cluster.run(cluster.coordinated(instance_id="i")), 60)
+
+
+async def test_releases_only_what_the_broker_takes_away_by_the_consumer_protocol(cluster: Any) -> None:
+    member = cluster.coordinated(protocol="consumer")
+    running = cluster.run(member)
+    await cluster.turns()
+    assert (member.member_id, member.settled, member.assigned) == ("me", True, [T0, T1])
+    assert member.stats.rebalances == 1
+    kept = cluster.logs.lanes[T0]
+    cluster.answers[CONSUMER_GROUP_HEARTBEAT] = [cluster.assigned({"t": 1})] * 3
+    await cluster.clock.advance(2.0)
+    assert member.assigned == [T0]
+    assert member.settled
+    assert set(cluster.logs.lanes) == {T0}
+    assert cluster.logs.lanes[T0] is kept
+    assert member.stats.rebalances == 2
+    member.request_stop()
+    await running
+    assert cluster.asked[-1] == "ConsumerGroupHeartbeat"
+    assert "JoinGroup" not in cluster.asked
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "words"),
+    [
+        (82, IdTakenError, "the group.instance_id 'i' is held by another live member of group 'g'"),
+        (111, IdTakenError, "the group.instance_id 'i' is held by another live member of group 'g'"),
+        (35, BrokerError, 'set group.protocol = "classic"'),
+        (69, BrokerError, "the group is of another type"),
+        (112, BrokerError, "set group.remote_assignor"),
+        (128, BrokerError, "must be a pattern of RE2"),
+    ],
+)
+async def test_ends_with_the_reason_of_a_refusal_by_the_consumer_protocol(
+    cluster: Any, code: int, error: type[Exception], words: str
+) -> None:
+    cluster.answers[CONSUMER_GROUP_HEARTBEAT] = [cluster.assigned({}) | {"error_code": code} for _ in range(40)]
+    running = cluster.run(cluster.coordinated(instance_id="i", protocol="consumer"))
+    with capture_logs():
+        await cluster.turns()
+        await cluster.clock.advance(100.0)  # one whose former process has the name waits
+    with pytest.raises(error, match=words):
+        await asyncio.wait_for(running, 60)
 
 
 async def test_missing_permission_on_a_partition_holds_back_that_partition_alone(cluster: Any) -> None:
