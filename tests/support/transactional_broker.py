@@ -150,8 +150,9 @@ class TransactionalBroker:
             self.after(api)
         except KilledError:
             self.dead = True
-            await asyncio.Event().wait()
-            raise
+            while self.dead:
+                await asyncio.sleep(1.0)
+            raise lost() from None
         return decode_body(api, "response", version, encode_body(api, "response", version, answer))
 
     def post(self, api: Api[Any, Any], body: Any, settle: Callable[[Any], object], *, version: int, **_: Any) -> bool:

@@ -24,7 +24,7 @@ from consumerd.handlers import Batch
 from consumerd.handlers.contents import known_timestamp
 from consumerd.handlers.forward.errors import OtherLogError, is_too_large
 from consumerd.handlers.forward.identity import SourceIdentity, SourceMark
-from consumerd.handlers.forward.positions import ForwardPosition, position_place, read_position
+from consumerd.handlers.forward.positions import PartitionTransactions
 from consumerd.handlers.forward.settings import ForwardPlacing, ForwardSettings
 from consumerd.handlers.messages import Message
 from consumerd.net.client.cluster import ClusterClient
@@ -77,11 +77,6 @@ class PartitionFeed:
         name: str | None = None,
     ) -> None:
         self.source = source
-        #: Of its positions, and transactional id; None without transactions.
-        self._name = name
-        self._client = client
-        #: The position on the target, until the first batch was compared with it.
-        self.resumes: ForwardPosition | None = None
         self._counts = counts or TargetCounts()
         self.topic = topic
         self.place = place
@@ -112,6 +107,8 @@ class PartitionFeed:
             clock=clock,
             rng=rng,
         )
+        #: None without transactions.
+        self.transactions = None if name is None else PartitionTransactions(self._producer, client, name, source, topic)
 
     def _read_from(self, log: LogId) -> None:
         """Send messages of `log` from now on."""
@@ -122,14 +119,10 @@ class PartitionFeed:
 
     async def open(self) -> None:
         """Begin; with transactions, fence former feeds of the partition, and read its position."""
-        await self._producer.start()
-        if self._name is not None:
-            try:
-                await self._producer.init_transactions()
-                self.resumes = await read_position(self._client, self._name, self.topic)
-            except BaseException:
-                await self._producer.abort()
-                raise
+        if self.transactions is None:
+            await self._producer.start()
+        else:
+            await self.transactions.open()
 
     async def abort(self) -> None:
         """End at once: messages that were not acknowledged are not sent any more."""
@@ -141,8 +134,8 @@ class PartitionFeed:
         Raises HandlerFailedError, and what the producer raises.
         """
         batch.mark(batch.handled)
-        if self._name is not None:
-            await self._forward_once(batch, self._name)
+        if self.transactions is not None:
+            await self._forward_once(batch, self.transactions)
             return
         if (skipped := await self._known_in(batch)) > batch.handled:
             log.info("forwarded_messages_skipped", partition=str(self.source), messages=skipped - batch.handled)
@@ -151,22 +144,18 @@ class PartitionFeed:
         for chunk in self._chunks(batch.rest(batch.handled).messages()):
             await self._send(chunk, batch)
 
-    async def _forward_once(self, batch: Batch, name: str) -> None:
+    async def _forward_once(self, batch: Batch, transactions: PartitionTransactions) -> None:
         """Send the rest of `batch` and the position after it in one transaction, and mark it."""
-        if (skipped := self._resumed_in(batch)) > batch.handled:
-            log.info("forwarded_messages_skipped", partition=str(self.source), messages=skipped - batch.handled)
-            batch.mark(skipped)
+        transactions.skip(batch)
         self._read_from(batch.log)
         rest = batch.rest(batch.handled)
-        position = ForwardPosition(batch.next_offset, batch.log)
         chunk: list[_Outgoing] = []
         while len(rest):
             self._counts.sent[self.source.topic] += len(rest)
             try:
-                async with self._producer.transaction() as transaction:
+                async with transactions.transaction(batch):
                     for chunk in self._chunks(rest.messages()):
                         await self._deliver(chunk)
-                    await transaction.send_offsets(name, {position_place(self.topic): position.as_offset()})
                 break
             except Exception as error:
                 if not is_too_large(error) or len(chunk) == 1:
@@ -177,24 +166,6 @@ class PartitionFeed:
                 )
         batch.mark(len(batch))
         self._counts.confirmed[self.source.topic] += len(rest)
-
-    def _resumed_in(self, batch: Batch) -> int:
-        """Return the number of messages from the front of the batch that are before the position on the target.
-
-        Raises OtherLogError if the log begins again before it, and nothing tells that it is another one.
-        """
-        (resumes, began), self.resumes, self.began = (self.resumes, self.began), None, None
-        if resumes is None or resumes.log.replaced_by(batch.log):
-            return 0
-        if began is not None and batch.start_offset < began:
-            raise OtherLogError(
-                f"{self.source} restarts at offset {batch.start_offset}, and the target has its messages up to offset "
-                f"{began} already: the source topic was recreated or its log was truncated; forward it to another "
-                "topic, or set another `source`."
-            )
-        if resumes.offset <= batch.start_offset:
-            return 0
-        return next((count for count in range(len(batch)) if batch.prefix(count) >= resumes.offset), len(batch))
 
     async def _known_in(self, batch: Batch) -> int:
         """Return the number of messages from the front of the batch that the target has already.

@@ -121,14 +121,8 @@ class ForwardHandler(Handler):
         except Exception as error:
             self._give_up_if_hopeless(error, f"cannot forward {partition}")
             raise
-        if self._settings.exactly_once:
-            resumes = feed.resumes
-            place = None if resumes is None else resumes.offset
-            log.info("forward_position_found", partition=str(partition), target=feed.topic, position=place)
-            if resumes is None:
-                return None
-            feed.began = resumes.offset
-            return SinkPosition(resumes.offset, resumes.log.topic_id_text, resumes.log.leader_epoch)
+        if feed.transactions is not None:
+            return feed.transactions.begin()
         known = feed.known
         log.info("forward_position_found", partition=str(partition), target=feed.topic, position=known and known.offset)
         if known is None:

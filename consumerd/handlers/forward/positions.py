@@ -8,18 +8,26 @@ is read then is final until this producer commits the next one.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
 
 from consumerd.base.errors import HandlerFailedError
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
+from consumerd.handlers import Batch, SinkPosition
+from consumerd.handlers.forward.errors import OtherLogError
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import error_of
-from consumerd.producer import TransactionOffset
+from consumerd.producer import ProducerTransaction, TransactionOffset, V08Producer
 from consumerd.wire.v08.apis import OFFSET_FETCH
 from consumerd.wire.v08.errors import UnsupportedApiError
 
 if TYPE_CHECKING:
     from consumerd.wire.v08.message_types import OffsetFetchRequest
+
+log = structlog.get_logger(__name__)
 
 #: The version of OFFSET_FETCH that waits for the end of transactions, the last one for a single group.
 _STABLE: Final = 7
@@ -47,6 +55,78 @@ class ForwardPosition(NamedTuple):
                 known = int(epoch) if epoch.isascii() and epoch.isdecimal() and len(epoch) < 11 else None
                 return cls(offset, LogId.from_text(topic_id, known))
         return cls(offset)
+
+
+class PartitionTransactions:
+    """The transactions of `source`, by a producer that has its `forward_name` as transactional id.
+
+    `topic`: of the target, where the position stands.
+    """
+
+    def __init__(
+        self, producer: V08Producer, client: ClusterClient, name: str, source: TopicPartition, topic: str
+    ) -> None:
+        self._producer = producer
+        self._client = client
+        self._name = name
+        self._source = source
+        self._place = position_place(topic)
+        #: The position on the target, until the first batch was compared with it.
+        self._resumes: ForwardPosition | None = None
+        self._began: int | None = None
+
+    async def open(self) -> None:
+        """Start the producer, fence former ones of the partition, and read the position. Raises as `read_position`."""
+        await self._producer.start()
+        try:
+            await self._producer.init_transactions()
+            self._resumes = await read_position(self._client, self._name, self._place.topic)
+        except BaseException:
+            await self._producer.abort()
+            raise
+
+    def begin(self) -> SinkPosition | None:
+        """Return the position at which the partition begins: no batch is before it. None for the committed offset."""
+        resumes = self._resumes
+        log.info(
+            "forward_position_found",
+            partition=str(self._source),
+            target=self._place.topic,
+            position=None if resumes is None else resumes.offset,
+        )
+        if resumes is None:
+            return None
+        self._began = resumes.offset
+        return SinkPosition(resumes.offset, resumes.log.topic_id_text, resumes.log.leader_epoch)
+
+    def skip(self, batch: Batch) -> None:
+        """Mark the messages from the front of the batch that are before the position on the target.
+
+        Raises OtherLogError if the log begins again before it, and nothing tells that it is another one.
+        """
+        (resumes, began), self._resumes, self._began = (self._resumes, self._began), None, None
+        if resumes is None or resumes.log.replaced_by(batch.log):
+            return
+        if began is not None and batch.start_offset < began:
+            raise OtherLogError(
+                f"{self._source} restarts at offset {batch.start_offset}, and the target has its messages up to offset "
+                f"{began} already: the source topic was recreated or its log was truncated; forward it to another "
+                "topic, or set another `source`."
+            )
+        if resumes.offset <= batch.start_offset:
+            return
+        skipped = next((count for count in range(len(batch)) if batch.prefix(count) >= resumes.offset), len(batch))
+        if skipped > batch.handled:
+            log.info("forwarded_messages_skipped", partition=str(self._source), messages=skipped - batch.handled)
+            batch.mark(skipped)
+
+    @asynccontextmanager
+    async def transaction(self, batch: Batch) -> AsyncIterator[ProducerTransaction]:
+        """A transaction that has the position after `batch`, too. Raises as `V08Producer.transaction`."""
+        position = ForwardPosition(batch.next_offset, batch.log)
+        async with self._producer.transaction() as transaction:
+            yield transaction
+            await transaction.send_offsets(self._name, {self._place: position.as_offset()})
 
 
 def forward_name(group: str, cluster: str | None, source: TopicPartition) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from itertools import count
 from typing import Any
 
@@ -13,14 +13,18 @@ import pytest
 
 from consumerd.base.errors import HandlerFailedError
 from consumerd.base.partition import LogId, TopicPartition
+from consumerd.base.ports import Clock
 from consumerd.handlers import Batch, HandlerContext, PartitionTakenError
 from consumerd.handlers.forward.errors import OtherLogError
 from consumerd.handlers.forward.handler import ForwardHandler
 from consumerd.handlers.forward.mapping import BrokerMajorNumbering, TopicNaming
 from consumerd.handlers.forward.positions import ForwardPosition, forward_name, position_place
 from consumerd.handlers.forward.settings import ForwardResume, ForwardSettings
+from consumerd.handlers.forward.transform import TransactionalHandler
 from consumerd.handlers.messages import KeyedMessage
 from consumerd.handlers.sparse_content import SparseContent
+from consumerd.net.client.cluster import ClusterClient
+from consumerd.producer import ProducerTransaction, V08ProducerSettings
 from consumerd.wire.v07 import decode_batch, encode_message_set
 from consumerd.wire.v08.records import decode_records
 from tests.support.transactional_broker import FAULTS, Strike, TransactionalBroker
@@ -32,6 +36,9 @@ MESSAGES = [b"message-%d" % number for number in range(7)]
 #: Bytes of each in the source's log, and so the step of its offsets.
 STEP = len(encode_message_set(MESSAGES[:1]))
 NAME = forward_name("g", None, SOURCE)
+
+
+Start = Callable[[TransactionalBroker], Awaitable[ForwardHandler | TransactionalHandler]]
 
 
 def batch(first: int, last: int) -> Batch:
@@ -49,9 +56,33 @@ async def started(broker: TransactionalBroker, **settings: Any) -> ForwardHandle
     return handler
 
 
-async def member(broker: TransactionalBroker, attempts: int) -> None:
+class Transformer(TransactionalHandler):
+    """Sends each message, and a second one to another partition."""
+
+    def __init__(self, broker: TransactionalBroker) -> None:
+        super().__init__(["b:1"], settings=V08ProducerSettings(delivery_timeout=20.0))
+        self._broker = broker
+
+    def make_client(self, clock: Clock) -> ClusterClient:
+        del clock
+        return self._broker.client()
+
+    async def transform(self, batch: Batch, transaction: ProducerTransaction) -> None:
+        for number, payload in enumerate(batch):
+            await transaction.send("t", payload, partition=0)
+            await transaction.send("t", payload.upper(), partition=1)
+            batch.mark(number + 1)
+
+
+async def transforming(broker: TransactionalBroker) -> Transformer:
+    handler = Transformer(broker)
+    await handler.start(HandlerContext("g", "m", LoopClock()))
+    return handler
+
+
+async def member(broker: TransactionalBroker, attempts: int, start: Start = started) -> None:
     """Deliver the source in batches of 2, from the sink's position on; the member's own offset is the beginning."""
-    handler = await started(broker)
+    handler = await start(broker)
     try:
         position = await handler.position(SOURCE) or 0
         while (first := position // STEP) < len(MESSAGES):
@@ -94,11 +125,11 @@ def test_a_batch_and_its_position_are_one_transaction(level: int) -> None:
     assert forwarded(broker) == MESSAGES
 
 
-async def lives(broker: TransactionalBroker, strike: Strike) -> None:
+async def lives(broker: TransactionalBroker, strike: Strike, start: Start = started) -> None:
     """One process after the other, until one comes to the end."""
     for _ in range(4):
         broker.dead = False
-        strike.running = asyncio.create_task(member(broker, 3))
+        strike.running = asyncio.create_task(member(broker, 3, start))
         await asyncio.wait([strike.running])
         if not strike.running.cancelled() and strike.running.exception() is None:
             return
@@ -120,6 +151,50 @@ def test_each_message_is_there_once_whatever_happens_at_any_request(level: int, 
             break
         struck[strike.happened] += 1
     assert struck.keys() >= {"InitProducerId", "OffsetFetch", "Produce", "TxnOffsetCommit", "EndTxn"}
+
+
+@LEVELS
+@pytest.mark.parametrize("fault", ["killed after", "lost after", "cancelled before", "error 120"])
+def test_what_a_handler_makes_of_a_batch_is_there_once_whatever_happens(level: int, fault: str) -> None:
+    for place in count(1):
+        broker = TransactionalBroker(level)
+        strike = Strike(broker, fault, place)
+        run(lives(broker, strike, transforming))
+        assert forwarded(broker) == [*MESSAGES, *map(bytes.upper, MESSAGES)], place
+        assert broker.hanging == []
+        assert broker.offsets == {(NAME, position_place("t")): len(MESSAGES) * STEP}
+        if not strike.happened:
+            break
+    assert place > 12
+
+
+@LEVELS
+def test_a_handler_that_fails_leaves_nothing_and_gets_the_batch_again(level: int) -> None:
+    broker = TransactionalBroker(level)
+
+    class Failing(Transformer):
+        failures = 1
+
+        async def transform(self, batch: Batch, transaction: ProducerTransaction) -> None:
+            await super().transform(batch, transaction)
+            if self.failures:
+                self.failures -= 1
+                raise KeyError
+
+    async def play() -> None:
+        handler = Failing(broker)
+        await handler.start(HandlerContext("g", "m", LoopClock()))
+        assert await handler.position(SOURCE) is None
+        whole = batch(0, 2)
+        with pytest.raises(KeyError):
+            await handler.handle(whole)
+        assert (whole.handled, whole.counted, broker.hanging) == (0, False, [])
+        await handler.handle(whole)
+        assert whole.handled == 2
+        await handler.stop()
+
+    run(play())
+    assert forwarded(broker) == [*MESSAGES[:2], *map(bytes.upper, MESSAGES[:2])]
 
 
 @LEVELS

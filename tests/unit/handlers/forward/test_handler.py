@@ -65,6 +65,7 @@ class Feed:
         self.source, self.topic, self.place = source, topic, place
         self.known: Any = None
         self.began: int | None = None
+        self.transactions: Any = None
         self.did: list[str] = []
         self._counts = counts
         self.made.append(self)

@@ -336,6 +336,44 @@ def test_each_message_counts_once_whatever_happens_at_any_request(level: int, fa
     assert struck["EndTxn"] >= 4
 
 
+@LEVELS
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "error 47"])  # which is final
+def test_the_same_producer_goes_on_after_a_fault_at_any_request(level: int, fault: str) -> None:
+    """Each transaction is a task, which may be cancelled, also while the broker answers nothing for ten seconds."""
+    for place in count(1):
+        broker = TransactionalBroker(level)
+        strike = Strike(broker, fault, place)
+
+        async def use(producer: V08Producer, broker: TransactionalBroker = broker, strike: Strike = strike) -> None:
+            async def once() -> None:
+                async with producer.transaction() as transaction:
+                    # Once a transaction is open, the former one has ended either way.
+                    position = broker.offsets.get(("g", PLACE), 0)
+                    batch = SOURCE[position : position + 2]
+                    for number, message in enumerate(batch):
+                        await transaction.send("t", message, partition=number)
+                    await transaction.send_offsets("g", {PLACE: position + len(batch)})
+
+            for _ in range(8):
+                if broker.offsets.get(("g", PLACE), 0) == len(SOURCE) and not broker.hanging:
+                    break
+                strike.running = asyncio.create_task(once())
+                await asyncio.wait([strike.running])
+                if not strike.running.cancelled() and (error := strike.running.exception()) is not None:
+                    assert isinstance(error, BrokerError)
+                    assert not isinstance(error, ProducerFencedError)
+                if broker.dead:
+                    await asyncio.sleep(10.0)
+                    broker.dead = False
+
+        with_producer(broker, use, delivery_timeout=20.0)
+        assert sorted(filter(None, broker.committed())) == SOURCE, (fault, place)
+        assert broker.hanging == [], (fault, place)
+        if not strike.happened:
+            break
+    assert place > 12
+
+
 # -- the tables, and the state alone
 
 
