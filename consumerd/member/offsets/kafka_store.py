@@ -56,6 +56,8 @@ _READER_SINCE: Final = 9
 _INSTANCE_SINCE: Final = 7
 #: The first version of OFFSET_FETCH that reads all of a group.
 _ALL_SINCE: Final = 2
+#: The first version of OFFSET_FETCH that can refuse offsets of which a transaction is open.
+_STABLE_SINCE: Final = 7
 #: The version of OFFSET_FETCH that reads the offsets of each configured version of OFFSET_COMMIT.
 _FETCH_FOR: Final = {0: 0, 1: 1, 2: 1}
 #: Errors that mean that other members own the partitions by now.
@@ -209,6 +211,9 @@ class KafkaOffsetStore:
         if membership is not None and membership.session_id and version >= _READER_SINCE:
             for of_group in body["groups"]:
                 of_group |= {"member_id": membership.member_id, "member_epoch": membership.generation}
+        if membership is not None and version >= _STABLE_SINCE:
+            # A member waits for the end of a transaction that a former owner left open with offsets in it.
+            body["require_stable"] = True
         answer = await self._ask(channel, OFFSET_FETCH, body, version, what)
         code, topics = _fetched(answer, {topic_id: topic for topic, topic_id in ids.items()}, version, what)
         if code in THROWN_OUT:  # the member learns it from its next heartbeat

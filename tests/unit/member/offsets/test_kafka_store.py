@@ -489,6 +489,19 @@ async def test_reads_with_the_newest_version_of_an_older_broker(served: int) -> 
     assert body["topics"] == [{"name": "t", "partition_indexes": [0]}]
 
 
+@pytest.mark.parametrize(("served", "waits"), [(6, False), (7, True), (9, True)])
+@pytest.mark.parametrize("is_member", [True, False])
+async def test_a_member_reads_no_offset_that_an_open_transaction_may_change(
+    served: int, waits: bool, is_member: bool
+) -> None:
+    answer = told(0, committed_offset=8, metadata="")
+    cluster = Cluster({"groups": [{"error_code": 0, **answer}]} if served > 7 else answer)
+    cluster.versions = older_broker(2, served)
+    assert await store(cluster, Membership() if is_member else None).load([PLACE]) == {PLACE: 8}
+    ((_, version, body),) = cluster.asked
+    assert (version, body.get("require_stable", False)) == (served, waits and is_member)
+
+
 async def test_reads_all_offsets_of_the_group_since_version_2() -> None:
     cluster = Cluster({"error_code": 0, "topics": []})
     cluster.versions = older_broker(2, 2)
