@@ -131,6 +131,7 @@ async def test_skips_aborted_messages(kafka: Any, cluster_client: Any, tmp_path:
             assert [(each["kind"], each["subject"]) for each in told] == [("open-transaction", "events/0")]
             assert "open since offset 44" in told[0]["says"]
             assert "none of the 5 messages" in told[0]["says"]
+            assert "; transactional id 'a-test', Ongoing since 20" in told[0]["says"]
             assert re.search(r"the producer with id \d+ and epoch \d+, which wrote last at 20", told[0]["says"])
             assert await asyncio.to_thread(doctor, broker.address, "all") == []
             await asyncio.to_thread(producer.abort_transaction)

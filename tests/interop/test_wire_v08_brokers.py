@@ -35,6 +35,7 @@ from consumerd.wire.v08.apis import (
     DESCRIBE_CONFIGS,
     DESCRIBE_GROUPS,
     DESCRIBE_PRODUCERS,
+    DESCRIBE_TRANSACTIONS,
     END_TXN,
     FETCH,
     FIND_COORDINATOR,
@@ -44,6 +45,7 @@ from consumerd.wire.v08.apis import (
     LEAVE_GROUP,
     LIST_GROUPS,
     LIST_OFFSETS,
+    LIST_TRANSACTIONS,
     METADATA,
     OFFSET_COMMIT,
     OFFSET_FETCH,
@@ -262,6 +264,17 @@ def ask_about_a_transaction(wire: Wire, topic: str, group: str) -> None:
             assert answer.get("error_code", 1), answer
 
 
+def list_transactions(wire: Wire) -> None:
+    """There are none."""
+    for version in wire.versions(LIST_TRANSACTIONS):
+        body = {"state_filters": ["Ongoing", "Odd"], "producer_id_filters": [7]}
+        answer = wire.until(LIST_TRANSACTIONS, version, body, lambda told: told["error_code"] == 0)
+        assert (answer["unknown_state_filters"], answer["transaction_states"]) == (["Odd"], [])
+    for version in wire.versions(DESCRIBE_TRANSACTIONS):
+        (told,) = wire.call(DESCRIBE_TRANSACTIONS, version, {"transactional_ids": ["nobody"]})["transaction_states"]
+        assert (told["transactional_id"], told["error_code"] != 0) == ("nobody", True)
+
+
 def ask_for_ends_of_epochs(wire: Wire, topic: str, end: int) -> None:
     """The log has one epoch, whose end is that of the log; of a later one it knows nothing."""
     for version in wire.versions(OFFSET_FOR_LEADER_EPOCH):
@@ -391,6 +404,7 @@ async def test_exchanges_every_version_that_a_broker_supports(version: str, kafk
         coordinate(wire, "together")
         commit_and_fetch_offsets(wire, topics[0], ids[topics[0]], kraft=release.kraft)
         be_a_member(wire, "together")
+        list_transactions(wire)
         ask_about_a_transaction(wire, topics[0], "undecided")
         delete_groups(wire, "together")
         describe_groups_of_the_consumer_protocol(wire, "together")

@@ -329,6 +329,22 @@ DescribeProducersResponseTopic = TypedDict("DescribeProducersResponseTopic", {"n
     "partitions": list[DescribeProducersResponsePartition]})
 DescribeProducersResponse = TypedDict("DescribeProducersResponse", {"throttle_time_ms": int,
     "topics": list[DescribeProducersResponseTopic]})
+DescribeTransactionsRequest = TypedDict("DescribeTransactionsRequest", {"transactional_ids": Sequence[str]})
+DescribeTransactionsResponseTopic = TypedDict("DescribeTransactionsResponseTopic", {"topic": str,
+    "partitions": list[int]})
+DescribeTransactionsResponseTransactionState = TypedDict("DescribeTransactionsResponseTransactionState",
+    {"error_code": int, "transactional_id": str, "transaction_state": str, "transaction_timeout_ms": int,
+    "transaction_start_time_ms": int, "producer_id": int, "producer_epoch": int,
+    "topics": list[DescribeTransactionsResponseTopic]})
+DescribeTransactionsResponse = TypedDict("DescribeTransactionsResponse", {"throttle_time_ms": int,
+    "transaction_states": list[DescribeTransactionsResponseTransactionState]})
+ListTransactionsRequest = TypedDict("ListTransactionsRequest", {"state_filters": NotRequired[Sequence[str]],
+    "producer_id_filters": NotRequired[Sequence[int]], "duration_filter": NotRequired[int],
+    "transactional_id_pattern": NotRequired[str | None]})
+ListTransactionsResponseTransactionState = TypedDict("ListTransactionsResponseTransactionState",
+    {"transactional_id": str, "producer_id": int, "transaction_state": str})
+ListTransactionsResponse = TypedDict("ListTransactionsResponse", {"throttle_time_ms": int, "error_code": int,
+    "unknown_state_filters": list[str], "transaction_states": list[ListTransactionsResponseTransactionState]})
 ConsumerGroupHeartbeatRequestTopicPartition = TypedDict("ConsumerGroupHeartbeatRequestTopicPartition",
     {"topic_id": NotRequired[bytes], "partitions": Sequence[int]})
 ConsumerGroupHeartbeatRequest = TypedDict("ConsumerGroupHeartbeatRequest", {"group_id": str, "member_id": str,

@@ -39,6 +39,8 @@ _SINCE: Final = {
     apis.DELETE_GROUPS.key: 1,
     apis.DESCRIBE_CONFIGS.key: 2,
     apis.DESCRIBE_PRODUCERS.key: 0,
+    apis.DESCRIBE_TRANSACTIONS.key: 0,
+    apis.LIST_TRANSACTIONS.key: 0,
     apis.CONSUMER_GROUP_DESCRIBE.key: 0,
 }
 #: Longest throttle time that is accepted from a broker.

@@ -27,7 +27,7 @@ from consumerd.operate.admin.findings import GroupFinding, GroupFindingKind, cap
 from consumerd.operate.admin.logs import LookupFailure
 from consumerd.operate.admin.v08.consumer_groups import MOVING
 from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
-from consumerd.operate.admin.v08.transactions import OpenTransaction
+from consumerd.operate.admin.v08.transactions import OpenProducer, OpenTransaction
 
 #: States of groups whose members have no partitions just now (`AwaitingSync` until 1.0).
 _REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance", "AwaitingSync"})
@@ -90,11 +90,21 @@ def transaction_findings(first: DiagnosisInput, second: DiagnosisInput) -> Itera
             f"A transaction is open since offset {held.start}, where the group stands: members that read only "
             f"committed messages (isolation read_committed) get none of the {held.behind} messages from there on. "
             f"{_producer(held)}",
-            "Find the application and let it commit or abort, or wait: brokers end the transaction when its time is up "
-            "(transaction.timeout.ms of the producer). If it stays, no coordinator knows it any more, and Kafka's own "
-            f"tool ends it: kafka-transactions.sh --bootstrap-server BROKER abort --topic {topic} --partition {number} "
-            f"--start-offset {held.start}",
+            f"{_way_out(before, held)} Kafka's own tool ends it: kafka-transactions.sh --bootstrap-server BROKER abort "
+            f"--topic {topic} --partition {number} --start-offset {held.start}",
         )
+
+
+def _way_out(*looks: OpenTransaction) -> str:
+    if all(isinstance(each.producer, OpenProducer) and each.producer.hangs for each in looks):
+        return (
+            "No coordinator shows the transaction: it hangs, and nothing ends it by itself, unless this client lacks "
+            "the permission Describe on its transactional id."
+        )
+    return (
+        "Find the application and let it commit or abort, or wait: brokers end the transaction when its time is up "
+        "(transaction.timeout.ms of the producer). If it stays, no coordinator knows it any more, and"
+    )
 
 
 def _producer(transaction: OpenTransaction) -> str:
@@ -104,7 +114,12 @@ def _producer(transaction: OpenTransaction) -> str:
     wrote = ""
     if producer.last_write >= 0:
         wrote = f", which wrote last at {datetime.fromtimestamp(producer.last_write / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    return f"It is of the producer with id {producer.id} and epoch {producer.epoch}{wrote}."
+    owner = ""
+    if producer.owner is not None:
+        name, state, timeout, began = producer.owner
+        since = "" if began < 0 else f" since {datetime.fromtimestamp(began / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        owner = f"; transactional id {name!r}, {state}{since}, with a timeout of {timeout / 1000:g} s"
+    return f"It is of the producer with id {producer.id} and epoch {producer.epoch}{wrote}{owner}."
 
 
 # -- where a broker coordinates

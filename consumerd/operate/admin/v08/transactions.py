@@ -1,33 +1,57 @@
 """Open transactions at which readers of committed messages stop, and the producers that opened them.
 
 Strategy: the end of what such readers may read is asked for after the end of the log, so if it is less, a transaction
-is open. Its producer is named by the leader (DescribeProducers, since 2.8). What cannot be found out is a reason, and
-no error: a transaction is worth knowing without its producer, too.
+is open. Its producer is named by the leader (DescribeProducers, since 2.8), and the transactional id by the broker that
+coordinates it (ListTransactions, DescribeTransactions, since 3.0). A transaction that is open in the partition and at
+no coordinator hangs: nothing ends it (KIP-664). What cannot be found out is a reason, and no error: a transaction is
+worth knowing without its producer, too.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 from consumerd.base.errors import BrokerError, reason_of
 from consumerd.base.partition import TopicPartition
 from consumerd.net.client.cluster import ClusterClient
-from consumerd.net.client.errors import topic_error
+from consumerd.net.client.errors import error_of, topic_error
 from consumerd.operate.admin.logs import LogRange, LookupFailure
 from consumerd.operate.admin.v08.logs import V08BrokerLogs
 from consumerd.wire.errors import WireError
-from consumerd.wire.v08.apis import DESCRIBE_PRODUCERS
-from consumerd.wire.v08.message_types import DescribeProducersRequest, DescribeProducersResponsePartition
+from consumerd.wire.v08.apis import DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS
+from consumerd.wire.v08.message_types import (
+    DescribeProducersRequest,
+    DescribeProducersResponsePartition,
+    DescribeTransactionsRequest,
+    ListTransactionsRequest,
+)
+
+#: States of a transactional id whose transaction is over at the coordinator.
+_ENDED: Final = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
+
+
+class TransactionOwner(NamedTuple):
+    """What the coordinator says of a transaction. `timeout`: ms. `began`: ms since 1970, -1 for unknown."""
+
+    transactional_id: str
+    state: str
+    timeout: int
+    began: int
 
 
 class OpenProducer(NamedTuple):
-    """The producer of an open transaction. `last_write`: ms since 1970, -1 for unknown."""
+    """The producer of an open transaction. `last_write`: ms since 1970, -1 for unknown.
+
+    `owner`: None where no coordinator shows the transaction. `hangs`: all of them answered, and none shows it.
+    """
 
     id: int
     epoch: int
     last_write: int
+    owner: TransactionOwner | None = None
+    hangs: bool = False
 
 
 class OpenTransaction(NamedTuple):
@@ -50,7 +74,7 @@ async def find_open_transactions(
     held = {partition: end for partition, end in ends.items() if end < known[partition].end}
     if logs.client is None or not held:
         return {}
-    producers = await _producers(logs.client, held)
+    producers = await _with_owners(logs.client, await _producers(logs.client, held))
     return {each: OpenTransaction(start, known[each].end - start, producers[each]) for each, start in held.items()}
 
 
@@ -69,6 +93,53 @@ async def _producers(
             found |= await _ask(client, node_id, {each: starts[each] for each in partitions})
         except (BrokerError, WireError) as error:
             found |= dict.fromkeys(partitions, reason_of(error))
+    return found
+
+
+async def _with_owners(
+    client: ClusterClient, producers: Mapping[TopicPartition, OpenProducer | str]
+) -> dict[TopicPartition, OpenProducer | str]:
+    """The producers with what the coordinators say of their transactions."""
+    ids = sorted({each.id for each in producers.values() if isinstance(each, OpenProducer)})
+    owners: dict[int, TransactionOwner] = {}
+    complete = bool(ids)
+    for node_id in sorted(client.metadata.nodes) if ids else ():
+        try:
+            owners |= await _owned_by(client, node_id, ids)
+        except (BrokerError, WireError):
+            complete = False
+    return {
+        partition: each
+        if isinstance(each, str)
+        else each._replace(owner=owners.get(each.id), hangs=complete and each.id not in owners)
+        for partition, each in producers.items()
+    }
+
+
+async def _owned_by(client: ClusterClient, node_id: int, ids: Sequence[int]) -> dict[int, TransactionOwner]:
+    """The open transactions of these producers that a broker coordinates."""
+    body: ListTransactionsRequest = {"state_filters": (), "producer_id_filters": ids}
+    listed = await client.call_node(node_id, LIST_TRANSACTIONS, body)
+    if error := error_of(listed["error_code"], f"broker {node_id} listed no transactions"):
+        raise error
+    names = [
+        each["transactional_id"] for each in listed["transaction_states"] if each["transaction_state"] not in _ENDED
+    ]
+    if not names:
+        return {}
+    named: DescribeTransactionsRequest = {"transactional_ids": names}
+    described = await client.call_node(node_id, DESCRIBE_TRANSACTIONS, named)
+    found: dict[int, TransactionOwner] = {}
+    for each in described["transaction_states"]:
+        if error := error_of(each["error_code"], f"broker {node_id} did not describe {each['transactional_id']!r}"):
+            raise error
+        if each["producer_id"] in ids and each["transaction_state"] not in _ENDED:
+            found[each["producer_id"]] = TransactionOwner(
+                each["transactional_id"],
+                each["transaction_state"],
+                each["transaction_timeout_ms"],
+                each["transaction_start_time_ms"],
+            )
     return found
 
 

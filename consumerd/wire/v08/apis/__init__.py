@@ -16,6 +16,7 @@ from consumerd.wire.v08.apis.delete_topics import DELETE_TOPICS
 from consumerd.wire.v08.apis.describe_configs import DESCRIBE_CONFIGS
 from consumerd.wire.v08.apis.describe_groups import DESCRIBE_GROUPS
 from consumerd.wire.v08.apis.describe_producers import DESCRIBE_PRODUCERS
+from consumerd.wire.v08.apis.describe_transactions import DESCRIBE_TRANSACTIONS
 from consumerd.wire.v08.apis.end_txn import END_TXN
 from consumerd.wire.v08.apis.fetch import FETCH
 from consumerd.wire.v08.apis.find_coordinator import FIND_COORDINATOR
@@ -26,6 +27,7 @@ from consumerd.wire.v08.apis.leader_and_isr import LEADER_AND_ISR
 from consumerd.wire.v08.apis.leave_group import LEAVE_GROUP
 from consumerd.wire.v08.apis.list_groups import LIST_GROUPS
 from consumerd.wire.v08.apis.list_offsets import LIST_OFFSETS
+from consumerd.wire.v08.apis.list_transactions import LIST_TRANSACTIONS
 from consumerd.wire.v08.apis.metadata import METADATA
 from consumerd.wire.v08.apis.offset_commit import OFFSET_COMMIT
 from consumerd.wire.v08.apis.offset_fetch import OFFSET_FETCH
@@ -74,6 +76,8 @@ APIS: dict[int, Api[Any, Any]] = {
         DELETE_GROUPS,
         DESCRIBE_CONFIGS,
         DESCRIBE_PRODUCERS,
+        DESCRIBE_TRANSACTIONS,
+        LIST_TRANSACTIONS,
         CONSUMER_GROUP_HEARTBEAT,
         CONSUMER_GROUP_DESCRIBE,
     )
@@ -93,6 +97,7 @@ __all__ = [
     "DESCRIBE_CONFIGS",
     "DESCRIBE_GROUPS",
     "DESCRIBE_PRODUCERS",
+    "DESCRIBE_TRANSACTIONS",
     "END_TXN",
     "FETCH",
     "FIND_COORDINATOR",
@@ -103,6 +108,7 @@ __all__ = [
     "LEAVE_GROUP",
     "LIST_GROUPS",
     "LIST_OFFSETS",
+    "LIST_TRANSACTIONS",
     "METADATA",
     "OFFSET_COMMIT",
     "OFFSET_FETCH",

@@ -270,6 +270,18 @@ VECTORS: list[tuple[int, Direction, int, dict[str, Any], str]] = [
     (26, "response", 0, {"throttle_time_ms": 0, "error_code": 90}, "00000000 005a"),
     (26, "response", 5, {"throttle_time_ms": 0, "error_code": 0, "producer_id": 1000, "producer_epoch": 3},
      "00000000 0000 00000000 000003e8 0003 00"),
+    (65, "request", 0, {"transactional_ids": ["x"]}, "02 0278 00"),
+    (65, "response", 0, {"throttle_time_ms": 0, "transaction_states": [{"error_code": 0, "transactional_id": "x",
+      "transaction_state": "Ongoing", "transaction_timeout_ms": 60000, "transaction_start_time_ms": -1,
+      "producer_id": 1000, "producer_epoch": 2, "topics": [{"topic": "t", "partitions": [1]}]}]},
+     ("00000000 02 0000 0278 084f6e676f696e67 0000ea60 ffffffff ffffffff 00000000 000003e8 0002 02 0274 02 00000001 00"
+      "00 00")),
+    (66, "request", 0, {"state_filters": [], "producer_id_filters": [1000]}, "01 02 00000000 000003e8 00"),
+    (66, "request", 2, {"state_filters": ["Ongoing"], "producer_id_filters": [], "duration_filter": -1,
+      "transactional_id_pattern": None}, "02 084f6e676f696e67 01 ffffffff ffffffff 00 00"),
+    (66, "response", 2, {"throttle_time_ms": 0, "error_code": 0, "unknown_state_filters": [], "transaction_states": [
+      {"transactional_id": "x", "producer_id": 1000, "transaction_state": "Ongoing"}]},
+     "00000000 0000 01 02 0278 00000000 000003e8 084f6e676f696e67 00 00"),
     (28, "request", 0, {"transactional_id": "x", "producer_id": 1000, "producer_epoch": 2, "group_id": "g",
       "topics": [{"name": "t", "partitions": [{"partition_index": 0, "committed_offset": 5,
       "committed_metadata": None}]}]},

@@ -22,7 +22,7 @@ from consumerd.operate.admin.mending import describe_step, steps_for, take_step
 from consumerd.operate.admin.v08.group_source import ZooKeeperGroups, read_diagnosis_input
 from consumerd.operate.admin.v08.logs import V08BrokerLogs
 from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
-from consumerd.operate.admin.v08.transactions import OpenProducer, OpenTransaction
+from consumerd.operate.admin.v08.transactions import OpenProducer, OpenTransaction, TransactionOwner
 from consumerd.operate.admin.verification import differences
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.registry.dialect import Dialect
@@ -488,6 +488,20 @@ async def test_names_the_open_transaction_at_which_a_group_stands(zookeeper: Mem
     # Its owner is not to be blamed, but those of the others are.
     assert told(still) == [(GroupFindingKind.STANDING_STILL, str(each)) for each in T[1:]]
     assert told(diagnose_group(first)) == [(GroupFindingKind.OPEN_TRANSACTION, "t/0")]
+
+
+async def test_tells_a_transaction_that_waits_for_its_producer_from_one_that_hangs(zookeeper: MemoryZooKeeper) -> None:
+    owner = TransactionOwner("pump", "Ongoing", 60_000, 1_700_000_000_000)
+    known = "id 'pump', Ongoing since 2023-11-14 22:13:20 UTC, with a timeout of 60 s."
+    for producer, says, remedy in (
+        (OpenProducer(1, 2, -1, owner), known, "or wait"),
+        (OpenProducer(1, 2, -1, hangs=True), "producer with id 1 and epoch 2.", "it hangs, and nothing ends it"),
+    ):
+        one = replaced(await look(zookeeper, 0.0), transactions={T[0]: OpenTransaction(10, 90, producer)})
+        (found,) = diagnose_group(one)
+        assert says in found.says
+        assert remedy in str(found.remedy)
+        assert "kafka-transactions.sh" in str(found.remedy)
 
 
 async def test_a_transaction_that_another_one_follows_is_not_a_finding(zookeeper: MemoryZooKeeper) -> None:

@@ -36,7 +36,7 @@ from consumerd.operate.admin.v08.logs import V08BrokerLogs
 from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
 from consumerd.operate.admin.v08.topic_plan import TopicPlan, assign_replicas
 from consumerd.operate.admin.v08.topic_requests import create_topic, delete_topic
-from consumerd.operate.admin.v08.transactions import OpenProducer, find_open_transactions
+from consumerd.operate.admin.v08.transactions import OpenProducer, TransactionOwner, find_open_transactions
 from consumerd.wire.v08 import APIS
 from consumerd.wire.v08.apis import DESCRIBE_PRODUCERS, FIND_COORDINATOR
 from consumerd.wire.v08.errors import UnsupportedApiError
@@ -559,18 +559,48 @@ def producers_of(code: int, *open_since: int) -> Answer:
     return {"topics": [{"name": "t", "partitions": [part]}]}
 
 
+OWNER = TransactionOwner("pump", "Ongoing", 60_000, 1_700_000_000_000)
+
+
+NOT_LISTED: Answer = {"error_code": 0, "unknown_state_filters": [], "transaction_states": []}
+
+
+def listed_transactions(state: str = "Ongoing") -> Answer:
+    entry = {"transactional_id": "pump", "producer_id": 4001, "transaction_state": state}
+    return {"error_code": 0, "unknown_state_filters": [], "transaction_states": [entry]}
+
+
+def described_transactions(state: str = "Ongoing", producer_id: int = 4001, error: int = 0) -> Answer:
+    entry = {
+        "error_code": error,
+        "transactional_id": "pump",
+        "transaction_state": state,
+        "transaction_timeout_ms": 60_000,
+        "transaction_start_time_ms": 1_700_000_000_000,
+        "producer_id": producer_id,
+        "producer_epoch": 1,
+        "topics": [],
+    }
+    return {"transaction_states": [entry]}
+
+
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("answer", "producer"),
     [
-        (producers_of(0, -1, 5), OpenProducer(4001, 1, 7)),
+        (producers_of(0, -1, 5), OpenProducer(4001, 1, 7, OWNER)),
         (producers_of(0, -1, 6), "the broker knows of no such producer any more"),
         (producers_of(29), "permission Read on the topic 't'"),
         ({"topics": []}, "broker 1 did not name it"),
     ],
 )
 async def test_names_the_producer_of_an_open_transaction(answer: Answer, producer: OpenProducer | str) -> None:
-    client, channel = cluster(ListOffsets=offsets_of((0, 0, 5)), DescribeProducers=answer)
+    client, channel = cluster(
+        ListOffsets=offsets_of((0, 0, 5)),
+        DescribeProducers=answer,
+        ListTransactions=listed_transactions(),
+        DescribeTransactions=described_transactions(),
+    )
     ranges: dict[TopicPartition, LogRange | LookupFailure] = {T0: LogRange(3, 8), T1: LookupFailure("away")}
     found = await find_open_transactions(V08BrokerLogs(client), ranges)
     assert list(found) == [T0]
@@ -579,7 +609,37 @@ async def test_names_the_producer_of_an_open_transaction(answer: Answer, produce
     assert told == producer or (isinstance(producer, str) and producer in str(told))
     (asked,) = [body for name, _, body in channel.asked if name == "ListOffsets"]
     assert asked["isolation_level"] == 1
-    assert channel.asked[-1] == ("DescribeProducers", 0, {"topics": [{"name": "t", "partition_indexes": [0]}]})
+    asked_last: list[tuple[str, int, Answer]] = [
+        ("DescribeProducers", 0, {"topics": [{"name": "t", "partition_indexes": [0]}]})
+    ]
+    if isinstance(producer, OpenProducer):
+        asked_last.append(("ListTransactions", 2, {"state_filters": (), "producer_id_filters": [4001]}))
+        asked_last.append(("DescribeTransactions", 0, {"transactional_ids": ["pump"]}))
+    assert channel.asked[-len(asked_last) :] == asked_last
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("listed", "described", "hangs"),
+    [
+        (listed_transactions(state="CompleteAbort"), {}, True),
+        (NOT_LISTED, {}, True),
+        (listed_transactions(), described_transactions(state="CompleteCommit"), True),
+        (listed_transactions(), described_transactions(producer_id=4002), True),
+        # It is not known whether it hangs.
+        (NOT_LISTED | {"error_code": 14}, {}, False),
+        (listed_transactions(), described_transactions(error=53), False),
+    ],
+)
+async def test_a_transaction_that_no_coordinator_has_hangs(listed: Answer, described: Answer, hangs: bool) -> None:
+    client, _ = cluster(
+        ListOffsets=offsets_of((0, 0, 5)),
+        DescribeProducers=producers_of(0, -1, 5),
+        ListTransactions=listed,
+        DescribeTransactions=described,
+    )
+    found = await find_open_transactions(V08BrokerLogs(client), {T0: LogRange(3, 8)})
+    assert found[T0].producer == OpenProducer(4001, 1, 7, None, hangs)
 
 
 @pytest.mark.asyncio
