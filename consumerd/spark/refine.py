@@ -34,6 +34,7 @@ from consumerd.spark.failures import declared_errors
 from consumerd.spark.former_logs import identified
 from consumerd.spark.lake.again import RebuiltTables
 from consumerd.spark.lake.casts import zone_of
+from consumerd.spark.lake.days import days_of
 from consumerd.spark.lake.decode import REASON, MessageFormat
 from consumerd.spark.lake.refine import REFINED_AT, RefinedFiles, RefineTarget, can_refine, may_repeat
 from consumerd.spark.lake.table import BATCH
@@ -145,6 +146,7 @@ class _Refining:
         self._pipeline = pipeline
         self._spec = pipeline.refine
         self._bronze = bronze
+        self._days = days_of(self._spec.day_of, pipeline.format)
         self.silver = LakeBatchTable(spark, pipeline.silver, pipeline.format)
         self.quarantine = LakeBatchTable(spark, pipeline.quarantine, pipeline.format)
         self._checkpoint = Checkpoint(spark, pipeline.checkpoint("refine"))
@@ -186,18 +188,20 @@ class _Refining:
             return None
         folders = self.silver.path, self.quarantine.path
         rebuild = self._pipeline.rebuild
-        target = RefineTarget.of(messages, bronze.lake.schema(), folders, zone, rebuild)
+        target = RefineTarget.of(messages, bronze.lake.schema(), folders, zone, rebuild, self._days)
         self._spark.dataSource.register(RefiningSource)
         most = None if rebuild is None else rebuild.bronze
         options = {**bronze.stream_options(self._pipeline.batches_per_trigger, most), TARGET: target.to_json()}
         stream = self._spark.readStream.format(RefiningSource.name()).options(**options).load()
-        return stream, partial(self._store_files, (target.silver, target.quarantine))
+        return stream, partial(self._store_files, target.stored)
 
     def _store_files(self, schemas: tuple[pa.Schema, pa.Schema], frame: DataFrame, batch: int) -> None:
         """Commit the files that the tasks of a batch write."""
         writer = self._checkpoint.query_id()
-        both = list(zip(self._both, schemas, strict=True))
-        wanted = [table.lake.accepts(writer=writer, batch=batch, schema=schema) for table, schema in both]
+        both = list(zip(self._both, schemas, self._days, strict=True))
+        wanted = [
+            table.lake.accepts(writer=writer, batch=batch, schema=schema, days=days) for table, schema, days in both
+        ]
         if not any(wanted):
             return
         rows = frame.collect()
@@ -212,8 +216,8 @@ class _Refining:
             self.store(self._bronze.read(after=rows[0]["first"] - 1, to=rows[0]["last"]), batch)
             return
         silver, quarantine = (
-            table.lake.commit(written, writer=writer, batch=batch, schema=schema)
-            for (table, schema), written in zip(both, files, strict=True)
+            table.lake.commit(written, writer=writer, batch=batch, schema=schema, days=days)
+            for (table, schema, days), written in zip(both, files, strict=True)
         )
         for each in found:
             self._rows_silver += each.silver.rows if silver and each.silver is not None else 0
@@ -242,8 +246,8 @@ class _Refining:
             good = rows.where(F.col(REASON).isNull()).select(*IDENTITY, *_KEPT, *self._spec.fields)
             bad = rows.where(F.col(REASON).isNotNull()).select(*frame.columns, REASON, REFINED_AT)
             writer = self._checkpoint.query_id()
-            self.silver.append(good, writer=writer, batch=batch, number=number)
-            self.quarantine.append(bad, writer=writer, batch=batch, number=number)
+            for table, kept, days in zip(self._both, (good, bad), self._days, strict=True):
+                table.append(kept, writer=writer, batch=batch, number=number, days=days)
             self._by_spark.append(batch)
 
     def _keeps_rows(self, batch: int) -> bool:

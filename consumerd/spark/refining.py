@@ -65,6 +65,7 @@ class RefiningReader(BatchStreamReader):
             read_file(self._files, part.path, target.bronze, after=part.first - 1, to=part.last)
             for part in partition.parts
         )
-        written = refine_rows(rows, target, batch_of_task(), datetime.now(UTC)).to_json()
+        written = refine_rows(rows, target, batch_of_task(), datetime.now(UTC))
         first, last = partition.parts[0].first, partition.parts[0].last
-        yield pa.RecordBatch.from_pylist([{"files": written, "first": first, "last": last}], schema=_REFINED)
+        found = [{"files": each.to_json(), "first": first, "last": last} for each in written]
+        yield pa.RecordBatch.from_pylist(found, schema=_REFINED)

@@ -121,6 +121,19 @@ class RefineSpec(Table):
         examples=["at"],
     )
     dedup: bool = Field(True, description="Keep one row of each identity, those that landed earlier included.")
+    partition_by: tuple[str, ...] = Field(
+        (),
+        description=(
+            "Divide silver by day (UTC): `date(at)` for a timestamp field or `landed_at`; quarantine is divided by "
+            "`date(landed_at)` then. For tables that are read by day."
+        ),
+        examples=[["date(at)"]],
+    )
+
+    @property
+    def day_of(self) -> str | None:
+        """The column by whose day silver is divided."""
+        return None if not self.partition_by else self.partition_by[0].removeprefix("date(").removesuffix(")")
 
     @field_validator("fields", mode="before", json_schema_input_type=dict[str, FieldSpec | str])
     @classmethod
@@ -152,9 +165,23 @@ class RefineSpec(Table):
             field = self.fields.get(self.event_time)
             if field is None or not field.parsed.is_time:
                 raise ValueError(f"event_time = {self.event_time!r} is not a declared field of type timestamp")
+        if self.partition_by:
+            self._divides()
         if self.pattern is not None:
             self._groups(self.pattern)
         return self
+
+    def _divides(self) -> None:
+        name = self.day_of
+        field = self.fields.get(name or "")
+        is_time = name == LANDED_AT or (field is not None and field.parsed.is_time)
+        if len(self.partition_by) > 1 or self.partition_by[0] != f"date({name})" or not is_time:
+            raise ValueError(
+                f"partition_by = {list(self.partition_by)} must be one date(...) of {LANDED_AT} or of a field of type "
+                "timestamp"
+            )
+        if any(each.lower() == f"{name}_date".lower() for each in self.fields):
+            raise ValueError(f"the column '{name}_date' is that of the partitions; give the field another name")
 
     def _groups(self, pattern: str) -> None:
         names = re.findall(r"\(\?<([A-Za-z][A-Za-z0-9]*)>", pattern)

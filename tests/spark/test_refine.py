@@ -147,13 +147,14 @@ def test_refines_each_identity_once_with_its_reason(
 def test_again_refines_all_rows_or_those_that_landed_in_a_time(
     spark: SparkSession, tmp_path: Path, lander: Callable[..., Any]
 ) -> None:
-    first = pipeline_of(tmp_path / "lake", fields={"id": "int not null"})
+    daily = {"partition_by": ["date(landed_at)"]}
+    first = pipeline_of(tmp_path / "lake", fields={"id": "int not null"}, **daily)
     lander(first, [(offset, {"id": offset, "page": f"p{offset}"}) for offset in (0, 10)])
     between = datetime.now(UTC)
     lander(first, [(10, {"id": 10, "page": "again"}), (20, b"bad"), (30, {"id": 30, "page": "p30"})])
     assert refine(spark, first).duplicates == 1
     lander(first, [(40, {"id": 40, "page": "p40"})])  # new in bronze, for the step itself
-    second = pipeline_of(tmp_path / "lake", fields={"id": "bigint not null", "page": "string"})
+    second = pipeline_of(tmp_path / "lake", fields={"id": "bigint not null", "page": "string"}, **daily)
     assert preview(spark, second, since=between).as_json() == {
         "pipeline": "p", "rows_valid": 2, "rows_refused": 1, "reasons": {"the message is not a JSON object": 1},
     }  # fmt: skip
@@ -173,7 +174,10 @@ def test_again_refines_all_rows_or_those_that_landed_in_a_time(
     assert open_lake_table(second.quarantine).dataset().count_rows() == 1
     assert refine(spark, second).rows_silver == 1
     assert pages()[3:] == [(40, "p40")]
-    assert open_table(spark, second.silver).read(after=1).count() == 1
+    (new,) = open_table(spark, second.silver).read(after=1).collect()
+    assert new.landed_at_date == new.landed_at.date()
+    for path in (second.silver, second.quarantine):
+        assert all(file.partition["landed_at_date"] for file in open_lake_table(path).files())
 
 
 def test_reports_a_lost_checkpoint_or_table(spark: SparkSession, tmp_path: Path, lander: Callable[..., Any]) -> None:

@@ -24,6 +24,7 @@ from consumerd.base.errors import ConfigError, NotFoundError
 from consumerd.spark.checkpoints import Checkpoint, OffsetLog, locked
 from consumerd.spark.lake import open_lake_table
 from consumerd.spark.lake.batch_files import LakeFiles
+from consumerd.spark.lake.days import days_of
 from consumerd.spark.lake.decode import REASON
 from consumerd.spark.lake.folders import open_folder
 from consumerd.spark.lake.table import LakeTable
@@ -71,6 +72,8 @@ class RebuiltTables:
         with locked(self._spark, pipeline.checkpoint("refine")):
             rebuild = replace(self.range(since, until), batch=self._last_batch())
             assert pipeline.refine is not None
+            for each, days in zip(_TABLES, days_of(pipeline.refine.day_of, pipeline.format), strict=True):
+                self._open(getattr(pipeline, each)).must_have(days)
             declared = [pipeline.format, zone, rebuild.since, rebuild.until, pipeline.refine.model_dump(mode="json")]
             text = json.dumps(declared, sort_keys=True).encode()
             is_begun = self._files.read(f"{self._folder}/{_DECLARED}") == text
@@ -148,14 +151,17 @@ class RebuiltTables:
         result = RefineResult(**note["result"])
         assert result.last_batch is not None
         name = Checkpoint(self._spark, self._beside.checkpoint("refine")).query_id()
-        for each in _TABLES:
+        assert self._pipeline.refine is not None
+        for each, division in zip(_TABLES, days_of(self._pipeline.refine.day_of, self._pipeline.format), strict=True):
             new, old = (self._open(getattr(pipeline, each)) for pipeline in (self._beside, self._pipeline))
             if old.was_rebuilt(name):
                 continue
             files, folder = new.files(), open_folder(old.path, self._store)
             for file in files:
                 folder.take(new.path, file.path)
-            old.replace(files, writer=note["writer"], batch=result.last_batch, schema=new.schema(), rebuild=name)
+            old.replace(
+                files, writer=note["writer"], batch=result.last_batch, schema=new.schema(), rebuild=name, days=division
+            )
         # In this order: what is left of the folder is neither completed again nor continued.
         for each in (_DECLARED, _REPLACING):
             self._forget(each)

@@ -17,8 +17,8 @@ import json
 import math
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime, timedelta
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -63,6 +63,13 @@ class DataFile:
     stretches: tuple[OffsetStretch, ...] = ()
     #: Whether the identities of each source partition ascend strictly, so that none is in the file twice.
     ascending: bool = False
+    #: The values of the columns that the table is partitioned by, as its format writes them.
+    partition: Mapping[str, str | None] = field(default_factory=dict)
+
+    def on(self, column: str | None, day: date | None) -> DataFile:
+        """The file as one of a table that is partitioned by this column, of a day."""
+        partition = {} if column is None else {column: None if day is None else day.isoformat()}
+        return replace(self, partition=partition)
 
     def to_json(self) -> str:
         """As one line of JSON."""
@@ -139,12 +146,21 @@ class DataFileWriter:
         if self._held_bytes >= GROUP_BYTES:
             self._write_group()
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of rows in memory."""
+        return self._held_bytes
+
+    def flush(self) -> None:
+        """Write the rows that are in memory."""
+        if self._held:
+            self._write_group()
+
     def close(self) -> DataFile | None:
         """Finish the file, which is durable then; None if there were no rows, and then there is no file."""
         if not self._rows:
             return None
-        if self._held:
-            self._write_group()
+        self.flush()
         assert self._writer is not None
         assert self._sink is not None
         self._writer.close()

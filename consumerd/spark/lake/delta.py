@@ -46,10 +46,11 @@ from pyarrow.fs import FileType
 from consumerd.base.errors import NotFoundError
 from consumerd.base.files import SystemFiles
 from consumerd.spark.lake.data_file import DataFile
+from consumerd.spark.lake.days import Days
 from consumerd.spark.lake.folders import local_path, open_folder
 from consumerd.spark.lake.merging import merge_small_files
 from consumerd.spark.lake.offsets import TableOffsets
-from consumerd.spark.lake.table import BATCH, OWNER, TableVersion, reading_order
+from consumerd.spark.lake.table import BATCH, OWNER, TableVersion, other_division, reading_order
 from consumerd.spark.tables.errors import (
     TableCorruptError,
     TableError,
@@ -198,6 +199,7 @@ class DeltaLakeTable:
         batch: int,
         schema: pa.Schema,
         offsets: TableOffsets | None = None,
+        days: Days | None = None,
     ) -> bool:
         if batch < 0:
             raise ValueError(f"batch {batch} is negative")
@@ -212,7 +214,7 @@ class DeltaLakeTable:
 
         def attempt() -> bool:
             nonlocal former
-            table = self._claimed(writer, schema)
+            table = self._claimed(writer, schema, days)
             last = _last_batch(table, writer)
             if last is not None and batch <= last:
                 # Ours, if an earlier attempt took place although an error was reported.
@@ -222,6 +224,7 @@ class DeltaLakeTable:
                 actions,
                 "append",
                 table.schema(),
+                partition_by=_columns(days),
                 commit_properties=CommitProperties(
                     app_transactions=transactions,
                     max_commit_retries=0,
@@ -248,22 +251,32 @@ class DeltaLakeTable:
         folder.sync(_offsets_file(number))
         return number
 
-    def replace(self, files: Sequence[DataFile], *, writer: str, batch: int, schema: pa.Schema, rebuild: str) -> bool:
+    def replace(
+        self,
+        files: Sequence[DataFile],
+        *,
+        writer: str,
+        batch: int,
+        schema: pa.Schema,
+        rebuild: str,
+        days: Days | None = None,
+    ) -> bool:
         stored = _stored(schema)
         actions: list[AddAction | RemoveAction] = [_add(file, data_change=True) for file in files]
 
         def attempt() -> bool:
             table = self._open()
             if table is None:
-                DeltaTable.create(self.path, stored, storage_options=self._options, commit_properties=_once())
-                table = self._existing()
+                table = self._created(stored, days)
             table = self._owned(writer, table)
+            self._must_have(days, table)
             if table.transaction_version(rebuild) is not None:
                 return False
             table.create_write_transaction(
                 actions,
                 "overwrite",
                 stored,
+                partition_by=_columns(days),
                 commit_properties=CommitProperties(
                     app_transactions=[Transaction(writer, batch), Transaction(rebuild, 0)],
                     max_commit_retries=0,
@@ -278,24 +291,45 @@ class DeltaLakeTable:
         table = self._open()
         return table is not None and table.transaction_version(rebuild) is not None
 
-    def accepts(self, *, writer: str, batch: int, schema: pa.Schema) -> bool:
+    def must_have(self, days: Days | None) -> None:
+        table = self._open()
+        if table is not None:
+            self._must_have(days, table)
+
+    def _must_have(self, days: Days | None, table: DeltaTable) -> None:
+        found, wanted = table.metadata().partition_columns, _columns(days)
+        if found != wanted:
+            raise other_division(self.path, ", ".join(found), ", ".join(wanted))
+
+    def accepts(self, *, writer: str, batch: int, schema: pa.Schema, days: Days | None = None) -> bool:
         table = self._open()
         if table is None:
             return True
         if not _is_free(table, writer):
             self._must_belong_to(writer, table)
+        self._must_have(days, table)
         _new_columns(table, _stored(schema), self.path)
         last = _last_batch(table, writer)
         return last is None or batch > last
 
-    def _claimed(self, writer: str, schema: pa.Schema) -> DeltaTable:
+    def _created(self, schema: Schema, days: Days | None) -> DeltaTable:
+        DeltaTable.create(
+            self.path,
+            schema,
+            partition_by=_columns(days),
+            storage_options=self._options,
+            commit_properties=_once(),
+        )
+        return self._existing()
+
+    def _claimed(self, writer: str, schema: pa.Schema, days: Days | None) -> DeltaTable:
         """A snapshot of the table, which belongs to `writer` and has these columns."""
         stored = _stored(schema)
         table = self._open()
         if table is None:
-            DeltaTable.create(self.path, stored, storage_options=self._options, commit_properties=_once())
-            table = self._existing()
+            table = self._created(stored, days)
         table = self._owned(writer, table)
+        self._must_have(days, table)
         new = _new_columns(table, stored, self.path)
         if new:
             table.alter.add_columns(new, commit_properties=_once())
@@ -316,11 +350,6 @@ class DeltaLakeTable:
             raise TableOwnedError(
                 f"the table {self.path} was written with another checkpoint ({owner}, this one is {writer}): restore "
                 "that checkpoint, or move the table away to write everything again."
-            )
-        if table.metadata().partition_columns:
-            raise TableError(
-                f"the table {self.path} is partitioned by {', '.join(table.metadata().partition_columns)}: move it and "
-                "its checkpoint away to write everything again."
             )
 
     def adopt(self, files: Sequence[DataFile], *, writer: str, batch: int | None, schema: pa.Schema) -> None:
@@ -355,7 +384,7 @@ class DeltaLakeTable:
         """Put a file in the place of these, if all of them are there."""
         now = time.time_ns() // 1_000_000
         actions: list[AddAction | RemoveAction] = [
-            RemoveAction(each.path, False, now, each.size, {}) for each in sources
+            RemoveAction(each.path, False, now, each.size, dict(each.partition)) for each in sources
         ]
         if merged is not None:
             actions.append(_add(merged, data_change=False))
@@ -365,7 +394,10 @@ class DeltaLakeTable:
             # deltalake does not compare what is removed with what is there: someone else may have merged it.
             if not {each.path for each in sources} <= {each.path for each in _files(table, -1, None)}:
                 return False
-            table.create_write_transaction(actions, "append", table.schema(), commit_properties=_once())
+            partitions = table.metadata().partition_columns
+            table.create_write_transaction(
+                actions, "append", table.schema(), partition_by=partitions, commit_properties=_once()
+            )
             return True
 
         return self._committed(attempt)
@@ -421,6 +453,10 @@ def _once() -> CommitProperties:
     return CommitProperties(max_commit_retries=0)
 
 
+def _columns(days: Days | None) -> list[str]:
+    return [] if days is None or days.column is None else [days.column]
+
+
 def _owner(table: DeltaTable) -> str | None:
     return table.metadata().configuration.get(OWNER)
 
@@ -453,7 +489,9 @@ def _add(file: DataFile, *, data_change: bool) -> AddAction:
         "maxValues": file.maximums,
         "nullCount": file.nulls,
     }
-    return AddAction(file.path, file.size, {}, file.modified, data_change, json.dumps(statistics, default=dict))
+    return AddAction(
+        file.path, file.size, dict(file.partition), file.modified, data_change, json.dumps(statistics, default=dict)
+    )
 
 
 def _files(table: DeltaTable, after: int, to: int | None) -> list[DataFile]:
@@ -476,6 +514,9 @@ def _data_file(action: Mapping[str, Any]) -> DataFile:
         minimums=_known(action.get("min")),
         maximums=_known(action.get("max")),
         nulls={name: count for name, count in _known(action.get("null_count")).items() if isinstance(count, int)},
+        partition={
+            name: None if value is None else str(value) for name, value in (action.get("partition") or {}).items()
+        },
     )
 
 

@@ -53,16 +53,17 @@ def without_duplicates(
         if piece.num_rows:
             kept = kept.join(pa.table(_filled(piece)), list(IDENTITY), join_type="left anti", use_threads=False)
     result = []
+    reasons = Counter[str]()  # of a task the first part has all of them
     for number, files in enumerate(found):
         left = kept.filter(pc.equal(kept.column(_FILE), number))
-        silver, _ = _rewritten(files.silver, target.folders[0], target.silver, _rows_of(left, refused=False))
-        quarantine, reasons = _rewritten(
-            files.quarantine, target.folders[1], target.quarantine, _rows_of(left, refused=True)
+        silver, _ = _rewritten(files.silver, target.folders[0], target.stored[0], _rows_of(left, refused=False))
+        quarantine, dropped = _rewritten(
+            files.quarantine, target.folders[1], target.stored[1], _rows_of(left, refused=True)
         )
-        unchanged = quarantine is files.quarantine
-        result.append(
-            replace(files, silver=silver, quarantine=quarantine, reasons=files.reasons if unchanged else reasons)
-        )
+        reasons.update(files.reasons)
+        reasons.subtract(dropped)
+        result.append(replace(files, silver=silver, quarantine=quarantine, reasons={}))
+    result[0] = replace(result[0], reasons=dict(+reasons))
     return result, rows.num_rows - kept.num_rows
 
 
@@ -84,8 +85,8 @@ def _identities(files: RefinedFiles, number: int, target: RefineTarget) -> pa.Ta
 
 def _both(files: RefinedFiles, target: RefineTarget) -> list[tuple[bool, DataFile | None, str, pa.Schema]]:
     return [
-        (False, files.silver, target.folders[0], target.silver),
-        (True, files.quarantine, target.folders[1], target.quarantine),
+        (False, files.silver, target.folders[0], target.stored[0]),
+        (True, files.quarantine, target.folders[1], target.stored[1]),
     ]
 
 
@@ -108,11 +109,11 @@ def _rows_of(left: pa.Table, *, refused: bool) -> pa.Array:
 
 def _rewritten(
     file: DataFile | None, folder: str, schema: pa.Schema, places: pa.Array
-) -> tuple[DataFile | None, dict[str, int]]:
-    """A file with these rows alone, in place of `file`, and its rows by reason; `file` itself if it has no others."""
-    reasons: Counter[str] = Counter()
+) -> tuple[DataFile | None, Counter[str]]:
+    """A file with these rows alone, in place of `file`, and its other rows by reason; `file` itself without others."""
+    dropped: Counter[str] = Counter()
     if file is None or len(places) == file.rows:
-        return file, {}
+        return file, dropped
     with DataFileWriter(folder, schema) as writer:
         at = taken = 0
         numbers = places.to_pylist()
@@ -122,11 +123,12 @@ def _rewritten(
             rows = piece.take(pc.subtract(places.slice(taken, stop - taken), at))
             writer.write(rows)
             if REASON in schema.names:
-                reasons.update(rows.column(REASON).to_pylist())
+                dropped.update(piece.column(REASON).to_pylist())
+                dropped.subtract(rows.column(REASON).to_pylist())
             at, taken = end, stop
         written = writer.close()
     open_folder(folder).remove(file.path)
-    return written, dict(reasons)
+    return None if written is None else replace(written, partition=file.partition), dropped
 
 
 _EMPTY: Final = pa.table(

@@ -46,6 +46,7 @@ from pyiceberg.exceptions import (
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO, parquet_files_to_data_files
 from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.table import Table
+from pyiceberg.transforms import DayTransform
 from pyiceberg.types import DateType, IntegerType, LongType, NestedField, StringType, TimestampType, TimestamptzType
 from pyiceberg.utils.config import Config
 from sqlalchemy import create_engine
@@ -55,10 +56,11 @@ from sqlalchemy.pool import NullPool
 from consumerd.base.errors import ConfigError, NotFoundError
 from consumerd.base.files import SystemFiles
 from consumerd.spark.lake.data_file import DataFile
+from consumerd.spark.lake.days import Days
 from consumerd.spark.lake.folders import local_path
 from consumerd.spark.lake.merging import merge_small_files
 from consumerd.spark.lake.offsets import TableOffsets
-from consumerd.spark.lake.table import BATCH, OWNER, TableVersion, reading_order
+from consumerd.spark.lake.table import BATCH, OWNER, TableVersion, other_division, reading_order
 from consumerd.spark.tables.errors import (
     TableCorruptError,
     TableError,
@@ -290,15 +292,30 @@ class IcebergLakeTable:
             minimums=_bounds(file.lower_bounds, fields, up=False),
             maximums=_bounds(file.upper_bounds, fields, up=True),
             nulls={fields[number].name: count for number, count in nulls.items() if number in fields},
+            partition=_partition(file, table),
         )
 
     # -- writing
 
-    def accepts(self, *, writer: str, batch: int, schema: pa.Schema) -> bool:
+    def must_have(self, days: Days | None) -> None:
+        table = self._load()
+        if table is not None:
+            self._must_have(days, table)
+
+    def _must_have(self, days: Days | None, table: Table) -> None:
+        found = [
+            f"{field.transform}({table.schema().find_column_name(field.source_id)})" for field in table.spec().fields
+        ]
+        wanted = [] if days is None else [f"day({days.source})"]
+        if found != wanted and (found or table.current_snapshot() is not None):
+            raise other_division(self.path, ", ".join(found), ", ".join(wanted))
+
+    def accepts(self, *, writer: str, batch: int, schema: pa.Schema, days: Days | None = None) -> bool:
         table = self._load()
         if table is None:
             return True
         self._must_belong_to(writer, table)
+        self._must_have(days, table)
         self._must_fit(table, schema)
         last = _last_batch(table)
         return last is None or batch > last
@@ -311,6 +328,7 @@ class IcebergLakeTable:
         batch: int,
         schema: pa.Schema,
         offsets: TableOffsets | None = None,
+        days: Days | None = None,
     ) -> bool:
         if batch < 0:
             raise ValueError(f"batch {batch} is negative")
@@ -322,6 +340,7 @@ class IcebergLakeTable:
         def attempt() -> bool:
             table = self._load() or self._created(writer, schema)
             self._must_belong_to(writer, table)
+            self._must_have(days, table)
             self._must_fit(table, schema)
             last = _last_batch(table)
             if last is not None and batch <= last:
@@ -333,13 +352,23 @@ class IcebergLakeTable:
             with table.transaction() as transaction:
                 with transaction.update_schema() as update:
                     update.union_by_name(_nullable(schema))
+                _divide(transaction, table, days)
                 transaction.add_files(paths, snapshot_properties=marks, check_duplicate_files=False)
                 transaction.set_properties(properties)
             return True
 
         return self._committed(attempt)
 
-    def replace(self, files: Sequence[DataFile], *, writer: str, batch: int, schema: pa.Schema, rebuild: str) -> bool:
+    def replace(
+        self,
+        files: Sequence[DataFile],
+        *,
+        writer: str,
+        batch: int,
+        schema: pa.Schema,
+        rebuild: str,
+        days: Days | None = None,
+    ) -> bool:
         """See LakeTable. Columns may be added and widened; one that comes with another type raises TableSchemaError."""
         paths = [f"{self._url}/{file.path}" for file in files]
 
@@ -348,12 +377,14 @@ class IcebergLakeTable:
             self._must_belong_to(writer, table)
             if table.properties.get(_REBUILT) == rebuild:
                 return False
+            self._must_have(days, table)
             self._must_fit(table, schema)
             present = [task.file for task in table.scan().plan_files()]
             marks = {LAST_BATCH: str(batch)}
             with table.transaction() as transaction:
                 with transaction.update_schema() as update:
                     update.union_by_name(_nullable(schema))
+                _divide(transaction, table, days)
                 with transaction.update_snapshot(snapshot_properties=marks).overwrite() as overwrite:
                     for each in present:
                         overwrite.delete_data_file(each)
@@ -561,6 +592,23 @@ def _place(table: Table, url: str) -> tuple[Any, str]:
     io: Any = table.io
     scheme, netloc, path = PyArrowFileIO.parse_location(url)
     return io.fs_by_scheme(scheme, netloc), path
+
+
+def _partition(file: IcebergFile, table: Table) -> dict[str, str | None]:
+    """The values of a file's partition: days as ISO writes them."""
+    found: dict[str, str | None] = {}
+    for at, field in enumerate(table.specs()[file.spec_id].fields):
+        value = file.partition[at]
+        kind = field.transform.result_type(table.schema().find_type(field.source_id))
+        found[field.name] = None if value is None else field.transform.to_human_string(kind, value)
+    return found
+
+
+def _divide(transaction: Any, table: Table, days: Days | None) -> None:
+    """Partition a table that has no files yet."""
+    if days is not None and not table.spec().fields:
+        with transaction.update_spec() as update:
+            update.add_field(days.source, DayTransform(), f"{days.source}_day")
 
 
 def _last_batch(table: Table) -> int | None:

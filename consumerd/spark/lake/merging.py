@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from consumerd.spark.lake.data_file import DataFile, DataFileWriter
 from consumerd.spark.lake.folders import open_folder
@@ -26,7 +27,10 @@ def merge_small_files(
         raise ValueError(f"target_bytes = {target_bytes} is not positive")
     before = table.files()
     merged = 0
-    for group in plan_merges(before, target_bytes):
+    parts: dict[tuple[object, ...], list[DataFile]] = {}
+    for each in before:
+        parts.setdefault(tuple(sorted(each.partition.items())), []).append(each)
+    for group in [group for part in parts.values() for group in plan_merges(part, target_bytes)]:
         file = _merged(table, group, storage_options)
         if swap(group, file):
             merged += 1
@@ -63,11 +67,12 @@ def plan_merges(files: Iterable[DataFile], target_bytes: int) -> list[list[DataF
     return [group for group in groups if len(group) > 1]
 
 
-def _merged(table: LakeTable, sources: Iterable[DataFile], storage_options: Mapping[str, str]) -> DataFile | None:
+def _merged(table: LakeTable, sources: Sequence[DataFile], storage_options: Mapping[str, str]) -> DataFile | None:
     schema = table.schema()  # read after the list of files, so that it has all of their columns
     folder = open_folder(table.path, storage_options)
     with DataFileWriter(table.path, schema, storage_options=storage_options) as writer:
         for each in sources:
             for rows in read_file(folder, each.path, schema):
                 writer.write(rows)
-        return writer.close()
+        file = writer.close()
+    return None if file is None else replace(file, partition=sources[0].partition)

@@ -13,8 +13,9 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
+from itertools import zip_longest
 from typing import Final
 
 import pyarrow as pa
@@ -22,7 +23,8 @@ import pyarrow.compute as pc
 
 from consumerd.spark.lake.arrays import repeated
 from consumerd.spark.lake.casts import zone_of
-from consumerd.spark.lake.data_file import DataFile, DataFileWriter, Identities, has_identities
+from consumerd.spark.lake.data_file import DataFile, Identities, has_identities
+from consumerd.spark.lake.days import Days, DayWriter
 from consumerd.spark.lake.decode import REASON, DeclaredField, MessageDecoder, MessageFormat
 from consumerd.spark.lake.table import BATCH
 from consumerd.spark.lake.tasks import LANDED_AT
@@ -39,7 +41,7 @@ _KEPT: Final[Mapping[str, pa.DataType | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class RefineTarget:
-    """What the tasks of a step write. `bronze`, `silver`, `quarantine`: columns; `folders`: of the last two."""
+    """What the tasks of a step write. `bronze`, `silver`, `quarantine`: columns of rows; `folders`: of the last two."""
 
     messages: MessageFormat
     bronze: pa.Schema
@@ -49,6 +51,8 @@ class RefineTarget:
     #: The zone of times that name none.
     zone: str = "UTC"
     rebuild: Rebuild | None = None
+    #: How silver and quarantine are divided.
+    days: tuple[Days | None, Days | None] = (None, None)
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -59,6 +63,7 @@ class RefineTarget:
         folders: tuple[str, str],
         zone: str,
         rebuild: Rebuild | None = None,
+        days: tuple[Days | None, Days | None] = (None, None),
     ) -> RefineTarget:
         """The target for a table of bronze with these columns."""
         for name, kind in _KEPT.items():
@@ -69,21 +74,33 @@ class RefineTarget:
         silver = pa.schema([*kept, *MessageDecoder(messages).schema, batch])
         others = [each for each in bronze if each.name != BATCH]
         quarantine = pa.schema([*others, pa.field(REASON, pa.string()), refined_at, batch])
-        return cls(messages, bronze, silver, quarantine, folders, zone, rebuild)
+        return cls(messages, bronze, silver, quarantine, folders, zone, rebuild, days)
 
     def to_json(self) -> str:
         """As one line of JSON, without `storage_options`."""
         bronze = base64.b64encode(self.bronze.serialize().to_pybytes()).decode()
         rebuild = None if self.rebuild is None else asdict(self.rebuild)
-        return json.dumps([self.messages.fields, self.messages.pattern, bronze, self.folders, self.zone, rebuild])
+        others = self.folders, self.zone, rebuild, self.days
+        return json.dumps([self.messages.fields, self.messages.pattern, bronze, *others])
 
     @classmethod
     def from_json(cls, text: str) -> RefineTarget:
         """What `to_json` wrote."""
-        fields, pattern, bronze, folders, zone, rebuild = json.loads(text)
+        fields, pattern, bronze, folders, zone, rebuild, found = json.loads(text)
+        silver, quarantine = (None if each is None else Days(*each) for each in found)
         messages = MessageFormat(tuple(DeclaredField(*each) for each in fields), pattern)
         columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(bronze)))
-        return cls.of(messages, columns, tuple(folders), zone, None if rebuild is None else Rebuild(**rebuild))
+        rebuilt = None if rebuild is None else Rebuild(**rebuild)
+        return cls.of(messages, columns, tuple(folders), zone, rebuilt, (silver, quarantine))
+
+    @property
+    def stored(self) -> tuple[pa.Schema, pa.Schema]:
+        """The columns of the files of silver, and of quarantine."""
+        schemas = self.silver, self.quarantine
+        silver, quarantine = (
+            schema if days is None else days.stored(schema) for schema, days in zip(schemas, self.days, strict=True)
+        )
+        return silver, quarantine
 
 
 def can_refine(bronze: pa.Schema) -> bool:
@@ -94,7 +111,10 @@ def can_refine(bronze: pa.Schema) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RefinedFiles:
-    """The result of one task. `stretches` and `ascending`: as of DataFile, for all rows that were read."""
+    """The result of one task. `stretches` and `ascending`: as of DataFile, for all rows that were read.
+
+    Where a table is divided, a task has several: the first one has what is said of all its rows.
+    """
 
     silver: DataFile | None
     quarantine: DataFile | None
@@ -128,7 +148,9 @@ class RefinedFiles:
         return cls(silver, quarantine, stretches, found["ascending"], found["reasons"])
 
 
-def refine_rows(batches: Iterable[pa.RecordBatch], target: RefineTarget, batch: int, at: datetime) -> RefinedFiles:
+def refine_rows(
+    batches: Iterable[pa.RecordBatch], target: RefineTarget, batch: int, at: datetime
+) -> list[RefinedFiles]:
     """Write the rows of bronze, which have its columns, as rows of batch `batch` that were refined `at` this time.
 
     Of a rebuild those alone that it refines, with a number that it may give.
@@ -145,8 +167,10 @@ def refine_rows(batches: Iterable[pa.RecordBatch], target: RefineTarget, batch: 
     reasons: Counter[str] = Counter()
     with ExitStack() as stack:
         silver, quarantine = (
-            stack.enter_context(DataFileWriter(folder, schema, storage_options=target.storage_options))
-            for folder, schema in zip(target.folders, (target.silver, target.quarantine), strict=True)
+            stack.enter_context(DayWriter(folder, schema, days, storage_options=target.storage_options))
+            for folder, schema, days in zip(
+                target.folders, (target.silver, target.quarantine), target.days, strict=True
+            )
         )
         for rows in batches:
             identities.add(rows)
@@ -164,9 +188,11 @@ def refine_rows(batches: Iterable[pa.RecordBatch], target: RefineTarget, batch: 
             if kept.num_rows:
                 columns = [*kept.columns, *decoded.columns.columns, repeated(batch, pa.int64(), kept.num_rows)]
                 silver.write(pa.RecordBatch.from_arrays(columns, schema=target.silver))
-        return RefinedFiles(
-            silver.close(), quarantine.close(), identities.stretches(), identities.ascending, dict(reasons)
-        )
+        both = zip_longest(silver.close(), quarantine.close())
+        parts = [RefinedFiles(good, bad, (), ascending=True, reasons={}) for good, bad in both]
+    first = parts[0] if parts else RefinedFiles(None, None, (), ascending=True, reasons={})
+    stretches, ascending = identities.stretches(), identities.ascending
+    return [replace(first, stretches=stretches, ascending=ascending, reasons=dict(reasons)), *parts[1:]]
 
 
 def landed_within(

@@ -28,7 +28,8 @@ from consumerd.spark.lake.batch_files import BatchFile, LakeFiles
 from consumerd.spark.lake.batches import BatchDisplay, BatchRunner, PlannedBatch, SilentDisplay
 from consumerd.spark.lake.casts import zone_of
 from consumerd.spark.lake.checkpoint import WritableCheckpoint
-from consumerd.spark.lake.data_file import DataFile, DataFileWriter, Identities
+from consumerd.spark.lake.data_file import DataFile, Identities
+from consumerd.spark.lake.days import DayWriter, days_of
 from consumerd.spark.lake.decode import REASON, MessageDecoder, MessageFormat
 from consumerd.spark.lake.duplicates import without_duplicates
 from consumerd.spark.lake.folders import open_folder
@@ -109,7 +110,9 @@ def refine(
             _table(pipeline, each) for each in (pipeline.bronze, pipeline.silver, pipeline.quarantine)
         )
         folders = silver.path, quarantine.path
-        target = RefineTarget.of(messages, bronze.schema(), folders, zone, pipeline.rebuild)
+        assert pipeline.refine is not None
+        days = days_of(pipeline.refine.day_of, pipeline.format)
+        target = RefineTarget.of(messages, bronze.schema(), folders, zone, pipeline.rebuild, days)
         checkpoint = WritableCheckpoint(path)
         for table in (silver, quarantine):
             checkpoint.must_match(table)
@@ -237,8 +240,10 @@ class _Refining:
     def store(self, batch: PlannedBatch, tick: Callable[[], None]) -> None:
         """Write a batch, and commit it to both tables."""
         writer = self._checkpoint.query_id()
-        both = list(zip(self._tables, (self._target.silver, self._target.quarantine), strict=True))
-        wanted = [table.accepts(writer=writer, batch=batch.number, schema=schema) for table, schema in both]
+        both = list(zip(self._tables, self._target.stored, self._target.days, strict=True))
+        wanted = [
+            table.accepts(writer=writer, batch=batch.number, schema=schema, days=days) for table, schema, days in both
+        ]
         if not any(wanted):
             return
         found = self._written(batch, tick)
@@ -250,8 +255,9 @@ class _Refining:
                 writer=writer,
                 batch=batch.number,
                 schema=schema,
+                days=days,
             )
-            for (table, schema), name in zip(both, ("silver", "quarantine"), strict=True)
+            for (table, schema, days), name in zip(both, ("silver", "quarantine"), strict=True)
         )
         for each in found:
             self.rows_silver += each.silver.rows if silver and each.silver is not None else 0
@@ -274,9 +280,9 @@ class _Refining:
         )
         if batch.number == 0 and self._target.rebuild is not None and self._target.rebuild.is_partial:
             results = [*self._kept(look), *results]
-        return [RefinedFiles.from_json(each) for each in results]
+        return [RefinedFiles.from_json(each) for task in results for each in task]
 
-    def _kept(self, look: Callable[[], None]) -> list[str]:
+    def _kept(self, look: Callable[[], None]) -> list[list[str]]:
         """The rows of the former tables that the rebuild does not refine."""
         former = replace(self._pipeline, rebuild=None)
         tasks = []
@@ -334,10 +340,11 @@ def _identities(table: LakeTable, file: DataFile, batch: int) -> Iterator[pa.Rec
 
 def refine_files(
     task: Sequence[BatchFile], files: LakeFiles, target: RefineTarget, batch: int, at: datetime
-) -> Generator[tuple[int, int], None, str]:
-    """In a worker: the rows of these files of bronze into one file of silver and one of quarantine.
+) -> Generator[tuple[int, int], None, list[str]]:
+    """In a worker: the rows of these files of bronze into one file of silver and one of quarantine, or one per day.
 
-    Returns `RefinedFiles.to_json`; yields bytes and rows that were done. Raises what reading does, and TableError.
+    Returns `RefinedFiles.to_json` of each; yields bytes and rows that were done. Raises what reading does, and
+    TableError.
     """
     rows = chain.from_iterable(
         read_file(files, file.path, target.bronze, after=file.first - 1, to=file.last) for file in task
@@ -349,12 +356,14 @@ def refine_files(
             f"a file in {' or '.join(target.folders)} cannot be written ({error.strerror or error}): check free space "
             "and permissions; completed work is kept, and the same command continues from there."
         ) from None
-    count = sum(each.rows for each in (written.silver, written.quarantine) if each is not None)
+    count = sum(file.rows for each in written for file in (each.silver, each.quarantine) if file is not None)
     yield sum(file.size for file in task), count
-    return written.to_json()
+    return [each.to_json() for each in written]
 
 
-def keep_rows(folder: str, name: str, target: RefineTarget, is_refused: bool) -> Generator[tuple[int, int], None, str]:
+def keep_rows(
+    folder: str, name: str, target: RefineTarget, is_refused: bool
+) -> Generator[tuple[int, int], None, list[str]]:
     """In a worker: the rows of a file of silver, or quarantine, that a rebuild does not refine, into a new one.
 
     Returns and yields as `refine_files`. They are in the rebuild's first batch, and have the columns of the new tables.
@@ -362,7 +371,7 @@ def keep_rows(folder: str, name: str, target: RefineTarget, is_refused: bool) ->
     assert target.rebuild is not None
     schema = target.quarantine if is_refused else target.silver
     reasons: Counter[str] = Counter()
-    with DataFileWriter(target.folders[is_refused], schema) as writer:
+    with DayWriter(target.folders[is_refused], schema, target.days[is_refused]) as writer:
         for rows in landed_within(read_file(open_folder(folder), name, schema), target.rebuild, inside=False):
             number = repeated(0, pa.int64(), rows.num_rows)
             rows = rows.set_column(schema.get_field_index(BATCH), schema.field(BATCH), number)
@@ -370,10 +379,14 @@ def keep_rows(folder: str, name: str, target: RefineTarget, is_refused: bool) ->
             if is_refused:
                 reasons.update(rows.column(REASON).to_pylist())
             yield 0, rows.num_rows
-        file = writer.close()
-    stretches, ascending = ((), True) if file is None else (file.stretches, file.ascending)
-    silver, quarantine = (None, file) if is_refused else (file, None)
-    return RefinedFiles(silver, quarantine, stretches, ascending, dict(reasons)).to_json()
+        files = writer.close()
+    parts = [
+        RefinedFiles(
+            None if is_refused else file, file if is_refused else None, file.stretches, file.ascending, reasons={}
+        )
+        for file in files
+    ]
+    return [each.to_json() for each in (replace(parts[0], reasons=dict(reasons)), *parts[1:])] if parts else []
 
 
 def count_verdicts(

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from consumerd.spark.lake.data_file import DataFile
 from consumerd.spark.lake.offsets import TableOffsets
+from consumerd.spark.tables.errors import TableError
 from consumerd.spark.tables.table import CompactResult
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from consumerd.spark.lake.days import Days
 
 #: The column with the batch of each row: bigint, in every file.
 BATCH: Final = "batch"
@@ -69,6 +72,7 @@ class LakeTable(Protocol):
         batch: int,
         schema: pa.Schema,
         offsets: TableOffsets | None = None,
+        days: Days | None = None,
     ) -> bool:
         """Add the files as batch `batch` (from 0, one more each time) of the checkpoint `writer`.
 
@@ -76,11 +80,20 @@ class LakeTable(Protocol):
         `batch`; a new one is added to the table. `offsets`: where the batch ends in its source, in the same commit. All
         rows appear at once, and survive a loss of power on return. Raises TableOwnedError for another writer than the
         first one's, TableSchemaError for a column that comes with another type, TablePathError where the folder holds a
-        table of another kind.
+        table of another kind, TableError for a table that is not divided by these `days`.
         """
         ...
 
-    def replace(self, files: Sequence[DataFile], *, writer: str, batch: int, schema: pa.Schema, rebuild: str) -> bool:
+    def replace(
+        self,
+        files: Sequence[DataFile],
+        *,
+        writer: str,
+        batch: int,
+        schema: pa.Schema,
+        rebuild: str,
+        days: Days | None = None,
+    ) -> bool:
         """Put the files in the place of all that there are, in one commit, as the batches up to `batch` of `writer`.
 
         `schema`: the columns that the table has then. `rebuild`: a name that no other replacement has; does nothing and
@@ -92,7 +105,11 @@ class LakeTable(Protocol):
         """Whether `replace` was made with that name."""
         ...
 
-    def accepts(self, *, writer: str, batch: int, schema: pa.Schema) -> bool:
+    def must_have(self, days: Days | None) -> None:
+        """Raise TableError if the table exists and is divided in another way."""
+        ...
+
+    def accepts(self, *, writer: str, batch: int, schema: pa.Schema, days: Days | None = None) -> bool:
         """Whether `commit` would add that batch, before its files are written. Raises as `commit`."""
         ...
 
@@ -133,6 +150,14 @@ class LakeTable(Protocol):
     def as_of(self, version: int | datetime) -> LakeTable:
         """The table as it was: for reading only. Raises NotFoundError where there is no such version."""
         ...
+
+
+def other_division(path: str, found: str, wanted: str) -> TableError:
+    """The error of a table whose division the configuration has changed. Empty text: none."""
+    return TableError(
+        f"the table {path} is partitioned by {found or 'nothing'}, and the configuration says {wanted or 'nothing'}: "
+        "restore partition_by, or move the table and its checkpoint away to write everything again."
+    )
 
 
 def reading_order(file: DataFile) -> tuple[object, ...]:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from consumerd.spark.lake.arrays import repeated, texts
 from consumerd.spark.lake.data_file import DataFile, DataFileWriter
+from consumerd.spark.lake.days import Days, DayWriter
 from consumerd.spark.lake.table import BATCH
 from consumerd.spark.source.columns import arrow_schema
 from consumerd.spark.source.request import column_names
@@ -65,15 +66,22 @@ class FileTarget:
     schema: pa.Schema
     constants: Mapping[str, Any] = field(default_factory=dict)
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    #: How the table is divided, whose files have the day's column behind those of `schema`.
+    days: Days | None = None
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the rows to a file; yields its description as one row, or nothing if there are no rows.
+        """Write the rows to a file, or one for each day; yields the description of each as one row.
 
         Columns are found by their names and cast. Raises OSError, ValueError for rows that lack a column.
         """
-        file = self.write_file(batches)
-        if file is not None:
-            yield pa.RecordBatch.from_arrays([texts([file.to_json()])], schema=_FILE_SCHEMA)
+        complete = _Completion(self)
+        with DayWriter(self.folder, self.schema, self.days, storage_options=self.storage_options) as writer:
+            for rows in batches:
+                writer.write(complete(rows))
+            files = writer.close()
+        if files:
+            found = texts([file.to_json() for file in files])
+            yield pa.RecordBatch.from_arrays([found], schema=_FILE_SCHEMA)
 
     def write_file(self, batches: Iterable[pa.RecordBatch]) -> DataFile | None:
         """As `write`; None if there are no rows."""
@@ -92,14 +100,21 @@ class TargetWriter(DataFileWriter):
 
     def __init__(self, target: FileTarget) -> None:
         super().__init__(target.folder, target.schema, storage_options=target.storage_options)
-        self._target = target
-        self._filled: dict[str, pa.Array] = {}
+        self._complete = _Completion(target)
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Add rows. Raises as `FileTarget.write`."""
-        super().write(self._completed(rows))
+        super().write(self._complete(rows))
 
-    def _completed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+
+class _Completion:
+    """Completes the columns of rows to those of a target."""
+
+    def __init__(self, target: FileTarget) -> None:
+        self._target = target
+        self._filled: dict[str, pa.Array] = {}
+
+    def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         arrays = []
         for each in self._target.schema:
             if each.name in self._target.constants:

@@ -24,6 +24,7 @@ from pyspark.util import PythonEvalType
 
 from consumerd.spark.lake import open_lake_table
 from consumerd.spark.lake.data_file import DataFile
+from consumerd.spark.lake.days import Days
 from consumerd.spark.lake.folders import open_folder
 from consumerd.spark.lake.offsets import TableOffsets
 from consumerd.spark.lake.parts import ReadTable
@@ -53,11 +54,15 @@ class LakeBatchTable(BatchTable):
     def exists(self) -> bool:
         return self.lake.exists
 
-    def append(self, frame: DataFrame, *, writer: str, batch: int, number: int | None = None) -> bool:
-        """See BatchTable. `number`: what the column `batch` has, if not the batch."""
+    def append(
+        self, frame: DataFrame, *, writer: str, batch: int, number: int | None = None, days: Days | None = None
+    ) -> bool:
+        """See BatchTable. `number`: what the column `batch` has, if not the batch. `days`: how the table is divided."""
         schema = arrow_schema(with_batch(frame.schema))
-        target = FileTarget(self.path, schema, {BATCH: batch if number is None else number}, self.store)
-        return self.append_files(_written(frame, target), schema=schema, writer=writer, batch=batch) is not None
+        target = FileTarget(self.path, schema, {BATCH: batch if number is None else number}, self.store, days)
+        stored = schema if days is None else days.stored(schema)
+        files = _written(frame, target)
+        return self.append_files(files, schema=stored, writer=writer, batch=batch, days=days) is not None
 
     @property
     def in_tasks(self) -> ReadTable:
@@ -70,17 +75,24 @@ class LakeBatchTable(BatchTable):
         return {FOLDER_OPTION: self.path, STORE_OPTION: json.dumps(self.store)}
 
     def append_files(
-        self, files: DataFrame, *, schema: pa.Schema, writer: str, batch: int, offsets: TableOffsets | None = None
+        self,
+        files: DataFrame,
+        *,
+        schema: pa.Schema,
+        writer: str,
+        batch: int,
+        offsets: TableOffsets | None = None,
+        days: Days | None = None,
     ) -> int | None:
         """Commit the files that the tasks of a frame write, each described by one row (`FILE_DDL`).
 
         `schema`: the columns of the files; `offsets`: as for LakeTable. Returns the number of their rows; None where
         the table has that batch already, and then the frame is not computed. Raises as `append`.
         """
-        if not self.lake.accepts(writer=writer, batch=batch, schema=schema):
+        if not self.lake.accepts(writer=writer, batch=batch, schema=schema, days=days):
             return None
         found = [DataFile.from_json(row[FILE]) for row in files.collect()]
-        committed = self.lake.commit(found, writer=writer, batch=batch, schema=schema, offsets=offsets)
+        committed = self.lake.commit(found, writer=writer, batch=batch, schema=schema, offsets=offsets, days=days)
         return sum(file.rows for file in found) if committed else None
 
     def read(self, after: int = -1, to: int | None = None) -> DataFrame:

@@ -62,6 +62,16 @@ def test_finds_a_pipeline_by_name_or_the_only_one() -> None:
         (spark({"refine": {"fields": {"a b": "int"}}}), "'a b' is not a valid column name"),
         (spark({"refine": REFINE | {"event_time": "id"}}), "event_time = 'id' is not a declared field of type timest"),
         (
+            spark({"refine": REFINE | {"partition_by": ["at"]}}),
+            "partition_by = ['at'] must be one date(...) of landed_at",
+        ),
+        (spark({"refine": REFINE | {"partition_by": ["date(id)"]}}), "or of a field of type timestamp"),
+        (spark({"refine": REFINE | {"partition_by": ["date(at)", "date(at)"]}}), "must be one date(...)"),
+        (
+            spark({"refine": {"fields": {"at": "timestamp", "At_date": "int"}, "partition_by": ["date(at)"]}}),
+            "the column 'at_date' is that of the partitions",
+        ),
+        (
             spark({"refine": REFINE | {"parse": "regex"}}),
             'parse = "regex" requires pattern, and pattern requires parse = "regex"',
         ),

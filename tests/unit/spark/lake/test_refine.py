@@ -48,7 +48,7 @@ def target(tmp_path: Path) -> RefineTarget:
 def test_writes_each_row_to_one_of_two_files(target: RefineTarget, tmp_path: Path) -> None:
     first = rows_of(target, (0, 0, b'{"id":1,"tags":["a"]}'), (1, 0, b"{}"))
     second = rows_of(target, (2, 0, b'{"id":2}'), (3, 0, b"{"))
-    found = refine_rows([first, second], target, 7, NOW)
+    (found,) = refine_rows([first, second], target, 7, NOW)
     assert RefinedFiles.from_json(found.to_json()) == found
     assert (found.ascending, found.stretches) == (True, (OffsetStretch(SeenPartition("t", None, 0), 0, 4),))
     assert found.reasons == {"id is missing": 1, "the message is not a JSON object": 1}
@@ -68,9 +68,9 @@ def test_writes_each_row_to_one_of_two_files(target: RefineTarget, tmp_path: Pat
 
 
 def test_writes_no_file_without_rows_for_it(target: RefineTarget, tmp_path: Path) -> None:
-    found = refine_rows([rows_of(target, (0, 0, b"{}"))], target, 0, NOW)
+    (found,) = refine_rows([rows_of(target, (0, 0, b"{}"))], target, 0, NOW)
     assert found.silver is None
-    assert refine_rows([], target, 0, NOW).stretches == ()
+    assert refine_rows([], target, 0, NOW)[0].stretches == ()
     assert not list(tmp_path.glob("silver/*"))
 
 
@@ -91,10 +91,10 @@ def test_knows_by_ranges_whether_an_identity_may_be_there_twice(
     target: RefineTarget, batches: list[list[tuple[int, int]]], earlier: list[tuple[int, int]], expected: bool
 ) -> None:
     found: list[Any] = [
-        refine_rows([rows_of(target, *((offset, index, b"{}") for offset, index in each))], target, 0, NOW)
+        refine_rows([rows_of(target, *((offset, index, b"{}") for offset, index in each))], target, 0, NOW)[0]
         for each in batches
     ]
     seen = SeenOffsets({SeenPartition("t", None, 0): earlier})
     assert may_repeat(found, seen) is expected
-    other = [refine_rows([rows_of(target, (0, 0, b"{}"), partition=1)], target, 0, NOW)]
+    other = refine_rows([rows_of(target, (0, 0, b"{}"), partition=1)], target, 0, NOW)
     assert may_repeat(other, seen) is False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from consumerd.base.errors import ConfigError, NotFoundError
@@ -24,6 +26,7 @@ from consumerd.spark.seen import SeenLog
 from consumerd.spark.source.options import read_options
 from consumerd.spark.spec import PipelineSpec
 from consumerd.spark.spec_model import RefineSpec
+from consumerd.spark.tables.errors import TableError
 from tests.unit.spark.lake.test_land import InlinePool, Killed, dying
 
 SCHEMA = landed_schema(read_options({"path": "/", "subscribe": "t"}))
@@ -297,3 +300,58 @@ def test_again_requires_that_the_steps_before_and_after_are_done(pipeline: Pipel
     aggregate.plan(1, {"batch": 2})
     aggregate.complete(1)
     assert refine_again(each).rows_silver == 7
+
+
+NOON = 1_325_419_200_000  # 2012-01-01T12:00Z in milliseconds
+DAY = 86_400_000
+TIMED = {"user": "bigint not null", "at": "timestamp_ms"}
+
+
+def by_day(pipeline: PipelineSpec, form: str, **more: Any) -> PipelineSpec:
+    spec = {"parse": "json", "fields": TIMED, "partition_by": ["date(at)"], **more}
+    return replace(pipeline, format=form, refine=RefineSpec.model_validate(spec), batches_per_trigger=1)
+
+
+def days_of_files(path: str, form: str) -> list[set[Any]]:
+    """Of each file the days of its rows, and beside them what its name for the table's partition says."""
+    found = []
+    for file in open_lake_table(path, form).files():
+        rows = pq.ParquetFile(f"{path}/{file.path}").read().to_pylist()
+        time = "landed_at" if path.endswith("quarantine") else "at"
+        days = {None if row[time] is None else str(row[time].date()) for row in rows}
+        if form == "delta":
+            assert {None if row[f"{time}_date"] is None else str(row[f"{time}_date"]) for row in rows} == days
+        assert set(file.partition.values()) == days
+        found.append(days)
+    return found
+
+
+@pytest.mark.parametrize("form", ["delta", "iceberg"])
+def test_tables_are_divided_by_day_also_after_compaction_and_refining_again(pipeline: PipelineSpec, form: str) -> None:
+    each = by_day(pipeline, form)
+    for batch in range(2):
+        times = [NOON, NOON + DAY, NOON - 1, None, NOON + DAY]
+        values = [json.dumps({"user": 10 * batch + n, "at": at}).encode() for n, at in enumerate(times)]
+        land(each, *values, BAD % 9, *values[:1], batch=batch, start=10 * batch)
+    land(each, *[b'{"user": 10}'] * 2, batch=2, start=10)  # there already
+    result = refine(each)
+    assert (result.rows_silver, result.rows_quarantined, result.duplicates) == (12, 2, 2)
+    assert result.reasons == {"the message is not a JSON object": 2}
+    three: list[set[Any]] = [{"2012-01-01"}, {"2012-01-02"}, {None}]
+    assert sorted(days_of_files(each.silver, form), key=str) == sorted([*three, *three], key=str)
+    assert days_of_files(each.quarantine, form) == [{"1970-01-01"}] * 2
+    silver = open_lake_table(each.silver, form)
+    assert silver.optimize(1 << 20).merged == 3
+    assert sorted(days_of_files(each.silver, form), key=str) == sorted(three, key=str)
+    assert (silver.dataset().count_rows(), silver.dataset(after=0).count_rows()) == (12, 6)
+    again = refine_again(by_day(pipeline, form, fields={**TIMED, "page": "string"}))
+    assert (again.rows_silver, again.rows_quarantined, again.duplicates) == (12, 2, 2)
+    assert sorted(days_of_files(each.silver, form), key=str) == sorted([*three, *three], key=str)
+    assert silver.optimize(1 << 20).merged == 3
+    for changed in ([], ["date(landed_at)"]):
+        other = by_day(pipeline, form, partition_by=changed)
+        land(each, b'{"user": 30}', batch=3 + len(changed), start=30 + len(changed))
+        with pytest.raises(TableError, match=r"silver is partitioned by \S+, and the configuration says .*: restore"):
+            refine(other)
+        with pytest.raises(TableError, match=r"silver is partitioned by \S+, and the configuration says .*: restore"):
+            refine_again(other)
