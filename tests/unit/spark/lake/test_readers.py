@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import re
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from consumerd.spark.lake.data_file import DataFileWriter
+from consumerd.spark.lake.days import Days, DayWriter
 from consumerd.spark.tables import open_table
 
 PAGE = (Path(__file__).parents[4] / "docs" / "spark.md").read_text("utf-8")
 READERS = dict(re.findall(r"```python\n# (\w+)_reader\.py\n(.*?)```", PAGE, re.DOTALL))
-COLUMNS = pa.schema([("page", pa.string()), ("batch", pa.int64())])
+COLUMNS = pa.schema([("page", pa.string()), ("at", pa.timestamp("us", "UTC")), ("batch", pa.int64())])
+DAILY = Days("at", "at_date")
 
 
-def add(table: Any, batch: int, schema: pa.Schema = COLUMNS) -> None:
-    row = {"page": f"p{batch}", "batch": batch, "agent": "curl"}
-    with DataFileWriter(table.path, schema) as writer:
+def add(table: Any, batch: int, days: Days | None, schema: pa.Schema = COLUMNS) -> None:
+    """Each third row has no time."""
+    at = None if batch % 3 == 2 else datetime(2026, 1, 2, tzinfo=UTC)
+    row = {"page": f"p{batch}", "at": at, "batch": batch, "agent": "curl"}
+    with DayWriter(table.path, schema, days) as writer:
         writer.write(pa.RecordBatch.from_pylist([row], schema=schema))
-        file = writer.close()
-    assert file is not None
-    assert table.commit([file], writer="c0ffee", batch=batch, schema=schema)
+        files = writer.close()
+    stored = schema if days is None else days.stored(schema)
+    assert table.commit(files, writer="c0ffee", batch=batch, schema=stored, days=days)
 
 
 def rows(reader: str, path: Path) -> list[tuple[str, int]]:
@@ -47,20 +51,21 @@ def test_page_has_a_program_for_each_reader() -> None:
     assert READERS.keys() == {"lake", "pandas", "pyarrow", "polars", "duckdb", "spark"}
 
 
+@pytest.mark.parametrize("days", [None, DAILY], ids=["whole", "by day"])
 @pytest.mark.parametrize("reader", ["lake", "pandas", "pyarrow", "polars", "duckdb"])
-def test_reader_sees_every_row_once(reader: str, tmp_path: Path) -> None:
+def test_reader_sees_every_row_once(reader: str, days: Days | None, tmp_path: Path) -> None:
     pytest.importorskip("pandas" if reader == "lake" else reader, reason=f"{reader} is not installed")
     table = open_table(None, str(tmp_path / "silver"))
-    for batch in range(3):
-        add(table, batch)
-    before = [(f"p{batch}", batch) for batch in range(3)]
+    for batch in range(4):
+        add(table, batch, days)
+    before = [(f"p{batch}", batch) for batch in range(4)]
     assert rows(reader, tmp_path / "silver") == before
     assert table.optimize(1 << 20).merged == 1
     assert rows(reader, tmp_path / "silver") == before
-    add(table, 3, COLUMNS.insert(0, pa.field("agent", pa.string())))
-    assert rows(reader, tmp_path / "silver") == [*before, ("p3", 3)]
-    assert len(table.vacuum(0)) == 3
-    assert rows(reader, tmp_path / "silver") == [*before, ("p3", 3)]
+    add(table, 4, days, COLUMNS.insert(0, pa.field("agent", pa.string())))
+    assert rows(reader, tmp_path / "silver") == [*before, ("p4", 4)]
+    assert len(table.vacuum(0)) == (4 if days is None else 3)
+    assert rows(reader, tmp_path / "silver") == [*before, ("p4", 4)]
 
 
 def test_open_table_needs_no_spark_without_a_session(tmp_path: Path) -> None:
