@@ -4,8 +4,7 @@ Strategy: a lease, not a state. The server cannot expire the session before `lea
 by a clock that continues while the process is suspended; so a check right before each delivery, without an await
 between, holds even when the process was paused between two events. A lost connection alone changes nothing: delivery
 continues until the lease ends, and a server that is back before then causes no pause. `Fence.watch` reports the end of
-the lease, for messages that handlers hold, and wakes waiting tasks when it is back. An idle member is woken up once a
-second: a handler that was called since, before the machine was suspended, is cancelled that late.
+the lease, for messages that handlers hold, and wakes waiting tasks when it is back.
 
 The lease of a member in ZooKeeper is the session's (`consumerd.net.zk`). That of a group that a broker coordinates
 comes from the membership machine, which knows when it sent the confirmed request.
@@ -34,8 +33,8 @@ FIXED_SESSION: Final = 1
 _LOOK: Final = 0.05
 #: Shortest time between checks of a valid lease, in seconds.
 _SOONEST: Final = 0.02
-#: Longest time between them, in seconds, while a handler holds messages and while none does: timers stop while the
-#: machine is suspended, and the lease does not.
+#: Longest time between them, in seconds: timers stop while the machine is suspended, and the lease does not. While no
+#: handler holds messages, and until one is called, it may be longer.
 _LATEST: Final = 0.25
 _LATEST_IDLE: Final = 1.0
 _LOST: Final = (
@@ -50,8 +49,11 @@ class Fence:
         self._lease = lease
         self._clock = clock
         self._margin = margin
-        #: The number of handlers that hold messages: counted by those who deliver.
-        self.held = 0
+        #: The number of handlers that hold messages, and whether one was called since the last check.
+        self._held = 0
+        self._called = False
+        #: While the watch sleeps longer than it may while a handler holds messages.
+        self._long_sleep: asyncio.Timeout | None = None
         self._open = asyncio.Event()
         self._open.set()
 
@@ -77,6 +79,18 @@ class Fence:
             else:
                 await self._open.wait()
 
+    def hold(self) -> None:
+        """Watch for a handler that gets messages, until `release`."""
+        self._held += 1
+        self._called = True
+        sleep, self._long_sleep = self._long_sleep, None
+        if sleep is not None:
+            sleep.reschedule(asyncio.get_running_loop().time())
+
+    def release(self) -> None:
+        """Note that a handler holds its messages no more."""
+        self._held -= 1
+
     async def watch(self, expired: Callable[[int], None]) -> None:
         """Call `expired(session_id)` each time the lease of a session runs out. Runs for ever."""
         reported = 0
@@ -94,8 +108,22 @@ class Fence:
                     log.warning("lease_lost", session_id=f"{session_id:#x}", reason=_LOST)
                     expired(session_id)
             # Heartbeats renew the lease meanwhile: sleep for its remaining time, then check again.
-            latest = _LATEST if self.held else _LATEST_IDLE
-            await self._clock.sleep(_LOOK if left <= 0 else min(max(left, _SOONEST), latest))
+            latest = _LATEST if self._held or self._called else _LATEST_IDLE
+            self._called = False
+            await self._sleep(_LOOK if left <= 0 else min(max(left, _SOONEST), latest))
+
+    async def _sleep(self, seconds: float) -> None:
+        """Sleep; longer than `_LATEST` only until a handler is called."""
+        if seconds <= _LATEST:
+            await self._clock.sleep(seconds)
+            return
+        try:
+            async with asyncio.timeout(None) as self._long_sleep:
+                await self._clock.sleep(seconds)
+        except TimeoutError:
+            pass  # a handler was called
+        finally:
+            self._long_sleep = None
 
 
 class GroupLease:

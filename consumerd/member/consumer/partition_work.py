@@ -286,7 +286,7 @@ class PartitionWork:
     async def _handle(self, batch: Batch, seeks: int) -> None:
         self._began = self._clock.monotonic()
         self._in_hand = seeks, batch
-        self._fence.held += 1
+        self._fence.hold()
         try:
             await self._sink.handle(batch)
         except BaseException:
@@ -295,7 +295,7 @@ class PartitionWork:
             raise
         finally:
             self._in_hand = None
-            self._fence.held -= 1
+            self._fence.release()
         self._done(seeks, batch, len(batch))
 
     def _done(self, seeks: int, batch: Batch, count: int) -> None:

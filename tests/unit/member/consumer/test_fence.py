@@ -94,7 +94,7 @@ async def test_reports_a_lease_that_was_over_from_the_start() -> None:
 @pytest.mark.parametrize(("left", "sleep"), [(1.0, 0.25), (0.125, 0.125), (0.01, 0.02), (0.0, 0.05), (-1.0, 0.05)])
 async def test_looks_again_at_the_end_of_the_lease_or_soon(left: float, sleep: float) -> None:
     fence, member, clock = made()
-    fence.held = 1
+    fence.hold()
     member.lease_until = clock.now + fence.margin + left
     watching = asyncio.create_task(fence.watch(lambda session_id: None))
     await asyncio.sleep(0)
@@ -114,10 +114,33 @@ async def test_looks_once_a_second_while_no_handler_holds_a_message() -> None:
     watching.cancel()
 
 
+async def test_looks_soon_once_a_handler_was_called_and_seldom_once_it_has_ended() -> None:
+    fence, _, clock = made()
+
+    async def awake() -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    watching = asyncio.create_task(fence.watch(lambda session_id: None))
+    await awake()
+    fence.hold()
+    await awake()
+    await clock.advance(0.25)
+    fence.release()
+    await clock.advance(0.25)
+    assert clock.sleeps == [1.0, 0.25, 0.25, 1.0]
+    for _ in range(3):  # however many are called: the watch wakes up once
+        fence.hold()
+        fence.release()
+        await awake()
+    assert clock.sleeps == [1.0, 0.25, 0.25, 1.0, 0.25]
+    watching.cancel()
+
+
 async def test_looks_again_at_least_four_times_a_second_while_a_handler_holds_messages() -> None:
     """Timers stop while a machine is suspended, and the lease does not."""
     fence, member, clock = made()
-    fence.held = 1
+    fence.hold()
     watching = asyncio.create_task(fence.watch(lambda session_id: None))
     await asyncio.sleep(0)
     await clock.advance(1.0)

@@ -288,11 +288,11 @@ async def test_position_follows_single_messages_and_stays_at_the_one_that_is_can
     assert s.work.position == boundary
     assert s.work.in_hand is not None
     assert s.work.in_hand[1:] == (0, 20, 40)
-    assert s.fence.held == 1
+    assert s.fence._held == 1
     await s.work.drain(s.task, SystemClock().monotonic())
     s.task.cancel()
     await asyncio.wait([s.task])
-    assert s.fence.held == 0
+    assert s.fence._held == 0
     assert s.work.position == boundary
     assert s.stats.messages == 20
 
