@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from consumerd.base.errors import HandlerFailedError, HandlerLoadError
 from consumerd.base.partition import NO_BROKER, LogId, TopicPartition
-from consumerd.handlers import Batch, Handler, HandlerContext, load_handler
+from consumerd.handlers import Batch, Handler, HandlerContext, load_handler, plain_handler
 from consumerd.handlers.api import PartitionTakenError, SinkPosition
 from consumerd.handlers.disk_full import is_disk_full
 from consumerd.spark.lake import open_lake_table
@@ -144,13 +144,11 @@ def steps(kind: str) -> list[tuple[Any, str]]:
     files = [(DataFileWriter, name) for name in ("__init__", "write", "close")]
     if kind == "delta":
         return [*files, *((DeltaLakeTable, name) for name in ("offsets", "_write_offsets", "_claimed", "_sync"))]
-    from consumerd.spark.lake import iceberg
+    from pyiceberg.catalog.sql import SqlCatalog
 
-    return [
-        *files,
-        (iceberg.IcebergLakeTable, "offsets"),
-        *((iceberg.SqlCatalog, name) for name in ("create_table", "commit_table")),
-    ]
+    from consumerd.spark.lake.iceberg import IcebergLakeTable
+
+    return [*files, (IcebergLakeTable, "offsets"), (SqlCatalog, "create_table"), (SqlCatalog, "commit_table")]
 
 
 @pytest.mark.parametrize("kind", ["delta", pytest.param("iceberg", marks=pytest.mark.long)])
@@ -396,7 +394,7 @@ async def test_a_stop_interrupts_a_commit_that_took_too_long(tmp_path: Path, mon
     monkeypatch.setattr(TableAppender, "_written", slow)
     with pytest.raises(TimeoutError):
         await handler.handle(records(0, 5))
-    plain = handler.plain if hasattr(handler, "plain") else handler
+    plain: Any = plain_handler(handler)
     plain._timeout = 30
     stopping = asyncio.create_task(handler.stop())
     await asyncio.sleep(0)
