@@ -52,7 +52,7 @@ def planned_offsets(spark: SparkSession | None, pipeline: PipelineSpec, batch: i
     if not isinstance(end, dict):
         return None
     starts = began(spark, pipeline) or {}
-    return TableOffsets(batch, dict(positions(end)), dict(positions(starts)))
+    return TableOffsets(batch, dict(positions(end)), dict(positions(starts)), planned=True)
 
 
 def must_have(table: LakeTable, batch: int, end: Any) -> None:
@@ -68,12 +68,13 @@ def must_have(table: LakeTable, batch: int, end: Any) -> None:
 def catch_up(pipeline: PipelineSpec, checkpoint: WritableCheckpoint, table: LakeTable) -> None:
     """Bring the checkpoint of `land` up to a table that the daemon has appended to. Raises CheckpointError, OSError.
 
-    May be killed and repeated at any time. Does nothing where the table belongs to another checkpoint, or its last
-    commit does not say where it ends.
+    May be killed and repeated at any time. Does nothing where the table belongs to another checkpoint, or a step made
+    its last commit: then the checkpoint has to have that batch, and one that lacks it is older than the table.
     """
     found = table.offsets()
-    if found is None or not checkpoint.exists or table.owner() != checkpoint.query_id():
+    if found is None or found.planned or not checkpoint.exists or table.owner() != checkpoint.query_id():
         return
+    checkpoint.must_be_whole()
     planned, done = checkpoint.last_planned(), checkpoint.last_committed()
     last, completed = found.batch, -1 if done is None else done
     same = planned is not None and planned >= last and found.ends_at(checkpoint.end(last))

@@ -20,17 +20,19 @@ class TableOffsets:
     """Where batch `batch` of a table ends in each partition, and where the landed part of each log began.
 
     `former`: logs that the daemon found replaced by others: topic, partition's name, topic id, and their landed part.
+    `planned`: a step made the commit, so the checkpoint has the batch, too; else the daemon did.
     """
 
     batch: int
     ends: Mapping[Key, LogOffset]
     starts: Mapping[Key, LogOffset] = field(default_factory=dict)
     former: tuple[tuple[str, str, str | None, int, int], ...] = ()
+    planned: bool = False
 
     def encode(self) -> str:
         """As one line of JSON."""
         found = {"ends": sorted_offsets(self.ends), "starts": sorted_offsets(self.starts)}
-        return json.dumps({"batch": self.batch, **found, "former": self.former})
+        return json.dumps({"batch": self.batch, **found, "former": self.former, "planned": self.planned})
 
     @classmethod
     def decode(cls, text: str | bytes) -> TableOffsets:
@@ -40,7 +42,8 @@ class TableOffsets:
             batch, ends, starts = found["batch"], *(_offsets(found[name]) for name in ("ends", "starts"))
             if not isinstance(batch, int):
                 raise TypeError(f"batch {batch!r} is not a number")
-            return cls(batch, ends, starts, tuple(_former(*each) for each in found["former"]))
+            former = tuple(_former(*each) for each in found["former"])
+            return cls(batch, ends, starts, former, bool(found["planned"]))
         except (TypeError, KeyError, RecursionError) as error:
             raise ValueError(f"{str(text)[:200]!r} does not name offsets of a table: {error}") from None
 

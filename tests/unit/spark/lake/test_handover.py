@@ -11,6 +11,7 @@ import pytest
 from consumerd.base.partition import NO_BROKER, TopicPartition
 from consumerd.handlers import Batch, HandlerContext, load_handler
 from consumerd.spark.beginning import began
+from consumerd.spark.checkpoints import CheckpointError
 from consumerd.spark.lake import open_lake_table
 from consumerd.spark.lake.checkpoint import WritableCheckpoint
 from consumerd.spark.lake.delta import DeltaLakeTable
@@ -162,6 +163,21 @@ def test_a_kill_while_the_checkpoint_is_brought_up_to_the_table_is_repeated(
         world.land()
         world.must_have(30)
     assert step >= 5
+
+
+@pytest.mark.parametrize("appended", [False, True])
+def test_a_checkpoint_that_is_older_than_its_steps_or_damaged_is_refused(tmp_path: Path, appended: bool) -> None:
+    world = World(tmp_path, "delta")
+    for count in (10, 20):
+        world.grow(count)
+        world.land()
+    if appended:
+        world.consume(30)
+    lost = ["offsets/1"] if appended else ["offsets/1", "commits/1"]
+    for name in lost:
+        Path(world.checkpoint.path, name).unlink()
+    with pytest.raises(CheckpointError, match="/offsets/1 is missing" if appended else "it is older than the table"):
+        world.land()
 
 
 def test_a_step_stops_where_the_daemon_appends_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
