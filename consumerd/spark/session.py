@@ -237,12 +237,13 @@ def prepare_python(*, executors_here: bool, quick: bool = False) -> None:
     There, the JVM listens on loopback alone. `quick`: a JVM that this process is about to start starts the workers;
     they import the installed pyspark then, if it is that JVM's.
     """
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    interpreter = sys.executable
+    if quick and "SPARK_HOME" not in os.environ and os.access(WORKER_PYTHON, os.X_OK):
+        os.environ[WORKER_VARIABLE] = sys.executable
+        interpreter = str(WORKER_PYTHON)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", interpreter)  # of workers that plan, too
     if executors_here:
-        if quick and "SPARK_HOME" not in os.environ and os.access(WORKER_PYTHON, os.X_OK):
-            os.environ[WORKER_VARIABLE] = sys.executable
-            os.environ.setdefault("PYSPARK_PYTHON", str(WORKER_PYTHON))
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_PYTHON", interpreter)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 

@@ -83,6 +83,7 @@ def test_launcher_reports_its_missing_variable() -> None:
 
 def test_workers_import_the_installed_pyspark_and_keep_other_folders(tmp_path: Path) -> None:
     prepare_python(executors_here=True, quick=True)
+    assert os.environ["PYSPARK_DRIVER_PYTHON"] == os.environ["PYSPARK_PYTHON"]
     archives = ["/spark/python/lib/pyspark.zip", "/spark/python/lib/py4j-0.10.9.9-src.zip"]
     for others in ([str(tmp_path / "a folder"), "/pyspark.zip"], []):
         environ = {**os.environ, "PYTHONPATH": ":".join([*archives, *others])}
