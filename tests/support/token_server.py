@@ -98,7 +98,8 @@ class TokenServer:
     def issue(self) -> str:
         """Return a signed token, another one each time."""
         now = int(time.time())
-        times = {"iat": now, "exp": now + int(self.lifetime)}
+        # Whole seconds, as Kafka requires them: not before the end that the response states.
+        times = {"iat": now, "exp": now + 1 + int(self.lifetime)}
         claims = {"iss": "https://idp.test", "sub": CLIENT, "aud": AUDIENCE, **times}
         claims |= {"jti": str(len(self.tokens)), "scope": "kafka"} | self.claims
         parts = ({"alg": "RS256", "kid": "one", "typ": "JWT"}, claims)

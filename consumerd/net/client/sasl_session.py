@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 #: The part of the lifetime after which the client authenticates again; in the rest, requests may wait at the broker.
 _FRESH_FOR: Final = 0.8
+#: Seconds before its end from which on a session takes no request, at least, and as a part of the lifetime: the broker
+#: has to work on a request before the end.
+_MARGIN: Final = 0.3
+_MARGIN_PART: Final = 0.1
 #: Seconds between two authentications, at least: a broker refuses a second one within a second.
 _SHORTEST: Final = 1.05
 #: Seconds between attempts to make a token while the session lasts.
@@ -57,13 +62,16 @@ class SaslSession:
         self._renewal: asyncio.Task[None] | None = None
         self._holding = False
         self._failure = ""
-        self._renew_at = self._expires_at = self._earliest = 0.0
+        self._renew_at = self._full_at = self._expires_at = self._earliest = 0.0
         self.extend(until)
 
     def extend(self, until: float) -> None:
         """The broker has accepted an authentication until that time on the clock."""
         now = self._clock.monotonic()
-        self._expires_at, self._renew_at = until, now + (until - now) * _FRESH_FOR
+        lifetime = until - now
+        self._expires_at = until
+        self._full_at = until - max(_MARGIN, lifetime * _MARGIN_PART) if lifetime < math.inf else until
+        self._renew_at = min(now + lifetime * _FRESH_FOR, self._full_at)
         self._earliest = now + _SHORTEST
 
     def hold(self) -> None:
@@ -75,7 +83,7 @@ class SaslSession:
         now = self._clock.monotonic()
         if self._waiting or self._holding:
             return False
-        return now < self._renew_at or (self._renewal is not None and now < self._expires_at)
+        return now < self._renew_at or (self._renewal is not None and now < self._full_at)
 
     async def admit(self) -> None:
         """Return when the caller may send its request. Raises ConnectionClosedError where the renewal failed."""
@@ -92,7 +100,7 @@ class SaslSession:
         if self._renewal is None and not self._failure and self._clock.monotonic() >= self._renew_at:
             self._renewal = asyncio.create_task(self._renewed(), name=f"authenticate again: {self._address}")
         renewal = self._renewal
-        if renewal is not None and (self._holding or self._clock.monotonic() >= self._expires_at):
+        if renewal is not None and (self._holding or self._clock.monotonic() >= self._full_at):
             await asyncio.wait([renewal])  # which goes on if the caller is cancelled
         if self._failure:
             raise ConnectionClosedError(
