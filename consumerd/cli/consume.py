@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from consumerd.base.address import format_address
-from consumerd.base.settings.moments import ENDS, start_problem
+from consumerd.base.settings.moments import ENDS, is_start
 from consumerd.cli.numbers import PositiveInt
 from consumerd.cli.offsets_input import parse_target, parse_time
 from consumerd.cli.session import ClusterAddress, cluster_options
@@ -164,7 +164,7 @@ def _target(cluster: ClusterAddress, options: dict[str, Any]) -> OffsetTarget | 
     if options["from_time"] is not None:
         target = parse_time(options["from_time"], "--from-time")
         options["initial"] = "earliest"
-    elif options["initial"] in ENDS or (options["group"] is not None and start_problem(options["initial"]) is None):
+    elif options["initial"] in ENDS or (options["group"] is not None and is_start(options["initial"])):
         return None
     elif options["initial"].startswith("+"):
         raise click.BadParameter("must be earliest, latest, an offset or -N.", param_hint="--from")

@@ -37,13 +37,13 @@ def parse_assignment(text: str) -> tuple[TopicPartition, int]:
 
 def parse_target(text: str, option: str = "--to") -> OffsetTarget:
     """Parse the value of `--to`, or that of another option with a number. Raises BadParameter."""
-    from consumerd.base.settings.moments import start_of, start_problem  # noqa: PLC0415
+    from consumerd.base.settings.moments import is_start, start_of  # noqa: PLC0415
     from consumerd.operate.admin.changes import OffsetTarget, OffsetTargetKind  # noqa: PLC0415
     from consumerd.wire.registry.values import MAX_OFFSET  # noqa: PLC0415
 
     if text in ("earliest", "latest"):
         return OffsetTarget(OffsetTargetKind(text))
-    if start_problem(text) is None:
+    if is_start(text):
         return _at_time(lambda: start_of(text, time.time()), option)
     if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or abs(int(text)) > MAX_OFFSET:
         raise click.BadParameter(

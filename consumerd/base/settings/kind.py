@@ -16,6 +16,8 @@ from math import isnan
 from operator import ge, gt, le, lt
 from typing import Any, Final, Literal, NamedTuple, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from consumerd.base.settings.moments import STARTS, is_start
+
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -51,6 +53,10 @@ class Le(Bound):
     """Less than or equal to this."""
 
 
+class StartText(NamedTuple):
+    """Where to begin to read a log: one of its ends, a time or a duration (`consumerd.base.settings.moments`)."""
+
+
 class Unit(NamedTuple):
     """What is counted: seconds or bytes."""
 
@@ -65,17 +71,21 @@ class ValueKind(NamedTuple):
     optional: bool = False
     unit: str = ""
     bounds: tuple[Bound, ...] = ()
+    #: Whether it says where to begin to read a log.
+    start: bool = False
 
     def problem(self, name: str, value: Any) -> str | None:
         """Return the sentence about a value that is not allowed, without a full stop."""
         return None if self.allows(value) else f"{name} must be {self.words(value)}, not {value!r}"
 
     def allows(self, value: Any) -> bool:
-        """Whether a setting may have this value. Only numbers, truth values and choices are judged."""
+        """Whether a setting may have this value. Only numbers, truth values, choices and starts are judged."""
         if value is None:
             return self.optional
         if self.choices:
             return value in self.choices
+        if self.start:
+            return isinstance(value, str) and is_start(value)
         if self.type is bool:
             return isinstance(value, bool)
         if self.type not in (int, float):
@@ -107,6 +117,8 @@ class ValueKind(NamedTuple):
         if self.choices:
             words = [str(each) for each in self.choices]
             return " or ".join(words) if len(words) == 2 else f"one of {', '.join(words)}"
+        if self.start:
+            return STARTS
         if self.type in (int, float):
             return self._number(value if isinstance(value, int | float) else 0)
         return _NAMES.get(self.type, f"a {getattr(self.type, '__name__', 'value').lower()}")
@@ -187,7 +199,8 @@ def kind_of(hint: Any, **bounds: Any) -> ValueKind:
     if issubclass(hint, Enum):
         choices = tuple(hint)
     unit = next((each.name for each in marks if isinstance(each, Unit)), "")
-    return ValueKind(hint, choices, optional, unit, tuple(each for each in marks if isinstance(each, Bound)))
+    bounding = tuple(each for each in marks if isinstance(each, Bound))
+    return ValueKind(hint, choices, optional, unit, bounding, start=any(isinstance(each, StartText) for each in marks))
 
 
 _NAMES: Final[dict[Any, str]] = {

@@ -9,6 +9,8 @@ from typing import Final
 _DURATION: Final = re.compile(r"P?(?:([0-9]{1,5})D)?T?(?:([0-9]{1,6})H)?(?:([0-9]{1,8})M)?(?:([0-9]{1,9})S)?")
 #: Where a log begins and ends.
 ENDS: Final = ("earliest", "latest")
+#: What says where to begin to read it, as in `must be ...`.
+STARTS: Final = "earliest, latest, a time such as 2012-11-21T12:00, or a duration such as 7d"
 
 
 def milliseconds_of(text: str) -> int:
@@ -55,16 +57,12 @@ def start_of(text: str, now: float) -> int:
             return milliseconds_of(text)
     except ValueError:
         pass
-    raise ValueError(
-        f"must be earliest, latest, a time such as 2012-11-21T12:00, or a duration such as 7d, not {text!r}"
-    )
+    raise ValueError(f"must be {STARTS}, not {text!r}")
 
 
-def start_problem(text: str) -> str | None:
-    """Return what the start of a log must be, if it is neither an end of the log nor a time or duration."""
+def is_start(text: str) -> bool:
+    """Whether a text says where to begin to read a log: at an end of it, or by a time or a duration."""
     try:
-        if text not in ENDS:
-            start_of(text, 0.0)
-    except ValueError as error:
-        return str(error)
-    return None
+        return text in ENDS or start_of(text, 0.0) >= 0
+    except ValueError:
+        return False

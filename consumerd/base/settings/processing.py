@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from consumerd.base.settings.kind import Finite, Ge, Le, Unit
-from consumerd.base.settings.moments import start_problem
+from consumerd.base.settings.kind import Finite, Ge, Le, StartText, Unit
+from consumerd.base.settings.moments import STARTS, is_start
 from consumerd.base.settings.setting import Bytes, Field, Names, Positive, Reload, Seconds, Section, WireBytes
 
 #: Bytes of one response about many partitions (fetch.max.bytes).
@@ -57,7 +57,7 @@ class FetchSection(Section):
         "Maximum number of bytes of messages in memory for one partition.",
         names=Names(keyword="partition_budget"),
     )
-    initial: str = Field(
+    initial: Annotated[str, StartText()] = Field(
         "earliest",
         "Where to start in partitions without a committed offset (autooffset.reset): `earliest`, `latest`, the first "
         "message of a time in ISO 8601 (UTC unless it has an offset), or of a duration before now (`7d`, `1d12h`). "
@@ -115,11 +115,9 @@ class FetchSection(Section):
         most = min(self.size, MAX_ANSWER_BYTES)
         if self.min_bytes > most:
             yield f"min_bytes must be at most {most}, which one fetch can return, not {self.min_bytes}"
-        if problem := start_problem(self.initial):
-            yield f"initial {problem}"
         for topic, text in (self.initial_by_topic or {}).items():
-            if problem := start_problem(text):
-                yield f"initial_by_topic of {topic!r} {problem}"
+            if not is_start(text):
+                yield f"initial_by_topic of {topic!r} must be {STARTS}"
 
 
 class HandlerSection(Section, reload=Reload.HANDLER):

@@ -38,8 +38,10 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from consumerd.base.settings import kind
+from consumerd.base.settings.moments import STARTS, is_start
 from consumerd.base.settings.setting import Rule, SecretStr, Section, Setting
 from consumerd.service.config.problems import (
     ConfigProblemsError,
@@ -151,12 +153,19 @@ def _key(field: Setting) -> Any:
     return pydantic.Field(**default, description=field.about or None, **field.more)
 
 
+def _start(text: str) -> str:
+    if not is_start(text):
+        raise PydanticCustomError("start", "must be {starts}", {"starts": STARTS})
+    return text
+
+
 _PYDANTIC: Final[dict[type, Callable[..., Any]]] = {
     kind.Finite: lambda _: AllowInfNan(False),
     kind.Gt: annotated_types.Gt,
     kind.Ge: annotated_types.Ge,
     kind.Lt: annotated_types.Lt,
     kind.Le: annotated_types.Le,
+    kind.StartText: lambda _: pydantic.AfterValidator(_start),
 }
 
 

@@ -45,7 +45,9 @@ _UUID_BYTES: Final = 16
 
 def fetch_frame(version: int, body: Mapping[str, Any], correlation_id: int, client_id: str | None) -> bytes | None:
     """The frame of a FETCH request as `encode_request` gives it; None for a body that is left to the codec."""
-    if version < FIRST_VERSION or client_id is None or body.keys() - _OPTIONAL != _FIELDS:
+    if version < FIRST_VERSION or client_id is None:
+        return None
+    if body.keys() != _FIELDS and body.keys() - _OPTIONAL != _FIELDS:
         return None
     try:
         client, rack = client_id.encode(), body.get("rack_id", "").encode()

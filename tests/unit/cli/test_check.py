@@ -60,7 +60,7 @@ def test_names_all_problems_in_the_order_of_the_file(
         "FILE:5: 'group' is wrong: instance_id needs coordination = \"kafka\".",
         "FILE:8: 'fetch.size' must be a positive whole number of bytes, not 0.",
         "FILE:9: unknown key 'fetch.sise', did you mean 'size'?",
-        "FILE:10: 'fetch.initial' must be earliest or latest.",
+        "FILE:10: 'fetch.initial' must be earliest, latest, a time such as 2012-11-21T12:00, or a duration such as 7d.",
         "FILE:15: 'kafka.sasl' is wrong: PLAIN needs a user.",
         "FILE:15: 'kafka.sasl' is wrong: give exactly one of password and password_file.",
         found[7],

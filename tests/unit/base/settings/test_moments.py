@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.base.settings.moments import milliseconds_of, seconds_of, start_of, start_problem
+from consumerd.base.settings.moments import is_start, milliseconds_of, seconds_of, start_of
 from consumerd.base.settings.processing import FetchSection
 from consumerd.base.settings.setting import BrokenRulesError
 
@@ -24,18 +24,16 @@ NOW = 1_700_000_000.0
 )
 def test_start_is_a_time_or_so_long_before_now(text: str, expected: int) -> None:
     assert start_of(text, NOW) == expected
-    assert start_problem(text) is None
+    assert is_start(text)
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "70", "1700000000000", "-3", "+3", "7", "d", "7 days", "1950-01-01"])
 def test_rejects_anything_else(text: str) -> None:
-    problem = start_problem(text)
-    assert problem is not None
-    assert problem.startswith(
-        "must be earliest, latest, a time such as 2012-11-21T12:00, or a duration such as 7d, not"
+    assert not is_start(text)
+    kind = FetchSection.kinds()["initial"]
+    assert kind.problem("initial", text) == (
+        f"initial must be earliest, latest, a time such as 2012-11-21T12:00, or a duration such as 7d, not {text!r}"
     )
-    with pytest.raises(BrokenRulesError, match="initial must be earliest, latest, a time"):
-        FetchSection(initial=text)
     with pytest.raises(BrokenRulesError, match="initial_by_topic of 't' must be earliest, latest, a time"):
         FetchSection(initial_by_topic={"t": text})
 
