@@ -93,7 +93,6 @@ class LagExporter:
             groups = [name for name in await self._names() if self._pattern.fullmatch(name)]
             found = await self._lags(groups)
         except (ConsumerdError, WireError) as error:
-            self._groups, self._unread = {}, set()
             if not self._failing:
                 log.warning("groups_unreadable", reason=reason_of(error))
             self._failing = True
