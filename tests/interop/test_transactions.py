@@ -8,6 +8,7 @@ import importlib.util
 import random
 import re
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.partition import UNKNOWN_LOG, TopicPartition
+from consumerd.demo.processes import DaemonProcess
 from consumerd.handlers import Batch, HandlerContext, PartitionTakenError
 from consumerd.handlers.forward.handler import ForwardHandler
 from consumerd.handlers.forward.mapping import BrokerMajorNumbering, TopicNaming
@@ -22,9 +24,11 @@ from consumerd.handlers.forward.settings import ForwardSettings
 from consumerd.handlers.messages import KeyedMessage
 from consumerd.handlers.sparse_content import SparseContent
 from consumerd.member.offsets.kafka_store import KafkaOffsetStore
+from consumerd.operate.admin.logs import LogRange
+from consumerd.operate.admin.v08.logs import V08BrokerLogs
 from consumerd.producer import ProducerFencedError, V08Producer, V08ProducerSettings
 from consumerd.service.daemon.forwarding import kafka_section, make_forward_handler
-from tests.support.kafka import RELEASES
+from tests.support.kafka import RELEASES, SHORT_SESSION
 
 pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(300)]
 #: Both versions of the protocol.
@@ -167,6 +171,78 @@ async def test_counts_nothing_of_a_killed_or_fenced_producer(
         assert await asyncio.to_thread(read_committed, broker.address, "target", missing) == FORWARDED
     expected = sorted([b"newer", *(b"%d-%d" % (number, place) for number in range(3) for place in range(2))])
     assert await asyncio.to_thread(read_committed, broker.address, "copy", missing) == expected
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("version", ["3.9.1", "4.1.0"])
+async def test_loses_and_doubles_nothing_when_daemons_and_the_broker_are_killed(
+    version: str, kafka: Any, cluster_client: Any, tmp_path: Path, missing: Any
+) -> None:
+    broker = await kafka(version, partitions=4, config=SHORT_SESSION)
+    rng, clock = random.Random(7), SystemClock()
+    options = {"bootstrap": [broker.address], "topic": "target", "partitions": 2, "exactly_once": True}
+    group = {"session_timeout": 3.0, "heartbeat_interval": 0.5, "rebalance_timeout": 5.0}
+    daemons = [
+        DaemonProcess(
+            tmp_path,
+            {
+                "group": {"id": "copiers", "coordination": "kafka", "topics": {"source": 1}, **group},
+                "kafka": {"bootstrap": [broker.address]},
+                "fetch": {"size": 4_000, "isolation": "read_committed"},
+                "commit": {"interval": 0.5},
+                "handler": {"name": "forward", "options": options, "max_backoff": 1.0, "max_attempts": 100},
+            },
+            name=name,
+        )
+        for name in ("first", "second")
+    ]
+    sent: list[bytes] = []
+    async with AsyncExitStack() as stack, cluster_client(broker) as client:
+        for each in daemons:
+            stack.callback(each.kill)
+        ours = await stack.enter_async_context(V08Producer(client, clock=clock, rng=rng))
+
+        async def produce(messages: int) -> None:
+            for _ in range(messages // 20):
+                batch = [b"%06d" % number for number in range(len(sent), len(sent) + 20)]
+                sent.extend(batch)
+                for message in batch:
+                    await ours.send("source", message, partition=rng.randrange(4))
+                await asyncio.sleep(0.02)
+
+        await produce(200)
+        for each in daemons:
+            await each.start(60)
+        for turn in range(8):
+            victim = daemons[turn % 2]
+            await produce(600)
+            if turn == 5:
+                broker.kill()
+                await broker.start()
+            elif turn % 4 == 3:
+                victim.pause()
+                await produce(600)
+                victim.resume()
+            else:
+                victim.kill()
+                await victim.start(60)
+        await ours.flush()
+        found: list[bytes] = []
+        async with asyncio.timeout(120):
+            while len(found) < len(sent):
+                await asyncio.sleep(1.0)
+                found = await asyncio.to_thread(read_committed, broker.address, "target", missing)
+        for each in daemons:
+            await each.stop()
+        assert await asyncio.to_thread(read_committed, broker.address, "target", missing) == sorted(sent)
+        # No transaction is open any more: who reads committed messages comes to the end.
+        targets = [TopicPartition.numbered("target", number) for number in range(2)]
+        logs = V08BrokerLogs(client)
+        ranges = await logs.ranges(targets)
+        assert await logs.readable_ends(targets) == {
+            each: found.end for each, found in ranges.items() if isinstance(found, LogRange)
+        }
+        assert len(ranges) == len(targets)
 
 
 async def test_runs_the_program_of_the_page(kafka: Any, tmp_path: Path, missing: Any) -> None:
