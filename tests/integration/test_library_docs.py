@@ -56,7 +56,7 @@ async def test_runs_the_examples(zk_root: str, tmp_path: Path) -> None:
         scripts = {}
         endless = examples("README.md")["clicks.py"].replace('/kafka"', '/kafka", consumer_timeout=1')
         for name, text in {**examples("docs/library.md"), "clicks.py": endless}.items():
-            if name == "cluster.py":  # needs a broker of 0.9 or later (tests/interop/test_library.py)
+            if name in ("cluster.py", "enrich.py"):  # on brokers (tests/interop/test_library.py, test_transactions.py)
                 continue
             text = text.replace("zk1:2181,zk2:2181/kafka", zk_root)
             text = text.replace('"broker1", 9092', f'"127.0.0.1", {broker.port}')

@@ -39,7 +39,7 @@ VERSIONS = [
     if release.number >= (0, 11)
 ]
 PLACE = TopicPartition.numbered("copy", 0)
-PAGE = Path(__file__).parents[2] / "docs" / "producer.md"
+PAGES = Path(__file__).parents[2] / "docs"
 FORWARDED = [b"forwarded-%02d" % number for number in range(40)]
 #: Sends in a transaction, and waits for its end, which is that of the process.
 VICTIM = """
@@ -245,12 +245,30 @@ async def test_loses_and_doubles_nothing_when_daemons_and_the_broker_are_killed(
         assert len(ranges) == len(targets)
 
 
-async def test_runs_the_program_of_the_page(kafka: Any, tmp_path: Path, missing: Any) -> None:
-    broker = await kafka("3.9.1")
-    (code,) = re.findall(r"```python\n# transfer\.py\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    program = tmp_path / "transfer.py"
-    program.write_text(code.replace("kafka1:9092", broker.address), "utf-8")
-    process = await asyncio.create_subprocess_exec(sys.executable, str(program))
-    assert await asyncio.wait_for(process.wait(), 60) == 0
+async def test_runs_the_programs_of_the_pages(kafka: Any, cluster_client: Any, tmp_path: Path, missing: Any) -> None:
+    broker = await kafka("3.9.1", partitions=1)
+
+    async def run(page: str, name: str) -> None:
+        text = (PAGES / page).read_text("utf-8")
+        (code,) = re.findall(rf"```python\n# {name}\n(.*?)```", text, re.DOTALL)
+        program = tmp_path / name
+        program.write_text(code.replace("kafka1:9092", broker.address), "utf-8")
+        process = await asyncio.create_subprocess_exec(sys.executable, str(program))
+        assert await asyncio.wait_for(process.wait(), 60) == 0
+
+    await run("producer.md", "transfer.py")
     for topic, expected in (("orders", [b"coffee"]), ("payments", [b"3.20"])):
         assert await asyncio.to_thread(read_committed, broker.address, topic, missing) == expected
+    async with cluster_client(broker) as client:
+        async with V08Producer(client, clock=SystemClock(), rng=random.Random(1)) as producer:
+            await producer.send_many("orders", [b"tea", b"last"])
+        await run("library.md", "enrich.py")
+        assert await asyncio.to_thread(read_committed, broker.address, "copies", missing) == [
+            b"coffee",
+            b"last",
+            b"tea",
+        ]
+        # A transaction's marker has an offset, too: coffee, its marker, tea, last.
+        assert await KafkaOffsetStore(client, "copy").load([TopicPartition.numbered("orders", 0)]) == {
+            TopicPartition.numbered("orders", 0): 4
+        }

@@ -28,7 +28,7 @@ from consumerd.member.consumer.composition import AssignedStreams, Composition
 from consumerd.member.consumer.config import ConsumerConfig
 from consumerd.member.consumer.consumer import GroupConsumer
 from consumerd.member.consumer.controls import PartitionControls
-from consumerd.member.consumer.coordinated import CoordinatedConsumer
+from consumerd.member.consumer.coordinated import CoordinatedConsumer, GroupMetadata
 from consumerd.member.consumer.errors import ConnectorStateError
 from consumerd.member.consumer.listeners import RebalanceListener
 from consumerd.member.consumer.member_run import MemberRun
@@ -271,6 +271,17 @@ class ConsumerConnector:
         NotAssignedError, and BrokerError when EARLIEST or LATEST cannot be looked up.
         """
         return await self._controls.seek(partition, offset)
+
+    def group_metadata(self) -> GroupMetadata:
+        """The member in the present generation of a group that a broker coordinates, for offsets in transactions.
+
+        Ask when a batch was taken, before anything is awaited: the coordinator then refuses its offsets once the
+        partitions belong to others. Raises ConnectorStateError for a group in ZooKeeper.
+        """
+        member = self._running
+        if not isinstance(member, CoordinatedConsumer):
+            raise ConnectorStateError("a group in ZooKeeper has no generation that a coordinator checks")
+        return member.group_metadata
 
     @property
     def stats(self) -> ConsumerStats:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import structlog
@@ -44,6 +44,14 @@ from consumerd.wire.registry.subscription import Subscription
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
 
 log = structlog.get_logger(__name__)
+
+
+class GroupMetadata(NamedTuple):
+    """A member in one generation of a group that a broker coordinates, as commits in a transaction name it."""
+
+    generation: int
+    member_id: str
+    instance_id: str | None = None
 
 
 class CoordinatedConsumer(RunningMember[events.Event]):
@@ -108,6 +116,12 @@ class CoordinatedConsumer(RunningMember[events.Event]):
     def member_id(self) -> str:
         """The id that the coordinator gave; empty before."""
         return self._member.member_id
+
+    @property
+    def group_metadata(self) -> GroupMetadata:
+        """The member in the present generation."""
+        member = self._member
+        return GroupMetadata(member.generation, member.member_id, member.instance_id)
 
     @property
     def settled(self) -> bool:
