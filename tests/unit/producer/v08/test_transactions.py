@@ -278,7 +278,7 @@ def test_the_library_sends_payloads_in_a_transaction(level: int) -> None:
 # -- each fault at each request of a copy from a source to the topic
 
 
-SOURCE = [b"%d" % number for number in range(7)]
+SOURCE = [b"%d" % number for number in range(5)]
 
 
 async def copy(broker: TransactionalBroker, until: asyncio.Event) -> None:
@@ -333,7 +333,7 @@ def test_each_message_counts_once_whatever_happens_at_any_request(level: int, fa
             break
         struck[happened] += 1
     assert struck.keys() >= {"InitProducerId", "Produce", "TxnOffsetCommit", "EndTxn"}
-    assert struck["EndTxn"] >= 4
+    assert struck["EndTxn"] >= 3
 
 
 @LEVELS
