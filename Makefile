@@ -180,7 +180,7 @@ clean:
 
 COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 # Of all machines that develop: `gssapi` is compiled against Kerberos' headers, and apart.
-EXTRAS := archive avro embedded http iceberg json lake metrics msk-iam otel postgres spark
+EXTRAS := archive avro embedded http iceberg json lake metrics msk-iam otel postgres schema-registry spark
 lock:  ## resolve the requirements anew (needs uv); hashes only, no index lines
 	$(COMPILE) $(addprefix --extra ,$(EXTRAS)) --group dev pyproject.toml -o requirements/dev.txt
 	$(COMPILE) -c requirements/dev.txt pyproject.toml -o requirements/core.txt

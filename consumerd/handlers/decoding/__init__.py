@@ -9,5 +9,6 @@ Easy to miss:
 
 - fastavro recurses in C without a limit, and makes as many items of no bytes as a message claims to have.
 
-Files in reading order: api, avro_decoder, json_decoder, plain, stage.
+Files in reading order: api, avro_decoder, json_decoder, plain, schema_registry,
+registry_decoder, stage.
 """

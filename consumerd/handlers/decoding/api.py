@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 
 from consumerd.base.errors import HandlerLoadError
 from consumerd.base.plugins import DECODER, call, find
+from consumerd.base.ports import Clock
 from consumerd.handlers.messages import Message
 
 #: The decoder that leaves messages as they are.
@@ -18,11 +19,22 @@ class DecodeError(ValueError):
     """The payload of a message is not what its decoder requires. The text says why, without quoting the payload."""
 
 
+class NotReadyError(Exception):
+    """A decoder needs something first that it does not have yet, such as a schema: it can be waited for."""
+
+    async def load(self, clock: Clock) -> None:
+        """Return when decoding the message again has a result, whatever it is."""
+        raise NotImplementedError
+
+
 class Decoder(Protocol):
     """Makes the value of a message. Must not block, and must not change anything: a message may be decoded twice."""
 
     def decode(self, message: Message) -> Any:
-        """The value of `message`, whose payload is never None. Raises DecodeError; any exception counts as one."""
+        """The value of `message`, whose payload is never None. Raises DecodeError; any exception counts as one.
+
+        NotReadyError is none: it is waited for, and the message decoded again.
+        """
         ...
 
 

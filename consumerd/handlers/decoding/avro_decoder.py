@@ -39,7 +39,7 @@ class AvroDecoder:
         self, schema: str | Mapping[str, str], encoding: str = "schemaless", writer_schemas: Sequence[str] = ()
     ) -> None:
         try:
-            from fastavro import schemaless_reader  # noqa: PLC0415 - of the extra
+            import fastavro  # noqa: F401, PLC0415 - of the extra
         except ImportError as error:
             raise missing_extra("avro", "avro") from error
         if encoding not in ("schemaless", "single_object"):
@@ -48,15 +48,14 @@ class AvroDecoder:
             raise ValueError('writer_schemas need encoding = "single_object": other messages do not name their schema')
         if isinstance(writer_schemas, str):
             raise ValueError(f"writer_schemas must be a list of files, not {writer_schemas!r}")
-        self._read = schemaless_reader
         by_topic = {"": schema} if isinstance(schema, str) else dict(schema)
         if not by_topic:
             raise ValueError("schema must name a file, or a file for each topic")
-        self._schemas = {topic: _load(Path(file)) for topic, file in by_topic.items()}
+        self._schemas = {topic: read_schema(Path(file)) for topic, file in by_topic.items()}
         self._default = self._schemas.get("") if isinstance(schema, str) else None
         self._writers: dict[bytes, Any] = {}
         if encoding == "single_object":
-            known = [*self._schemas.values(), *(_load(Path(file)) for file in writer_schemas)]
+            known = [*self._schemas.values(), *(read_schema(Path(file)) for file in writer_schemas)]
             self._writers = {_fingerprint(each): each for each in known}
 
     def decode(self, message: Message) -> Any:
@@ -74,37 +73,52 @@ class AvroDecoder:
             if found is None:
                 raise DecodeError(f"unknown schema with the fingerprint {fingerprint.hex()}: add it to writer_schemas")
             writer = found
-        data = io.BytesIO(payload)
-        data.seek(start)
-        try:
-            value = self._read(data, writer, None if writer is schema else schema)
-        except EOFError:
-            raise DecodeError(f"it is truncated: {len(payload)} bytes are not a whole value") from None
-        except Exception as error:  # of many types: IndexError, OverflowError, SchemaResolutionError
-            raise DecodeError(f"it does not fit the schema: {reason_of(error)}") from None
-        if left := len(payload) - data.tell():
-            raise DecodeError(f"{left} bytes are left behind the value")
-        return value
+        return read_value(payload, start, writer, None if writer is schema else schema)
 
 
-def _load(path: Path) -> Any:
+def read_value(payload: bytes, start: int, writer: Any, reader: Any = None) -> Any:
+    """The value in `payload` from `start` on, resolved to the schema `reader` if there is one. Raises DecodeError."""
+    from fastavro import schemaless_reader  # noqa: PLC0415 - of the extra
+
+    data = io.BytesIO(payload)
+    data.seek(start)
+    try:
+        value = schemaless_reader(data, writer, reader)
+    except EOFError:
+        raise DecodeError(f"it is truncated: {len(payload)} bytes are not a whole value") from None
+    except Exception as error:  # of many types: IndexError, OverflowError, SchemaResolutionError
+        raise DecodeError(f"it does not fit the schema: {reason_of(error)}") from None
+    if left := len(payload) - data.tell():
+        raise DecodeError(f"{left} bytes are left behind the value")
+    return value
+
+
+def read_schema(path: Path) -> Any:
     """The schema in a file, parsed. Raises ValueError with the file."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"the schema {path} cannot be read: {error.strerror}") from error
+    return parsed_schemas([text], f"the schema {path}")
+
+
+def parsed_schemas(texts: Sequence[str | bytes], what: str = "the schema") -> Any:
+    """The last one of schemas, parsed, which may name those before it. Raises ValueError, which begins with `what`."""
     from fastavro import parse_schema  # noqa: PLC0415 - of the extra
 
     try:
-        document = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ValueError(f"the schema {path} cannot be read: {error.strerror}") from error
+        documents = [json.loads(text) for text in texts]
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"the schema {path} is not JSON: {error}") from error
+        raise ValueError(f"{what} is not JSON: {error}") from error
+    named: dict[str, Any] = {}
     try:
-        schema = parse_schema(document)
-        problem = _Check(schema).problem
+        schemas = [parse_schema(document, named) for document in documents]
+        problem = _Check(schemas).problem
     except Exception as error:
-        raise ValueError(f"the schema {path} is invalid: {reason_of(error)}") from error
+        raise ValueError(f"{what} is invalid: {reason_of(error)}") from error
     if problem is not None:
-        raise ValueError(f"the schema {path} {problem}")
-    return schema
+        raise ValueError(f"{what} {problem}")
+    return schemas[-1]
 
 
 def _fingerprint(schema: Any) -> bytes:
@@ -115,13 +129,14 @@ def _fingerprint(schema: Any) -> bytes:
 
 
 class _Check:
-    """Looks through a parsed schema for what hostile data could abuse."""
+    """Looks through parsed schemas, of which later ones may name earlier ones, for what hostile data could abuse."""
 
-    def __init__(self, schema: Any) -> None:
+    def __init__(self, schemas: Sequence[Any]) -> None:
         self._named: dict[str, Any] = {}
         self._open: list[str] = []
         self.problem: str | None = None
-        self._least(schema)
+        for schema in schemas:
+            self._least(schema)
 
     def _least(self, schema: Any) -> int:
         """The least number of bytes that a value takes: 0 or 1, where 1 is for more, too."""

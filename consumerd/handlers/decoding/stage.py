@@ -22,7 +22,7 @@ from consumerd.handlers.api import Handler
 from consumerd.handlers.contents import Source
 from consumerd.handlers.context import HandlerContext
 from consumerd.handlers.counts import HandlerCounts
-from consumerd.handlers.decoding.api import DecodeError, Decoder
+from consumerd.handlers.decoding.api import DecodeError, Decoder, NotReadyError
 from consumerd.handlers.giving_up import GivingUp
 from consumerd.handlers.messages import Batch, Message
 from consumerd.handlers.tracebacks import brief
@@ -50,6 +50,7 @@ class Decoding(Handler):
         self._name = name
 
     async def start(self, context: HandlerContext) -> None:
+        self._clock = context.clock
         await self._inner.start(context)
 
     async def stop(self) -> None:
@@ -64,7 +65,13 @@ class Decoding(Handler):
         values: list[Any] = []
         for number, message in enumerate(batch.messages()):
             try:
-                values.append(self._value(message))
+                try:
+                    value = self._value(message)
+                except NotReadyError as error:
+                    await self._handle_run(batch, begin, values)
+                    begin, size, values = number, 0, []
+                    value = await self._value_later(message, error)
+                values.append(value)
             except DecodeError as error:
                 await self._handle_run(batch, begin, values)
                 await self._give_up(batch.part(number, 1), error)
@@ -87,10 +94,19 @@ class Decoding(Handler):
             return None
         try:
             return self._decode(message)
-        except DecodeError:
+        except (DecodeError, NotReadyError):
             raise
         except (Exception, SystemExit) as error:
             raise DecodeError(brief(error)) from error
+
+    async def _value_later(self, message: Message, error: NotReadyError) -> Any:
+        """The value of a message that was not ready to be decoded. Raises DecodeError."""
+        while True:
+            await error.load(self._clock)
+            try:
+                return self._value(message)
+            except NotReadyError as again:
+                error = again
 
     async def _handle_run(self, batch: Batch, first: int, values: list[Any]) -> None:
         """Deliver the messages of `batch` from number `first` on that have these values."""

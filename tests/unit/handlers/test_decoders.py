@@ -188,7 +188,11 @@ def test_avro_accepts_schemas_that_use_a_name_twice(schema_file: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "reason"),
     [
-        ("jsn", {}, "^unknown decoder 'jsn', did you mean 'json'.* There are avro, bytes, json, text.$"),
+        (
+            "jsn",
+            {},
+            "^unknown decoder 'jsn', did you mean 'json'.* There are avro, bytes, json, schema_registry, text.$",
+        ),
         ("text", {"encoding": "utf-9"}, "^decoder 'text' refused its options: unknown encoding 'utf-9'.$"),
         ("text", {"encoding": "hex"}, "refused its options"),
         ("text", {"encodin": "x"}, "^decoder 'text' has no option 'encodin', did you mean 'encoding'"),

@@ -17,6 +17,7 @@ from consumerd.handlers.processes import ProcessHandler
 from consumerd.service.config.build_handlers import build_plugin, build_stages
 from consumerd.service.config.model import parse
 from consumerd.testing import HandlerHarness
+from tests.support.schema_registry import SchemaRegistryServer
 
 TEXT = (Path(__file__).parents[3] / "docs" / "handlers.md").read_text("utf-8")
 
@@ -109,3 +110,22 @@ def test_worker_processes(my_package: Any) -> None:
     document = {"group": {"id": "g", "topics": {"t": 1}}, **tomllib.loads(configuration)}
     plugin = build_plugin(parse(document, "docs/handlers.md", environment=False).handler)
     assert isinstance(plugin, ProcessHandler)
+
+
+@pytest.mark.asyncio
+async def test_schema_registries(tmp_path: Path) -> None:
+    (password := tmp_path / "registry").write_text("secret\n")
+    _, (configuration,) = section("Schema registries")
+    seen: list[Any] = []
+
+    async def store(batch: Any) -> None:
+        seen.extend(batch.values)
+
+    with SchemaRegistryServer() as registry:
+        registry.add({"type": "string"})
+        toml = configuration.replace("https://registry.example.org", registry.url)
+        stages = stages_of(toml.replace("/run/credentials/registry", str(password)))
+        async with HandlerHarness(store, stages=stages) as harness:
+            await harness.deliver([b"\x00\x00\x00\x00\x01\x06abc"])
+        assert registry.headers[0]["Authorization"] == "Basic ZXZlbnRzOnNlY3JldA=="
+    assert seen == ["abc"]

@@ -1,0 +1,162 @@
+"""A schema registry: the schemas that messages name by an id, with those that they refer to.
+
+Strategy: the REST API that Confluent documents and others offer, too (Apicurio, Karapace, Redpanda), of which two
+requests are enough: a schema by its id or GUID, and one by its subject and version, as references name theirs. A schema
+with an id never changes, so it is read once. Protobuf is asked for in its binary form (`format=serialized`): nothing
+here has to understand `.proto` files.
+
+A client blocks; `RegistryDecoder` calls it in a thread.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from ssl import SSLContext
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+from consumerd.base.credentials import Renewed, find_file
+from consumerd.base.errors import ConfigError
+from consumerd.handlers.decoding.api import DecodeError
+from consumerd.net.errors import ConnectError
+from consumerd.net.http.request import HttpAnswer, ask
+from consumerd.net.tls import make_tls_context
+
+_TIMEOUT: Final = 10.0
+_NOT_FOUND: Final = 404
+_OK: Final = 200
+#: Schemas that one schema may refer to, directly and through others.
+_MOST_REFERENCES: Final = 500
+_FORMATS: Final = {"PROTOBUF": "serialized"}
+#: The API leaves the type out for Avro, the first one that it had.
+_DEFAULT_TYPE: Final = "AVRO"
+
+
+class RegistryUnavailableError(ConnectError):
+    """The registry does not answer, or not with a schema: a later request may succeed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredSchema:
+    """A schema. `kind`: AVRO, PROTOBUF or JSON; `references`: those that it needs, by the name that it uses.
+
+    References come before the schemas that refer to them.
+    """
+
+    kind: str
+    text: str
+    references: Mapping[str, str] = field(default_factory=dict)
+
+
+class SchemaRegistry:
+    """A client of a schema registry. Raises ConfigError for an invalid URL or an authority that cannot be read."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        user: str | None = None,
+        password: Callable[[], str] | None = None,
+        token: Callable[[], str] | None = None,
+        ca: Path | None = None,
+        timeout: float = _TIMEOUT,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise ConfigError("url must have the form https://host:port/path.")
+        if parts.username is not None:
+            raise ConfigError("url must not have a user or password: give user, and password or password_file.")
+        self.url = url.rstrip("/")
+        self._user, self._password, self._token = user, password, token
+        self._timeout = timeout
+        self._tls: Renewed[SSLContext] | None = None
+        if parts.scheme == "https":
+            self._tls = Renewed("the schema registry's ca", [ca], lambda: make_tls_context(ca=ca and find_file(ca)))
+
+    def schema(self, key: int | str) -> RegisteredSchema:
+        """Return the schema with an id, or a GUID. Raises DecodeError if there is none, RegistryUnavailableError."""
+        kind, path = ("guids", key) if isinstance(key, str) else ("ids", str(key))
+        what = f"schema {key}"
+        document = self._get(f"schemas/{kind}/{quote(path, safe='')}", what)
+        schema_type = self._type_of(document, what)
+        if schema_type in _FORMATS:
+            document = self._get(f"schemas/{kind}/{quote(path, safe='')}?format={_FORMATS[schema_type]}", what)
+        references: dict[str, str] = {}
+        self._add_references(document, schema_type, what, references, set())
+        return RegisteredSchema(schema_type, self._text(document, what), references)
+
+    def _add_references(
+        self, document: Mapping[str, Any], kind: str, what: str, found: dict[str, str], seen: set[tuple[str, int]]
+    ) -> None:
+        """Add what `document` refers to, and first of all what that refers to."""
+        listed = document.get("references") or []
+        if not isinstance(listed, list):
+            raise self._nonsense(what)
+        for each in listed:
+            name, subject, version = (each.get(key) if isinstance(each, dict) else None for key in _REFERENCE)
+            if not isinstance(name, str) or not isinstance(subject, str) or not isinstance(version, int):
+                raise self._nonsense(what)
+            if (subject, version) in seen:
+                continue
+            seen.add((subject, version))
+            if len(seen) > _MOST_REFERENCES:
+                raise DecodeError(f"{what} refers to more than {_MOST_REFERENCES} other schemas")
+            of = f"version {version} of {subject}, to which {what} refers"
+            form = f"?format={_FORMATS[kind]}" if kind in _FORMATS else ""
+            referred = self._get(f"subjects/{quote(subject, safe='')}/versions/{version}{form}", of)
+            self._add_references(referred, kind, what, found, seen)
+            found[name] = self._text(referred, of)
+
+    def _get(self, path: str, what: str) -> dict[str, Any]:
+        answer = self._ask(f"{self.url}/{path}")
+        if answer.status == _NOT_FOUND:
+            raise DecodeError(f"unknown {what}: the registry {self.url} does not have it")
+        if answer.status != _OK:
+            raise RegistryUnavailableError(f"the schema registry {self.url} answers with status {answer.status}")
+        try:
+            document = json.loads(answer.body)
+        except (ValueError, RecursionError):
+            document = None
+        if not isinstance(document, dict):
+            raise self._nonsense(what)
+        return document
+
+    def _ask(self, url: str) -> HttpAnswer:
+        headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token()}"
+        elif self._user is not None:
+            pair = f"{self._user}:{self._password() if self._password is not None else ''}"
+            headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        try:
+            return ask(url, headers=headers, tls=self._trusted, timeout=self._timeout)
+        except ConnectError as error:
+            raise RegistryUnavailableError(f"the schema registry {self.url} cannot be asked: {error}") from None
+
+    def _trusted(self) -> SSLContext:
+        assert self._tls is not None
+        return self._tls.now()
+
+    def _type_of(self, document: Mapping[str, Any], what: str) -> str:
+        kind = document.get("schemaType", _DEFAULT_TYPE)
+        if not isinstance(kind, str):
+            raise self._nonsense(what)
+        return kind
+
+    def _text(self, document: Mapping[str, Any], what: str) -> str:
+        text = document.get("schema")
+        if not isinstance(text, str):
+            raise self._nonsense(what)
+        return text
+
+    def _nonsense(self, what: str) -> RegistryUnavailableError:
+        return RegistryUnavailableError(
+            f"the schema registry {self.url} answers with something that is not {what}; is it the URL of its API?"
+        )
+
+
+_REFERENCE: Final = ("name", "subject", "version")

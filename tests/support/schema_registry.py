@@ -1,0 +1,89 @@
+"""A schema registry on loopback: the requests of its REST API that reading needs, and its failures."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections import deque
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+from urllib.parse import parse_qs, unquote, urlsplit
+
+
+class SchemaRegistryServer:
+    """Serves `url` from a thread while it is entered. `script`: statuses and bodies of the next answers instead."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, dict[str, Any]] = {}
+        self.by_version: dict[tuple[str, str], dict[str, Any]] = {}
+        self.script: deque[tuple[int, bytes]] = deque()
+        #: Paths with their queries, and the headers, of all requests.
+        self.requests: list[str] = []
+        self.headers: list[dict[str, str]] = []
+        registry = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                registry.requests.append(self.path)
+                registry.headers.append(dict(self.headers))
+                status, body = registry.script.popleft() if registry.script else registry.answer(self.path)
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), name="schema-registry")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def add(
+        self,
+        schema: Any,
+        *,
+        kind: str = "AVRO",
+        key: int | str | None = None,
+        subject: str = "s",
+        version: int = 1,
+        references: Sequence[tuple[str, str, int]] = (),
+    ) -> int | str:
+        """Register a schema, JSON or the bytes of a FileDescriptorProto, and return its id."""
+        key = len(self.by_id) + 1 if key is None else key
+        entry: dict[str, Any] = {"schema": schema if isinstance(schema, bytes) else json.dumps(schema)}
+        if kind != "AVRO":  # as the API has it
+            entry["schemaType"] = kind
+        if references:
+            entry["references"] = [dict(zip(("name", "subject", "version"), each, strict=True)) for each in references]
+        self.by_id[str(key)] = self.by_version[subject, str(version)] = entry
+        return key
+
+    def answer(self, path: str) -> tuple[int, bytes]:
+        """Return status and body."""
+        parts = urlsplit(path)
+        match [unquote(each) for each in parts.path.strip("/").split("/")]:
+            case ["schemas", "ids" | "guids", key]:
+                found = self.by_id.get(key)
+            case ["subjects", subject, "versions", version]:
+                found = self.by_version.get((subject, version))
+            case _:
+                found = None
+        if found is None:
+            return 404, json.dumps({"error_code": 40403, "message": "Schema not found"}).encode()
+        entry = dict(found)
+        if isinstance(entry["schema"], bytes):
+            serialized = parse_qs(parts.query).get("format") == ["serialized"]
+            entry["schema"] = base64.b64encode(entry["schema"]).decode() if serialized else "syntax = 'proto3';"
+        return 200, json.dumps(entry).encode()
