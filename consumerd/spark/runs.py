@@ -17,6 +17,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from consumerd.spark.lake.arrays import repeated
+
 #: The columns by which rows chain: the partition, the place, and the start of the next message.
 PLACE: Final = ("topic", "broker_partition", "offset", "index", "next_offset")
 #: The columns that are equal in all rows of a run, besides the partition (`Marks` of `consumerd.spark.lake`).
@@ -32,14 +34,18 @@ RUN_SCHEMA: Final = pa.schema(
 )
 
 
+_ZERO, _ONE = (repeated(each, pa.int64(), 1)[0] for each in (0, 1))
+_FALSE, _TRUE = (repeated(each, pa.bool_(), 1)[0] for each in (False, True))
+
+
 def runs_of(columns: Sequence[pa.Array]) -> pa.RecordBatch:
     """Columns PLACE, KINDS and `hash` (bigint) of some rows -> their runs, columns RUN_SCHEMA."""
     topic, name, offset, index, following, *kinds, hashes = columns
     index = index.cast(pa.int64())
     # A row that says it ends before it begins covers its own place, as a leaf does, and is found by its neighbours.
-    moves = pc.fill_null(pc.greater(following, offset), False)
+    moves = pc.fill_null(pc.greater(following, offset), _FALSE)
     end_offset = pc.if_else(moves, following, offset)
-    end_index = pc.if_else(moves, 0, pc.add(index, 1))
+    end_index = pc.if_else(moves, _ZERO, pc.add(index, _ONE))
     same = [(each, each) for each in (topic, name, *kinds)]
     ends = _last_rows([*same, (end_offset, offset), (end_index, index)], len(offset))
     starts, lasts = _bounds(ends)
@@ -47,7 +53,7 @@ def runs_of(columns: Sequence[pa.Array]) -> pa.RecordBatch:
         *(each.take(starts) for each in (topic, name, *kinds, offset, index)),
         end_offset.take(lasts),
         end_index.take(lasts),
-        pc.add(pc.subtract(lasts, starts), 1),
+        pc.add(pc.subtract(lasts, starts), _ONE),
         _sums(hashes, starts, lasts),
     ]
     return pa.RecordBatch.from_arrays(found, schema=RUN_SCHEMA)
@@ -66,23 +72,24 @@ def joined(runs: pa.Table) -> pa.Table:
     firsts = {name: columns[name].take(starts) for name in columns}
     ends = {f"end_{each}": columns[f"end_{each}"].take(lasts) for each in ("offset", "index")}
     sums = {name: _sums(columns[name], starts, lasts) for name in ("rows", "hash")}
-    return pa.table(firsts | ends | sums, schema=RUN_SCHEMA)
+    found = firsts | ends | sums
+    return pa.Table.from_arrays([found[name] for name in RUN_SCHEMA.names], schema=RUN_SCHEMA)
 
 
 def _bounds(ends: pa.Array) -> tuple[pa.Array, pa.Array]:
     """The first and the last row of each run."""
     lasts = pc.indices_nonzero(ends).cast(pa.int64())
-    return pa.concat_arrays([pa.array([0], pa.int64()), pc.add(lasts, 1)]).slice(0, len(lasts)), lasts
+    return pa.concat_arrays([repeated(0, pa.int64(), 1), pc.add(lasts, _ONE)]).slice(0, len(lasts)), lasts
 
 
 def _last_rows(pairs: Sequence[tuple[pa.Array, pa.Array]], count: int) -> pa.Array:
     """Whether a row is the last one of its run: `before` of it is not `after` of the next one, for any of the pairs."""
-    last = pa.array([True] if count else [], pa.bool_())
+    last = repeated(True, pa.bool_(), min(count, 1))
     differs = None
     for before, after in pairs:
         each = pc.not_equal(before.slice(0, max(0, count - 1)), after.slice(1))
         differs = each if differs is None else pc.or_(differs, each)
-    return pa.concat_arrays([pc.fill_null(differs, True), last])
+    return pa.concat_arrays([pc.fill_null(differs, _TRUE), last])
 
 
 def _sums(hashes: pa.Array, starts: pa.Array, lasts: pa.Array) -> pa.Array:

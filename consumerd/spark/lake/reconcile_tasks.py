@@ -142,7 +142,7 @@ def find_runs(parts: Sequence[Part], reading: RowReading, marks: Marks) -> Gener
             true = repeated(True, pa.bool_(), rows.num_rows)
             kinds = (
                 _within(offset, marks.seen, key) if corrupt < 0 else pc.is_null(rows.column(corrupt)),
-                true if marks.due is None else pc.fill_null(pc.less_equal(rows.column(BATCH), marks.due), False),
+                true if marks.due is None else _until(rows.column(BATCH), marks.due),
                 _within(offset, marks.proven, key),
             )
             partition = (repeated(each, pa.string(), rows.num_rows) for each in key)
@@ -157,8 +157,20 @@ def _within(offset: pa.Array, ranges: Ranges | None, key: Key) -> pa.Array:
     """Whether an offset is in one of the ranges of its partition."""
     if ranges is None:
         return repeated(True, pa.bool_(), len(offset))
-    found = (pc.and_(pc.greater_equal(offset, low), pc.less(offset, high)) for low, high in ranges.get(key, ()))
-    return pc.fill_null(reduce(pc.or_, found, repeated(False, pa.bool_(), len(offset))), False)
+    bounds = ((_number(low), _number(high)) for low, high in ranges.get(key, ()))
+    found = (pc.and_(pc.greater_equal(offset, low), pc.less(offset, high)) for low, high in bounds)
+    return pc.fill_null(reduce(pc.or_, found, repeated(False, pa.bool_(), len(offset))), _FALSE)
+
+
+def _until(batches: pa.Array, last: int) -> pa.Array:
+    return pc.fill_null(pc.less_equal(batches, _number(last)), _FALSE)
+
+
+def _number(value: int) -> pa.Scalar:
+    return repeated(value, pa.int64(), 1)[0]
+
+
+_FALSE: Final = repeated(False, pa.bool_(), 1)[0]
 
 
 # -- single rows

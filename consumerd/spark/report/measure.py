@@ -73,9 +73,9 @@ _CELL: Final = {
     "rows": "sum", "size": "sum", "corrupt": "sum", "smallest": "min", "largest": "max", "start": "min", "first": "min",
     "last": "max",
 }  # fmt: skip
-_NO_CELLS: Final = pa.schema(
-    [("batch", pa.int64()), ("class", pa.int32()), *((name, pa.int64()) for name in _CELL)]
-).empty_table()
+_NO_CELLS: Final = pa.Table.from_batches(
+    [], schema=pa.schema([("batch", pa.int64()), ("class", pa.int32()), *((name, pa.int64()) for name in _CELL)])
+)
 
 
 def _cells(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
@@ -150,7 +150,7 @@ def measure_quarantine(quarantine: RowScan) -> QuarantineFacts:
 
 
 _SAMPLED: Final = ("topic", "broker_partition", "offset", "index")
-_NO_REASONS: Final = pa.schema([("text", pa.string()), ("rows", pa.int64())]).empty_table()
+_NO_REASONS: Final = pa.Table.from_batches([], schema=pa.schema([("text", pa.string()), ("rows", pa.int64())]))
 
 
 def _summed(rows: pa.Table, key: str) -> pa.Table:
@@ -189,14 +189,17 @@ def _samples(batches: Iterator[pa.RecordBatch], texts: pa.Array) -> pa.Table:
     return _ends(pa.concat_tables(found)) if found else _NO_SAMPLES
 
 
-_NO_SAMPLES: Final = pa.schema(
-    [
-        *arrow_schema(_SAMPLED),
-        ("text", pa.string()),
-        ("value", pa.binary()),
-        ("truncated", pa.bool_()),
-    ]
-).empty_table()
+_NO_SAMPLES: Final = pa.Table.from_batches(
+    [],
+    schema=pa.schema(
+        [
+            *arrow_schema(_SAMPLED),
+            ("text", pa.string()),
+            ("value", pa.binary()),
+            ("truncated", pa.bool_()),
+        ]
+    ),
+)
 
 
 def _ends(rows: pa.Table) -> pa.Table:
@@ -222,7 +225,7 @@ def measure_trend(quarantine: RowScan, landed: LandedFacts) -> LandedFacts:
     return replace(landed, intervals=tuple(replace(one, quarantined=rows) for one, rows in pairs))
 
 
-_NO_SECONDS: Final = pa.schema([("second", pa.int64()), ("rows", pa.int64())]).empty_table()
+_NO_SECONDS: Final = pa.Table.from_batches([], schema=pa.schema([("second", pa.int64()), ("rows", pa.int64())]))
 
 
 def _seconds(batches: Iterator[pa.RecordBatch], width: int) -> pa.Table:
