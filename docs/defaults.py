@@ -83,7 +83,8 @@ def defaults_for(document: str, before: str) -> Mapping[str, Any]:
     """What a table with the column `default` is about: its document, and the text before it, say so."""
     if document == "docs/broker.md":
         return _broker_properties()
-    named = re.findall(r"(?:^### (\w+)(?: and \w+)?$|\(`?v08=consumerd\.(\w+)|`v08=consumerd\.(\w+))", before, re.MULTILINE)
+    headings = r"(?:^### (\w+)(?: and \w+)?$|\(`?v08=consumerd\.(\w+)|`v08=consumerd\.(\w+))"
+    named = re.findall(headings, before, re.MULTILINE)
     name = next(filter(None, named[-1]))
     handlers = {each.name: each for each in entry_points(group="consumerd.handlers")}
     return _parameters(handlers[name].load() if name in handlers else getattr(consumerd, name))
