@@ -301,6 +301,11 @@ class HandlerSection(Section, reload=Reload.HANDLER):
         return tuple(f"{self.retry_topic}-{delay_name(delay)}" for delay in self.retry_delays)
 
     @property
+    def failure_topic(self) -> str | None:
+        """The topic that messages go to when they fail: the first retry topic, or that of the dead letters."""
+        return next(iter(self.retry_topics), self.dead_letter_topic)
+
+    @property
     def _keeping(self) -> str:
         return "retry_topic" if self.on_failure == "retry_topic" else "dead_letter"
 

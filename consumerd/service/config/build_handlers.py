@@ -35,7 +35,7 @@ def build_policy(section: HandlerSection, *, on_failure: OnFailure) -> RetryPoli
 def build_dead_letters(config: Config, *, clock: Clock, rng: Random) -> DeadLetters | None:
     """The place for dead letters, not started; None where the policy has none. Raises ConfigError."""
     section = config.handler
-    topic, path = next(iter(section.retry_topics), section.dead_letter_topic), section.dead_letter
+    topic, path = section.failure_topic, section.dead_letter
     if path is None and topic is None:
         return None
     letters = FileDeadLetters(

@@ -112,7 +112,7 @@ async def _look_at_cluster(
         yield topics
         if topics.error is None:
             seen[name] = own
-        if (topic := own.handler.dead_letter_topic) is not None:
+        if (topic := own.handler.failure_topic) is not None:
             yield await _look(_named("dead letters", name, config), partial(cluster.letters, own, topic), limit)
     for name, own in subscriptions.items():
         if own.group.coordination != "zookeeper":
