@@ -505,9 +505,9 @@ async def test_batch_for_a_topic_that_was_created_again_is_sent_to_the_new_one(p
 async def test_template_of_a_partition_is_made_once_for_each_version(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[int, int]] = []
 
-    def counted(version: int, acks: int, timeout: int, topic: str, partition: int, topic_id: bytes) -> Any:
+    def counted(version: int, acks: int, timeout: int, topic: str, partition: int, *more: Any) -> Any:
         made.append((version, partition))
-        return ProduceTemplate(version, acks, timeout, topic, partition, topic_id)
+        return ProduceTemplate(version, acks, timeout, topic, partition, *more)
 
     monkeypatch.setattr("consumerd.producer.v08.delivery.ProduceTemplate", counted)
     peer = Peer()
