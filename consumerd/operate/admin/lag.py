@@ -56,14 +56,20 @@ async def read_lag(zk: ZooKeeper, group: str, topics: Sequence[str], connect: Co
 
 async def read_v08_lag(source: GroupSource, group: str, topics: Sequence[str]) -> list[PartitionLag]:
     """As `read_lag`, of a group of Kafka 0.8 or later. Raises CheckFailedError for a share group, which has no lag."""
+    snapshot = await _with_offsets(source, group)
+    ranges = await source.logs.ranges(_existing([snapshot]))
+    return [each for each in lag_of(snapshot, ranges) if not topics or each.partition.topic in topics]
+
+
+async def _with_offsets(source: GroupSource, group: str) -> V08GroupSnapshot:
+    """Read a group that commits offsets. Raises CheckFailedError for a share group."""
     snapshot = await source.snapshot(group)
     if snapshot.group_type == "share":
         raise CheckFailedError(
             f"the lag of group {group!r} is unknown: it is a share group, whose members acknowledge single messages "
             "and commit no offsets; see `kafka-share-groups.sh --describe`"
         )
-    ranges = await source.logs.ranges(_existing([snapshot]))
-    return [each for each in lag_of(snapshot, ranges) if not topics or each.partition.topic in topics]
+    return snapshot
 
 
 class GroupLag(NamedTuple):
@@ -95,7 +101,7 @@ async def read_v08_lags(source: GroupSource, groups: Sequence[str]) -> dict[str,
     """As `read_lags`, of groups of Kafka 0.8 or later."""
     with suppress(BrokerError):  # of which the snapshots tell
         await source.prepare(groups)
-    snapshots, failures = await _read_each(groups, source.snapshot)
+    snapshots, failures = await _read_each(groups, lambda group: _with_offsets(source, group))
     ranges = await source.logs.ranges(_existing(snapshots.values()))
     return {name: GroupLag(lag_of(each, ranges), each.clients) for name, each in snapshots.items()} | failures
 

@@ -15,6 +15,7 @@ from consumerd.base.errors import BrokerError, NotFoundError
 from consumerd.base.metrics.catalogue import EXPORTER_METRICS, PROCESS_METRICS
 from consumerd.base.partition import TopicPartition
 from consumerd.net.cluster import GroupView
+from consumerd.operate.admin.errors import CheckFailedError
 from consumerd.operate.admin.lag import GroupLag, PartitionLag, read_v08_lags
 from consumerd.operate.admin.logs import LogRange
 from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
@@ -214,16 +215,17 @@ async def test_logs_that_several_groups_read_are_looked_at_once() -> None:
             raise BrokerError("no coordinator")
         view = GroupView(group)
         view.offsets = dict.fromkeys(places, 5)
-        return V08GroupSnapshot(view, {"t": (0, 1)}, CoordinatorKind.BROKER)
+        kind = "share" if group == "shared" else "classic"
+        return V08GroupSnapshot(view, {"t": (0, 1)}, CoordinatorKind.BROKER, group_type=kind)
 
     async def prepare(groups: Sequence[str]) -> None:
         raise BrokerError("some have no coordinator")
 
     source: Any = SimpleNamespace(prepare=prepare, snapshot=snapshot, logs=SimpleNamespace(ranges=ranges))
-    found = await read_v08_lags(source, ["a", "b", "broken", "gone"])
+    found = await read_v08_lags(source, ["a", "b", "broken", "gone", "shared"])
     assert [set(each) for each in asked] == [set(places)]
-    assert {name: isinstance(each, BrokerError) for name, each in found.items()} == {
-        "a": False, "b": False, "broken": True,
+    assert {name: type(each) for name, each in found.items()} == {
+        "a": GroupLag, "b": GroupLag, "broken": BrokerError, "shared": CheckFailedError,
     }  # fmt: skip
     assert isinstance(found["b"], GroupLag)
     assert [each.lag for each in found["b"].partitions] == [4, 4]
