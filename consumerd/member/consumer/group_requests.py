@@ -357,6 +357,7 @@ class ConsumerGroupRequests(GroupRequests):
                 "member_id": action.member_id,
                 "member_epoch": action.epoch,
                 "instance_id": settings.instance_id,
+                "rack_id": self._client.settings.rack or None,
                 "rebalance_timeout_ms": int(settings.rebalance_timeout * 1000),
                 "subscribed_topic_names": action.topics,
                 "server_assignor": settings.remote_assignor,

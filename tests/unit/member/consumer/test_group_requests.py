@@ -17,6 +17,7 @@ from consumerd.member.consumer.group_requests import ConsumerGroupRequests, Grou
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import AuthenticationError, error_of
 from consumerd.net.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
+from consumerd.net.client.settings import ClientSettings
 from consumerd.net.errors import ConnectionClosedError
 from consumerd.wire.v08.apis import CONSUMER_GROUP_HEARTBEAT, HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
 from consumerd.wire.v08.errors import UnsupportedApiError
@@ -73,6 +74,7 @@ class Client:
         self.forgotten = 0
         self.failure: Exception | None = None
         self.metadata = ClusterMetadata()
+        self.settings = ClientSettings(rack="zone-a")
         self.refreshed: list[Any] = []
 
     async def coordinator(self, group: str) -> int:
@@ -443,6 +445,7 @@ async def test_heartbeat_of_the_consumer_protocol_names_all_and_returns_the_assi
         "member_id": "me",
         "member_epoch": 4,
         "instance_id": "i",
+        "rack_id": "zone-a",
         "rebalance_timeout_ms": 60000,
         "subscribed_topic_names": ("t",),
         "server_assignor": "uniform",
