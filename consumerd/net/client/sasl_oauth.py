@@ -17,25 +17,19 @@ import json
 import logging
 import re
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from http.client import HTTPException
 from pathlib import Path
-from ssl import SSLCertVerificationError, SSLContext
-from typing import TYPE_CHECKING, Any, Final
-from urllib.error import HTTPError, URLError
+from ssl import SSLContext
+from typing import Final
 from urllib.parse import quote, urlencode, urlsplit
-from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError, ConfigError, reason_of
 from consumerd.net.client.errors import AuthenticationError, UnavailableError
 from consumerd.net.errors import ConnectError
+from consumerd.net.http.request import HttpAnswer, ask
 from consumerd.net.tls import make_tls_context
-
-if TYPE_CHECKING:
-    from http.client import HTTPResponse
 
 log = logging.getLogger(__name__)
 OAUTHBEARER: Final = "OAUTHBEARER"
@@ -48,11 +42,9 @@ _SEPARATOR: Final = "\x01"
 _FRESH_FOR: Final = 0.8
 #: Seconds between requests for a new token while the former one can be used and the provider fails.
 _RETRY_AFTER: Final = 10.0
-_MOST_BYTES: Final = 1 << 20
 _MOST_CHARACTERS: Final = 300
-#: Statuses of HTTP after which the same request may succeed.
-_TRANSIENT: Final = frozenset({408, 425, 429})
-_FIRST_SERVER_ERROR: Final = 500
+#: The first status of HTTP that is neither an answer nor informational: redirects are not followed.
+_FIRST_REFUSAL: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +103,6 @@ def check_extensions(extensions: Mapping[str, str]) -> str | None:
     return None
 
 
-class _NoRedirect(HTTPRedirectHandler):
-    def redirect_request(self, *_: Any) -> None:
-        """Follow no redirect, which could lead the password elsewhere."""
-
-
 class ClientCredentials:
     """Requests tokens with a client's id and secret (RFC 6749, 4.4): `credentials()` returns the next one.
 
@@ -156,40 +143,29 @@ class ClientCredentials:
             "Content-Type": "application/x-www-form-urlencoded",
             "Accept": "application/json",
         }
-        handlers: list[Any] = [_NoRedirect()]
-        if self._endpoint.startswith("https:"):
-            handlers.append(HTTPSHandler(context=self._tls()))
-        request = Request(self._endpoint, urlencode(self._form).encode(), headers, method="POST")  # noqa: S310 - checked
+        form = urlencode(self._form).encode()
         try:
-            with build_opener(*handlers).open(request, timeout=self._timeout) as answer:
-                body = self._read(answer)
-        except HTTPError as error:
-            raise self._refused(error, secret) from None  # the cause has the request, and so the secret
-        except (OSError, HTTPException, ValueError) as error:
-            raise ConnectError(f"{self._cannot()}: {_connection_reason(error)}") from None
-        return self._token(body)
+            answer = ask(
+                self._endpoint, headers=headers, body=form, tls=self._tls, timeout=self._timeout, ca_key="token_ca"
+            )
+        except ConnectError as error:
+            raise ConnectError(f"{self._cannot()}: {error}") from None
+        if answer.status >= _FIRST_REFUSAL:
+            raise self._refused(answer, secret)
+        return self._token(answer.body)
 
     def _cannot(self) -> str:
         return f"OAUTHBEARER: cannot get a token from {self._endpoint.partition('?')[0]}"
 
-    def _read(self, answer: HTTPResponse | HTTPError) -> bytes:
-        body, give_up = b"", time.monotonic() + self._timeout
-        while len(body) <= _MOST_BYTES and (piece := answer.read1(_MOST_BYTES)):
-            body += piece
-            if time.monotonic() > give_up:
-                raise TimeoutError
-        return body
-
-    def _refused(self, error: HTTPError, secret: str) -> BrokerError:
-        with error:
-            try:
-                said = json.loads(self._read(error))
-            except (OSError, HTTPException, ValueError, RecursionError):
-                said = None
+    def _refused(self, answer: HttpAnswer, secret: str) -> BrokerError:
+        try:
+            said = json.loads(answer.body)
+        except (ValueError, RecursionError):
+            said = None
         words = [said.get(key) for key in ("error", "error_description")] if isinstance(said, dict) else []
         detail = _printable(": ".join(word for word in words if isinstance(word, str) and secret not in word))
-        text = f"{self._cannot()}: status {error.code}{f' ({detail})' if detail else ''}"
-        if error.code in _TRANSIENT or error.code >= _FIRST_SERVER_ERROR:
+        text = f"{self._cannot()}: status {answer.status}{f' ({detail})' if detail else ''}"
+        if answer.transient:
             return ConnectError(text)
         return AuthenticationError(f"{text}; check token_endpoint, user and password, and token_scope")
 
@@ -204,15 +180,6 @@ class ClientCredentials:
             raise AuthenticationError(
                 f"{self._cannot()}: the response has no access_token; is this the URL of a token endpoint?"
             ) from None  # the cause may have the token
-
-
-def _connection_reason(error: Exception) -> str:
-    reason = error.reason if isinstance(error, URLError) and isinstance(error.reason, Exception) else error
-    if isinstance(reason, SSLCertVerificationError):
-        return f"its certificate is not accepted ({reason.verify_message}); check token_ca"
-    if isinstance(reason, TimeoutError):
-        return "no answer in time"
-    return reason_of(reason) if isinstance(reason, OSError) else f"invalid response ({type(reason).__name__})"
 
 
 def _printable(text: str) -> str:

@@ -75,7 +75,7 @@ def _read(answer: HTTPResponse | HTTPError, timeout: float) -> bytes:
     while piece := answer.read1(_MOST_BYTES):
         body += piece
         if len(body) > _MOST_BYTES:
-            raise ValueError(f"the answer is larger than {_MOST_BYTES} bytes")
+            raise OSError(f"the answer is larger than {_MOST_BYTES} bytes")
         if time.monotonic() > give_up:
             raise TimeoutError
     return body
@@ -87,4 +87,4 @@ def _reason(error: Exception, ca_key: str) -> str:
         return f"its certificate is not accepted ({reason.verify_message}); check {ca_key}"
     if isinstance(reason, TimeoutError):
         return "no answer in time"
-    return reason_of(reason) if isinstance(reason, OSError) else f"invalid response ({reason_of(reason)})"
+    return reason_of(reason) if isinstance(reason, OSError) else f"invalid response ({type(reason).__name__})"
