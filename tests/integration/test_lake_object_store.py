@@ -18,6 +18,7 @@ from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, HandlerContext, load_handler
 from consumerd.spark.lake import delta, open_lake_table
 from consumerd.spark.lake.data_file import DataFileWriter
+from consumerd.spark.lake.folders import open_folder
 from consumerd.spark.tables.errors import TableError
 from consumerd.testing import FakeClock
 from consumerd.wire.v07 import decode_batch, encode_message_set
@@ -130,6 +131,24 @@ async def test_members_of_a_group_that_race_append_each_message_once(options: di
     table = open_lake_table("s3://lake/group/bronze", storage_options=options)
     assert table.dataset().to_table().column("value").to_pylist() == [b"a", b"b", b"c"]
     assert table.vacuum(0) == []
+
+
+def test_files_of_a_rebuild_are_copied_and_replace_the_others_once(options: dict[str, str]) -> None:
+    old, new = (
+        open_lake_table(f"s3://lake/{name}/silver", storage_options=options) for name in ("clicks", "clicks-again")
+    )
+    add(old, 0, options)
+    for batch in range(2):
+        add(new, batch, options)
+    folder = open_folder(old.path, options)
+    folder.create(new.files()[0].path).close()  # by a copy that failed
+    for file in new.files() * 2:  # also after a kill
+        folder.take(new.path, file.path)
+    for is_new in (True, False):
+        found = old.replace(new.files(), writer="c0ffee", batch=1, schema=COLUMNS, rebuild="a")
+        assert found == is_new
+    assert old.was_rebuilt("a")
+    assert (old.batches(), pages(old)) == ((range(2),), ["p0", "p1"])
 
 
 def test_store_that_refuses_the_key_is_one_sentence(options: dict[str, str]) -> None:

@@ -117,10 +117,13 @@ class StoreFolder:
         return self._handler.open_input_file(name)
 
     def take(self, source: str, name: str) -> None:
-        """Copy the file, since objects cannot be renamed."""
-        if self._handler.get_file_info([name])[0].type != FileType.NotFound:
+        """Copy the file, since objects cannot be renamed; also one that a failed copy has cut short."""
+        old = StoreFolder(source, self._options).open(name)
+        there = self._handler.get_file_info([name])[0]
+        if there.type == FileType.File and there.size == old.size():
             return
-        with StoreFolder(source, self._options).open(name) as old, self.create(name) as new:
+        # deltalake's stream takes bytes alone, which it gets from a buffer that is larger than a piece.
+        with old, pa.BufferedOutputStream(self.create(name), 2 * _COPIED) as new:
             while piece := old.read(_COPIED):
                 new.write(piece)
 
