@@ -103,6 +103,7 @@ def command(
         await export(ClusterView(session).read_groups, partial(read_lags, session, connect=connector(broker_timeout)))
 
     async def v08(source: GroupSource) -> None:
+        await source.names()  # a wrong address ends the command, as it does with ZooKeeper
         if isinstance(source, BrokerGroups):
             source.keeps_metadata = True  # of the round's beginning, for all groups
         await export(source.names, partial(read_v08_lags, source))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from consumerd.base.errors import BrokerError, HandlerFailedError
+from consumerd.base.errors import BrokerError, HandlerFailedError, reason_of
 from consumerd.base.metrics.counts import TargetCounts
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock
@@ -143,7 +143,7 @@ class ForwardHandler(Handler):
             if feed is not None and isinstance(error, ProducerFencedError):
                 raise PartitionTakenError(
                     f"{what}: another member forwards the partition, or the transaction took longer than "
-                    f"{self._settings.delivery_timeout:g} s (delivery_timeout): {error}"
+                    f"{self._settings.delivery_timeout:g} s (delivery_timeout): {reason_of(error)}"
                 ) from error
             self._give_up_if_hopeless(error, what)
             raise

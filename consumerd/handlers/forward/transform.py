@@ -14,7 +14,7 @@ from ssl import SSLContext
 from typing import Final, NamedTuple
 
 from consumerd.base.address import parse_addresses
-from consumerd.base.errors import BrokerError, HandlerFailedError
+from consumerd.base.errors import BrokerError, HandlerFailedError, reason_of
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock, SaslMechanism
 from consumerd.handlers import Batch, Handler, HandlerContext, PartitionTakenError
@@ -131,7 +131,7 @@ class TransactionalHandler(Handler):
             if opened is not None and isinstance(error, ProducerFencedError):
                 raise PartitionTakenError(
                     f"{what}: another member has the partition, or the transaction took longer than "
-                    f"{self._settings.transaction_timeout:g} s (transaction_timeout): {error}"
+                    f"{self._settings.transaction_timeout:g} s (transaction_timeout): {reason_of(error)}"
                 ) from error
             _stop_if_hopeless(error, what)
             raise

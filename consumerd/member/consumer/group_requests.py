@@ -395,7 +395,7 @@ class ConsumerGroupRequests(GroupRequests):
         try:
             theirs = await group_session_timeout(channel, self._group)
         except (UnsupportedApiError, BrokerRefusedError) as error:
-            log.info("session_timeout_unknown", group=self._group, session_timeout=ours, reason=str(error))
+            log.info("session_timeout_unknown", group=self._group, session_timeout=ours, reason=reason_of(error))
             return None
         if theirs is not None and theirs < ours:
             reason = f"the group's consumer.session.timeout.ms is shorter than group.session_timeout ({ours:g} s)"

@@ -82,12 +82,9 @@ def land(
     shown = display or SilentDisplay()
     path = pipeline.checkpoint("land")
     with stop_on_signals() as stop, locked(None, path), WorkerPool(workers or available_processors()) as pool:
-        checkpoint = WritableCheckpoint(path)
-        table = open_lake_table(locate(None, pipeline.bronze)[0], pipeline.format)
-        checkpoint.must_match(table)
+        checkpoint, table = _opened(pipeline)
         given = source_options(pipeline)
         refuse_options(given, BATCH_ONLY, "a stream")
-        checkpoint, table = _opened(pipeline)
         options = read_options(begin(None, pipeline, given))
         source = LandSource(options)
         request, schema = ReadRequest.of(options), landed_schema(options)

@@ -162,6 +162,8 @@ class V08Source:
             self._leave_follower(source.node_id, reason_of(error))
             return None
         if done is not None:
+            if answer is not None:
+                answer[1].release()  # the lane has counted the messages
             return done[0]._replace(fetched=done[1])
         if answer is None:
             return None

@@ -29,6 +29,7 @@ from consumerd.member.fetch.listener import FetchCounters
 from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.offsets.store import NO_NOTES, CommitResult
 from consumerd.net.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
+from consumerd.net.client.settings import ClientSettings
 from consumerd.net.errors import ConnectionClosedError
 from consumerd.testing import MemoryMember
 from consumerd.testing.clock import FakeClock
@@ -270,6 +271,7 @@ class Cluster:
     """
 
     def __init__(self) -> None:
+        self.settings = ClientSettings()
         self.clock = FakeClock()
         self.journal = Journal()
         self.handler = Recorder(self.journal)

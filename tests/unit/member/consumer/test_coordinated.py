@@ -122,6 +122,7 @@ async def test_releases_only_what_the_broker_takes_away_by_the_consumer_protocol
     kept = cluster.logs.lanes[T0]
     cluster.answers[CONSUMER_GROUP_HEARTBEAT] = [cluster.assigned({"t": 1})] * 3
     await cluster.clock.advance(2.0)
+    await cluster.turns()
     assert member.assigned == [T0]
     assert member.settled
     assert set(cluster.logs.lanes) == {T0}
