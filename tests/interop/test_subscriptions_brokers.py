@@ -108,8 +108,8 @@ async def test_failed_messages_are_tried_again_when_they_are_due_and_hold_nothin
         cluster_client(broker) as client,
         V08Producer(client, clock=SystemClock(), rng=random.Random(1)) as producer,
     ):
-        for payload in (b"a", b"once 1", b"b", b"twice 2", b"always 9", b"c"):
-            await producer.send("t", payload)
+        for sent in (b"a", b"once 1", b"b", b"twice 2", b"always 9", b"c"):
+            await producer.send("t", sent)
     config: dict[str, Any] = {
         "group": {"id": "g", "coordination": "kafka", "topics": {"t": 1}},
         "kafka": {"bootstrap": [broker.address]},
