@@ -241,7 +241,7 @@ def _rules_of_retry_topics(consumed: list[_Consumed], handlers: Sequence[Handler
                 if found:
                     yield Rule(
                         f"{each.prefix}.{each.key} consumes the retry topic {topic!r}, too, whose messages would "
-                        "not wait: exclude it there",
+                        "not wait: rename handler.retry_topic, or exclude it there",
                         (*each.place, each.key),
                     )
                     return

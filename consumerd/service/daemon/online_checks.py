@@ -123,7 +123,7 @@ async def _look_at_cluster(
 
 
 def _named(subject: str, subscription: str, config: Config) -> str:
-    return f"{subject} of {subscription}" if config.subscriptions else subject
+    return f"{subject} of {subscription}" if len(config.by_subscription()) > 1 else subject
 
 
 async def _look(subject: str, look: Callable[[], Awaitable[str]], limit: float) -> Finding:
