@@ -332,3 +332,12 @@ def test_prints_a_line_for_each_and_ends_with_the_code_of_the_first_that_failed(
         ["failed", "zookeeper:"], ["ok", "memory:"], ["ok", "limits:"], ["failed", "handler:"]
     ]  # fmt: skip
     assert "Connection refused" in lines[0]
+
+
+@pytest.mark.asyncio
+async def test_names_the_handlers_of_retry_topics(on_memory: MemoryZooKeeper, tmp_path: Path) -> None:
+    handler = {"on_failure": "retry_topic", "retry_topic": "later", "dead_letter": str(tmp_path / "letters")}
+    found = await looked_at(handler=handler)
+    assert [subject for subject in found if subject.startswith("handler")] == [
+        f"handler of {name}" for name in ("main", "retry-30s", "retry-5m", "retry-1h")
+    ]
