@@ -11,7 +11,7 @@ import pytest
 from consumerd import LATEST
 from consumerd.demo.processes import BrokerProcess
 from consumerd.net.connect import connect
-from consumerd.service.config.model import parse
+from consumerd.service.config.model import Config, parse
 from consumerd.wire.v07 import OffsetsRequest, ProduceRequest, encode_message_set
 from tests.integration.test_library_docs import ROOT, examples, run
 
@@ -41,12 +41,21 @@ def test_the_handler(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(passed=1)
 
 
+def configurations(document: str) -> dict[str, Config]:
+    """The configurations of a page, by the file name in their first line."""
+    blocks = re.findall(r"```toml\n# (\S+)\n(.*?)```", (ROOT / document).read_text("utf-8"), re.DOTALL)
+    return {name: parse(tomllib.loads(text), "a test", environment=False) for name, text in blocks}
+
+
 def test_the_configurations() -> None:
-    blocks = re.findall(r"```toml\n# (\S+)\n(.*?)```", (ROOT / DOCUMENT).read_text("utf-8"), re.DOTALL)
-    assert [name for name, _ in blocks] == ["backup.toml", "sink.toml"]
-    for _, text in blocks:
-        config = parse(tomllib.loads(text), "a test", environment=False)
-        assert config.handler.name == "files"
+    handlers = {name: config.handler.name for name, config in configurations(DOCUMENT).items()}
+    assert handlers == {"backup.toml": "files", "sink.toml": "files"}
+
+
+def test_the_configuration_for_event_hubs() -> None:
+    (config,) = configurations("docs/which-brokers.md").values()
+    assert config.kafka.sasl is not None
+    assert (config.kafka.sasl.user, config.kafka.tls is None) == ("$ConnectionString", False)
 
 
 @pytest.mark.asyncio

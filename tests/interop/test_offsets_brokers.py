@@ -54,7 +54,7 @@ async def test_reads_back_commits_and_rejects_other_members(version: str, kafka:
         await client.retrying("create the topic", led)
         await client.retrying("find the coordinator", lambda: client.coordinator("group"))
         named_by_id = client.known_topic_id("events") != NO_UUID
-        assert named_by_id is (RELEASES[version].number >= (2, 8))  # since 4.1 offsets are read by it
+        assert named_by_id is (RELEASES[version].number >= (2, 8))  # since 4.2 offsets are read by it
         store = KafkaOffsetStore(client, "group", metadata="by a test", retention=3600)
         assert await client.retrying("load", lambda: store.load([PLACE, OTHER])) == {}
         result = await store.commit({PLACE: 5, OTHER: 0}, session_id=0)
@@ -79,10 +79,10 @@ async def test_reads_back_commits_and_rejects_other_members(version: str, kafka:
 
         await client.find_coordinators(["one", "two"])  # with one request, since 3.0
         assert await client.coordinator("one") == await client.coordinator("two")
-        # A position of a topic of the same name that was deleted: since 4.1 the request names the one that it is of.
+        # A position of a topic of the same name that was deleted: since 4.2 the request names the one that it is of.
         former = {PLACE: OffsetNotes(LogId(bytes([7] * 16)))}
         result = await store.commit({PLACE: 6, OTHER: 1}, session_id=0, notes=former)
-        refused = {PLACE} if RELEASES[version].number >= (4, 1) else set()
+        refused = {PLACE} if RELEASES[version].number >= (4, 2) else set()
         assert (result.committed, set(result.refused)) == (frozenset({PLACE, OTHER} - refused), refused)
 
         await broker.stop()

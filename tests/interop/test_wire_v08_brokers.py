@@ -29,6 +29,7 @@ from consumerd.wire.v08.apis import (
     ADD_PARTITIONS_TO_TXN,
     API_VERSIONS,
     CONSUMER_GROUP_DESCRIBE,
+    CONSUMER_GROUP_HEARTBEAT,
     CREATE_TOPICS,
     DELETE_GROUPS,
     DELETE_TOPICS,
@@ -57,6 +58,7 @@ from consumerd.wire.v08.apis import (
     TXN_OFFSET_COMMIT,
 )
 from consumerd.wire.v08.records import decode_records, encode_message_set, encode_record_batch
+from tests.support.feature_needs import feature_needs
 from tests.support.kafka import RELEASES
 
 pytestmark = pytest.mark.interop
@@ -191,6 +193,17 @@ def describe_groups_of_the_consumer_protocol(wire: Wire, group: str) -> None:
         (told,) = wire.call(CONSUMER_GROUP_DESCRIBE, version, {"group_ids": [group]})["groups"]
         assert told["group_id"] == group
         assert told["error_code"] in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
+
+
+def join_a_group_of_the_consumer_protocol(wire: Wire, group: str) -> None:
+    for version in wire.versions(CONSUMER_GROUP_HEARTBEAT):
+        member = {"group_id": group, "member_id": f"member-{version}", "rebalance_timeout_ms": 10_000}
+        joined = {**member, "member_epoch": 0, "subscribed_topic_names": ["none"], "topic_partitions": []}
+        code = wire.call(CONSUMER_GROUP_HEARTBEAT, version, joined)["error_code"]
+        assert code in (0, ErrorCode.UNSUPPORTED_VERSION)
+        if code == 0:
+            left = wire.call(CONSUMER_GROUP_HEARTBEAT, version, {**member, "member_epoch": -1})
+            assert left["error_code"] == 0
 
 
 def describe_configs(wire: Wire, topic: str) -> None:
@@ -408,8 +421,12 @@ async def test_exchanges_every_version_that_a_broker_supports(version: str, kafk
         ask_about_a_transaction(wire, topics[0], "undecided")
         delete_groups(wire, "together")
         describe_groups_of_the_consumer_protocol(wire, "together")
+        join_a_group_of_the_consumer_protocol(wire, "incremental")
         authenticate_where_nobody_asks(wire)
         delete_topics(wire, topics)
+    for need in feature_needs():  # docs/which-brokers.md
+        offered = need.version < wire.ranges.get(need.api.key, range(0)).stop
+        assert offered is (need.broker <= release.number), need
     served = {(key, one) for key, versions in wire.ranges.items() for one in versions}
     assert wire.done >= served
     assert len(served) > 20

@@ -242,7 +242,7 @@ class KafkaOffsetStore:
         """Store the positions of partitions that were assigned in the generation of `session_id`.
 
         Brokers since 2.1 keep the leader epoch, by which Java members, too, notice a truncated log. There is no place
-        for the topic id, and before for the epoch, so these stand in the metadata. Brokers since 4.1 get topics by the
+        for the topic id, and before for the epoch, so these stand in the metadata. Brokers since 4.2 get topics by the
         ids that the positions are of, and refuse those of a topic that was created again. Positions of topics for
         which we lack the permission, or that the broker does not have, are refused, and do not affect others.
 

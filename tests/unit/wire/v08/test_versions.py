@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from consumerd.wire.v08.apis import FETCH, JOIN_GROUP, METADATA, OFFSET_COMMIT, PRODUCE
 from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.throttle import LONGEST, silence
 from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions, versions_of_answer
+from tests.support.feature_needs import PAGE, feature_needs, field_names
+from tests.support.kafka import RELEASES
 
 
 def test_picks_the_highest_common_version() -> None:
@@ -56,3 +60,30 @@ def test_respects_throttle_time_since_the_version_that_leaves_waiting_to_clients
     assert silence(PRODUCE, 6, {}) == 0
     assert silence(PRODUCE, 6, {"throttle_time_ms": -5}) == 0
     assert silence(PRODUCE, 6, {"throttle_time_ms": 10**12}) == LONGEST
+
+
+def test_table_of_features_names_the_version_that_adds_each_field() -> None:
+    needs = feature_needs()
+    assert len(needs) > 20
+    for need in needs:
+        first, last = need.api.versions
+        assert first <= need.version <= last, need
+        if need.field:
+            having = [one for one in range(first, last + 1) if need.field in field_names(need.api, one)]
+            assert having[0] == need.version, need
+    assert [need.broker for need in needs] == sorted(need.broker for need in needs)
+
+
+def test_page_of_brokers_names_every_release_that_the_tests_run() -> None:
+    rows = PAGE.read_text("utf-8").partition("## Apache Kafka")[2].partition("## Features")[0]
+    named = [name for cell in re.findall(r"^\| (\d[\d., ]+) \|", rows, re.MULTILINE) for name in cell.split(", ")]
+    assert named == ["0.7", *RELEASES]
+
+
+@pytest.mark.parametrize(("number", "release"), [((0, 8, 2), BrokerRelease.V0_8), ((0, 9), BrokerRelease.V0_9)])
+def test_table_of_features_agrees_with_the_versions_of_old_brokers(
+    number: tuple[int, ...], release: BrokerRelease
+) -> None:
+    served = BrokerVersions.of("b:1", release)
+    offered = [need for need in feature_needs() if served.has(need.api, need.version)]
+    assert offered == [need for need in feature_needs() if need.broker <= number]
