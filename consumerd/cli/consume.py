@@ -10,6 +10,7 @@ import click
 
 from consumerd.base.address import format_address
 from consumerd.base.settings.moments import ENDS, is_start
+from consumerd.cli.decoder_options import decoder_options, decoder_table
 from consumerd.cli.numbers import PositiveInt
 from consumerd.cli.offsets_input import parse_target, parse_time
 from consumerd.cli.session import ClusterAddress, cluster_options
@@ -26,6 +27,8 @@ Examples:
   consumerd consume --bootstrap-server kafka1:9092 --topic events --from -10 --exit-at-end --format '%p %o %T %k %s\\n'
   consumerd consume --bootstrap-server kafka1:9092 --topic events --from-time 2026-11-21T12:00 --max-messages 100
   consumerd consume --bootstrap-server kafka1:9092 --topic events --partition 3 --from latest --json | jq .key
+  consumerd consume -c /etc/consumerd/events.toml --topic events --max-messages 5 --json --decoder schema_registry \\
+      --decoder-option 'url="https://registry:8081"' | jq .value
   consumerd consume --bootstrap-server kafka1:9092 --group console --topic events --isolation read_committed
   consumerd consume -c /etc/consumerd/events.toml --whitelist 'events-.*' --max-messages 10 --key-separator ': '
   consumerd consume --zookeeper 127.0.0.1:2181/kafka --group console --topic events
@@ -36,7 +39,8 @@ With --group, printed messages are committed for the group, regularly and when t
 continues after the first, and two runs at the same time share the partitions. Without --group (Kafka 0.8 and later,
 with --bootstrap-server or -c) all partitions that exist at the start are read, and nothing is committed.
 
-Of the file of -c, only servers, credentials and TLS are used: the group of a daemon is joined only if --group names it.
+Of the file of -c, only servers, credentials, TLS and, with --json, the decoder are used: the group of a daemon is
+joined only if --group names it.
 """
 
 
@@ -86,6 +90,10 @@ Of the file of -c, only servers, credentials and TLS are used: the group of a da
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object per message: identity, key, timestamp, headers."
 )
+@decoder_options(
+    "With --json: add the value that this decoder makes of each payload: text, json, avro, schema_registry, or another "
+    "plugin; bytes adds none. [default: that of [handler] in --config]"
+)
 @click.option(
     "--key-separator",
     metavar="TEXT",
@@ -103,6 +111,7 @@ def command(cluster: ClusterAddress, **options: Any) -> None:
     target, form = _check(cluster, options)
     from consumerd.cli.clusters import require_names  # noqa: PLC0415
     from consumerd.handlers.builtin.console import ConsoleHandler  # noqa: PLC0415
+    from consumerd.service.config.build_handlers import build_decoder  # noqa: PLC0415
     from consumerd.service.daemon.console import consume, find_starts, without_group  # noqa: PLC0415
     from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.service.daemon.loop import run_on_loop  # noqa: PLC0415
@@ -118,15 +127,16 @@ def command(cluster: ClusterAddress, **options: Any) -> None:
     exit_at_end = options["exit_at_end"]
     config = _config(cluster, options)
     configure_logs("warning", "auto")
+    decoder = build_decoder(config.handler)
 
     async def main() -> None:
         await require_names(cluster.bootstrap)
         if not cluster.bootstrap or options["group"] is not None:
-            await consume(config, make_handler(), exit_at_end=exit_at_end)
+            await consume(config, make_handler(), exit_at_end=exit_at_end, decoder=decoder)
         else:
             fixed = await without_group(config, options["partitions"])
             starts = None if target is None else await find_starts(fixed, target)
-            await consume(fixed, make_handler(starts=starts), exit_at_end=exit_at_end)
+            await consume(fixed, make_handler(starts=starts), exit_at_end=exit_at_end, decoder=decoder)
 
     run_on_loop(main())
 
@@ -157,6 +167,8 @@ def _check(
         raise click.UsageError("--key-separator cannot be used with --json, which includes the key.")
     if options["form"] is not None and (options["as_json"] or options["key_separator"] is not None):
         raise click.UsageError("--format cannot be used with --json or --key-separator.")
+    if not options["as_json"] and options["decoder"] is not None:
+        raise click.UsageError("--decoder goes with --json, which shows the values.")
     return _target(cluster, options), _form(options["form"])
 
 
@@ -197,18 +209,26 @@ def _config(cluster: ClusterAddress, options: dict[str, Any]) -> Config:
     document: dict[str, Any] = {
         "group": group,
         "fetch": {name: options[name] for name in ("initial", "isolation") if options[name] is not None},
-        "handler": {"name": "print"},
+        "handler": {"name": "print", **decoder_table(options["decoder"], options["decoder_options"])},
     }
+    given: dict[str, Any] = {}
+    if cluster.config is not None and options["as_json"] and options["decoder"] is None:
+        given = {key: getattr(cluster.config.handler, key) for key in ("decoder", "decoder_options")}
     if not cluster.bootstrap:
         servers = {"connect": cluster.connect, "connection_timeout": cluster.timeout}
         config = parse({**document, "zookeeper": servers}, "the command line", environment=False)
         if cluster.config is None:
             return config
-        return config.replace(zookeeper=cluster.config.zookeeper.replace(**servers), kafka=cluster.config.kafka)
+        return config.replace(
+            zookeeper=cluster.config.zookeeper.replace(**servers),
+            kafka=cluster.config.kafka,
+            handler=config.handler.replace(**given),
+        )
     group["coordination"] = "kafka"
     addresses = tuple(format_address(*address) for address in cluster.bootstrap)
     brokers = {"bootstrap": addresses, "connection_timeout": cluster.timeout}
     config = parse({**document, "kafka": brokers}, "the command line", environment=False)
     if cluster.config is None:
         return config
-    return config.replace(kafka=cluster.config.kafka.replace(**brokers))
+    kafka = cluster.config.kafka.replace(**brokers)
+    return config.replace(kafka=kafka, handler=config.handler.replace(**given))

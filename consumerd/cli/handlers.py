@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from consumerd.cli.config_option import subscription_option
+from consumerd.cli.decoder_options import decoder_options, decoder_table, plugin_options
 from consumerd.cli.session import json_option
 from consumerd.cli.tables import counted, show_rows
 
@@ -69,11 +69,7 @@ def list_handlers(as_json: bool) -> None:
 )  # fmt: skip
 @subscription_option()
 @click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of HANDLER; VALUE is TOML.")
-@click.option("--decoder", metavar="NAME", help="Decoder of the payloads: text, json, avro, or another plugin.")
-@click.option(
-    "--decoder-option", "decoder_options", multiple=True, metavar="KEY=VALUE",
-    help="An option of the decoder; VALUE is TOML.",
-)  # fmt: skip
+@decoder_options("Decoder of the payloads: text, json, avro, or another plugin.")
 @click.option("--ndjson", is_flag=True, help="Lines are JSON objects as the handler `print` writes them.")
 def test(
     arguments: tuple[str, ...],
@@ -93,11 +89,8 @@ def test(
         raise click.UsageError("--option belongs to HANDLER, as --decoder does; with -c they are in the file.")
     if subscription is not None and config_file is None:
         raise click.UsageError("--subscription needs -c with the file that has it.")
-    if decoder_options and decoder is None:
-        raise click.UsageError("--decoder-option needs --decoder.")
-    table = {"options": _options(options, "--option"), "max_attempts": 1}
-    if decoder is not None:
-        table |= {"decoder": decoder, "decoder_options": _options(decoder_options, "--decoder-option")}
+    table = {"options": plugin_options(options, "--option"), "max_attempts": 1}
+    table |= decoder_table(decoder, decoder_options)
     config = _config(config_file, subscription, {"name": arguments[0], **table})
     configure_logs("warning", "auto")
     with ExitStack() as stack:
@@ -113,21 +106,6 @@ def _config(path: Path | None, subscription: str | None, handler: dict[str, Any]
         return load(path).of_subscription(subscription)
     group = {"id": "test", "topics": {"test": 1}}
     return parse({"group": group, "handler": handler}, "the command line", environment=False)
-
-
-def _options(options: tuple[str, ...], hint: str) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for option in options:
-        name, equals, text = option.partition("=")
-        if not (name and equals):
-            raise click.BadParameter(f"{option!r} must have the form KEY=VALUE.", param_hint=hint)
-        try:
-            values[name] = tomllib.loads(f"value = {text}")["value"]
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise click.BadParameter(
-                f'the value of {name} must be TOML, such as "text", 5 or [1, 2]: {error}', param_hint=hint
-            ) from None
-    return values
 
 
 def _messages(name: str, stack: ExitStack, *, ndjson: bool) -> Iterator[Message | KeyedMessage]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -38,6 +39,12 @@ async def test_selects_topics_by_name_or_filter(zk_root: str, tmp_path: Path) ->
         ):
             done = consumerd("consume", "--zookeeper", zk_root, "--group", group, *choice, "--exit-at-end")
             assert (done.returncode, done.stdout) == (0, seen), done.stderr
+        decoded = ("consume", "--zookeeper", zk_root, "--topic", "red", "--exit-at-end", "--json", "--decoder")
+        done = consumerd(*decoded, "text", "--group", "d")
+        assert (done.returncode, json.loads(done.stdout)["value"]) == (0, "red"), done.stderr
+        done = consumerd(*decoded, "json", "--group", "e")
+        assert (done.returncode, json.loads(done.stdout)["payload"]) == (ExitCode.CHECK_FAILED, "red"), done.stderr
+        assert b"1 of the printed messages could not be decoded" in done.stderr
 
 
 @pytest.mark.parametrize("choice", [(), ("--topic", "a", "--whitelist", "b")])

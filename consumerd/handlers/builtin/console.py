@@ -3,6 +3,9 @@
 Strategy: `PrintHandler` writes, so that a slow or vanished reader of the output is met in one way; only what a message
 looks like differs. The limit counts messages that are out: a batch that is too long is cut in front, what is out is
 marked, and the error that says "enough" leaves exactly those handled, and so committed.
+
+Values are decoded in front of it by the daemon's own stage. A message that cannot be decoded has an error as its value,
+so that it is written in its place as any other.
 """
 
 from __future__ import annotations
@@ -10,13 +13,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, cast, get_args
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, cast, get_args
 
-from consumerd.base.errors import ExitCode, HandlerFailedError
+from consumerd.base.errors import ConsumerdError, ExitCode, HandlerFailedError
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers.builtin.print import PrintHandler
-from consumerd.handlers.builtin.records import encode_records
+from consumerd.handlers.builtin.records import encode_records, value_field
+from consumerd.handlers.counts import HandlerCounts
+from consumerd.handlers.decoding.api import DecodeError, Decoder, NotReadyError
+from consumerd.handlers.decoding.stage import Decoding
+from consumerd.handlers.giving_up import GivingUp
 from consumerd.handlers.messages import Batch, KeyedMessage, Message
+from consumerd.handlers.tracebacks import brief
 
 if TYPE_CHECKING:
     import threading
@@ -75,6 +83,39 @@ def _shown(part: bytes | Field, message: Message | KeyedMessage) -> bytes:
             return b",".join(name.encode() + b"=" + (value or b"") for name, value in message.headers)
 
 
+class UndecodableError(ConsumerdError):
+    """Some of the printed messages could not be decoded."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.CHECK_FAILED
+
+
+class _Shown(NamedTuple):
+    """The member that a message's line gets from its decoder."""
+
+    field: bytes
+    decoded: bool
+
+
+_NULL: Final = _Shown(value_field(None), decoded=True)
+
+
+class _Showing:
+    """A decoder whose values are members of JSON objects: an error, too, is one."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decode = decoder.decode
+
+    def decode(self, message: Message) -> _Shown:
+        try:
+            return _Shown(value_field(self._decode(message)), decoded=True)
+        except NotReadyError:
+            raise
+        except DecodeError as error:
+            return _Shown(value_field(str(error), "error"), decoded=False)
+        except (Exception, SystemExit) as error:
+            return _Shown(value_field(brief(error), "error"), decoded=False)
+
+
 class EnoughError(HandlerFailedError):
     """As many messages as were asked for are out: not a failure, but the way to stop within a batch."""
 
@@ -86,7 +127,8 @@ class ConsoleHandler(PrintHandler):
 
     `key_separator`: write the key and this before each payload (nothing for the key of a message without one). `form`:
     write these for each message, as `parse_form` returns them. `starts`: the offset at which a partition begins.
-    EnoughError ends it at `max_messages`.
+    EnoughError ends it at `max_messages`. `undecodable`: printed messages that a decoder, if there is one, could not
+    decode.
     """
 
     def __init__(
@@ -105,12 +147,25 @@ class ConsoleHandler(PrintHandler):
         self._as_json = as_json
         self._separator = key_separator
         self._left = max_messages
+        self.undecodable = 0
+
+    def behind(self, decoder: Decoder) -> Decoding:
+        """The handler of messages that `decoder` decodes: with `as_json`, lines have their values."""
+        # Nothing is given up, since an error is a value here.
+        counts = HandlerCounts()
+        return Decoding(self, _Showing(decoder), GivingUp("print", "stop", None, counts), counts)
 
     def lines(self, batch: Batch) -> Iterable[bytes]:
         """As many lines as are still wanted."""
         lines: Iterable[bytes]
         if self._as_json:
             lines = encode_records(batch)
+            if batch.decoded:
+                shown: Iterable[_Shown | None] = batch.values
+                lines = (
+                    b"%b,%b}\n" % (line.removesuffix(b"}\n"), (each or _NULL).field)
+                    for line, each in zip(lines, shown, strict=True)
+                )
         elif self._form is not None:
             form = self._form
             lines = (b"".join(_shown(part, message) for part in form) for message in batch.messages())
@@ -141,3 +196,5 @@ class ConsoleHandler(PrintHandler):
         finally:
             if self._left is not None:
                 self._left -= batch.handled - before
+            if batch.decoded:
+                self.undecodable += sum(not (each or _NULL).decoded for each in batch.values[before : batch.handled])

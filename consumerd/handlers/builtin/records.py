@@ -5,14 +5,20 @@
 
 Of brokers of 0.8 and later, `broker` is null, `payload` may be null (a tombstone), and where a message has them, there
 are `key` (or `key_base64`), `timestamp` in milliseconds, and `headers`, a list of `[name, base64 or null]`.
+
+Where a decoder has made values, `consumerd consume` adds `value`, or `error` for a message that could not be decoded.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import fields, is_dataclass
+from datetime import date, time
 from json.encoder import encode_basestring
+from typing import Any
 
 from consumerd.base.partition import NO_BROKER
 from consumerd.handlers.chunks import in_chunks
@@ -29,6 +35,46 @@ def payload_field(payload: bytes | None, name: str = "payload") -> str:
         return f'"{name}":{encode_basestring(payload.decode())}'
     except UnicodeDecodeError:
         return f'"{name}_base64":"{base64.b64encode(payload).decode()}"'
+
+
+def value_field(value: Any, name: str = "value") -> bytes:
+    """The member of the JSON object that holds a decoded value.
+
+    Bytes are in base64, dates and times in ISO 8601, numbers that JSON does not have as in Protobuf's JSON mapping;
+    what else JSON does not have is text. Raises RecursionError for a value that is nested too deeply, or contains
+    itself.
+    """
+    plain = _plain(value)
+    try:
+        return f'"{name}":{json.dumps(plain, ensure_ascii=False, separators=(",", ":"))}'.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return f'"{name}":{json.dumps(plain, separators=(",", ":"))}'.encode()
+
+
+def _plain(value: Any) -> Any:
+    """`value` of types that JSON has."""
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {_plain_key(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | Set):
+        return [_plain(each) for each in value]
+    if isinstance(value, bytes | bytearray | memoryview):
+        return base64.b64encode(value).decode()
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    return str(value)
+
+
+def _plain_key(key: Any) -> Any:
+    plain = _plain(key)
+    return str(plain) if isinstance(plain, list | dict) else plain
 
 
 def _later_fields(message: Message) -> str:

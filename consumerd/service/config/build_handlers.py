@@ -11,7 +11,7 @@ from consumerd.base.settings.processing import HandlerSection
 from consumerd.handlers import DeadLetters, FileDeadLetters, Handler, OnFailure, RetryPolicy, load_handler
 from consumerd.handlers.counts import HandlerCounts
 from consumerd.handlers.dead_letters import OriginalLetters
-from consumerd.handlers.decoding.api import BYTES, load_decoder
+from consumerd.handlers.decoding.api import BYTES, Decoder, load_decoder
 from consumerd.handlers.handler_stages import Stages
 from consumerd.handlers.key_lanes import has_key, no_keys
 from consumerd.handlers.middleware import load_middleware
@@ -88,14 +88,18 @@ def build_plugin(section: HandlerSection) -> Handler:
     return load_handler(section.name, section.options)
 
 
+def build_decoder(section: HandlerSection) -> Decoder | None:
+    """Return the decoder; None where payloads stay as they are. Raises HandlerLoadError."""
+    if section.decoder == BYTES and not section.decoder_options:
+        return None
+    return load_decoder(section.decoder, section.decoder_options)
+
+
 def build_stages(section: HandlerSection, metrics: HandlerMetrics | None = None) -> Stages:
     """Return the stages around the handler other than its retry policy. Raises HandlerLoadError."""
-    decoder = None
-    if section.decoder != BYTES or section.decoder_options:
-        decoder = load_decoder(section.decoder, section.decoder_options)
     return Stages(
         section.name,
-        decoder=decoder,
+        decoder=build_decoder(section),
         decoder_name=section.decoder,
         middleware=[load_middleware(name, section.middleware_options.get(name)) for name in section.middleware],
         config=section.plain(),

@@ -14,7 +14,8 @@ from random import SystemRandom
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError, ConfigError, NotFoundError
 from consumerd.base.partition import TopicPartition
-from consumerd.handlers.builtin.console import ConsoleHandler, EnoughError
+from consumerd.handlers.builtin.console import ConsoleHandler, EnoughError, UndecodableError
+from consumerd.handlers.decoding.api import Decoder
 from consumerd.member.consumer.group_requests import INTERNAL
 from consumerd.net.client.cluster import ClusterClient, topic_partitions
 from consumerd.net.client.settings import ClientSettings
@@ -29,8 +30,12 @@ from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.v08.errors import UnsupportedApiError
 
 
-async def consume(config: Config, handler: ConsoleHandler, *, exit_at_end: bool) -> None:
+async def consume(
+    config: Config, handler: ConsoleHandler, *, exit_at_end: bool, decoder: Decoder | None = None
+) -> None:
     """Print messages as a member of a group, or of fixed partitions, until the handler stops, the end, or a signal.
+
+    `decoder`: makes the values that are printed. UndecodableError at the end tells that it could not make some of them.
 
     Raises NotFoundError for a topic that no broker has, with `exit_at_end` only; otherwise the member waits for the
     topic, as 0.7 members do. ConfigError for brokers that do not coordinate groups; else as
@@ -39,6 +44,7 @@ async def consume(config: Config, handler: ConsoleHandler, *, exit_at_end: bool)
     clock, rng = SystemClock(), SystemRandom()
     settings = replace(build_settings(config, clock=clock, rng=rng), stop_at_end=exit_at_end)
     topics = sorted(config.group.topics) if exit_at_end else []
+    joining = Joining(MAIN, settings, handler if decoder is None else handler.behind(decoder))
     async with AsyncExitStack() as stack:
         session = None
         if config.group.coordination == "zookeeper":
@@ -49,7 +55,7 @@ async def consume(config: Config, handler: ConsoleHandler, *, exit_at_end: bool)
                 await topic_partitions(client, topics)
         try:
             with suppress(EnoughError):
-                await run_members(config, [Joining(MAIN, settings, handler)], session, clock=clock, rng=rng)
+                await run_members(config, [joining], session, clock=clock, rng=rng)
         except UnsupportedApiError as error:
             if session is not None:
                 raise
@@ -57,6 +63,11 @@ async def consume(config: Config, handler: ConsoleHandler, *, exit_at_end: bool)
                 "brokers before 0.9 do not coordinate groups: omit --group, or give --zookeeper, where groups of these "
                 f"brokers coordinate ({error})."
             ) from error
+    if handler.undecodable:
+        raise UndecodableError(
+            f"{handler.undecodable} of the printed messages could not be decoded: their lines have `error` in place of "
+            "`value`."
+        )
 
 
 async def without_group(config: Config, numbers: Collection[int]) -> Config:

@@ -32,6 +32,8 @@ KAFKA = ["--bootstrap-server", "127.0.0.1:1"]
         ([*KAFKA, "--topic", "t", "--partition", "-1"], "--partition"),
         ([*KAFKA, "--topic", "t", "--json", "--key-separator", ":"], "cannot be used with --json"),
         ([*KAFKA, "--topic", "t", "--json", "--format", "%s"], "cannot be used with --json"),
+        ([*KAFKA, "--topic", "t", "--decoder", "json"], "--decoder goes with --json"),
+        ([*KAFKA, "--topic", "t", "--json", "--decoder-option", "a=1"], "--decoder-option needs --decoder"),
         ([*KAFKA, "--topic", "t", "--format", "%q"], "must consist of %s, %S, %k"),
         ([*KAFKA, "--topic", "t", "--from", "+3"], "must be earliest, latest, an offset or -N"),
         ([*KAFKA, "--topic", "t", "--from", "yesterday"], "must be earliest, latest"),
@@ -96,3 +98,25 @@ def test_environment_overrides_the_file_but_not_the_command_line(
     monkeypatch.setenv("CONSUMERD_GROUP__ID", "not/a/name")
     assert run(["consume", *KAFKA, "--topic", "t", "--timeout", "0.2"]) == ExitCode.BROKER
     assert "127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_decoder_is_that_of_the_option_or_of_the_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each is found before any server is asked."""
+    config = tmp_path / "daemon.toml"
+    config.write_text(
+        '[group]\nid = "g"\ncoordination = "kafka"\ntopics = { t = 1 }\n[kafka]\nbootstrap = ["127.0.0.1:1"]\n'
+        '[handler]\ndecoder = "text"\ndecoder_options = { encoding = "utf-0" }\n'
+    )
+    for at in (["-c", str(config)], [*ZOOKEEPER, "--group", "g", "-c", str(config)]):
+        consume = ["consume", *at, "--topic", "t", "--timeout", "0.2"]
+        servers_away = (ExitCode.BROKER, ExitCode.ZOOKEEPER)
+        assert run([*consume, "--json"]) == ExitCode.HANDLER
+        assert "unknown encoding 'utf-0'" in capsys.readouterr().err
+        assert run(consume) in servers_away
+        assert run([*consume, "--json", "--decoder", "bytes"]) in servers_away
+        assert run([*consume, "--json", "--decoder", "text", "--decoder-option", "encoding='utf-1'"]) == (
+            ExitCode.HANDLER
+        )
+        assert "unknown encoding 'utf-1'" in capsys.readouterr().err
