@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +10,7 @@ from consumerd.base.errors import ExitCode
 from consumerd.base.partition import TopicPartition
 from consumerd.cli.archive_work import checked_layout, show_findings
 from consumerd.cli.offsets_input import parse_time
-from consumerd.cli.tables import show_rows
+from consumerd.cli.tables import show_rows, utc_text
 
 if TYPE_CHECKING:
     from consumerd.storage.archives.group_offsets import ArchivedOffsets
@@ -77,18 +76,9 @@ def _show_rows(found: ArchivedOffsets) -> None:
     show_rows(
         ["group", "partition", ">offset", "committed (UTC)", "metadata"],
         (
-            (key.group, f"{key.topic}/{key.partition}", value.offset, _time(value.committed), value.metadata)
+            (key.group, f"{key.topic}/{key.partition}", value.offset, utc_text(value.committed), value.metadata)
             for key, value in found.offsets.items()
         ),
         kind="offset" if found.findings else "",
     )
     show_findings(found.findings)
-
-
-def _time(milliseconds: int | None) -> str | None:
-    if milliseconds is None:
-        return None
-    try:
-        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(sep=" ", timespec="seconds")[:19]
-    except (OverflowError, ValueError, OSError):
-        return None

@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
@@ -24,6 +25,16 @@ _SHORTEST: Final = 8
 def printable(text: str) -> str:
     """`text` with everything that is not printable, tabs and line ends included, as backslash escapes."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def utc_text(milliseconds: int | None) -> str | None:
+    """`2026-11-28 03:00:00` for milliseconds since 1970; None for None, and for what is not a time."""
+    if milliseconds is None:
+        return None
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(sep=" ", timespec="seconds")[:19]
+    except (OverflowError, ValueError, OSError):
+        return None
 
 
 def counted(number: int, noun: str) -> str:

@@ -40,6 +40,10 @@ class ArchiveFindingKind(StrEnum):
     UNREADABLE = "unreadable-file"
     #: In a folder that a broker of 0.8 and later was about to delete, had found to be a stray one, or was filling.
     ABANDONED = "abandoned-folder"
+    #: The index of a segment is missing, or wrong (`consumerd log ls`).
+    INDEX = "unusable-index"
+    #: Files that a broker was about to delete, or had not finished (`consumerd log ls`).
+    LEFTOVER = "leftover-file"
     #: More findings of a segment than are reported one by one.
     MORE = "more-findings"
 

@@ -182,12 +182,7 @@ class _Reader:
 
     def _size_of(self, data: bytes, at: int = 0) -> int | None:
         """The size of the batch that could begin at `data[at]`; None if none could."""
-        offset, size = _HEAD.unpack_from(data, at)
-        magic = data[at + _MAGIC_AT]
-        most = self.limits.max_message_bytes + OVERHEAD
-        if not 0 <= offset <= _MAX_OFFSET or magic >= len(_LEAST) or not _LEAST[magic] <= size <= most:
-            return None
-        return int(OVERHEAD + size)
+        return batch_size(data, at, most=self.limits.max_message_bytes)
 
     def _is_followed(self, size: int) -> bool:
         """Whether lengths lead from the spoiled batch at the position to an intact one, or to the very end.
@@ -200,7 +195,7 @@ class _Reader:
             length = self._size_of(self.data, self.at + size) if self._has(size + _MAGIC_AT + 1) else None
             if length is None or not self._has(size + length):
                 return False
-            if _is_intact(self.data[self.at + size : self.at + size + length]):
+            if is_intact(self.data[self.at + size : self.at + size + length]):
                 return True
             size += length
         return True
@@ -271,7 +266,7 @@ class _Reader:
         return None
 
     def _spoiled(self, data: bytes, position: int, records: RecordSet) -> SegmentFlaw:
-        kind = FlawKind.WRAPPER if _is_intact(data) else FlawKind.CRC
+        kind = FlawKind.WRAPPER if is_intact(data) else FlawKind.CRC
         problem = records.problem or f"the batch at position {position} cannot be read"
         return SegmentFlaw(kind, position, len(data), self.least, problem, data)
 
@@ -350,7 +345,7 @@ class _Reader:
             return False
         self.work -= size
         data = self._at(position, size)
-        if data is None or not _is_intact(data):
+        if data is None or not is_intact(data):
             return False
         read = self._decoded(data, position)
         return isinstance(read, StoredBatch) and (read.magic == MAGIC or self._fits(position + size, read.next_offset))
@@ -368,10 +363,24 @@ class _Reader:
             return False
         self.work -= size
         data = self._at(position, size)
-        return data is None or _is_intact(data)
+        return data is None or is_intact(data)
 
 
-def _is_intact(data: bytes) -> bool:
+def batch_size(data: bytes, at: int = 0, *, most: int = DEFAULT_LIMITS.max_message_bytes) -> int | None:
+    """The size in bytes of the batch that could begin at `data[at]`, by its header; None if none could.
+
+    `most`: bytes that a message may have.
+    """
+    if len(data) - at <= _MAGIC_AT:
+        return None
+    offset, size = _HEAD.unpack_from(data, at)
+    magic = data[at + _MAGIC_AT]
+    if not 0 <= offset <= _MAX_OFFSET or magic >= len(_LEAST) or not _LEAST[magic] <= size <= most + OVERHEAD:
+        return None
+    return int(OVERHEAD + size)
+
+
+def is_intact(data: bytes) -> bool:
     """Whether the CRC of a whole batch or message is right."""
     if data[_MAGIC_AT] != MAGIC:
         return crc32(data[_MAGIC_AT:]) == int.from_bytes(data[OVERHEAD:_MAGIC_AT])

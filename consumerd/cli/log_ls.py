@@ -1,0 +1,105 @@
+"""`consumerd log ls`: what an archive holds, at a glance."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from consumerd.cli.archive_work import show_findings
+from consumerd.cli.tables import show_rows, utc_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from consumerd.storage.archives.findings import ArchiveFinding
+    from consumerd.storage.archives.listing import ListedPartition
+
+EXAMPLES = """\b
+Examples:
+  consumerd log ls /var/lib/kafka
+  consumerd log ls /disk1/kafka /disk2/kafka
+  consumerd log ls --json /archive | jq 'select(.findings != [])'
+"""
+
+
+@click.command("ls", epilog=EXAMPLES)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object per partition, and a last one with totals.")
+@click.argument("paths", metavar="DIR...", nargs=-1, required=True)
+def command(as_json: bool, paths: tuple[str, ...]) -> None:
+    """Show the partitions in directories of any Kafka, without reading everything.
+
+    Only names, indexes, and the first and last batches of segments are read, so this is quick, and most damage stays
+    unseen: `log verify` finds it. Findings do not change the exit code, which is 0.
+    """
+    from consumerd.storage.archives.errors import NoSourceError  # noqa: PLC0415 - `--help` needs no archive
+    from consumerd.storage.archives.listing import ListedPartition, list_partitions  # noqa: PLC0415
+
+    partitions: list[ListedPartition] = []
+    unread: list[ArchiveFinding] = []
+    for found in list_partitions(paths):
+        if isinstance(found, ListedPartition):
+            partitions.append(found)
+        else:
+            unread.append(found)
+    if not partitions and not unread:
+        raise NoSourceError(
+            f"{' '.join(paths)} holds no segments; name directories with .kafka files (0.7) or .log files named by "
+            "their offset (0.8 and later)"
+        )
+    partitions.sort(key=lambda each: (each.topic is None, each.topic or "", each.partition or 0, each.folder))
+    if as_json:
+        _show_json(partitions, unread)
+    else:
+        _show_rows(partitions, unread)
+
+
+def _findings(partitions: Sequence[ListedPartition], unread: Sequence[ArchiveFinding]) -> list[ArchiveFinding]:
+    return [*(finding for each in partitions for finding in each.findings), *unread]
+
+
+def _totals(partitions: Sequence[ListedPartition], unread: Sequence[ArchiveFinding]) -> dict[str, int]:
+    return {
+        "topics": len({each.topic for each in partitions if each.topic is not None}),
+        "partitions": len({(each.topic, each.partition) for each in partitions if each.topic is not None}),
+        "folders": len(partitions),
+        "segments": sum(each.segments for each in partitions),
+        "bytes": sum(each.bytes for each in partitions),
+        "findings": sum(finding.count for finding in _findings(partitions, unread)),
+    }
+
+
+def _show_json(partitions: Sequence[ListedPartition], unread: Sequence[ArchiveFinding]) -> None:
+    for line in (*(each.as_json() for each in partitions), *(finding.as_json() for finding in unread)):
+        click.echo(json.dumps(line))
+    click.echo(json.dumps({"summary": _totals(partitions, unread)}))
+
+
+def _show_rows(partitions: Sequence[ListedPartition], unread: Sequence[ArchiveFinding]) -> None:
+    columns = ["partition", "state", ">segments", ">bytes", ">start", ">end", "first (UTC)", "last (UTC)", "formats"]
+    show_rows(
+        [*columns, ">findings", ">broker", "folder", "topic id"],
+        (
+            (
+                "?" if each.topic is None else f"{each.topic}/{each.partition}",
+                each.state,
+                each.segments,
+                each.bytes,
+                each.start,
+                each.end,
+                utc_text(each.first_time),
+                utc_text(each.last_time),
+                ",".join(sorted(each.formats)),
+                sum(finding.count for finding in each.findings),
+                each.broker,
+                each.folder,
+                each.topic_id,
+            )
+            for each in partitions
+        ),
+        kind="partition",
+    )
+    show_findings(_findings(partitions, unread))
+    totals = _totals(partitions, unread)
+    show_rows([f">{name}" for name in totals], [list(totals.values())], kind="total")
