@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import importlib
+import random
 import re
+import sys
 import tomllib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from consumerd import LATEST
+from consumerd.base.clock import SystemClock
+from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import BrokerProcess
+from consumerd.handlers import Batch, Handler
 from consumerd.net.connect import connect
+from consumerd.service.config.build_handlers import build_handler
 from consumerd.service.config.model import Config, parse
 from consumerd.wire.v07 import OffsetsRequest, ProduceRequest, encode_message_set
+from consumerd.wire.v08.records import decode_records, encode_record_batch
 from tests.integration.test_library_docs import ROOT, examples, run
 
 pytest_plugins = ["pytester"]
@@ -32,7 +42,8 @@ async def test_users(consumerd_handler):
 
 
 def test_every_example_is_run_here() -> None:
-    assert set(examples(DOCUMENT)) == {"connector.py", "batches.py", "clicks_handler.py"}
+    scripts = {"connector.py", "batches.py"}
+    assert set(examples(DOCUMENT)) == {*scripts, "clicks_handler.py", "orders_handler.py", "withdrawals_handler.py"}
 
 
 def test_the_handler(pytester: pytest.Pytester) -> None:
@@ -49,7 +60,52 @@ def configurations(document: str) -> dict[str, Config]:
 
 def test_the_configurations() -> None:
     handlers = {name: config.handler.name for name, config in configurations(DOCUMENT).items()}
-    assert handlers == {"backup.toml": "files", "sink.toml": "files"}
+    assert handlers == {
+        "orders.toml": "orders_handler:charge",
+        "withdrawals.toml": "withdrawals_handler:handle",
+        "backup.toml": "files",
+        "sink.toml": "files",
+    }
+
+
+@pytest.fixture
+def configured(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Handler, ModuleType]]:
+    """The handler of a configuration of the page, and its module."""
+    config = configurations(DOCUMENT)[f"{request.param}.toml"]
+    module = f"{request.param}_handler"
+    (tmp_path / f"{module}.py").write_text(examples(DOCUMENT)[f"{module}.py"], "utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield build_handler(config, clock=SystemClock(), rng=random.Random(1)), importlib.import_module(module)
+    del sys.modules[module]
+
+
+def batch_of(payloads: Sequence[bytes], keys: Sequence[bytes | None]) -> Batch:
+    data = encode_record_batch(list(payloads), keys=list(keys), base_offset=0)
+    return Batch(TopicPartition.numbered("orders", 0), decode_records(data, 0))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("configured", ["orders"], indirect=True)
+async def test_orders_of_different_keys_overlap_and_those_of_one_key_do_not(
+    configured: tuple[Handler, ModuleType],
+) -> None:
+    handler, module = configured
+    await handler.handle(batch_of([b"a1", b"a2", b"b1", b"b2"], [b"a", b"a", b"b", b"b"]))
+    assert {frozenset(module.charged[:2]), frozenset(module.charged[2:])} == {
+        frozenset({"a1", "b1"}),
+        frozenset({"a2", "b2"}),
+    }
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("configured", ["withdrawals"], indirect=True)
+async def test_withdrawals_are_decoded(configured: tuple[Handler, ModuleType]) -> None:
+    handler, module = configured
+    payloads = [b'{"account": "ada", "amount": 1.5}', b'{"account": "ada", "amount": 2}']
+    await handler.handle(batch_of(payloads, [None, None]))
+    assert module.totals == {"ada": 3.5}
 
 
 def test_the_configuration_for_event_hubs() -> None:
