@@ -148,6 +148,7 @@ async def test_waits_for_a_registry_until_it_is_cancelled(tmp_path: Path, make_b
         registry.script.append((503, b""))
         batch = make_batch(b"not framed", b"\x00" + int(key).to_bytes(4) + b"\x04hi")
         waiting = asyncio.create_task(handler.handle(batch))
+        waiting.add_done_callback(lambda _: clock.slept.set())
         await clock.slept.wait()
         assert (batch.handled, len((tmp_path / "out").read_bytes().splitlines())) == (1, 1)
         waiting.cancel()
