@@ -18,6 +18,7 @@ from consumerd.cli.setting_option import SettingOption
 
 if TYPE_CHECKING:
     from consumerd.handlers.builtin.console import Field
+    from consumerd.handlers.decoding.api import Decoder
     from consumerd.operate.admin.changes import OffsetTarget
     from consumerd.service.config.model import Config
 
@@ -111,7 +112,6 @@ def command(cluster: ClusterAddress, **options: Any) -> None:
     target, form = _check(cluster, options)
     from consumerd.cli.clusters import require_names  # noqa: PLC0415
     from consumerd.handlers.builtin.console import ConsoleHandler  # noqa: PLC0415
-    from consumerd.service.config.build_handlers import build_decoder  # noqa: PLC0415
     from consumerd.service.daemon.console import consume, find_starts, without_group  # noqa: PLC0415
     from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.service.daemon.loop import run_on_loop  # noqa: PLC0415
@@ -127,7 +127,7 @@ def command(cluster: ClusterAddress, **options: Any) -> None:
     exit_at_end = options["exit_at_end"]
     config = _config(cluster, options)
     configure_logs("warning", "auto")
-    decoder = build_decoder(config.handler)
+    decoder = _decoder(config, is_given=options["decoder"] is not None)
 
     async def main() -> None:
         await require_names(cluster.bootstrap)
@@ -198,6 +198,19 @@ def _form(text: str | None) -> Sequence[bytes | Field] | None:
         return None if text is None else parse_form(text)
     except ValueError as error:
         raise click.BadParameter(f"{error}.", param_hint="--format") from None
+
+
+def _decoder(config: Config, *, is_given: bool) -> Decoder | None:
+    """The decoder of the values. `is_given`: by an option. Raises HandlerLoadError."""
+    from consumerd.base.errors import HandlerLoadError  # noqa: PLC0415
+    from consumerd.service.config.build_handlers import build_decoder  # noqa: PLC0415
+
+    try:
+        return build_decoder(config.handler)
+    except HandlerLoadError as error:
+        if is_given:
+            raise
+        raise HandlerLoadError(f"{error} To print messages without its values, give --decoder bytes.") from error
 
 
 def _config(cluster: ClusterAddress, options: dict[str, Any]) -> Config:

@@ -113,10 +113,14 @@ def test_decoder_is_that_of_the_option_or_of_the_configuration(
         consume = ["consume", *at, "--topic", "t", "--timeout", "0.2"]
         servers_away = (ExitCode.BROKER, ExitCode.ZOOKEEPER)
         assert run([*consume, "--json"]) == ExitCode.HANDLER
-        assert "unknown encoding 'utf-0'" in capsys.readouterr().err
+        problem = capsys.readouterr().err
+        assert "unknown encoding 'utf-0'" in problem
+        assert "give --decoder bytes" in problem
         assert run(consume) in servers_away
         assert run([*consume, "--json", "--decoder", "bytes"]) in servers_away
         assert run([*consume, "--json", "--decoder", "text", "--decoder-option", "encoding='utf-1'"]) == (
             ExitCode.HANDLER
         )
-        assert "unknown encoding 'utf-1'" in capsys.readouterr().err
+        problem = capsys.readouterr().err
+        assert "unknown encoding 'utf-1'" in problem
+        assert "--decoder bytes" not in problem
