@@ -22,6 +22,12 @@ def read_rows(split: Split, request: ReadRequest) -> Iterator[pa.RecordBatch]:
         return read_split(split, request)
     if isinstance(split, FilesSplit):
         return read_files_split(split, request)
+    from consumerd.spark.source.v08.split import StoredSplit  # noqa: PLC0415
+
+    if isinstance(split, StoredSplit):
+        from consumerd.spark.source.v08.stored import read_stored_split  # noqa: PLC0415
+
+        return read_stored_split(split, request)
     from consumerd.spark.source.v08.reading import read_v08_split  # noqa: PLC0415 - a protocol of its own
 
     return read_v08_split(split, request)

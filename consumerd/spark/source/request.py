@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from consumerd.spark.source.files.ranges import FilesSplit
     from consumerd.spark.source.options import SourceOptions
     from consumerd.spark.source.v07.split import V07Split
-    from consumerd.spark.source.v08.split import V08Split
+    from consumerd.spark.source.v08.split import StoredSplit, V08Split
 
     #: A part of one partition that is read as a whole: by a task of Spark's, or a worker process.
-    Split: TypeAlias = V07Split | V08Split | FilesSplit
+    Split: TypeAlias = V07Split | V08Split | StoredSplit | FilesSplit
 
 #: Bytes per FETCH: what Kafka 0.7's own consumers ask for (golden notes, 6).
 DEFAULT_FETCH_SIZE: Final = 1 << 20

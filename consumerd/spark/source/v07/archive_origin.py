@@ -18,16 +18,18 @@ from typing import TYPE_CHECKING
 from consumerd.base.errors import NotFoundError
 from consumerd.spark.source.choice import PartitionChoice
 from consumerd.spark.source.errors import FileReadError
-from consumerd.spark.source.logs import WithoutEpochs
+from consumerd.spark.source.logs import PartitionLog, WithoutEpochs
 from consumerd.spark.source.offsets import Key
 from consumerd.spark.source.options import PathLocation, SourceOptions
 from consumerd.spark.source.v07.boundaries import Boundaries
 from consumerd.spark.source.v07.segment_file import open_file, open_segment, unpacked_size
 from consumerd.spark.source.v07.segment_log import SegmentLog, SourceSegment
 from consumerd.spark.source.v07.split import FileRange, broker_partition
+from consumerd.spark.source.v08.stored import StoredPartitionLog, segment_end
 from consumerd.storage.archives.errors import NoSourceError
+from consumerd.storage.archives.opening import abandoned, stamp_of
 from consumerd.storage.archives.sources import Packing, SegmentSource, find_sources
-from consumerd.storage.log.archive_names import ArchiveLayout
+from consumerd.storage.log.archive_names import LOG_SUFFIX, ArchiveLayout
 
 if TYPE_CHECKING:
     from consumerd.spark.source.v07.boundaries import Fetch
@@ -50,13 +52,17 @@ class ArchiveOrigin(WithoutEpochs):
         self._sizes: dict[tuple[str, str], int] = {}
         #: Of last segments: path -> (size, end of the last whole message).
         self._ends: dict[str, tuple[int, int]] = {}
+        #: Of last segments of 0.8 and later: path -> (stamp, offset after the last whole batch).
+        self._stored_ends: dict[str, tuple[str, int]] = {}
         self._times: dict[str, int] = {}
 
-    def snapshot(self) -> Mapping[Key, SegmentLog]:
+    def snapshot(self) -> Mapping[Key, PartitionLog]:
         partitions: dict[tuple[str, int | None, int], list[tuple[int, SegmentSource]]] = {}
         self._known.clear()
         self._times.clear()
         for source in self._sources():
+            if abandoned(source.name) is not None:
+                continue
             named = self._layout.name(source.name)
             key = named.topic, broker_partition(named.broker, named.partition)
             self._known.add(key)
@@ -84,8 +90,10 @@ class ArchiveOrigin(WithoutEpochs):
 
     def _log(
         self, topic: str, broker: int | None, partition: int, files: list[tuple[int, SegmentSource]]
-    ) -> SegmentLog:
+    ) -> PartitionLog:
         files.sort(key=lambda each: (each[0], each[1].path))
+        if LOG_SUFFIX in files[0][1].name.rpartition("/")[2]:
+            return self._stored_log(topic, broker, partition, files)
         following = [start for start, _ in files[1:]]
         segments = [
             self._segment(start, source, next_start)
@@ -93,12 +101,23 @@ class ArchiveOrigin(WithoutEpochs):
         ]
         for left, right in pairwise(segments):
             if right.start < left.end or left.start == right.start:
-                raise OverlapError(
-                    f"{left.location} and {right.location} both hold offset {right.start} of "
-                    f"{topic}/{broker_partition(broker, partition)}; read only one, or name the broker in the layout"
-                )
+                raise _overlap(left.location, right.location, right.start, topic, broker, partition)
         segments[-1] = self._ended(segments[-1], topic, partition)
         return SegmentLog(topic, broker, partition, tuple(segments), _open, self._before, self._limits)
+
+    def _stored_log(
+        self, topic: str, broker: int | None, partition: int, files: list[tuple[int, SegmentSource]]
+    ) -> StoredPartitionLog:
+        """A partition of 0.8 or later. The last segment is read to find its end, when it has changed."""
+        for (start, left), (following, right) in pairwise(files):
+            if start == following:
+                raise _overlap(left.name, right.name, start, topic, broker, partition)
+        segments = tuple(FileRange(source.path, start) for start, source in files)
+        last, state = segments[-1], files[-1][1]
+        if self._stored_ends.get(last.path, ("", 0))[0] != (stamp := stamp_of(state)):
+            with _present(last):
+                self._stored_ends[last.path] = stamp, segment_end(last, topic, partition, self._limits)
+        return StoredPartitionLog(topic, broker, partition, segments, self._stored_ends[last.path][1], self._limits)
 
     def _segment(self, start: int, source: SegmentSource, next_start: int | None) -> SourceSegment:
         """One file. A packed one is believed to reach up to the next one; the last one is unpacked to count."""
@@ -137,6 +156,13 @@ class ArchiveOrigin(WithoutEpochs):
         if path not in self._times:
             raise FileReadError(f"the modification time of {path} is unknown; remove startingTimestamp")
         return self._times[path]
+
+
+def _overlap(left: object, right: object, offset: int, topic: str, broker: int | None, partition: int) -> OverlapError:
+    return OverlapError(
+        f"{left} and {right} both hold offset {offset} of {topic}/{broker_partition(broker, partition)}; read only "
+        "one, or name the broker in the layout"
+    )
 
 
 @contextlib.contextmanager

@@ -50,7 +50,7 @@ from consumerd.wire.v08.records.codecs import RecordCodec
 from consumerd.wire.v08.records.record_set import RecordRun
 
 if TYPE_CHECKING:
-    from consumerd.spark.source.v08.split import V08Split
+    from consumerd.spark.source.v08.split import StoredSplit, V08Split
 
 log = logging.getLogger(__name__)
 
@@ -214,7 +214,7 @@ _INT64: Final = 1 << 63
 class V08Rows:
     """Makes the rows of one split. `columns`: names in the order in which the batches have them, at least one."""
 
-    def __init__(self, split: V08Split, columns: Sequence[str]) -> None:
+    def __init__(self, split: V08Split | StoredSplit, columns: Sequence[str]) -> None:
         self._schema = arrow_schema(columns)
         self._wanted = frozenset(columns)
         self._same = ConstantColumns(split)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from consumerd.spark.source.option_values import BootstrapLocation
+    from consumerd.spark.source.v07.split import FileRange
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,6 +46,34 @@ class V08Split:
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.partition} from {self.start} to {self.end}"
+
+
+@dataclass(frozen=True, repr=False)
+class StoredSplit:
+    """The messages of one partition from offset `start` up to `end`, which are in one segment file.
+
+    `broker`: whose copy of the partition it is; None where the layout does not name it.
+    """
+
+    topic: str
+    broker: int | None
+    partition: int
+    start: int
+    end: int
+    location: FileRange
+
+    @property
+    def topic_id(self) -> None:
+        """Unknown."""
+        return
+
+    @property
+    def broker_partition(self) -> str:
+        """The partition's number, behind the broker's where that is known."""
+        return str(self.partition) if self.broker is None else f"{self.broker}-{self.partition}"
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.broker_partition} from {self.start} to {self.end}"
 
 
 def cut(start: int, end: int, most: int) -> list[tuple[int, int]]:
