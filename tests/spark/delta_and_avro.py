@@ -23,8 +23,8 @@ from consumerd.spark.run import compact
 from consumerd.spark.session import build_session
 from consumerd.spark.spec import parse_spark
 from consumerd.spark.tables import open_table
-from consumerd.spark.tables.lake import with_batch
-from consumerd.spark.tables.table import BatchTable, CompactResult
+from consumerd.spark.tables.lake import LakeBatchTable, with_batch
+from consumerd.spark.tables.table import CompactResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,19 +51,18 @@ COLUMNS = (
 )
 
 
-class EarlierTable(BatchTable):
+class EarlierTable(LakeBatchTable):
     """What earlier releases did."""
 
     def __init__(self, spark: SparkSession, path: str, format: str) -> None:  # noqa: A002
-        self._spark = spark
+        super().__init__(spark, path, format)
         self.path = path
-        self._writer = ""
 
     @property
     def exists(self) -> bool:
         return Path(self.path, "_delta_log").exists()
 
-    def append(self, frame: DataFrame, *, writer: str, batch: int) -> bool:
+    def append(self, frame: DataFrame, *, writer: str, batch: int, **_: object) -> bool:
         if not self.exists:
             columns = ", ".join(f"`{each.name}` {each.dataType.simpleString()}" for each in with_batch(frame.schema))
             owner = f"TBLPROPERTIES ('consumerd.writer' = '{writer}')"
@@ -76,7 +75,7 @@ class EarlierTable(BatchTable):
     def read(self, after: int = -1, to: int | None = None) -> DataFrame:
         return self._spark.read.format("delta").load(self.path).where(F.col("batch") > after)
 
-    def read_stream(self, batches_per_trigger: int | None = None) -> DataFrame:
+    def read_stream(self, batches_per_trigger: int | None = None, most: int | None = None) -> DataFrame:
         return self._spark.readStream.format("delta").option("maxFilesPerTrigger", 64).load(self.path)
 
     def batches(self) -> tuple[range, ...]:
