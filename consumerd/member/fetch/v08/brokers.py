@@ -154,47 +154,34 @@ class V08Source:
             done = self._at_once(leadership.source, source, part, size, offset, put)
 
         request.take = take
+        reservation: Reservation | None = None
         try:
-            answer = await self._take(source, request)
-        except (BrokerError, WireError) as error:
-            if source.node_id == leadership.source.node_id:
+            if self.idle:
+                fetched = await self._poll(source, request)
+                if done is not None:
+                    return done[0]._replace(fetched=done[1])
+                if fetched is None:
+                    return None
+                reservation = self._lane.budget.charge(len(fetched.data))
+            else:
+                reservation = await self._lane.budget.reserve(size)
+                fetched = await source.fetch(request)
+        except BaseException as error:
+            if reservation is not None:
+                reservation.release()
+            if not isinstance(error, BrokerError | WireError) or source.node_id == leadership.source.node_id:
                 raise
             self._leave_follower(source.node_id, reason_of(error))
             return None
-        if done is not None:
-            if answer is not None:
-                answer[1].release()  # the lane has counted the messages
-            return done[0]._replace(fetched=done[1])
-        if answer is None:
-            return None
-        fetched, reservation = answer
         try:
-            elsewhere = self._redirected(leadership.source, source, fetched)
+            elsewhere = fetched is None or self._redirected(leadership.source, source, fetched)
         except BaseException:
             reservation.release()
             raise
-        if elsewhere:
+        if fetched is None or elsewhere:
             reservation.release()
             return None
         return _response(source, fetched, size, reservation)
-
-    async def _take(
-        self, source: BrokerSource, request: PartitionRequest
-    ) -> tuple[FetchedPartition, Reservation] | None:
-        """Fetch or poll at one broker; return its answer with the memory for it. None: ask again."""
-        if self.idle:
-            fetched = await self._poll(source, request)
-            return None if fetched is None else (fetched, self._lane.budget.charge(len(fetched.data)))
-        reservation = await self._lane.budget.reserve(request.fetch.max_bytes)
-        try:
-            fetched = await source.fetch(request)
-        except BaseException:
-            reservation.release()
-            raise
-        if fetched is None:
-            reservation.release()
-            return None
-        return fetched, reservation
 
     def _at_once(
         self, leader: BrokerSource, source: BrokerSource, part: FetchedPartition, size: int, offset: int, put: Put
