@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from consumerd.base.errors import reason_of
 from consumerd.handlers.decoding.api import DecodeError, missing_extra
@@ -76,14 +77,19 @@ class AvroDecoder:
         return read_value(payload, start, writer, None if writer is schema else schema)
 
 
-def read_value(payload: bytes, start: int, writer: Any, reader: Any = None) -> Any:
-    """The value in `payload` from `start` on, resolved to the schema `reader` if there is one. Raises DecodeError."""
+@cache
+def _schemaless_reader() -> Callable[..., Any]:
     from fastavro import schemaless_reader  # noqa: PLC0415 - of the extra
 
+    return cast("Callable[..., Any]", schemaless_reader)
+
+
+def read_value(payload: bytes, start: int, writer: Any, reader: Any = None) -> Any:
+    """The value in `payload` from `start` on, resolved to the schema `reader` if there is one. Raises DecodeError."""
     data = io.BytesIO(payload)
     data.seek(start)
     try:
-        value = schemaless_reader(data, writer, reader)
+        value = _schemaless_reader()(data, writer, reader)
     except EOFError:
         raise DecodeError(f"it is truncated: {len(payload)} bytes are not a whole value") from None
     except Exception as error:  # of many types: IndexError, OverflowError, SchemaResolutionError

@@ -114,7 +114,9 @@ class SaslSession:
         except ConsumerdError as error:
             if not self._holding and (now := self._clock.monotonic()) < self._expires_at:
                 self._renew_at = min(self._expires_at, now + _RETRY_AFTER)
-                log.info("authenticating again at broker %s is tried again: %s", self._address, reason_of(error))
+                log.info(
+                    "re-authentication at broker %s failed and is tried again: %s", self._address, reason_of(error)
+                )
                 return
             self._failure = reason_of(error)
             self._drop()

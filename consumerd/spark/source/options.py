@@ -397,7 +397,7 @@ def _login(given: Mapping[str, Any], protocol: str) -> Login:
         tokens = _token_source(given)
         if tokens.file is not None:
             if not (user is password is file is None):
-                raise OptionError(f"option {_OAUTH}token.file needs neither kafka.sasl.username nor a password")
+                raise OptionError(f"option {_OAUTH}token.file excludes kafka.sasl.username and passwords: remove them")
             return Login("", mechanism=mechanism, tokens=tokens)
     elif named := [name for name in given if name.startswith(_OAUTH)]:
         raise OptionError(f"option {named[0]} has no effect with kafka.sasl.mechanism={mechanism}; use OAUTHBEARER")

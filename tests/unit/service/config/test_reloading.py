@@ -147,9 +147,7 @@ RETRY: dict[str, Any] = {"on_failure": "retry_topic", "retry_topic": "later", "d
 
 def test_retry_topics_need_a_restart_since_each_has_a_member() -> None:
     comparison = compare(config(handler={"name": "print"}), config(handler={"name": "null", **RETRY}))
-    assert comparison.refused == ["handler.on_failure", "handler.dead_letter", "handler.retry_topic"] or (
-        "handler.on_failure" in comparison.refused and "handler.retry_topic" in comparison.refused
-    )
+    assert {"handler.on_failure", "handler.retry_topic"} <= {*comparison.refused}
     assert [*comparison.merged.by_subscription()] == ["main"]
 
 

@@ -285,7 +285,7 @@ def test_reads_numbers_words_and_positions() -> None:
         ),
         (
             {**OAUTH, "kafka.sasl.oauthbearer.token.file": "f", "kafka.sasl.username": "u"},
-            "option kafka.sasl.oauthbearer.token.file needs neither kafka.sasl.username nor a password",
+            "option kafka.sasl.oauthbearer.token.file excludes kafka.sasl.username and passwords: remove them",
         ),
         (
             {**OAUTH, "kafka.sasl.oauthbearer.token.file": "f", "kafka.sasl.oauthbearer.scope": "s"},
