@@ -76,6 +76,13 @@ def test_files_import_each_other_in_one_direction() -> None:
         pytest.fail(f"{circle}: move what two of them share to a file that neither imports", pytrace=False)
 
 
+def test_types_of_messages_are_for_type_checkers_alone() -> None:
+    """Half a MiB in each daemon, for what no code looks at."""
+    graph = grimp.build_graph("consumerd", cache_dir=None, exclude_type_checking_imports=True)
+    assert not graph.find_modules_that_directly_import("consumerd.wire.v08.message_types")
+    assert graph.find_modules_that_directly_import("consumerd.wire.v08.schema")
+
+
 def test_package_has_as_many_entries_as_a_reader_can_hold() -> None:
     """New code goes into an existing room: a stranger who looks into the package sees all rooms at once."""
     package = ROOT / "consumerd"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -19,7 +19,9 @@ from consumerd.net.client.errors import error_of
 from consumerd.net.client.metadata import MISSING_TOPIC
 from consumerd.wire.v08.apis import CREATE_TOPICS, PRODUCE
 from consumerd.wire.v08.error_codes import ErrorCode
-from consumerd.wire.v08.message_types import CreateTopicsRequest
+
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import CreateTopicsRequest
 
 log = structlog.get_logger(__name__)
 

@@ -30,19 +30,19 @@ from consumerd.net.client.errors import BrokerRefusedError, topic_error
 from consumerd.net.errors import ConnectionClosedError
 from consumerd.wire.v08.apis import OFFSET_COMMIT, OFFSET_FETCH
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
-from consumerd.wire.v08.message_types import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchResponse,
-    OffsetFetchResponsePartition,
-    OffsetFetchResponseTopicPartition,
-)
 from consumerd.wire.v08.schema import NO_UUID, Api, RequestT, ResponseT
 
 if TYPE_CHECKING:
     from consumerd.member.offsets.store import Notes
+    from consumerd.wire.v08.message_types import (
+        OffsetCommitRequest,
+        OffsetCommitRequestPartition,
+        OffsetFetchRequest,
+        OffsetFetchRequestGroup,
+        OffsetFetchResponse,
+        OffsetFetchResponsePartition,
+        OffsetFetchResponseTopicPartition,
+    )
 
 #: Version 0 of both is ZooKeeper's; the last of both that names topics, and not their ids.
 FIRST_VERSION: Final = 1

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from consumerd.net.client.channel import Channel
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import error_of, topic_error
 from consumerd.wire.v08.apis.describe_configs import DESCRIBE_CONFIGS, GROUP, TOPIC
-from consumerd.wire.v08.message_types import DescribeConfigsRequest
+
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import DescribeConfigsRequest
 
 _LIMIT: Final = "max.message.bytes"
 _SESSION_TIMEOUT: Final = "consumer.session.timeout.ms"

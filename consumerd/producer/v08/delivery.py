@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import structlog
 
@@ -38,17 +38,19 @@ from consumerd.wire.errors import EncodeError
 from consumerd.wire.v08.apis import INIT_PRODUCER_ID, PRODUCE
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.errors import UnsupportedApiError
-from consumerd.wire.v08.message_types import (
-    InitProducerIdRequest,
-    ProduceRequest,
-    ProduceRequestPartitionData,
-    ProduceResponse,
-    ProduceResponsePartitionResponse,
-)
 from consumerd.wire.v08.produce_template import FIRST_VERSION as RECORD_BATCHES
 from consumerd.wire.v08.produce_template import LAST_WITH_NAMES, ProduceTemplate
 from consumerd.wire.v08.records import RecordCodec
 from consumerd.wire.v08.schema import NO_UUID
+
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import (
+        InitProducerIdRequest,
+        ProduceRequest,
+        ProduceRequestPartitionData,
+        ProduceResponse,
+        ProduceResponsePartitionResponse,
+    )
 
 log = structlog.get_logger(__name__)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from consumerd.base.errors import ZooKeeperError
 from consumerd.base.ports import Check, Create, Operation, SetData, ZooKeeper
@@ -22,7 +22,9 @@ from consumerd.wire.registry.paths import ids_path, offsets_path, owners_path
 from consumerd.wire.v08 import ErrorCode
 from consumerd.wire.v08.apis import HEARTBEAT
 from consumerd.wire.v08.fetch_session import PartitionFetch
-from consumerd.wire.v08.message_types import HeartbeatRequest
+
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import HeartbeatRequest
 
 #: An offset that no log has, and a version that no node has.
 _NO_OFFSET: Final = 1 << 62

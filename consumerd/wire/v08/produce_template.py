@@ -9,15 +9,17 @@ one that was written once. A response that differs is left to the codec.
 from __future__ import annotations
 
 import struct
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.headers import ResponseHeader
-from consumerd.wire.v08.message_types import ProduceRequest, ProduceResponse, ProduceResponsePartitionResponse
 from consumerd.wire.v08.messages import ResponseMessage, decode_response, encode_request, encode_response
 from consumerd.wire.v08.records.encode import Surroundings
 from consumerd.wire.v08.schema import NO_UUID
 from consumerd.wire.v08.types import Data
+
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import ProduceRequest, ProduceResponse, ProduceResponsePartitionResponse
 
 #: The first version with record batches.
 FIRST_VERSION: Final = 3

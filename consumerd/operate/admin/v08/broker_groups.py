@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
@@ -34,17 +34,19 @@ from consumerd.wire.v08.apis import (
     OFFSET_FETCH,
 )
 from consumerd.wire.v08.errors import UnsupportedApiError
-from consumerd.wire.v08.message_types import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponseGroup,
-    DeleteGroupsRequest,
-    DescribeGroupsRequest,
-    DescribeGroupsResponseGroup,
-    DescribeGroupsResponseMember,
-    ListGroupsRequest,
-    ListGroupsResponseGroup,
-)
 from consumerd.wire.v08.subscription import PROTOCOL_TYPE, decode_assignment, decode_metadata
+
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import (
+        ConsumerGroupDescribeRequest,
+        ConsumerGroupDescribeResponseGroup,
+        DeleteGroupsRequest,
+        DescribeGroupsRequest,
+        DescribeGroupsResponseGroup,
+        DescribeGroupsResponseMember,
+        ListGroupsRequest,
+        ListGroupsResponseGroup,
+    )
 
 #: OFFSET_FETCH of everything that a group committed.
 _ALL_OFFSETS: Final = 2

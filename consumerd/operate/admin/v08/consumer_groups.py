@@ -8,17 +8,20 @@ matched here, as the coordinator does against whole names, because it does not r
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from consumerd.base.partition import TopicPartition
 from consumerd.net.cluster import GroupView, LiveMember
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
-from consumerd.wire.v08.message_types import (
-    ConsumerGroupDescribeResponseAssignment,
-    ConsumerGroupDescribeResponseGroup,
-    ConsumerGroupDescribeResponseMember,
-)
+
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import (
+        ConsumerGroupDescribeResponseAssignment,
+        ConsumerGroupDescribeResponseGroup,
+        ConsumerGroupDescribeResponseMember,
+    )
 
 #: States in which members move to a new assignment.
 MOVING = frozenset({"Assigning", "Reconciling"})

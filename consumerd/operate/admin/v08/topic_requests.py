@@ -7,7 +7,7 @@ an answer, a topic to create that exists as it was planned, or one to delete tha
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.base.errors import BrokerError, NotFoundError
 from consumerd.net.client.channel import Channel
@@ -19,14 +19,16 @@ from consumerd.operate.admin.v08.topic_plan import TopicPlan, require_alive
 from consumerd.wire.v08.apis import CREATE_TOPICS, DELETE_TOPICS
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.errors import UnsupportedApiError
-from consumerd.wire.v08.message_types import (
-    CreateTopicsRequest,
-    CreateTopicsRequestTopic,
-    CreateTopicsResponseTopic,
-    DeleteTopicsRequest,
-    DeleteTopicsResponseResponse,
-)
 from consumerd.wire.v08.schema import Api
+
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import (
+        CreateTopicsRequest,
+        CreateTopicsRequestTopic,
+        CreateTopicsResponseTopic,
+        DeleteTopicsRequest,
+        DeleteTopicsResponseResponse,
+    )
 
 #: From this version of CREATE_TOPICS on -1 stands for the brokers' defaults.
 _DEFAULTS_SINCE: Final = 4

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consumerd.base.errors import BrokerError, reason_of
 from consumerd.base.partition import TopicPartition
@@ -21,12 +21,14 @@ from consumerd.operate.admin.logs import LogRange, LookupFailure
 from consumerd.operate.admin.v08.logs import V08BrokerLogs
 from consumerd.wire.errors import WireError
 from consumerd.wire.v08.apis import DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS
-from consumerd.wire.v08.message_types import (
-    DescribeProducersRequest,
-    DescribeProducersResponsePartition,
-    DescribeTransactionsRequest,
-    ListTransactionsRequest,
-)
+
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import (
+        DescribeProducersRequest,
+        DescribeProducersResponsePartition,
+        DescribeTransactionsRequest,
+        ListTransactionsRequest,
+    )
 
 #: States of a transactional id whose transaction is over at the coordinator.
 _ENDED: Final = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from consumerd.net.client.channel import Channel
 from consumerd.net.client.cluster import ClusterClient
@@ -23,11 +23,13 @@ from consumerd.spark.source.v08.client import KafkaClient
 from consumerd.spark.source.v08.origin import with_password
 from consumerd.wire.v08.apis import DESCRIBE_GROUPS, OFFSET_COMMIT
 from consumerd.wire.v08.error_codes import ErrorCode
-from consumerd.wire.v08.message_types import (
-    DescribeGroupsRequest,
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-)
+
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import (
+        DescribeGroupsRequest,
+        OffsetCommitRequest,
+        OffsetCommitRequestPartition,
+    )
 
 log = logging.getLogger(__name__)
 
