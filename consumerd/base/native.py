@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeAlias, cast, overload
 PURE = "CONSUMERD_PURE"
 _OFF = {"", "0", "false", "no"}
 #: The interface version that the native codec must have: raised with every change of its interface.
-INTERFACE = 12
+INTERFACE = 13
 
 
 class NativeLimits(Protocol):
@@ -358,6 +358,21 @@ class NativeCodec(Protocol):
         """Return the number behind the values from `first` on that have at most `size` bytes, and their bytes.
 
         Each counts with `beside` bytes more. The list is one that `value_sizes` counted.
+        """
+        ...
+
+    def row_hashes(
+        self,
+        seed: int,
+        offsets: bytes,
+        indexes: bytes,
+        values: NativeBinary,
+        keys: NativeBinary | None,
+        /,
+    ) -> bytes | None:
+        """Hash rows as `consumerd.spark.lake.row_hash` does, into 64-bit numbers; return None if buffers do not fit.
+
+        The validity of values and keys has a byte per row, 0 for null; their offsets have 32 bits.
         """
         ...
 

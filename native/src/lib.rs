@@ -9,6 +9,7 @@ use pyo3::types::PySequence;
 mod arrow;
 mod encode;
 mod filling;
+mod hash;
 mod identity;
 mod inflate;
 mod limits;
@@ -25,7 +26,7 @@ mod zstandard;
 fn consumerd_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     // What `consumerd` checks before it uses any of this: raised with every change of a signature.
-    module.add("INTERFACE", 12)?;
+    module.add("INTERFACE", 13)?;
     module.add_function(wrap_pyfunction!(verify::verify, module)?)?;
     module.add_function(wrap_pyfunction!(encode::encode_set, module)?)?;
     module.add_function(wrap_pyfunction!(encode::encode_produce, module)?)?;
@@ -35,6 +36,7 @@ fn consumerd_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(encode::encode_batch, module)?)?;
     module.add_function(wrap_pyfunction!(filling::value_sizes, module)?)?;
     module.add_function(wrap_pyfunction!(filling::fitting_values, module)?)?;
+    module.add_function(wrap_pyfunction!(hash::row_hashes, module)?)?;
     module.add_class::<filling::Delivery>()?;
     module.add_class::<filling::Filling>()?;
     module.add_class::<identity::MessageKind>()?;
