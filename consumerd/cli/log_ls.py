@@ -33,6 +33,7 @@ def command(as_json: bool, paths: tuple[str, ...]) -> None:
     Only names, indexes, and the first and last batches of segments are read, so this is quick, and most damage stays
     unseen: `log verify` finds it. Findings do not change the exit code, which is 0.
     """
+    from consumerd.storage.archives.copies import compare_listed  # noqa: PLC0415 - `--help` needs no archive
     from consumerd.storage.archives.errors import NoSourceError  # noqa: PLC0415 - `--help` needs no archive
     from consumerd.storage.archives.listing import ListedPartition, list_partitions  # noqa: PLC0415
 
@@ -49,6 +50,7 @@ def command(as_json: bool, paths: tuple[str, ...]) -> None:
             "their offset (0.8 and later)"
         )
     partitions.sort(key=lambda each: (each.topic is None, each.topic or "", each.partition or 0, each.folder))
+    compare_listed(partitions)
     if as_json:
         _show_json(partitions, unread)
     else:

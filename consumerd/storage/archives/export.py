@@ -16,6 +16,7 @@ from pathlib import Path
 
 from consumerd.base.files import SystemFiles
 from consumerd.storage.archives.contiguity import ArchiveReport, judge
+from consumerd.storage.archives.copies import without_other_copies
 from consumerd.storage.archives.errors import DuplicateSegmentError, InterruptedWorkError, OutputFolderError
 from consumerd.storage.archives.export_worker import ExportTask, SegmentExported, export_source, wanted
 from consumerd.storage.archives.findings import ArchiveFinding
@@ -64,10 +65,10 @@ class ArchiveExport:
         monotonic: Callable[[], float],
         files: SystemFiles | None = None,
     ) -> None:
-        self._sources = sources
         self._options = options
         self._policy = f"{options.on_corrupt}, resync {options.resync}, expansion {options.expansion}"
         self._layout = ArchiveLayout(options.layout, options.broker)
+        self._sources, self._pending = without_other_copies(sources, self._layout)
         self._workers = workers
         self._progress = progress
         self._stop = stop
@@ -82,7 +83,6 @@ class ArchiveExport:
         self._replaced: set[str] = set()
         self._next_save = 0.0
         self._made = self._kept = self._changed = 0
-        self._pending: list[ArchiveFinding] = []
 
     def run(self) -> ExportReport:
         """Export the segments that are not exported yet.

@@ -13,6 +13,7 @@ from typing import Any
 from consumerd.storage.log.archive import MESSAGE_FLAWS, ArchivedRun, Flaw, FlawKind, IndexedMessages
 from consumerd.storage.log.archive_names import SegmentName
 from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch
+from consumerd.storage.segments.copies import CopyDifferenceKind
 from consumerd.storage.segments.dialect import SegmentDialect
 from consumerd.wire.v07 import Codec
 
@@ -42,17 +43,22 @@ class ArchiveFindingKind(StrEnum):
     ABANDONED = "abandoned-folder"
     #: The index of a segment is missing, or wrong (`consumerd log ls`).
     INDEX = "unusable-index"
+    #: The leader epochs of a partition's folder are missing, or wrong (`consumerd log ls`).
+    CHECKPOINT = "unusable-checkpoint"
     #: Files that a broker was about to delete, or had not finished (`consumerd log ls`).
     LEFTOVER = "leftover-file"
     #: More findings of a segment than are reported one by one.
     MORE = "more-findings"
 
 
+FindingKind = FlawKind | ArchiveFindingKind | CopyDifferenceKind
+
+
 @dataclass(frozen=True, slots=True)
 class ArchiveFinding:
     """One thing that is wrong. `offset` and `end` are log offsets, where it has some; `problem` is a sentence."""
 
-    kind: FlawKind | ArchiveFindingKind
+    kind: FindingKind
     source: str
     problem: str
     partition: str | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from consumerd.storage.archives.copies import without_other_copies
 from consumerd.storage.archives.errors import NoSourceError, ReadFailedError
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind
 from consumerd.storage.archives.opening import abandoned, open_segments, told_apart
@@ -43,11 +44,9 @@ def committed_offsets(
     """
     naming = ArchiveLayout(layout, broker)
     reader = GroupOffsetsReader(until)
-    findings: list[ArchiveFinding] = []
+    sources, findings = without_other_copies([each for each in sources if _may_hold(naming, each)], naming)
     segments = 0
     for source in sources:
-        if not source.is_tar and _partition(naming, source.name) is None:
-            continue
         try:
             for opened in open_segments(source, expansion=expansion, on_bytes=lambda _: None):
                 if isinstance(opened, ArchiveFinding):
@@ -73,6 +72,10 @@ def committed_offsets(
             "groups; name the data directories of all brokers"
         )
     return ArchivedOffsets(reader.offsets(), findings, reader.unreadable)
+
+
+def _may_hold(layout: ArchiveLayout, source: SegmentSource) -> bool:
+    return source.is_tar or _partition(layout, source.name) is not None
 
 
 def _partition(layout: ArchiveLayout, name: str) -> int | None:

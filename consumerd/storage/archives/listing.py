@@ -12,18 +12,22 @@ import os
 import re
 import stat
 import struct
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
+from consumerd.base.errors import CorruptDataError
 from consumerd.storage.archives.errors import NoSourceError
-from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind
+from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind, FindingKind
 from consumerd.storage.log.archive_items import FlawKind
 from consumerd.storage.log.archive_names import LOG_SUFFIX, parse_partition_folder, parse_segment_file
 from consumerd.storage.log.segment import SUFFIX, parse_segment_name
 from consumerd.storage.segments.batches import batch_size, is_intact
+from consumerd.storage.segments.copies import EpochStart, parse_epochs
 from consumerd.storage.segments.dialect import SegmentDialect, recognise
 from consumerd.wire.v08.records.codecs import CODEC_MASK
 from consumerd.wire.v08.records.record_batch import HEADER, MAGIC, read_header
@@ -36,9 +40,12 @@ _READS: Final = 64
 #: The largest last batch whose CRC is checked.
 _CHECKED: Final = 4 << 20
 _SMALL_FILE: Final = 4096
+#: The most of a checkpoint of leader epochs: 30,000 elections.
+_CHECKPOINT: Final = 1 << 20
 _MAGIC_AT: Final = 16
 #: The least length that a message of 0.7 begins with: that of its magic and CRC.
 _OLD_LEAST: Final = 5
+_CHECKPOINT_FILE: Final = "leader-epoch-checkpoint"
 _ENTRY: Final = struct.Struct(">ii")
 _OLD_HEAD: Final = struct.Struct(">qiIbbq")
 _TOPIC_ID: Final = re.compile(r"^topic_id: *([A-Za-z0-9_-]{22}) *$", re.MULTILINE)
@@ -52,6 +59,9 @@ class ListedPartition:
     `folder`: printable in any encoding. `topic` and `partition`: by its name, `state` too: "" for a log, else delete,
     future or stray. `broker`: by the `meta.properties` beside it. `start` and `end`: offsets, in bytes for 0.7.
     Times: milliseconds since 1970. `formats`: 0.7, or the magics of the first and last batches of segments since 0.8.
+    `epochs`: leader epochs, where they begin if `exact_epochs`, else where a batch has them. `gaps`: ranges of offsets
+    between segments. `last_file`: the path of the last segment. `read`: False where another copy of the partition is
+    read in place of this one.
     """
 
     folder: str
@@ -68,16 +78,23 @@ class ListedPartition:
     last_time: int | None = None
     formats: set[str] = field(default_factory=set)
     findings: list[ArchiveFinding] = field(default_factory=list)
+    epochs: tuple[EpochStart, ...] = ()
+    exact_epochs: bool = False
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    last_file: str = ""
+    read: bool = True
 
     def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        """For `--json`: of the epochs the last one."""
+        left_out = {"epochs", "exact_epochs", "gaps", "last_file"}
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in left_out}
         return values | {
+            "leader_epoch": self.epochs[-1].epoch if self.epochs else None,
             "formats": sorted(self.formats),
             "findings": [finding.as_json() | {"count": finding.count} for finding in self.findings],
         }
 
-    def note(self, kind: FlawKind | ArchiveFindingKind, file: str, problem: str, *, count: int = 1) -> None:
+    def note(self, kind: FindingKind, file: str, problem: str, *, count: int = 1) -> None:
         """Add a finding; one too many is only counted."""
         if len(self.findings) < MOST_FINDINGS:
             source = f"{self.folder}/{_printable(file)}" if file else self.folder
@@ -107,6 +124,8 @@ class _Ends:
     last_time: int | None = None
     end: int | None = None
     formats: set[str] = field(default_factory=set)
+    #: Leader epochs of the batches that were looked at.
+    epochs: list[EpochStart] = field(default_factory=list)
     index_problem: str | None = None
     flaw: tuple[FlawKind, str] | None = None
 
@@ -127,7 +146,7 @@ def list_partitions(paths: Sequence[str]) -> Iterator[ListedPartition | ArchiveF
             inside.sort()
             if folder not in seen:
                 seen.add(folder)
-                if (listed := _listed(folder, files)) is not None:
+                if (listed := list_partition(folder, files)) is not None:
                     yield listed
         for error in refused:
             name = _printable(str(error.filename or path))
@@ -135,8 +154,8 @@ def list_partitions(paths: Sequence[str]) -> Iterator[ListedPartition | ArchiveF
             yield ArchiveFinding(ArchiveFindingKind.UNREADABLE, name, problem)
 
 
-def _listed(folder: str, names: Sequence[str]) -> ListedPartition | None:
-    """The partition in a folder; None if it has no file that is named as a segment."""
+def list_partition(folder: str, names: Sequence[str]) -> ListedPartition | None:
+    """The partition in a folder with these files; None if it has no file that is named as a segment. Blocks."""
     there = set(names)
     found, leftovers = [], []
     for name in names:
@@ -156,7 +175,8 @@ def _listed(folder: str, names: Sequence[str]) -> ListedPartition | None:
             ".swap) are not counted; `consumerd log dump` shows one that is named"
         )
         listed.note(ArchiveFindingKind.LEFTOVER, min(leftovers), problem, count=len(leftovers))
-    _look(listed, folder, _regular_files(listed, folder, sorted(found), there))
+    seen = _look(listed, folder, _regular_files(listed, folder, sorted(found), there))
+    _set_epochs(listed, seen, folder, has_checkpoint=_CHECKPOINT_FILE in there)
     return listed
 
 
@@ -192,8 +212,8 @@ def _regular_files(
     return files
 
 
-def _look(listed: ListedPartition, folder: str, files: Sequence[_File]) -> None:
-    """Read the beginnings and ends of the segments, in the order of their offsets."""
+def _look(listed: ListedPartition, folder: str, files: Sequence[_File]) -> list[EpochStart]:
+    """Read the beginnings and ends of the segments, in the order of their offsets. Returns the epochs of batches."""
     listed.segments = len(files)
     listed.bytes = sum(file.size for file in files)
     without_index: list[str] = []
@@ -222,8 +242,44 @@ def _look(listed: ListedPartition, folder: str, files: Sequence[_File]) -> None:
         _compare(listed, left, ends, right)
     if segments:
         listed.start, listed.end = segments[0][0].start, segments[-1][1].end
+        listed.last_file = f"{folder}/{files[-1].name}"
         if filled := [each for file, each in segments if file.size]:
             listed.first_time, listed.last_time = filled[0].first_time, filled[-1].last_time
+    return [epoch for _, ends in segments for epoch in ends.epochs]
+
+
+def _set_epochs(listed: ListedPartition, seen: Sequence[EpochStart], folder: str, *, has_checkpoint: bool) -> None:
+    """The leader epochs by the checkpoint, which batches must not contradict, else by batches."""
+    entries: tuple[EpochStart, ...] = ()
+    if has_checkpoint:
+        try:
+            data = _small_file(f"{folder}/{_CHECKPOINT_FILE}", _CHECKPOINT + 1)
+            if len(data) > _CHECKPOINT:
+                raise CorruptDataError(f"it has more than {_CHECKPOINT} bytes")
+            entries = parse_epochs(data)
+        except CorruptDataError as error:
+            listed.note(ArchiveFindingKind.CHECKPOINT, _CHECKPOINT_FILE, f"{_CHECKPOINT_FILE} cannot be used: {error}")
+    ordered = all(one.epoch <= other.epoch and one.start <= other.start for one, other in pairwise(seen))
+    if entries and (wrong := _contradiction(entries, seen)) is not None:
+        problem = (
+            f"{_CHECKPOINT_FILE} is wrong or older than the log: the batch at offset {wrong.start} has leader epoch "
+            f"{wrong.epoch}; a broker writes it again when it recovers the log"
+        )
+        listed.note(ArchiveFindingKind.CHECKPOINT, _CHECKPOINT_FILE, problem)
+    elif entries:
+        listed.epochs, listed.exact_epochs = entries, True
+        return
+    if ordered:
+        listed.epochs = tuple(seen)
+
+
+def _contradiction(entries: Sequence[EpochStart], seen: Sequence[EpochStart]) -> EpochStart | None:
+    """The first batch whose epoch is not the one that the checkpoint has for its offset."""
+    for each in seen:
+        at = bisect_right(entries, each.start, key=itemgetter(1))
+        if at and entries[at - 1].epoch != each.epoch:
+            return each
+    return None
 
 
 def _compare(listed: ListedPartition, left: _File, ends: _Ends, right: _File) -> None:
@@ -233,6 +289,8 @@ def _compare(listed: ListedPartition, left: _File, ends: _Ends, right: _File) ->
         listed.note(ArchiveFindingKind.DUPLICATE, right.name, problem)
     elif ends.end is not None and ends.flaw is None and ends.end != right.start:
         gap = ends.end < right.start
+        if gap:
+            listed.gaps.append((ends.end, right.start))
         guess = " (a guess: compaction may have removed what was between)" if ends.dialect is SegmentDialect.V08 else ""
         problem = f"{_printable(left.name)} ends at offset {ends.end}, and the next segment begins at {right.start}"
         kind = ArchiveFindingKind.GAP if gap else ArchiveFindingKind.OVERLAP
@@ -261,6 +319,7 @@ def _ends_of(folder: str, file: _File) -> _Ends:
         if batch_size(head) is not None:
             ends.formats.add(str(head[_MAGIC_AT]))
             ends.first_time = _first_time(head)
+            _see_epoch(head, ends)
         position = 0
         if file.has_index:
             offset, position = _last_entry(Path(folder, file.name.removesuffix(LOG_SUFFIX) + ".index"), file.size)
@@ -361,8 +420,16 @@ def _follow(opened: BinaryIO, file: _File, position: int, ends: _Ends) -> None:
     if last:
         ends.end, ends.last_time = _next_offset(last[-1].head), _last_time(last[-1].head)
         ends.formats.add(str(last[-1].head[_MAGIC_AT]))
+        _see_epoch(last[-1].head, ends)
     elif not begin:
         ends.end = file.start
+
+
+def _see_epoch(head: bytes, ends: _Ends) -> None:
+    if head[_MAGIC_AT] == MAGIC and len(head) == HEADER.size:
+        header = read_header(head, 0)
+        if header.leader_epoch >= 0:
+            ends.epochs.append(EpochStart(header.leader_epoch, header.base_offset))
 
 
 def _no_batch(head: bytes, position: int, size: int | None, file_size: int) -> tuple[FlawKind, str]:
@@ -404,14 +471,19 @@ def _time(milliseconds: int) -> int | None:
 
 def _match(pattern: re.Pattern[str], path: str) -> str | None:
     """The value in a small text file of the broker's; None if it is not there."""
+    found = pattern.search(_small_file(path, _SMALL_FILE).decode("utf-8", "replace"))
+    return None if found is None else found[1]
+
+
+def _small_file(path: str, most: int) -> bytes:
+    """The first `most` bytes; none of a file that cannot be read."""
     try:
         if not Path(path).is_file():
-            return None
+            return b""
         with Path(path).open("rb", buffering=0) as file:
-            found = pattern.search(file.read(_SMALL_FILE).decode("utf-8", "replace"))
+            return file.read(most)
     except OSError:
-        return None
-    return None if found is None else found[1]
+        return b""
 
 
 def _printable(name: str) -> str:

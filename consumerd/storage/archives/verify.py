@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from consumerd.storage.archives.contiguity import ArchiveReport, judge
+from consumerd.storage.archives.copies import without_other_copies
 from consumerd.storage.archives.errors import ReadFailedError
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind, SegmentSummary
 from consumerd.storage.archives.opening import OpenSegment, abandoned, open_segments, told_apart
@@ -43,7 +44,7 @@ def verify(
     sources: Sequence[SegmentSource], options: VerifyOptions, *, workers: int, progress: Progress, stop: StopFlag
 ) -> ArchiveReport:
     """Look at all sources. Raises InterruptedWorkError, WorkerDiedError, MissingExtraError, ConfigError (layout)."""
-    ArchiveLayout(options.layout, options.broker)
+    _, copies = without_other_copies(sources, ArchiveLayout(options.layout, options.broker))
     summaries: list[SegmentSummary] = []
     pending: list[ArchiveFinding] = []
 
@@ -60,7 +61,7 @@ def verify(
     in_tars = any(source.is_tar for source in sources)
     progress.begin(sum(source.size or 0 for source in sources), None if in_tars else len(sources))
     run_tasks(partial(verify_source, options), tasks, workers=workers, on_event=on_event, stop=stop)
-    return ArchiveReport(judge(summaries), pending)
+    return ArchiveReport(judge(summaries), pending + copies)
 
 
 def verify_source(options: VerifyOptions, source: SegmentSource, emit: Emit) -> None:

@@ -69,6 +69,8 @@ def test_shows_a_partition_of_a_brokers_disk(tmp_path: Path, capsys: pytest.Capt
         "last_time": DAY + 121_000,
         "formats": ["1", "2"],
         "findings": [],
+        "leader_epoch": None,
+        "read": True,
     }
 
 

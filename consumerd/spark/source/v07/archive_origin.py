@@ -9,6 +9,7 @@ an error, since it is unknown which one is right.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
@@ -26,6 +27,7 @@ from consumerd.spark.source.v07.segment_file import open_file, open_segment, unp
 from consumerd.spark.source.v07.segment_log import SegmentLog, SourceSegment
 from consumerd.spark.source.v07.split import FileRange, broker_partition
 from consumerd.spark.source.v08.stored import StoredPartitionLog, segment_end
+from consumerd.storage.archives.copies import without_other_copies
 from consumerd.storage.archives.errors import NoSourceError
 from consumerd.storage.archives.opening import abandoned, stamp_of
 from consumerd.storage.archives.sources import Packing, SegmentSource, find_sources
@@ -33,6 +35,8 @@ from consumerd.storage.log.archive_names import LOG_SUFFIX, ArchiveLayout
 
 if TYPE_CHECKING:
     from consumerd.spark.source.v07.boundaries import Fetch
+
+log = logging.getLogger(__name__)
 
 
 class OverlapError(FileReadError):
@@ -55,6 +59,7 @@ class ArchiveOrigin(WithoutEpochs):
         #: Of last segments of 0.8 and later: path -> (stamp, offset after the last whole batch).
         self._stored_ends: dict[str, tuple[str, int]] = {}
         self._times: dict[str, int] = {}
+        self._reported: set[str] = set()
 
     def snapshot(self) -> Mapping[Key, PartitionLog]:
         partitions: dict[tuple[str, int | None, int], list[tuple[int, SegmentSource]]] = {}
@@ -86,7 +91,12 @@ class ArchiveOrigin(WithoutEpochs):
             except NoSourceError:
                 if not Path(path).is_dir():
                     raise
-        return list(found.values())
+        sources, copies = without_other_copies(list(found.values()), self._layout)
+        for each in copies:
+            if each.problem not in self._reported:
+                self._reported.add(each.problem)
+                log.warning("%s", each.problem)
+        return sources
 
     def _log(
         self, topic: str, broker: int | None, partition: int, files: list[tuple[int, SegmentSource]]

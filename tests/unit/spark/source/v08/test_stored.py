@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,24 @@ def rows(
 
 def offsets(splits: list[Split]) -> list[int]:
     return [row["offset"] for row in rows(splits)]
+
+
+def test_one_of_two_copies_of_a_partition_is_read_and_the_other_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, data in (("one", OLD), ("two", OLD + BATCH)):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name, 0, data)
+    paths = f"{tmp_path / 'one'},{tmp_path / 'two'}"
+    planner = StreamPlanner(read_options({"path": paths, "subscribe": "t"}))
+    with caplog.at_level(logging.WARNING):
+        start = planner.initial()
+        planner._looked = -1000.0  # the last look is older than its age
+        planner.latest(start, None)
+    assert [record.message for record in caplog.records] == [
+        f"{tmp_path}/one/t-3: it ends at offset 2, and {tmp_path}/two/t-3 at 5"
+    ]
+    assert offsets(plan_batch(read_options({"path": paths, "subscribe": "t"}), Pruning())) == [0, 1, 2, 3, 4]
 
 
 def test_segments_become_splits_with_keys_headers_and_timestamps(tmp_path: Path) -> None:
@@ -121,10 +140,11 @@ def test_record_with_an_offset_that_was_read_before_is_left_out(
     assert "records with offsets that were read before are left out" in caplog.text
 
 
-def test_two_copies_of_a_partition_need_a_broker_in_the_layout(tmp_path: Path) -> None:
+def test_copies_of_a_partition_in_compressed_files_need_a_broker_in_the_layout(tmp_path: Path) -> None:
     for broker in (1, 2):
         (tmp_path / f"b{broker}").mkdir()
-        write(tmp_path / f"b{broker}", 0, OLD)
+        file = write(tmp_path / f"b{broker}", 0, gzip.compress(OLD))
+        file.rename(file.with_name(file.name + ".gz"))
     with pytest.raises(FileReadError, match="both hold offset 0 of t/3; read only one, or name the broker"):
         plan(tmp_path)
     splits = plan(tmp_path, layout="b{broker}/{topic}-{partition}")
