@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,8 +13,10 @@ from consumerd.cli.tables import show_rows, utc_text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from consumerd.storage.archives.cluster_metadata import ClusterTopics
     from consumerd.storage.archives.findings import ArchiveFinding
     from consumerd.storage.archives.listing import ListedPartition
+    from consumerd.storage.segments.cluster_metadata import ExistingTopic
 
 EXAMPLES = """\b
 Examples:
@@ -33,7 +35,7 @@ def command(as_json: bool, paths: tuple[str, ...]) -> None:
     Only names, indexes, and the first and last batches of segments are read, so this is quick, and most damage stays
     unseen: `log verify` finds it. Findings do not change the exit code, which is 0.
     """
-    from consumerd.storage.archives.copies import compare_listed  # noqa: PLC0415 - `--help` needs no archive
+    from consumerd.storage.archives.copies import compare_all  # noqa: PLC0415 - `--help` needs no archive
     from consumerd.storage.archives.errors import NoSourceError  # noqa: PLC0415 - `--help` needs no archive
     from consumerd.storage.archives.listing import ListedPartition, list_partitions  # noqa: PLC0415
 
@@ -50,15 +52,21 @@ def command(as_json: bool, paths: tuple[str, ...]) -> None:
             "their offset (0.8 and later)"
         )
     partitions.sort(key=lambda each: (each.topic is None, each.topic or "", each.partition or 0, each.folder))
-    compare_listed(partitions)
+    cluster = compare_all(partitions)
+    if cluster is not None:
+        unread += cluster.findings
     if as_json:
-        _show_json(partitions, unread)
+        _show_json(partitions, unread, cluster)
     else:
-        _show_rows(partitions, unread)
+        _show_rows(partitions, unread, cluster)
 
 
 def _findings(partitions: Sequence[ListedPartition], unread: Sequence[ArchiveFinding]) -> list[ArchiveFinding]:
     return [*(finding for each in partitions for finding in each.findings), *unread]
+
+
+def _settings(topic: ExistingTopic) -> str:
+    return " ".join(f"{name}={value}" for name, value in sorted(topic.configuration.items()))
 
 
 def _totals(partitions: Sequence[ListedPartition], unread: Sequence[ArchiveFinding]) -> dict[str, int]:
@@ -72,13 +80,23 @@ def _totals(partitions: Sequence[ListedPartition], unread: Sequence[ArchiveFindi
     }
 
 
-def _show_json(partitions: Sequence[ListedPartition], unread: Sequence[ArchiveFinding]) -> None:
+def _show_json(
+    partitions: Sequence[ListedPartition], unread: Sequence[ArchiveFinding], cluster: ClusterTopics | None
+) -> None:
     for line in (*(each.as_json() for each in partitions), *(finding.as_json() for finding in unread)):
         click.echo(json.dumps(line))
-    click.echo(json.dumps({"summary": _totals(partitions, unread)}))
+    summary: dict[str, Any] = dict(_totals(partitions, unread))
+    if cluster is not None:
+        summary["existing_topics"] = [each.as_json() for each in cluster.topics.values()]
+        summary["deleted_topics"] = [
+            {"topic": name, "topic_id": topic_id} for topic_id, name in cluster.deleted.items()
+        ]
+    click.echo(json.dumps({"summary": summary}))
 
 
-def _show_rows(partitions: Sequence[ListedPartition], unread: Sequence[ArchiveFinding]) -> None:
+def _show_rows(
+    partitions: Sequence[ListedPartition], unread: Sequence[ArchiveFinding], cluster: ClusterTopics | None
+) -> None:
     columns = ["partition", "state", ">segments", ">bytes", ">start", ">end", "first (UTC)", "last (UTC)", "formats"]
     show_rows(
         [*columns, ">findings", ">broker", "folder", "topic id"],
@@ -102,6 +120,13 @@ def _show_rows(partitions: Sequence[ListedPartition], unread: Sequence[ArchiveFi
         ),
         kind="partition",
     )
+    if cluster is not None:
+        rows: list[list[object]] = [
+            [name, "existing", len(topic.partitions), topic.topic_id, _settings(topic)]
+            for name, topic in cluster.topics.items()
+        ]
+        rows += [[name, "deleted", None, topic_id, ""] for topic_id, name in cluster.deleted.items()]
+        show_rows(["topic", "state", ">partitions", "topic id", "configuration"], rows, kind="topic")
     show_findings(_findings(partitions, unread))
     totals = _totals(partitions, unread)
     show_rows([f">{name}" for name in totals], [list(totals.values())], kind="total")

@@ -12,12 +12,28 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from consumerd.storage.archives.cluster_metadata import ClusterTopics, compare_topics, read_cluster_metadata
 from consumerd.storage.archives.findings import ArchiveFinding
 from consumerd.storage.archives.listing import ListedPartition, list_partition
 from consumerd.storage.archives.sources import Packing, SegmentSource
 from consumerd.storage.log.archive_names import LOG_SUFFIX, ArchiveLayout, MisnamedSegmentError, segment_start
 from consumerd.storage.segments.batches import StoredBatch, read_batches
+from consumerd.storage.segments.cluster_metadata import METADATA_TOPIC
 from consumerd.storage.segments.copies import CopyChoice, PartitionCopy, choose_copy
+
+
+def compare_all(partitions: Sequence[ListedPartition]) -> ClusterTopics | None:
+    """Note how copies differ, and which folders are stale; the existing topics, if their log is there. Blocks."""
+    metadata = [each for each in partitions if each.topic == METADATA_TOPIC]
+    others = [each for each in partitions if each.topic != METADATA_TOPIC]
+    compare_listed(metadata)
+    if (folder := _metadata_folder(metadata)) is None:
+        compare_listed(others)
+        return None
+    cluster = read_cluster_metadata(folder)
+    compare_listed(others, cluster.ids)
+    cluster.findings += compare_topics(others, cluster)
+    return cluster
 
 
 def compare_listed(partitions: Sequence[ListedPartition], topic_ids: Mapping[str, str] | None = None) -> None:
@@ -33,6 +49,12 @@ def compare_listed(partitions: Sequence[ListedPartition], topic_ids: Mapping[str
                 each.read = index in choice.read
             for found in choice.differences:
                 listed[found.copy].note(found.kind, "", f"{listed[found.copy].folder}: {found.problem}")
+
+
+def _metadata_folder(partitions: Sequence[ListedPartition]) -> str | None:
+    """Of the copies of the cluster's metadata log, the folder of the one that is read; None without one."""
+    read = (each.last_file for each in partitions if each.partition == 0 and not each.state and each.read)
+    return next((file.rpartition("/")[0] for file in read if file), None)
 
 
 def without_other_copies(
@@ -54,11 +76,14 @@ def without_other_copies(
         folders[name.topic, name.broker, name.partition].setdefault(folder, []).append(file)
     left_out: set[str] = set()
     findings: list[ArchiveFinding] = []
+    topic_ids: Mapping[str, str] | None = None
     for (topic, _, partition), found in folders.items():
         listed = _listed(found) if len(found) > 1 and apart.isdisjoint(found) else []
         if len(listed) < 2:
             continue
-        choice = _chosen(listed, None)
+        if topic_ids is None and len({each.topic_id for each in listed} - {None}) > 1:
+            topic_ids = _existing_ids(folders)
+        choice = _chosen(listed, (topic_ids or {}).get(topic))
         left_out.update(folder for index, folder in enumerate(found) if index not in choice.read)
         for each in choice.differences:
             folder = listed[each.copy].folder
@@ -75,6 +100,14 @@ def without_other_copies(
         if each.part is not None or each.packing is not Packing.NONE or each.path.rpartition("/")[0] not in left_out
     ]
     return kept, findings
+
+
+def _existing_ids(folders: Mapping[tuple[str, int | None, int], Mapping[str, Sequence[str]]]) -> Mapping[str, str]:
+    """Topic -> id, where the sources have the cluster's metadata log."""
+    found = [listed for key in folders if key[0] == METADATA_TOPIC for listed in _listed(folders[key])]
+    compare_listed(found)
+    folder = _metadata_folder(found)
+    return {} if folder is None else read_cluster_metadata(folder).ids
 
 
 def _listed(folders: Mapping[str, Sequence[str]]) -> list[ListedPartition]:

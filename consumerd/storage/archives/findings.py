@@ -45,6 +45,12 @@ class ArchiveFindingKind(StrEnum):
     INDEX = "unusable-index"
     #: The leader epochs of a partition's folder are missing, or wrong (`consumerd log ls`).
     CHECKPOINT = "unusable-checkpoint"
+    #: A folder that is not of a partition of an existing topic, by the cluster's metadata (`consumerd log ls`).
+    STALE = "stale-folder"
+    #: Partitions of existing topics that have no folder, by the cluster's metadata (`consumerd log ls`).
+    ABSENT = "missing-partition"
+    #: The metadata log of the cluster has holes (`consumerd log ls`).
+    METADATA = "incomplete-metadata"
     #: Files that a broker was about to delete, or had not finished (`consumerd log ls`).
     LEFTOVER = "leftover-file"
     #: More findings of a segment than are reported one by one.

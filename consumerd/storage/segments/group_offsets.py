@@ -11,15 +11,14 @@ version 1 int64 expiry); later versions append tagged fields. Source: what broke
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_right
 from typing import Final, NamedTuple
 
 from consumerd.storage.segments.batches import StoredBatch
+from consumerd.storage.segments.fields import RecordFields, UnreadableRecordError
 
 #: The topic of the offsets.
 OFFSETS_TOPIC: Final = "__consumer_offsets"
-_INT16, _INT32, _INT64 = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
 _KEY_VERSIONS: Final = (0, 1)
 _VALUE_VERSIONS: Final = (0, 1, 2, 3, 4)
 _WITH_EPOCH: Final = 3
@@ -47,10 +46,6 @@ class _Commit(NamedTuple):
 
     place: int
     value: ArchivedOffset | None
-
-
-class UnreadableCommitError(ValueError):
-    """A record of the topic is not of a form that brokers write."""
 
 
 class GroupOffsetsReader:
@@ -81,7 +76,7 @@ class GroupOffsetsReader:
                 if key is None:
                     continue
                 value = None if record.payload is None else read_value(record.payload)
-            except UnreadableCommitError:
+            except UnreadableRecordError:
                 self.unreadable += 1
                 continue
             commit = _Commit(record.offset, value)
@@ -112,58 +107,20 @@ def _keep(last: dict[OffsetKey, _Commit], key: OffsetKey, commit: _Commit) -> No
 
 
 def read_key(data: bytes | None) -> OffsetKey | None:
-    """The key of a commit; None for a record about the members of a group. Raises UnreadableCommitError."""
-    try:
-        (version,) = _INT16.unpack_from(data or b"")
-        if version not in _KEY_VERSIONS:
-            return None
-        assert data is not None
-        group, at = _text(data, 2)
-        topic, at = _text(data, at)
-        (partition,) = _INT32.unpack_from(data, at)
-    except (struct.error, UnicodeDecodeError) as error:
-        raise UnreadableCommitError(f"a key of {len(data or b'')} bytes: {error}") from None
-    return OffsetKey(group, topic, partition)
+    """The key of a commit; None for a record about the members of a group. Raises UnreadableRecordError."""
+    fields = RecordFields(data)
+    if fields.int16() not in _KEY_VERSIONS:
+        return None
+    return OffsetKey(fields.optional_text() or "", fields.optional_text() or "", fields.int32())
 
 
 def read_value(data: bytes) -> ArchivedOffset:
-    """The value of a commit. Raises UnreadableCommitError."""
-    try:
-        (version,) = _INT16.unpack_from(data)
-        if version not in _VALUE_VERSIONS:
-            raise UnreadableCommitError(f"a value of version {version}")
-        (offset,) = _INT64.unpack_from(data, 2)
-        at, epoch = 10, None
-        if version >= _WITH_EPOCH:
-            (number,) = _INT32.unpack_from(data, at)
-            at, epoch = at + 4, number if number >= 0 else None
-        if version > _WITH_EPOCH:  # a compact string, and tagged fields at the end
-            metadata, at = _compact_text(data, at)
-        else:
-            metadata, at = _text(data, at)
-        (committed,) = _INT64.unpack_from(data, at)
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
-        raise UnreadableCommitError(f"a value of {len(data)} bytes: {error}") from None
-    return ArchivedOffset(offset, epoch, metadata, committed if committed >= 0 else None)
-
-
-def _text(data: bytes, at: int) -> tuple[str, int]:
-    (size,) = _INT16.unpack_from(data, at)
-    return _cut(data, at + 2, max(size, 0))
-
-
-def _compact_text(data: bytes, at: int) -> tuple[str, int]:
-    size = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        size |= (byte & 0x7F) << shift
-        if byte < 0x80 or shift > 28:
-            return _cut(data, at, max(size - 1, 0))
-        shift += 7
-
-
-def _cut(data: bytes, at: int, size: int) -> tuple[str, int]:
-    if size > len(data) - at:
-        raise UnreadableCommitError(f"a string of {size} bytes where {len(data) - at} are left")
-    return data[at : at + size].decode(), at + size
+    """The value of a commit. Raises UnreadableRecordError."""
+    fields = RecordFields(data)
+    version = fields.int16()
+    if version not in _VALUE_VERSIONS:
+        raise UnreadableRecordError(f"a value of version {version}")
+    offset, epoch = fields.int64(), fields.int32() if version >= _WITH_EPOCH else -1
+    fields.compact = version > _WITH_EPOCH
+    metadata, committed = fields.optional_text() or "", fields.int64()
+    return ArchivedOffset(offset, epoch if epoch >= 0 else None, metadata, committed if committed >= 0 else None)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from consumerd.storage.segments.batches import StoredBatch, read_batches
+from consumerd.storage.segments.fields import UnreadableRecordError
 from consumerd.storage.segments.group_offsets import (
     ArchivedOffset,
     GroupOffsetsReader,
     OffsetKey,
-    UnreadableCommitError,
     read_key,
     read_value,
 )
@@ -99,7 +99,7 @@ def test_values_of_all_versions(data: str, found: ArchivedOffset) -> None:
     "data", ["", "0009 00", "0003 0000000000000007", "0002 0000000000000007 00ff 6d", "0004" + "00" * 12]
 )
 def test_other_values_are_refused(data: str) -> None:
-    with pytest.raises(UnreadableCommitError):
+    with pytest.raises(UnreadableRecordError):
         read_value(bytes.fromhex(data))
 
 
@@ -108,7 +108,7 @@ def test_keys() -> None:
     # The members of a group.
     assert read_key(struct.pack(">h", 2) + text("g")) is None
     for data in (None, b"", key()[:-1], b"\0\1\x7f\xffabc", b"\0\1\0\1\xff" + key()[5:]):
-        with pytest.raises(UnreadableCommitError):
+        with pytest.raises(UnreadableRecordError):
             read_key(data)
 
 
