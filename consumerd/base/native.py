@@ -303,6 +303,10 @@ class NativeCodec(Protocol):
         """As `consumerd.wire.v07.walk.verify`, of the messages of one magic."""
         ...
 
+    def same_kind(self, data: bytes, position: int, least: int, most: int, room: int, /) -> tuple[int, int, int]:
+        """As `consumerd.storage.segments.kinds.same_kind`."""
+        ...
+
     def encode_set(self, payloads: object, /) -> bytes | None:
         """Encode messages of 0.7 of magic 1; return None for an argument that is not a list of bytes, or too long."""
         ...

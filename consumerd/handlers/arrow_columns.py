@@ -23,20 +23,21 @@ from typing import Any, Final
 
 from consumerd.base.partition import NO_BROKER, TopicPartition
 from consumerd.handlers.contents import Content, Source, known_timestamp
+from consumerd.storage.archives.arrays import MOST_BYTES as MOST_NARROW
+from consumerd.storage.archives.arrays import array_of, data_size, header_lists
 from consumerd.storage.archives.extras import extra
 from consumerd.storage.archives.parquet import identity_fields, same_text
 from consumerd.wire.batch import DecodedBatch
-from consumerd.wire.column_buffers import BinaryBuffers, ColumnBuffers, HeaderBuffers
+from consumerd.wire.column_buffers import ColumnBuffers
 
 #: The most bytes in a column whose offsets have 32 bits, and in one whose offsets have 64.
-MOST_BYTES: Final = {False: (1 << 31) - 1, True: (1 << 63) - 1}
+MOST_BYTES: Final = {False: MOST_NARROW, True: (1 << 63) - 1}
 #: Messages that are objects at the same time.
 PIECE: Final = 1 << 14
 #: Payloads whose sizes are looked at at once.
 _SIZES: Final = 1024
 #: The last millisecond of the year 9999.
 LAST_TIME: Final = 253_402_300_799_999
-_NO_VALUES: Final = BinaryBuffers(b"", bytes(4), b"")
 #: The columns that are the same for all messages of a batch come first.
 _SAME: Final = 3
 
@@ -134,7 +135,7 @@ class _Columns:
             return pieces[0]
         columns = dict(zip((field.name for field in self._fields), zip(*pieces, strict=True), strict=True))
         for name in ("payload", "key"):
-            self._check(f"{name}s", sum(_data_size(column, large=self._large) for column in columns[name]))
+            self._check(f"{name}s", sum(data_size(column, large=self._large) for column in columns[name]))
         return [self._arrow.concat_arrays(arrays) for arrays in columns.values()]
 
     def pieces(self, content: Content, first: int, stop: int) -> Iterator[list[Any]]:
@@ -174,25 +175,12 @@ class _Columns:
         return [compute.if_else(fits, numbers, null).view(kind), compute.if_else(fits, null, numbers)]
 
     def _headers(self, kind: Any, buffers: ColumnBuffers, first: int, count: int) -> Any:
-        headers = buffers.headers
         if buffers.timestamp is None:
             return self._nulls(kind, count)  # 0.7
-        if headers is None:
-            headers = HeaderBuffers(bytes(4 * (count + 1)), _NO_VALUES, _NO_VALUES)
-        if not isinstance(headers, HeaderBuffers):
-            return self._arrow.array([_header_list(headers.get(first + number, ())) for number in range(count)], kind)
-        name, value = (kind.value_type.field(at).type for at in (0, 1))
-        total = len(headers.names.offsets) // 4 - 1
-        children = [self._array(name, total, *headers.names), self._array(value, total, *headers.values)]
-        pairs = self._arrow.Array.from_buffers(kind.value_type, total, [None], children=children)
-        offsets = self._arrow.py_buffer(headers.offsets)
-        return self._arrow.Array.from_buffers(kind, count, [None, offsets], children=[pairs])
+        return header_lists(self._arrow, kind, buffers.headers, first, count)
 
     def _array(self, kind: Any, count: int, validity: bytes, *buffers: bytes) -> Any:
-        held = map(self._arrow.py_buffer, buffers)
-        return self._arrow.Array.from_buffers(
-            kind, count, [self._arrow.py_buffer(validity) if validity else None, *held]
-        )
+        return array_of(self._arrow, kind, count, validity, *buffers)
 
     def _nulls(self, kind: Any, count: int) -> Any:
         return self._arrow.nulls(count, kind)
@@ -222,12 +210,6 @@ class _Columns:
 
 def _size(payloads: Sequence[bytes | None]) -> int:
     return sum(len(payload or b"") for payload in payloads)
-
-
-def _data_size(column: Any, *, large: bool) -> int:
-    """The bytes of the values of a binary array that is not a slice."""
-    offsets = memoryview(column.buffers()[1]).cast("q" if large else "i") if len(column) else (0,)
-    return offsets[len(column)]
 
 
 def _header_list(headers: Sequence[tuple[str, bytes | None]]) -> list[dict[str, Any]]:

@@ -28,6 +28,7 @@ fn consumerd_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     // What `consumerd` checks before it uses any of this: raised with every change of a signature.
     module.add("INTERFACE", 13)?;
     module.add_function(wrap_pyfunction!(verify::verify, module)?)?;
+    module.add_function(wrap_pyfunction!(records::kinds::same_kind, module)?)?;
     module.add_function(wrap_pyfunction!(encode::encode_set, module)?)?;
     module.add_function(wrap_pyfunction!(encode::encode_produce, module)?)?;
     module.add_function(wrap_pyfunction!(encode::copy_bytes, module)?)?;

@@ -5,12 +5,17 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from consumerd.base import native
+from consumerd.storage.archives.findings import SegmentSummary
 from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch, read_batches
 from consumerd.storage.segments.dialect import SegmentDialect, recognise
+from consumerd.storage.segments.kinds import same_kind
 from consumerd.wire.v08.records import RecordCodec, encode_message_set, encode_record_batch
+from tests.support.codecs import installed_native_codec
 
 #: Magic, codec, values, and how many offsets are left out before it.
 Set = tuple[int, RecordCodec, list[bytes | None], int]
@@ -91,3 +96,68 @@ def test_one_damaged_byte_costs_one_set_at_most(log: list[Set], data: st.DataObj
 @given(st.binary(max_size=300), st.integers(1, 100))
 def test_hostile_bytes_are_tiled(data: bytes, window: int) -> None:
     assert [item.position for item in read(data, window)] == [item.position for item in read(data)]
+
+
+def seen(data: bytes, *, together: bool) -> tuple[list[object], SegmentSummary]:
+    """The records with what their batches say of them, the flaws, and their sum."""
+    found: list[object] = []
+    summary = SegmentSummary("source", "stamp", "t-0", 100, dialect=SegmentDialect.V08)
+    for item in read_batches(io.BytesIO(data), 100, window=300, together=together):
+        summary.see_batch(item)
+        if isinstance(item, SegmentFlaw):
+            found.append(item)
+            continue
+        same = (item.magic, item.codec, item.timestamp_type, item.leader_epoch, item.transactional, item.control)
+        producer = item.producer.id if item.producer is not None and item.transactional else None
+        found += [(record, same, producer, item.problem) for record in item.records.messages()]
+    return found, summary
+
+
+@st.composite
+def segments(draw: st.DrawFn) -> bytes:
+    """Many small batches of few kinds, with gaps, orders and epochs that are wrong, and a damaged byte in some."""
+    offset, pieces = 100, []
+    for _ in range(draw(st.integers(1, 12))):
+        offset += draw(st.sampled_from([0, 0, 0, 0, 3, -2]))
+        values = draw(st.lists(st.binary(max_size=4), min_size=1, max_size=3))
+        codec = draw(st.sampled_from([RecordCodec.NONE, RecordCodec.NONE, RecordCodec.GZIP]))
+        if draw(st.booleans()):
+            epoch, producer = draw(st.sampled_from([-1, 3, 3, 4])), draw(st.sampled_from([-1, 7, 8]))
+            piece = encode_record_batch(
+                values,
+                codec=codec,
+                base_offset=offset,
+                timestamps=5,
+                leader_epoch=epoch,
+                producer_id=producer,
+                transactional=producer == 8,
+            )
+        else:
+            piece = encode_message_set(values, magic=draw(st.integers(0, 1)), codec=codec, base_offset=offset)
+        pieces.append(piece)
+        offset += len(values)
+    data = bytearray(b"".join(pieces))
+    if draw(st.booleans()):
+        data[draw(st.integers(0, len(data) - 1))] ^= draw(st.integers(1, 255))
+    return bytes(data[: draw(st.sampled_from([len(data), max(1, len(data) - 5)]))])
+
+
+@settings(max_examples=300)
+@given(segments())
+def test_batches_read_together_are_those_read_one_by_one(data: bytes) -> None:
+    one_by_one = seen(data, together=False)
+    assert seen(data, together=True) == one_by_one
+    with native.using(None):
+        assert seen(data, together=True) == one_by_one
+
+
+@settings(max_examples=300)
+@given(st.one_of(segments(), st.binary(max_size=300)), st.integers(0, 40), st.integers(0, 110), st.integers(1, 400))
+def test_native_codec_follows_headers_as_the_pure_one(data: bytes, at: int, least: int, room: int) -> None:
+    codec = installed_native_codec()
+    if codec is None:
+        pytest.skip("the native codec is not installed")
+    with native.using(codec):
+        found = same_kind(data, min(at, len(data)), least, 150, room)
+    with native.using(None):
+        assert same_kind(data, min(at, len(data)), least, 150, room) == found

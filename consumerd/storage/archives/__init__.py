@@ -3,8 +3,7 @@
 In: directories and tars of segments. Out: findings, or files of rows with a manifest, made on worker processes.
 
 Files in reading order: sources, opening, pool, progress, verify, contiguity, findings, export, export_worker, manifest,
-outputs, rows, ndjson, parquet, segment_rows, group_offsets, listing,
-cluster_metadata, copies, zstd, options,
+outputs, rows, ndjson, parquet, arrays, segment_rows, group_offsets, listing, cluster_metadata, copies, zstd, options,
 extras, errors.
 
 Easy to miss:

@@ -6,6 +6,8 @@ Damaged messages are handled as configured; bytes that are not messages never be
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
@@ -20,14 +22,7 @@ from consumerd.storage.archives.outputs import PartialFile
 from consumerd.storage.archives.parquet import ParquetRows
 from consumerd.storage.archives.progress import ReadMeter
 from consumerd.storage.archives.rows import RowOrigin, RowWriter, is_within, within
-from consumerd.storage.archives.segment_rows import (
-    NdjsonRecords,
-    ParquetRecords,
-    RecordRow,
-    RecordWriter,
-    row_of,
-    row_of_flaw,
-)
+from consumerd.storage.archives.segment_rows import NdjsonRecords, ParquetRecords, RecordWriter
 from consumerd.storage.archives.sources import SegmentSource
 from consumerd.storage.log.archive import MESSAGE_FLAWS, ArchivedRun, Flaw, FlawKind, IndexedMessages, read_indexed
 from consumerd.storage.log.archive_names import ArchiveLayout, MisnamedSegmentError, SegmentName
@@ -105,7 +100,7 @@ def _export_one(
         return
     with _Segment(name, opened, options, folder, files, dialect) as segment:
         if since_08:
-            for batch in read_batches(stream, name.start):
+            for batch in read_batches(stream, name.start, together=True):
                 segment.take_batch(batch)
         else:
             for item in read_indexed(stream, name.start, resync=options.resync, expansion=options.expansion):
@@ -169,21 +164,37 @@ class _Segment:
         self._summary.see_batch(item)
         if isinstance(item, StoredBatch):
             if item.next_offset > options.first and (last is None or item.offset < last):
-                for record in item.records.messages():
-                    if record.offset >= options.first and (last is None or record.offset < last):
-                        self._take_row(row_of(item, record))
+                self._take_records(item)
             return
         beyond = last is not None and item.offset >= last
         if item.kind is not FlawKind.TORN and options.on_corrupt is OnCorrupt.FAIL and not beyond:
             self._refuse(item.problem)
         if item.kind in MESSAGE_FLAWS and options.on_corrupt is OnCorrupt.KEEP and not beyond:
-            self._take_row(row_of_flaw(item))
+            self._covers_rows(item.offset, item.offset, 1)
+            self._into_records().add_flaw(item)
 
-    def _take_row(self, row: RecordRow) -> None:
+    def _take_records(self, item: StoredBatch) -> None:
+        """Take the selected records of a batch."""
+        first, last, stop = self._options.first, self._options.last, len(item.records)
+        offsets: Sequence[int] = ()
+        low = 0
+        if item.offset < first or (last is not None and last < item.next_offset):
+            offsets = item.records.offsets
+            low, stop = bisect_left(offsets, first), stop if last is None else bisect_left(offsets, last)
+        if low < stop:
+            whole = not offsets
+            start, end = (item.offset, item.next_offset) if whole else (offsets[low], offsets[stop - 1] + 1)
+            self._covers_rows(start, end, stop - low)
+            self._into_records().add(item, low, stop)
+
+    def _covers_rows(self, start: int, end: int, rows: int) -> None:
         if self._start is None:
-            self._start = row.offset
-        self._end = max(self._end, row.next_offset)
-        self._rows += 1
+            self._start = start
+        self._end = max(self._end, end)
+        self._rows += rows
+
+    def _into_records(self) -> RecordWriter:
+        """The writer of records, made with the first row."""
         if self._records is None:
             origin = self._begin()
             assert self._file is not None
@@ -191,7 +202,7 @@ class _Segment:
                 self._records = ParquetRecords(self._file, origin, self._options.compression)
             else:
                 self._records = NdjsonRecords(self._file, origin, base64=self._options.base64)
-        self._records.add(row)
+        return self._records
 
     def _refuse(self, problem: str) -> NoReturn:
         raise CorruptSegmentError(

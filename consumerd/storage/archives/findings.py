@@ -153,7 +153,7 @@ class SegmentSummary:
         if isinstance(item, StoredBatch):
             records = len(item.records)
             self.messages += records
-            self.wrappers += bool(item.codec)
+            self.wrappers += item.batches if item.codec else 0
             self.absent += max(0, item.next_offset - self.next_offset - records - (item.control is not None))
             self.next_offset = max(self.next_offset, item.next_offset)
             if item.leader_epoch is not None:

@@ -9,71 +9,39 @@ one row, with its bytes as the payload.
 from __future__ import annotations
 
 from binascii import b2a_base64
+from itertools import chain, islice, repeat
 from json.encoder import encode_basestring
 from typing import Any, Final, NamedTuple, Protocol
 
+from consumerd.storage.archives.arrays import MOST_BYTES, array_of, data_size, header_lists
 from consumerd.storage.archives.extras import extra
 from consumerd.storage.archives.ndjson import ByteSink
 from consumerd.storage.archives.options import ExportCompression
 from consumerd.storage.archives.parquet import GROUP_BYTES, GROUP_ROWS, identity_fields, same_text
 from consumerd.storage.archives.rows import RowOrigin, json_frame
 from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch
-from consumerd.wire.v08.records import Record, TimestampType
+from consumerd.wire.v08.records import RecordSet, TimestampType
 
 #: The names of whose clock a timestamp is of, as Kafka's tools print them.
 _CLOCKS: Final = {TimestampType.CREATE_TIME: "CreateTime", TimestampType.LOG_APPEND_TIME: "LogAppendTime"}
-
-
-class RecordRow(NamedTuple):
-    """One row without what all rows of a segment have in common."""
-
-    offset: int
-    next_offset: int
-    codec: str | None
-    magic: int | None
-    crc_ok: bool
-    leader_epoch: int | None
-    timestamp: int | None
-    timestamp_type: str | None
-    key: bytes | None
-    payload: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
-    problem: str | None = None
+#: Timestamps have 63 bits at most.
+_LARGEST: Final = 1 << 63
 
 
 class RecordWriter(Protocol):
     """Writes the rows of one segment to one file, in their order."""
 
-    def add(self, row: RecordRow) -> None: ...
+    def add(self, batch: StoredBatch, first: int, stop: int) -> None:
+        """Write the records of `batch` from number `first` to `stop`."""
+        ...
+
+    def add_flaw(self, flaw: SegmentFlaw) -> None:
+        """Write a damaged batch."""
+        ...
 
     def finish(self) -> None:
         """Write the end of the file."""
         ...
-
-
-def row_of(batch: StoredBatch, record: Record) -> RecordRow:
-    """The row of a record of `batch`."""
-    clock = _CLOCKS.get(record.timestamp_type)
-    known = clock is not None and 0 <= record.timestamp < 1 << 63
-    return RecordRow(
-        record.offset,
-        record.next_offset,
-        batch.codec.name.lower(),
-        batch.magic,
-        True,
-        batch.leader_epoch,
-        record.timestamp if known else None,
-        clock if known else None,
-        record.key,
-        record.payload,
-        record.headers,
-        None if batch.problem is None else batch.problem[1],
-    )
-
-
-def row_of_flaw(flaw: SegmentFlaw) -> RecordRow:
-    """The row of a damaged batch."""
-    return RecordRow(flaw.offset, flaw.offset, None, None, False, None, None, None, None, flaw.raw, (), flaw.problem)
 
 
 class NdjsonRecords:
@@ -86,20 +54,30 @@ class NdjsonRecords:
         self._lines: list[str] = []
         self._size = 0
 
-    def add(self, row: RecordRow) -> None:
-        codec = "null" if row.codec is None else f'"{row.codec}"'
-        clock = "null" if row.timestamp_type is None else f'"{row.timestamp_type}"'
-        headers = ",".join(
-            f'{{"key":{encode_basestring(name)},{self._member("value", value)}}}' for name, value in row.headers
+    def add(self, batch: StoredBatch, first: int, stop: int) -> None:
+        codec, epoch = batch.codec.name.lower(), _number(batch.leader_epoch)
+        problem = "" if batch.problem is None else f',"problem":{encode_basestring(batch.problem[1])}'
+        kind = f',"codec":"{codec}","magic":{batch.magic},"crc_ok":true,"leader_epoch":{epoch},"timestamp":'
+        tail = problem + self._tail
+        clock = _CLOCKS.get(batch.timestamp_type)
+        for record in islice(batch.records.messages(), first, stop):
+            known = clock is not None and 0 <= record.timestamp < _LARGEST
+            time = f'{record.timestamp},"timestamp_type":"{clock}"' if known else 'null,"timestamp_type":null'
+            headers = ",".join(
+                f'{{"key":{encode_basestring(name)},{self._member("value", value)}}}' for name, value in record.headers
+            )
+            key, payload = self._member("key", record.key), self._member("payload", record.payload)
+            place = f'{record.offset},"index":0,"next_offset":{record.offset + 1}'
+            self._add(f'{self._head}{place}{kind}{time},{key},{payload},"headers":[{headers}]{tail}')
+
+    def add_flaw(self, flaw: SegmentFlaw) -> None:
+        self._add(
+            f'{self._head}{flaw.offset},"index":0,"next_offset":{flaw.offset},"codec":null,"magic":null,"crc_ok":false,'
+            f'"leader_epoch":null,"timestamp":null,"timestamp_type":null,"key":null,'
+            f'{self._member("payload", flaw.raw)},"headers":[],"problem":{encode_basestring(flaw.problem)}{self._tail}'
         )
-        problem = "" if row.problem is None else f',"problem":{encode_basestring(row.problem)}'
-        line = (
-            f'{self._head}{row.offset},"index":0,"next_offset":{row.next_offset},"codec":{codec},'
-            f'"magic":{_number(row.magic)},"crc_ok":{"true" if row.crc_ok else "false"},'
-            f'"leader_epoch":{_number(row.leader_epoch)},"timestamp":{_number(row.timestamp)},'
-            f'"timestamp_type":{clock},{self._member("key", row.key)},{self._member("payload", row.payload)},'
-            f'"headers":[{headers}]{problem}{self._tail}'
-        )
+
+    def _add(self, line: str) -> None:
         self._lines.append(line)
         self._size += len(line)
         if self._size >= 1 << 20:
@@ -129,11 +107,23 @@ def _number(value: int | None) -> str:
     return "null" if value is None else str(value)
 
 
+class _Same(NamedTuple):
+    """What rows in a row have in common."""
+
+    codec: str | None
+    magic: int | None
+    crc_ok: bool
+    leader_epoch: int | None
+    timestamp_type: str | None
+    problem: str | None
+
+
 class ParquetRecords:
-    """Row groups that end by rows and bytes. Memory: one row group and its columns."""
+    """Row groups that end by rows, and by bytes behind a batch. Memory: one row group and its columns."""
 
     def __init__(self, sink: ByteSink, origin: RowOrigin, compression: ExportCompression) -> None:
         self._arrow: Any = extra("pyarrow", "writing Parquet")
+        self._compute: Any = extra("pyarrow.compute", "writing Parquet")
         parquet: Any = extra("pyarrow.parquet", "writing Parquet")
         self._origin = origin
         self._schema = _schema(self._arrow)
@@ -142,18 +132,49 @@ class ParquetRecords:
             self._arrow.PythonFile(sink, mode="w"),
             self._schema,
             compression=str(compression),
-            use_dictionary=["topic", "broker", "partition", "index", "codec", "magic", "timestamp_type", "source"],
+            use_dictionary=[
+                "topic", "broker", "partition", "index", "codec", "magic", "leader_epoch", "timestamp_type", "source",
+            ],
             write_statistics=[name for name in self._schema.names if name not in large],
             store_schema=False,
-        )
-        self._rows: list[RecordRow] = []
-        self._bytes = 0
+        )  # fmt: skip
+        self._start_group()
 
-    def add(self, row: RecordRow) -> None:
-        self._rows.append(row)
-        self._bytes += len(row.payload or b"") + len(row.key or b"")
-        self._bytes += sum(len(name) + len(value or b"") for name, value in row.headers)
-        if len(self._rows) == GROUP_ROWS or self._bytes >= GROUP_BYTES:
+    def _start_group(self) -> None:
+        self._rows = self._bytes = 0
+        #: Columns that differ from row to row, and what the rows have in common, with their number.
+        self._pieces: list[_Columns] = []
+        self._same: list[tuple[int, _Same]] = []
+
+    def add(self, batch: StoredBatch, first: int, stop: int) -> None:
+        clock = _CLOCKS.get(batch.timestamp_type)
+        problem = None if batch.problem is None else batch.problem[1]
+        same = _Same(batch.codec.name.lower(), batch.magic, True, batch.leader_epoch, clock, problem)
+        while first < stop:
+            end = min(stop, first + GROUP_ROWS - self._rows)
+            self._add(same, _columns(self._arrow, self._schema, batch.records, first, end), end - first)
+            first = end
+
+    def add_flaw(self, flaw: SegmentFlaw) -> None:
+        arrow, one = self._arrow, self._schema.field
+        columns = _Columns(
+            arrow.array([flaw.offset], arrow.int64()),
+            arrow.array([None], one("timestamp").type),
+            arrow.array([None], arrow.binary()),
+            arrow.array([flaw.raw], arrow.binary()),
+            arrow.array([[]], one("headers").type),
+        )
+        self._add(_Same(None, None, False, None, None, flaw.problem), columns, 1)
+
+    def _add(self, same: _Same, columns: _Columns, count: int) -> None:
+        self._pieces.append(columns)
+        before, last = self._same[-1] if self._same else (0, None)
+        self._same[-1 if same == last else len(self._same) :] = [(before + count if same == last else count, same)]
+        self._rows += count
+        self._bytes += data_size(columns.key) + data_size(columns.payload)
+        pairs = columns.headers.values
+        self._bytes += sum(data_size(pairs.field(at)) for at in (0, 1)) if len(pairs) else 0
+        if self._rows == GROUP_ROWS or self._bytes >= GROUP_BYTES:
             self._end_group()
 
     def finish(self) -> None:
@@ -162,23 +183,83 @@ class ParquetRecords:
         self._writer.close()
 
     def _end_group(self) -> None:
-        arrow, origin, count = self._arrow, self._origin, len(self._rows)
-        found = RecordRow(*map(list, zip(*self._rows, strict=True)))  # type: ignore[arg-type]  # columns for values
-        columns = {
+        arrow, origin, count = self._arrow, self._origin, self._rows
+        differing = _Columns(*(arrow.concat_arrays(pieces) for pieces in zip(*self._pieces, strict=True)))
+        columns = {name: self._common(name) for name in _Same._fields} | differing._asdict()
+        clocks = columns["timestamp_type"]
+        columns |= {
             "topic": same_text(arrow, origin.topic, count),
             "broker": arrow.repeat(arrow.scalar(origin.broker, arrow.int32()), count),
             "partition": arrow.repeat(arrow.scalar(origin.partition, arrow.int32()), count),
             "index": arrow.repeat(arrow.scalar(0, arrow.int32()), count),
+            # Not where the next record is: that would depend on what compaction has left by now.
+            "next_offset": self._following(differing.offset, columns["crc_ok"]),
             "source": same_text(arrow, origin.source, count),
         }
-        for name, values in found._asdict().items():
-            kind = self._schema.field(name).type
-            plain = arrow.string() if arrow.types.is_dictionary(kind) else kind
-            column = arrow.array(values, plain)
-            columns[name] = column.dictionary_encode().cast(kind) if plain is not kind else column
-        self._rows, self._bytes = [], 0
+        if differing.timestamp.null_count:
+            known, nothing = differing.timestamp.is_valid(), arrow.scalar(None, arrow.int8())
+            indices = self._compute.if_else(known, clocks.indices, nothing)
+            columns["timestamp_type"] = arrow.DictionaryArray.from_arrays(indices, clocks.dictionary)
+        self._start_group()
         ordered = {name: columns[name] for name in self._schema.names}
         self._writer.write_table(arrow.table(ordered, schema=self._schema), row_group_size=count)
+
+    def _common(self, name: str) -> Any:
+        """The column of a field of `_Same`."""
+        arrow, kind = self._arrow, self._schema.field(name).type
+        values = [getattr(same, name) for _, same in self._same]
+        counts = [count for count, _ in self._same]
+        if not arrow.types.is_dictionary(kind):
+            if len(counts) == 1:
+                return arrow.repeat(arrow.scalar(values[0], kind), counts[0])
+            return arrow.array(list(chain.from_iterable(map(repeat, values, counts))), kind)
+        known = sorted({value for value in values if value is not None})
+        numbers = [None if value is None else known.index(value) for value in values]
+        if len(counts) == 1:
+            indices = arrow.repeat(arrow.scalar(numbers[0], arrow.int8()), counts[0])
+        else:
+            indices = arrow.array(list(chain.from_iterable(map(repeat, numbers, counts))), arrow.int8())
+        return arrow.DictionaryArray.from_arrays(indices, arrow.array(known, arrow.string()))
+
+    def _following(self, offsets: Any, intact: Any) -> Any:
+        """The position after each row: that of a damaged batch is its own."""
+        return self._compute.add(offsets, intact.cast(self._arrow.int64()))
+
+
+class _Columns(NamedTuple):
+    """Arrow arrays of equal length."""
+
+    offset: Any
+    timestamp: Any
+    key: Any
+    payload: Any
+    headers: Any
+
+
+def _columns(arrow: Any, schema: Any, records: RecordSet, first: int, stop: int) -> _Columns:
+    count, times, headers = stop - first, schema.field("timestamp").type, schema.field("headers").type
+    buffers = records.column_buffers(first, stop, MOST_BYTES, wide=False)
+    if buffers is not None:
+        assert buffers.timestamp is not None
+        return _Columns(
+            array_of(arrow, arrow.int64(), count, b"", buffers.offset),
+            array_of(arrow, times, count, *buffers.timestamp),
+            arrow.nulls(count, arrow.binary())
+            if buffers.key is None
+            else array_of(arrow, arrow.binary(), count, *buffers.key),
+            array_of(arrow, arrow.binary(), count, *buffers.payload),
+            header_lists(arrow, headers, buffers.headers, first, count),
+        )
+    found = records.headers
+    return _Columns(
+        arrow.array(records.offsets[first:stop], arrow.int64()),
+        arrow.array(
+            [time if 0 <= time < _LARGEST else None for time in islice(records.timestamps, first, stop)], arrow.int64()
+        ).view(times),
+        arrow.array(records.keys[first:stop], arrow.binary()),
+        arrow.array(records.payloads[first:stop], arrow.binary()),
+        header_lists(arrow, headers, found, first, count),
+    )
 
 
 def _schema(arrow: Any) -> Any:

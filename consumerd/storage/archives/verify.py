@@ -93,7 +93,7 @@ def _summed_up(opened: OpenSegment, layout: ArchiveLayout, options: VerifyOption
         if (finding := abandoned(opened.name)) is not None:
             return finding
         summary = SegmentSummary(opened.name, opened.stamp, folder, start, name, dialect=dialect)
-        for batch in read_batches(stream, start):
+        for batch in read_batches(stream, start, together=True):
             summary.see_batch(batch)
         return summary
     summary = SegmentSummary(opened.name, opened.stamp, folder, start, name)

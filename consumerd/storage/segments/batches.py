@@ -6,6 +6,9 @@ reading continues. Where no header can be followed, the search goes on byte by b
 that decodes, CRC included, and has an offset that may follow; a message of magic 0 or 1 must be followed by another
 intact one, too, since it may be a part of a compressed one. Batches and flaws tile the segment exactly.
 
+Who needs no single batches gets those of one kind together (`consumerd.storage.segments.kinds`), which is as fast for
+small batches as for large ones; where anything is wrong with them, each of them is judged by itself.
+
 What a broker checks when it recovers a log is checked here: CRC, lengths, offsets that grow, leader epochs that do not
 go back. A batch with a wrong order is readable, so it comes with its `problem`.
 """
@@ -20,6 +23,7 @@ from typing import Final, NamedTuple
 
 from consumerd.storage.log.archive_items import ByteStream, FlawKind
 from consumerd.storage.log.errors import DamagedArchiveError
+from consumerd.storage.segments.kinds import same_kind
 from consumerd.wire.crc import crc32
 from consumerd.wire.errors import CorruptMessageError
 from consumerd.wire.v07 import DEFAULT_LIMITS, DecodeLimits
@@ -34,6 +38,8 @@ WINDOW: Final = 1 << 20
 #: Bytes in front of what the length field counts, and the position of the magic.
 OVERHEAD: Final = 12
 _MAGIC_AT: Final = 16
+#: The position of the attributes' second byte in a batch of magic 2.
+_ATTRIBUTES_AT: Final = 22
 #: The least values of the length field, by magic.
 _LEAST: Final = (14, 22, MIN_LENGTH)
 _HEAD = struct.Struct(">qi")
@@ -48,6 +54,9 @@ _WORK_PER_PLACE: Final = 2048
 #: Spoiled batches in a row, after which the length of the first is believed.
 _BELIEVED_AFTER: Final = 16
 _MAX_OFFSET: Final = (1 << 63) - 2
+#: Bytes of batches that are read together: plain ones, and compressed ones, which become larger.
+_TOGETHER: Final = 1 << 20
+_TOGETHER_COMPRESSED: Final = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +74,8 @@ class StoredBatch(NamedTuple):
     `position` and `size` in bytes of the segment. `offset` and `last_offset` are those of its first and last record
     as the format has them; compaction may have removed the records. `control` names what a control batch says: commit,
     abort, ...; None for others. `problem` is a clause where a readable batch should not be where it is.
+
+    `batches` of one kind may be read together: `max_timestamp` is None then, and `producer` is that of a transaction.
     """
 
     position: int
@@ -82,6 +93,7 @@ class StoredBatch(NamedTuple):
     control: str | None
     records: RecordSet
     problem: tuple[FlawKind, str] | None = None
+    batches: int = 1
 
     @property
     def next_offset(self) -> int:
@@ -104,19 +116,25 @@ class SegmentFlaw(NamedTuple):
 
 
 def read_batches(
-    stream: ByteStream, start: int, *, limits: DecodeLimits = DEFAULT_LIMITS, window: int = WINDOW
+    stream: ByteStream,
+    start: int,
+    *,
+    limits: DecodeLimits = DEFAULT_LIMITS,
+    window: int = WINDOW,
+    together: bool = False,
 ) -> Iterator[StoredBatch | SegmentFlaw]:
     """Read everything in the segment that starts at offset `start`, in order and without a gap.
 
-    Never raises for the data. Errors of the stream are raised, except DamagedArchiveError, which is a flaw.
+    `together`: sound batches of one kind are one `StoredBatch`, as many as are in the window. Never raises for the
+    data. Errors of the stream are raised, except DamagedArchiveError, which is a flaw.
     """
-    return _Reader(stream, start, limits, window).read()
+    return _Reader(stream, start, limits, window, together=together).read()
 
 
 class _Reader:
     """One pass over one segment. `data[at:]` is read and not yet used; `base` is the position of `data[0]`."""
 
-    def __init__(self, stream: ByteStream, start: int, limits: DecodeLimits, window: int) -> None:
+    def __init__(self, stream: ByteStream, start: int, limits: DecodeLimits, window: int, *, together: bool) -> None:
         self.stream = stream
         self.limits = limits
         self.window = window
@@ -130,6 +148,9 @@ class _Reader:
         self.least = start
         self.epoch = -1
         self.work = _FREE_WORK
+        self.together = together
+        #: The position up to which each batch is judged by itself.
+        self.alone_until = 0
 
     def read(self) -> Iterator[StoredBatch | SegmentFlaw]:
         while self._has(1):
@@ -140,6 +161,9 @@ class _Reader:
             yield SegmentFlaw(FlawKind.ARCHIVE, self.base + self.at, 0, self.least, self.damage)
 
     def _next(self) -> StoredBatch | SegmentFlaw:
+        if self.together and self.base + self.at >= self.alone_until and (joined := self._joined()) is not None:
+            self._advance(joined)
+            return joined
         if not self._has(_MAGIC_AT + 1):
             return self._zeros() or self._torn(None)
         size = self._size_of(self.data, self.at)
@@ -150,14 +174,17 @@ class _Reader:
             return self._cut_off(size)
         read = self._decoded(self.data[self.at : self.at + size], self.base + self.at)
         if isinstance(read, StoredBatch):
-            self.least = max(self.least, read.next_offset)
-            self.epoch = max(self.epoch, -1 if read.leader_epoch is None else read.leader_epoch)
+            self._advance(read)
             return read
         here = self.base + self.at
         if self._is_followed(size):
             return read
         found = self._find(here + 1, here + size)
         return read if found is None else self._nonsense(here, found)
+
+    def _advance(self, read: StoredBatch) -> None:
+        self.least = max(self.least, read.next_offset)
+        self.epoch = max(self.epoch, -1 if read.leader_epoch is None else read.leader_epoch)
 
     # -- the window
 
@@ -200,18 +227,41 @@ class _Reader:
             size += length
         return True
 
+    def _joined(self) -> StoredBatch | None:
+        """Whole, sound batches of one kind at the position; None where there are not two of them."""
+        compressed = len(self.data) - self.at >= HEADER.size and codec_of(self.data, self.at)
+        room = _TOGETHER_COMPRESSED if compressed else _TOGETHER
+        found = same_kind(self.data, self.at, self.least, self.limits.max_message_bytes, room)
+        if found.batches < 2:
+            return None
+        position, data = self.base + self.at, self.data[self.at : found.end]
+        records = decode_records(data, 0, limits=self.limits)
+        if records.end is BatchEnd.COMPLETE:
+            read = self._stored(data, position, records, alone=False)
+            if read.problem is None:
+                producer = read.producer if read.transactional else None
+                return read._replace(
+                    last_offset=found.last_offset, max_timestamp=None, producer=producer, batches=found.batches
+                )
+        self.alone_until = self.base + found.end
+        return None
+
     def _decoded(self, data: bytes, position: int) -> StoredBatch | SegmentFlaw:
         """What stands at a position, whole; a flaw has the extent of the batch."""
         records = decode_records(data, 0, limits=self.limits)
         if records.end is not BatchEnd.COMPLETE:
             return self._spoiled(data, position, records)
+        return self._stored(data, position, records)
+
+    def _stored(self, data: bytes, position: int, records: RecordSet, *, alone: bool = True) -> StoredBatch:
+        """What stands at a position, by its header and its records; for several batches, by that of the first."""
         if data[_MAGIC_AT] == MAGIC:
             return self._batch(data, position, records)
         offset = _HEAD.unpack_from(data)[0]
         runs = records.runs
         first = runs[0].offsets[0] if runs else offset
         attributes = data[_MAGIC_AT + 1]
-        stamps = [stamp for stamp in records.timestamps if stamp >= 0] if data[_MAGIC_AT] else []
+        stamps = [stamp for stamp in records.timestamps if stamp >= 0] if alone and data[_MAGIC_AT] else []
         return StoredBatch(
             position,
             len(data),
@@ -378,6 +428,11 @@ def batch_size(data: bytes, at: int = 0, *, most: int = DEFAULT_LIMITS.max_messa
     if not 0 <= offset <= _MAX_OFFSET or magic >= len(_LEAST) or not _LEAST[magic] <= size <= most + OVERHEAD:
         return None
     return int(OVERHEAD + size)
+
+
+def codec_of(data: bytes, at: int = 0) -> int:
+    """The number of the compression of the batch or message whose header is at `data[at]`."""
+    return data[at + (_ATTRIBUTES_AT if data[at + _MAGIC_AT] == MAGIC else _MAGIC_AT + 1)] & CODEC_MASK
 
 
 def is_intact(data: bytes) -> bool:

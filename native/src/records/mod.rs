@@ -15,6 +15,7 @@ use crate::payloads::{part_of, within};
 
 pub mod batch;
 mod columns;
+pub mod kinds;
 pub mod old;
 mod reader;
 pub mod varint;

@@ -8,6 +8,8 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
+from consumerd.base import native
+from consumerd.storage.archives import segment_rows
 from consumerd.storage.archives.errors import CorruptSegmentError
 from consumerd.storage.archives.export import ExportReport
 from consumerd.storage.archives.options import ExportFormat, OnCorrupt
@@ -147,3 +149,35 @@ def test_abandoned_folder_is_not_exported(log: Path, tmp_path: Path, export: Exp
     report = export(log, out=tmp_path / "out")
     assert files(tmp_path / "out") == {}
     assert [str(finding.kind) for finding in report.findings()] == ["abandoned-folder"] * 2
+
+
+@pytest.mark.parametrize("form", ExportFormat)
+def test_both_codecs_export_the_same_bytes(
+    log: Path, tmp_path: Path, export: Export, files: Files, form: ExportFormat
+) -> None:
+    """With keys and headers in some batches, row groups that end within a batch, and a damaged batch."""
+    many = [
+        encode_record_batch(
+            [b"x" * (number % 50), None, b"y"],
+            keys=[b"k", None, b""] if number % 3 else None,
+            headers={1: (("h", b"v"), ("n", None))} if number % 5 == 0 else None,
+            codec=RecordCodec.ZSTD if number % 7 == 0 else RecordCodec.NONE,
+            timestamps=[5, -1, 7] if number % 4 else -1,
+            base_offset=100 + 4 * number,
+            leader_epoch=4 + number // 50,
+        )
+        for number in range(100)
+    ]
+    damaged = bytearray(many[60])
+    damaged[-1] ^= 1
+    many[60] = bytes(damaged)
+    (log / "events-1" / f"{100:020}.log").write_bytes(b"".join(many))
+    found = []
+    for codec in (native.codec(), None):
+        out = tmp_path / f"{codec is None}"
+        with native.using(codec), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(segment_rows, "GROUP_ROWS", 70)
+            report = export(log, out=out, format=form, on_corrupt=OnCorrupt.KEEP)
+        found.append((report.rows, files(out)))
+    assert found[0] == found[1]
+    assert found[0][0] == 6 + 3 * 99 + 1
