@@ -300,6 +300,29 @@ def days_since_1970(year: int, month: int, day: int) -> int | None:
     return date(2000 + within, month, day).toordinal() - _FIRST_DAY + cycles * _DAYS_400
 
 
+#: The first day of the Gregorian calendar, 1582-10-15, in days since 1970-01-01.
+_GREGORIAN: Final = -141_427
+#: From the first of March of the Julian year -4800 to 1970-01-01.
+_JULIAN_DAYS: Final = 2_472_670
+
+
+def gregorian_days(days: int) -> int:
+    """Days since 1970-01-01 of the day that is named as day `days` was: before 1582-10-15 in the Julian calendar.
+
+    So Spark reads dates that are written as a number of days (`rebaseJulianToGregorianDays`).
+    """
+    if days >= _GREGORIAN:
+        return days
+    day = days + _JULIAN_DAYS
+    year = (4 * day + 3) // 1461
+    day -= 1461 * year // 4
+    month = (5 * day + 2) // 153  # from March
+    day -= (153 * month + 2) // 5
+    first = days_since_1970(year - 4800 + month // 10, month + 3 - month // 10 * 12, 1)
+    assert first is not None
+    return first + day
+
+
 def date_days(text: str) -> int | None:
     """A date, in days; what follows a space or `T` is not looked at."""
     match = _DATE.fullmatch(text.strip(_BLANK))

@@ -394,7 +394,8 @@ _GROUP = re.compile(r"[A-Za-z0-9+/]{2}(?:[A-Za-z0-9+/]{2}|[A-Za-z0-9+/]=|==)")
 
 
 def _legacy(text: str) -> str:
-    return text.replace("GMT", "") if text.startswith("GMT") else text
+    """The text without `GMT`, as Spark reads what it could not read otherwise."""
+    return text.replace("GMT", "")
 
 
 _DAYS = re.compile(r"[+-]?\d+")
@@ -408,7 +409,10 @@ def _date(token: Token) -> int:
         found = casts.date_days(_legacy(token))
     if found is None and _DAYS.fullmatch(token) and len(token.lstrip("+-0")) <= 10:
         found = int(token)
-    if found is None or not -(1 << 31) <= found < 1 << 31:
+        if not -(1 << 31) <= found < 1 << 31:
+            raise NestedTypeError
+        return casts.gregorian_days(found)
+    if found is None:
         raise NestedTypeError
     return found
 

@@ -58,6 +58,14 @@ def test_decimals_with_huge_exponents_end_no_batch() -> None:
     assert found.reasons.to_pylist() == ["a is not a decimal(5,2)"] * 2
 
 
+def test_nested_dates_in_the_legacy_forms_are_those_of_spark() -> None:
+    texts = ["-60454447", "-00141428", "-00141427", "12345678", " GMT2020-01-02", "2020-01-02GMT"]
+    values = [b'{"a":["%s"]}' % text.encode() for text in [*texts, "-2147483649"]]
+    found = decoder(a="array<date>").decode(pa.record_batch({"value": pa.array(values, pa.binary())}))
+    assert found.columns.column("a").values.cast(pa.int32()).to_pylist() == [-60453218, -141438, -141427, 12345678, 18263, 18263]
+    assert found.reasons.to_pylist() == ["a nested field does not have its declared type"]
+
+
 def test_reports_what_only_spark_can_parse() -> None:
     spec = RefineSpec(fields={"a": "map<int,int>"})
     assert MessageFormat.of(RefineSpec(fields={"a": "map<string,int>"})).needs_spark is None
