@@ -27,7 +27,7 @@ from consumerd.handlers.contents import Content
 from consumerd.handlers.context import HandlerContext
 from consumerd.handlers.dead_letter_files import FileDeadLetters
 from consumerd.handlers.dead_letters import DeadLetters, Letter
-from consumerd.handlers.decoding.api import DecodeError, Decoder
+from consumerd.handlers.decoding.api import Decoder
 from consumerd.handlers.disk_full import DiskFullError, OnDiskFull
 from consumerd.handlers.giving_up import OnFailure
 from consumerd.handlers.loading import load_handler, make_handler, plain_handler
@@ -35,6 +35,7 @@ from consumerd.handlers.messages import Batch, Identity, KeyedMessage, Message
 from consumerd.handlers.middleware import HandlerCall, Middleware
 from consumerd.handlers.retry import RetryPolicy, retrying
 from consumerd.handlers.secret_options import Secret
+from consumerd.net.schemas.errors import DecodeError
 
 __all__ = [
     "Batch",

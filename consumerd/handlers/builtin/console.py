@@ -20,11 +20,12 @@ from consumerd.base.partition import TopicPartition
 from consumerd.handlers.builtin.print import PrintHandler
 from consumerd.handlers.builtin.records import encode_records, value_field
 from consumerd.handlers.counts import HandlerCounts
-from consumerd.handlers.decoding.api import DecodeError, Decoder, NotReadyError
+from consumerd.handlers.decoding.api import Decoder, NotReadyError
 from consumerd.handlers.decoding.stage import Decoding
 from consumerd.handlers.giving_up import GivingUp
 from consumerd.handlers.messages import Batch, KeyedMessage, Message
 from consumerd.handlers.tracebacks import brief
+from consumerd.net.schemas.errors import DecodeError
 
 if TYPE_CHECKING:
     import threading

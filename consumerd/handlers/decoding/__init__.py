@@ -5,10 +5,7 @@ ours raises DecodeError, whatever the bytes; an error of any other decoder is tr
 of the handler, a bounded number at once (`consumerd.handlers.decoding.stage`): so a message that cannot be decoded
 meets the failure policy by itself, and no other message of its batch is delivered twice because of it.
 
-Easy to miss:
+Values of Avro and of a schema registry are read by `consumerd.net.schemas`.
 
-- fastavro recurses in C without a limit, and makes as many items of no bytes as a message claims to have.
-
-Files in reading order: api, avro_decoder, json_decoder, plain, schema_registry,
-registry_decoder, stage.
+Files in reading order: api, avro_decoder, json_decoder, plain, registry_decoder, stage.
 """

@@ -15,10 +15,6 @@ from consumerd.handlers.messages import Message
 BYTES: Final = "bytes"
 
 
-class DecodeError(ValueError):
-    """The payload of a message is not what its decoder requires. The text says why, without quoting the payload."""
-
-
 class NotReadyError(Exception):
     """A decoder needs something first that it does not have yet, such as a schema: it can be waited for."""
 

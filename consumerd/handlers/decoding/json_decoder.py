@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from consumerd.base.plugins import DECODER, find
-from consumerd.handlers.decoding.api import DecodeError, missing_extra
+from consumerd.handlers.decoding.api import missing_extra
 from consumerd.handlers.messages import Message
+from consumerd.net.schemas.errors import DecodeError
 
 
 class JsonDecoder:

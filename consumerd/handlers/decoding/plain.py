@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import codecs
 
-from consumerd.handlers.decoding.api import DecodeError
 from consumerd.handlers.messages import Message
+from consumerd.net.schemas.errors import DecodeError
 
 
 def decode_bytes(message: Message) -> bytes:

@@ -22,10 +22,11 @@ from consumerd.handlers.api import Handler
 from consumerd.handlers.contents import Source
 from consumerd.handlers.context import HandlerContext
 from consumerd.handlers.counts import HandlerCounts
-from consumerd.handlers.decoding.api import DecodeError, Decoder, NotReadyError
+from consumerd.handlers.decoding.api import Decoder, NotReadyError
 from consumerd.handlers.giving_up import GivingUp
 from consumerd.handlers.messages import Batch, Message
 from consumerd.handlers.tracebacks import brief
+from consumerd.net.schemas.errors import DecodeError
 
 _Made = TypeVar("_Made")
 

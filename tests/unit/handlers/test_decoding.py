@@ -14,8 +14,9 @@ from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, Handler, Letter, Message, RetryPolicy, make_handler, message_handler
 from consumerd.handlers.counts import HandlerCounts
 from consumerd.handlers.decoding import stage
-from consumerd.handlers.decoding.api import DecodeError, load_decoder, make_decoder
+from consumerd.handlers.decoding.api import load_decoder, make_decoder
 from consumerd.handlers.handler_stages import Stages
+from consumerd.net.schemas.errors import DecodeError
 from consumerd.service.config.build_handlers import build_handler
 from consumerd.service.config.model import parse
 from consumerd.testing import FakeClock, HandlerHarness

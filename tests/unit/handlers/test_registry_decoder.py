@@ -23,9 +23,9 @@ from consumerd.base.errors import HandlerLoadError
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, DecodeError, HandlerContext, KeyedMessage, Letter, make_handler
 from consumerd.handlers.decoding.api import Decoder, NotReadyError, load_decoder
-from consumerd.handlers.decoding.registry_decoder import read_frame
 from consumerd.handlers.handler_stages import Stages
 from consumerd.handlers.retry import RetryPolicy
+from consumerd.net.schemas.frames import read_frame
 from consumerd.testing import FakeClock
 from consumerd.testing.records import MemoryDeadLetters
 from consumerd.wire.v08.records import decode_records, encode_record_batch

@@ -5,26 +5,24 @@ requests are enough: a schema by its id or GUID, and one by its subject and vers
 with an id never changes, so it is read once. Protobuf is asked for in its binary form (`format=serialized`): nothing
 here has to understand `.proto` files.
 
-A client blocks; `RegistryDecoder` calls it in a thread.
+A client blocks; the daemon calls it in a thread.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from ssl import SSLContext
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
-from consumerd.base.credentials import Renewed, find_file
 from consumerd.base.errors import ConfigError
-from consumerd.handlers.decoding.api import DecodeError
 from consumerd.net.errors import ConnectError
 from consumerd.net.http.request import HttpAnswer, ask
-from consumerd.net.tls import make_tls_context
+from consumerd.net.schemas.errors import DecodeError
 
 _TIMEOUT: Final = 10.0
 _NOT_FOUND: Final = 404
@@ -53,7 +51,10 @@ class RegisteredSchema:
 
 
 class SchemaRegistry:
-    """A client of a schema registry. Raises ConfigError for an invalid URL or an authority that cannot be read."""
+    """A client of a schema registry. Raises ConfigError for an invalid URL.
+
+    `password`, `token` and `tls` are called for each request, so they may be renewed. `timeout`: seconds for each.
+    """
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class SchemaRegistry:
         user: str | None = None,
         password: Callable[[], str] | None = None,
         token: Callable[[], str] | None = None,
-        ca: Path | None = None,
+        tls: Callable[[], SSLContext] | None = None,
         timeout: float = _TIMEOUT,
     ) -> None:
         parts = urlsplit(url)
@@ -73,9 +74,7 @@ class SchemaRegistry:
         self.url = url.rstrip("/")
         self._user, self._password, self._token = user, password, token
         self._timeout = timeout
-        self._tls: Renewed[SSLContext] | None = None
-        if parts.scheme == "https":
-            self._tls = Renewed("the schema registry's ca", [ca], lambda: make_tls_context(ca=ca and find_file(ca)))
+        self._tls = tls or ssl.create_default_context
 
     def schema(self, key: int | str) -> RegisteredSchema:
         """Return the schema with an id, or a GUID. Raises DecodeError if there is none, RegistryUnavailableError."""
@@ -133,13 +132,9 @@ class SchemaRegistry:
             pair = f"{self._user}:{self._password() if self._password is not None else ''}"
             headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
         try:
-            return ask(url, headers=headers, tls=self._trusted, timeout=self._timeout)
+            return ask(url, headers=headers, tls=self._tls, timeout=self._timeout)
         except ConnectError as error:
             raise RegistryUnavailableError(f"the schema registry {self.url} cannot be asked: {error}") from None
-
-    def _trusted(self) -> SSLContext:
-        assert self._tls is not None
-        return self._tls.now()
 
     def _type_of(self, document: Mapping[str, Any], what: str) -> str:
         kind = document.get("schemaType", _DEFAULT_TYPE)
