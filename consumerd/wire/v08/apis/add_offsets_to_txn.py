@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.wire.v08.apis.common import TRANSACTIONAL_PRODUCER, error_code, throttle_time
-from consumerd.wire.v08.schema import STRING, Api, Field
+from consumerd.wire.v08.apis.common import GROUP_ID, TRANSACTIONAL_PRODUCER, error_code, throttle_time
+from consumerd.wire.v08.schema import Api
 
 if TYPE_CHECKING:
     from consumerd.wire.v08.message_types import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -18,6 +18,6 @@ ADD_OFFSETS_TO_TXN: Api[AddOffsetsToTxnRequest, AddOffsetsToTxnResponse] = Api(
     name="AddOffsetsToTxn",
     versions=(0, 4),
     flexible=3,
-    request=(*TRANSACTIONAL_PRODUCER, Field("group_id", STRING, "Name of the group.")),
+    request=(*TRANSACTIONAL_PRODUCER, GROUP_ID),
     response=(throttle_time(since=0), error_code()),
 )

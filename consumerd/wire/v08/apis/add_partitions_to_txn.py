@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.wire.v08.apis.common import TRANSACTIONAL_PRODUCER, throttle_time
-from consumerd.wire.v08.schema import ARRAY, INT16, INT32, STRING, Api, Field
+from consumerd.wire.v08.apis.common import PARTITION_INDEX, TOPIC_NAME, TRANSACTIONAL_PRODUCER, array, throttle_time
+from consumerd.wire.v08.schema import ARRAY, INT16, INT32, Api, Field
 
 if TYPE_CHECKING:
     from consumerd.wire.v08.message_types import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
@@ -20,33 +20,24 @@ ADD_PARTITIONS_TO_TXN: Api[AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
     flexible=3,
     request=(
         *TRANSACTIONAL_PRODUCER,
-        Field(
+        array(
             "topics",
-            ARRAY,
             "The partitions, by topic.",
-            of=(
-                Field("name", STRING, "Name of the topic."),
-                Field("partitions", ARRAY, "Numbers of partitions.", of=INT32),
-            ),
+            TOPIC_NAME,
+            Field("partitions", ARRAY, "Numbers of partitions.", of=INT32),
         ),
     ),
     response=(
         throttle_time(since=0),
-        Field(
+        array(
             "results_by_topic",
-            ARRAY,
             "The results, by topic.",
-            of=(
-                Field("name", STRING, "Name of the topic."),
-                Field(
-                    "results_by_partition",
-                    ARRAY,
-                    "The results, by partition.",
-                    of=(
-                        Field("partition_index", INT32, "Number of the partition."),
-                        Field("partition_error_code", INT16, "The error, 0 for none.", default=0),
-                    ),
-                ),
+            TOPIC_NAME,
+            array(
+                "results_by_partition",
+                "The results, by partition.",
+                PARTITION_INDEX,
+                Field("partition_error_code", INT16, "The error, 0 for none.", default=0),
             ),
         ),
     ),

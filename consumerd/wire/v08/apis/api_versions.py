@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.wire.v08.apis.common import error_code, throttle_time
-from consumerd.wire.v08.schema import ARRAY, BOOLEAN, INT16, INT64, STRING, Api, Field
+from consumerd.wire.v08.apis.common import array, error_code, throttle_time
+from consumerd.wire.v08.schema import BOOLEAN, INT16, INT64, STRING, Api, Field
 
 if TYPE_CHECKING:
     from consumerd.wire.v08.message_types import ApiVersionsRequest, ApiVersionsResponse
@@ -27,26 +27,20 @@ API_VERSIONS: Api[ApiVersionsRequest, ApiVersionsResponse] = Api(
     ),
     response=(
         error_code(),
-        Field(
+        array(
             "api_keys",
-            ARRAY,
             "What the broker serves.",
-            of=(
-                Field("api_key", INT16, "The API."),
-                Field("min_version", INT16, "First version served."),
-                Field("max_version", INT16, "Last version served."),
-            ),
+            Field("api_key", INT16, "The API."),
+            Field("min_version", INT16, "First version served."),
+            Field("max_version", INT16, "Last version served."),
         ),
         throttle_time(since=1),
-        Field(
+        array(
             "supported_features",
-            ARRAY,
             "Features of the cluster that this broker could take part in; v3 leaves out those that begin at 0.",
-            of=(
-                Field("name", STRING, "Name of the feature."),
-                Field("min_version", INT16, "First level supported."),
-                Field("max_version", INT16, "Last level supported."),
-            ),
+            Field("name", STRING, "Name of the feature."),
+            Field("min_version", INT16, "First level supported."),
+            Field("max_version", INT16, "Last level supported."),
             since=3,
             tag=0,
             default=(),
@@ -61,15 +55,12 @@ API_VERSIONS: Api[ApiVersionsRequest, ApiVersionsResponse] = Api(
             default=-1,
             ignorable=True,
         ),
-        Field(
+        array(
             "finalized_features",
-            ARRAY,
             "Features that the cluster uses.",
-            of=(
-                Field("name", STRING, "Name of the feature."),
-                Field("max_version_level", INT16, "Last level in use."),
-                Field("min_version_level", INT16, "First level in use."),
-            ),
+            Field("name", STRING, "Name of the feature."),
+            Field("max_version_level", INT16, "Last level in use."),
+            Field("min_version_level", INT16, "First level in use."),
             since=3,
             tag=2,
             default=(),

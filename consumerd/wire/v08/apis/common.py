@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from consumerd.wire.v08.schema import BOOLEAN, INT16, INT32, INT64, NO_UUID, STRING, STRUCT, UUID, Field
+from typing import Any
+
+from consumerd.wire.v08.schema import ARRAY, BOOLEAN, INT16, INT32, INT64, NO_UUID, STRING, STRUCT, UUID, Field
 
 #: Operations that a client may do, where it did not ask for them.
 NO_OPERATIONS = -(2**31)
+
+GROUP_ID = Field("group_id", STRING, "Name of the group.")
+TOPIC_NAME = Field("name", STRING, "Name of the topic.")
+PARTITION_INDEX = Field("partition_index", INT32, "Number of the partition.")
+
+
+def array(name: str, what: str, *of: Field, **options: Any) -> Field:
+    """A repeated structure of the fields `of`; `options` as `Field` takes them."""
+    return Field(name, ARRAY, what, of=of, **options)
 
 
 def throttle_time(*, since: int) -> Field:
@@ -26,14 +37,62 @@ def error_code(what: str = "The error, 0 for none.", *, since: int = 0, until: i
     return Field("error_code", INT16, what, since=since, until=until, default=0)
 
 
-def error_message(what: str, *, since: int, until: int | None = None) -> Field:
+def optional_string(name: str, what: str, *, since: int, until: int | None = None) -> Field:
+    """A string that may be null, and is left out of versions without it."""
+    return Field(name, STRING, what, since=since, until=until, nullable=since, default=None, ignorable=True)
+
+
+def error_message(*, since: int, until: int | None = None) -> Field:
     """`error_message`: the error in the broker's words, or null."""
-    return Field("error_message", STRING, what, since=since, until=until, nullable=since, default=None, ignorable=True)
+    return optional_string("error_message", "The error in the broker's words, or null.", since=since, until=until)
 
 
 def topic_id(what: str = "The topic's id.", *, since: int) -> Field:
     """`topic_id`: the topic's id where it stands beside or instead of the name."""
     return Field("topic_id", UUID, what, since=since, default=NO_UUID, ignorable=True)
+
+
+def current_leader_epoch(*, since: int) -> Field:
+    """`current_leader_epoch`: a broker whose epoch is another one refuses the partition (KIP-320)."""
+    return Field(
+        "current_leader_epoch",
+        INT32,
+        "The leader's epoch as the reader knows it, for the broker to fence; -1 for unknown.",
+        since=since,
+        default=-1,
+        ignorable=True,
+    )
+
+
+def offsets_to_commit(*topic: Field, epoch_since: int, timestamp: tuple[Field, ...] = ()) -> Field:
+    """`topics` of a commit. `topic`: the fields that name a topic; `timestamp`: those between offset and epoch."""
+    return array(
+        "topics",
+        "The offsets, by topic.",
+        *topic,
+        array(
+            "partitions",
+            "The offsets, by partition.",
+            PARTITION_INDEX,
+            Field("committed_offset", INT64, "Offset of the next message to handle."),
+            *timestamp,
+            Field(
+                "committed_leader_epoch",
+                INT32,
+                "Epoch of the last message handled, -1 for unknown.",
+                since=epoch_since,
+                default=-1,
+                ignorable=True,
+            ),
+            Field("committed_metadata", STRING, "Any text to keep with it, or null.", nullable=0, default=None),
+        ),
+    )
+
+
+def commit_results(*topic: Field) -> Field:
+    """`topics` of the answer to a commit. `topic`: the fields that name a topic."""
+    partitions = array("partitions", "The results, by partition.", PARTITION_INDEX, error_code())
+    return array("topics", "The results, by topic.", *topic, partitions)
 
 
 def group_instance_id(*, since: int, ignorable: bool = False) -> Field:
@@ -90,13 +149,21 @@ def current_leader(*, since: int, tag: int) -> Field:
     )
 
 
-#: Address of a broker, in answers that name the leaders.
-NODE_ENDPOINT = (
-    Field("node_id", INT32, "Broker id."),
-    Field("host", STRING, "Host at which the broker is reached."),
-    Field("port", INT32, "Port at which the broker is reached."),
-    Field("rack", STRING, "Rack of the broker, or null.", nullable=0, default=None),
-)
+def node_endpoints(*, since: int) -> Field:
+    """`node_endpoints`: the addresses of the leaders that `current_leader` names."""
+    return array(
+        "node_endpoints",
+        "Addresses of the leaders that `current_leader` names.",
+        Field("node_id", INT32, "Broker id."),
+        Field("host", STRING, "Host at which the broker is reached."),
+        Field("port", INT32, "Port at which the broker is reached."),
+        Field("rack", STRING, "Rack of the broker, or null.", nullable=0, default=None),
+        since=since,
+        tag=0,
+        default=(),
+        ignorable=True,
+    )
+
 
 #: The producer of a transaction.
 TRANSACTIONAL_PRODUCER = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.wire.v08.apis.common import error_code, error_message, throttle_time, topic_id
+from consumerd.wire.v08.apis.common import GROUP_ID, array, error_code, error_message, throttle_time, topic_id
 from consumerd.wire.v08.schema import ARRAY, INT32, STRING, STRUCT, Api, Field
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ CONSUMER_GROUP_HEARTBEAT: Api[ConsumerGroupHeartbeatRequest, ConsumerGroupHeartb
     versions=(0, 1),
     flexible=0,
     request=(
-        Field("group_id", STRING, "Name of the group."),
+        GROUP_ID,
         Field("member_id", STRING, "Id that the member chose (since v1), or that the coordinator gave."),
         Field("member_epoch", INT32, "The member's epoch; 0 to join, -1 to leave, -2 to leave for a while (static)."),
         Field("instance_id", STRING, "The lasting name of a static member, or null.", nullable=0, default=None),
@@ -46,11 +46,10 @@ CONSUMER_GROUP_HEARTBEAT: Api[ConsumerGroupHeartbeatRequest, ConsumerGroupHeartb
             default=None,
         ),
         Field("server_assignor", STRING, "The coordinator's way of assigning, or null.", nullable=0, default=None),
-        Field(
+        array(
             "topic_partitions",
-            ARRAY,
             "What the member owns, by topic, or null: as before.",
-            of=_PARTITIONS,
+            *_PARTITIONS,
             nullable=0,
             default=None,
         ),
@@ -58,7 +57,7 @@ CONSUMER_GROUP_HEARTBEAT: Api[ConsumerGroupHeartbeatRequest, ConsumerGroupHeartb
     response=(
         throttle_time(since=0),
         error_code(),
-        error_message("The error in the broker's words, or null.", since=0),
+        error_message(since=0),
         Field("member_id", STRING, "Id that the coordinator gave, or null.", nullable=0, default=None),
         Field("member_epoch", INT32, "The member's epoch."),
         Field("heartbeat_interval_ms", INT32, "Time between heartbeats, ms."),
@@ -66,7 +65,7 @@ CONSUMER_GROUP_HEARTBEAT: Api[ConsumerGroupHeartbeatRequest, ConsumerGroupHeartb
             "assignment",
             STRUCT,
             "What the member is to own, or null: as before.",
-            of=(Field("topic_partitions", ARRAY, "By topics.", of=_PARTITIONS),),
+            of=(array("topic_partitions", "By topics.", *_PARTITIONS),),
             nullable=0,
             default=None,
         ),

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.wire.v08.apis.common import error_code
-from consumerd.wire.v08.schema import ARRAY, INT32, STRING, Api, Field
+from consumerd.wire.v08.apis.common import array, error_code
+from consumerd.wire.v08.schema import INT32, STRING, Api, Field
 
 if TYPE_CHECKING:
     from consumerd.wire.v08.message_types import ControlledShutdownRequest, ControlledShutdownResponse
@@ -20,14 +20,11 @@ CONTROLLED_SHUTDOWN: Api[ControlledShutdownRequest, ControlledShutdownResponse] 
     request=(Field("broker_id", INT32, "Id of the broker that stops."),),
     response=(
         error_code(),
-        Field(
+        array(
             "partitions_remaining",
-            ARRAY,
             "What it still leads.",
-            of=(
-                Field("topic", STRING, "Name of the topic."),
-                Field("partition", INT32, "Number of the partition."),
-            ),
+            Field("topic", STRING, "Name of the topic."),
+            Field("partition", INT32, "Number of the partition."),
         ),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consumerd.wire.v08.apis.common import error_code
+from consumerd.wire.v08.apis.common import array, error_code
 from consumerd.wire.v08.schema import ARRAY, INT32, STRING, Field
 
 CONTROLLER = (
@@ -23,14 +23,11 @@ PARTITION_STATE = (
 
 PARTITION_RESULTS = (
     error_code(),
-    Field(
+    array(
         "partitions",
-        ARRAY,
         "The result for each partition.",
-        of=(
-            Field("topic", STRING, "Name of the topic."),
-            Field("partition", INT32, "Number of the partition."),
-            error_code(),
-        ),
+        Field("topic", STRING, "Name of the topic."),
+        Field("partition", INT32, "Number of the partition."),
+        error_code(),
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.wire.v08.apis.common import error_code, throttle_time
+from consumerd.wire.v08.apis.common import GROUP_ID, array, error_code, throttle_time
 from consumerd.wire.v08.schema import ARRAY, STRING, Api, Field
 
 if TYPE_CHECKING:
@@ -16,13 +16,5 @@ DELETE_GROUPS: Api[DeleteGroupsRequest, DeleteGroupsResponse] = Api(
     versions=(0, 2),
     flexible=2,
     request=(Field("groups_names", ARRAY, "Names of the groups.", of=STRING),),
-    response=(
-        throttle_time(since=0),
-        Field(
-            "results",
-            ARRAY,
-            "The result for each group.",
-            of=(Field("group_id", STRING, "Name of the group."), error_code()),
-        ),
-    ),
+    response=(throttle_time(since=0), array("results", "The result for each group.", GROUP_ID, error_code())),
 )

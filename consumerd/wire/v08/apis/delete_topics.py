@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.wire.v08.apis.common import error_code, error_message, throttle_time, topic_id
+from consumerd.wire.v08.apis.common import array, error_code, error_message, throttle_time, topic_id
 from consumerd.wire.v08.schema import ARRAY, INT32, NO_UUID, STRING, UUID, Api, Field
 
 if TYPE_CHECKING:
@@ -17,30 +17,24 @@ DELETE_TOPICS: Api[DeleteTopicsRequest, DeleteTopicsResponse] = Api(
     flexible=4,
     request=(
         Field("topic_names", ARRAY, "Names of the topics.", of=STRING, until=5),
-        Field(
+        array(
             "topics",
-            ARRAY,
             "The topics, by name or id.",
-            of=(
-                Field("name", STRING, "Name of the topic; null where it is named by id.", nullable=6, default=None),
-                Field("topic_id", UUID, "The topic's id; zeros where it is named by name.", default=NO_UUID),
-            ),
+            Field("name", STRING, "Name of the topic; null where it is named by id.", nullable=6, default=None),
+            Field("topic_id", UUID, "The topic's id; zeros where it is named by name.", default=NO_UUID),
             since=6,
         ),
         Field("timeout_ms", INT32, "How long to wait until they are gone, ms; 0 or less does not wait."),
     ),
     response=(
         throttle_time(since=1),
-        Field(
+        array(
             "responses",
-            ARRAY,
             "The result for each topic.",
-            of=(
-                Field("name", STRING, "Name of the topic; null where an id is unknown.", nullable=6),
-                topic_id(since=6),
-                error_code(),
-                error_message("The error in the broker's words, or null.", since=5),
-            ),
+            Field("name", STRING, "Name of the topic; null where an id is unknown.", nullable=6),
+            topic_id(since=6),
+            error_code(),
+            error_message(since=5),
         ),
     ),
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.wire.v08.apis.common import error_code, error_message, throttle_time
-from consumerd.wire.v08.schema import ARRAY, INT32, INT64, STRING, Api, Field
+from consumerd.wire.v08.apis.common import PARTITION_INDEX, TOPIC_NAME, array, error_code, error_message, throttle_time
+from consumerd.wire.v08.schema import ARRAY, INT32, INT64, Api, Field
 
 if TYPE_CHECKING:
     from consumerd.wire.v08.message_types import DescribeProducersRequest, DescribeProducersResponse
@@ -16,50 +16,35 @@ DESCRIBE_PRODUCERS: Api[DescribeProducersRequest, DescribeProducersResponse] = A
     versions=(0, 0),
     flexible=0,
     request=(
-        Field(
-            "topics",
-            ARRAY,
-            "By topics.",
-            of=(
-                Field("name", STRING, "Name of the topic."),
-                Field("partition_indexes", ARRAY, "Numbers of partitions.", of=INT32),
-            ),
+        array(
+            "topics", "By topics.", TOPIC_NAME, Field("partition_indexes", ARRAY, "Numbers of partitions.", of=INT32)
         ),
     ),
     response=(
         throttle_time(since=0),
-        Field(
+        array(
             "topics",
-            ARRAY,
             "By topics.",
-            of=(
-                Field("name", STRING, "Name of the topic."),
-                Field(
-                    "partitions",
-                    ARRAY,
-                    "The partitions.",
-                    of=(
-                        Field("partition_index", INT32, "Number of the partition."),
-                        error_code(),
-                        error_message("The error in the broker's words, or null.", since=0),
-                        Field(
-                            "active_producers",
-                            ARRAY,
-                            "Those whose last messages the broker remembers.",
-                            of=(
-                                Field("producer_id", INT64, "Id of the producer."),
-                                Field("producer_epoch", INT32, "Its epoch."),
-                                Field("last_sequence", INT32, "Its last sequence number, -1 for none.", default=-1),
-                                Field("last_timestamp", INT64, "When it wrote last, ms since 1970.", default=-1),
-                                Field("coordinator_epoch", INT32, "Epoch of its coordinator, which ended one last."),
-                                Field(
-                                    "current_txn_start_offset",
-                                    INT64,
-                                    "First offset of its open transaction, -1 for none.",
-                                    default=-1,
-                                ),
-                            ),
-                        ),
+            TOPIC_NAME,
+            array(
+                "partitions",
+                "The partitions.",
+                PARTITION_INDEX,
+                error_code(),
+                error_message(since=0),
+                array(
+                    "active_producers",
+                    "Those whose last messages the broker remembers.",
+                    Field("producer_id", INT64, "Id of the producer."),
+                    Field("producer_epoch", INT32, "Its epoch."),
+                    Field("last_sequence", INT32, "Its last sequence number, -1 for none.", default=-1),
+                    Field("last_timestamp", INT64, "When it wrote last, ms since 1970.", default=-1),
+                    Field("coordinator_epoch", INT32, "Epoch of its coordinator, which ended one last."),
+                    Field(
+                        "current_txn_start_offset",
+                        INT64,
+                        "First offset of its open transaction, -1 for none.",
+                        default=-1,
                     ),
                 ),
             ),

@@ -20,12 +20,7 @@ END_TXN: Api[EndTxnRequest, EndTxnResponse] = Api(
         throttle_time(since=0),
         error_code(),
         Field(
-            "producer_id",
-            INT64,
-            "Id of the producer from now on, -1 for unknown.",
-            since=5,
-            default=-1,
-            ignorable=True,
+            "producer_id", INT64, "Id of the producer from now on, -1 for unknown.", since=5, default=-1, ignorable=True
         ),
         Field(
             "producer_epoch",

@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.wire.v08.apis.common import NODE_ENDPOINT, current_leader, error_code, throttle_time, topic_id
+from consumerd.wire.v08.apis.common import (
+    PARTITION_INDEX,
+    array,
+    current_leader,
+    current_leader_epoch,
+    error_code,
+    node_endpoints,
+    throttle_time,
+    topic_id,
+)
 from consumerd.wire.v08.schema import ARRAY, INT8, INT32, INT64, NO_UUID, RECORDS, STRING, STRUCT, UUID, Api, Field
 
 if TYPE_CHECKING:
@@ -18,14 +27,7 @@ _TOPIC = Field("topic", STRING, "Name of the topic.", until=12, default="", igno
 
 _PARTITION = (
     Field("partition", INT32, "Number of the partition."),
-    Field(
-        "current_leader_epoch",
-        INT32,
-        "The leader's epoch as the reader knows it, for the broker to fence; -1 for unknown.",
-        since=9,
-        default=-1,
-        ignorable=True,
-    ),
+    current_leader_epoch(since=9),
     Field("fetch_offset", INT64, "Offset of the first message to return."),
     Field("last_fetched_epoch", INT32, "Epoch of the last record that was read, -1 for none.", since=12, default=-1),
     Field(
@@ -38,13 +40,7 @@ _PARTITION = (
     ),
     Field("partition_max_bytes", INT32, "Most bytes to send of this partition."),
     Field(
-        "replica_directory_id",
-        UUID,
-        "Directory of a follower's log.",
-        since=17,
-        tag=0,
-        default=NO_UUID,
-        ignorable=True,
+        "replica_directory_id", UUID, "Directory of a follower's log.", since=17, tag=0, default=NO_UUID, ignorable=True
     ),
     Field(
         "high_watermark",
@@ -58,7 +54,7 @@ _PARTITION = (
 )
 
 _PARTITION_RESPONSE = (
-    Field("partition_index", INT32, "Number of the partition."),
+    PARTITION_INDEX,
     error_code("Why there are no records; 0 where there may be."),
     Field("high_watermark", INT64, "Offset after the last message that consumers may read."),
     Field(
@@ -97,14 +93,11 @@ _PARTITION_RESPONSE = (
         default=None,
         ignorable=True,
     ),
-    Field(
+    array(
         "aborted_transactions",
-        ARRAY,
         "Transactions in the records that came to nothing, for readers of committed records; or null.",
-        of=(
-            Field("producer_id", INT64, "Id of the producer."),
-            Field("first_offset", INT64, "Offset of the transaction's first record."),
-        ),
+        Field("producer_id", INT64, "Id of the producer."),
+        Field("first_offset", INT64, "Offset of the transaction's first record."),
         since=4,
         nullable=4,
         default=None,
@@ -170,17 +163,19 @@ FETCH: Api[FetchRequest, FetchResponse] = Api(
             default=-1,
             ignorable=True,
         ),
-        Field(
+        array(
             "topics",
-            ARRAY,
             "What to read, by topic, in the order in which the answer is filled.",
-            of=(_TOPIC, topic_id(since=13), Field("partitions", ARRAY, "What to read, by partition.", of=_PARTITION)),
+            _TOPIC,
+            topic_id(since=13),
+            array("partitions", "What to read, by partition.", *_PARTITION),
         ),
-        Field(
+        array(
             "forgotten_topics_data",
-            ARRAY,
             "Partitions that leave the fetch session.",
-            of=(_TOPIC, topic_id(since=13), Field("partitions", ARRAY, "Numbers of the partitions.", of=INT32)),
+            _TOPIC,
+            topic_id(since=13),
+            Field("partitions", ARRAY, "Numbers of the partitions.", of=INT32),
             since=7,
             default=(),
         ),
@@ -190,25 +185,13 @@ FETCH: Api[FetchRequest, FetchResponse] = Api(
         throttle_time(since=1),
         error_code("Why nothing at all could be read; 0 otherwise.", since=7),
         Field("session_id", INT32, "Id of the fetch session, 0 for none.", since=7, default=0),
-        Field(
+        array(
             "responses",
-            ARRAY,
             "What was read, by topic.",
-            of=(
-                _TOPIC,
-                topic_id(since=13),
-                Field("partitions", ARRAY, "What was read, by partition.", of=_PARTITION_RESPONSE),
-            ),
+            _TOPIC,
+            topic_id(since=13),
+            array("partitions", "What was read, by partition.", *_PARTITION_RESPONSE),
         ),
-        Field(
-            "node_endpoints",
-            ARRAY,
-            "Addresses of the leaders that `current_leader` names.",
-            of=NODE_ENDPOINT,
-            since=16,
-            tag=0,
-            default=(),
-            ignorable=True,
-        ),
+        node_endpoints(since=16),
     ),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from consumerd.wire.v08.apis.common import error_code, error_message, throttle_time
+from consumerd.wire.v08.apis.common import array, error_code, error_message, throttle_time
 from consumerd.wire.v08.schema import ARRAY, INT8, INT32, STRING, Api, Field
 
 if TYPE_CHECKING:
@@ -34,18 +34,15 @@ FIND_COORDINATOR: Api[FindCoordinatorRequest, FindCoordinatorResponse] = Api(
     response=(
         throttle_time(since=1),
         error_code(until=3),
-        error_message("The error in the broker's words, or null.", since=1, until=3),
+        error_message(since=1, until=3),
         *(replace(field, until=3) for field in _ADDRESS),
-        Field(
+        array(
             "coordinators",
-            ARRAY,
             "The broker for each key.",
-            of=(
-                Field("key", STRING, "The key that was asked for."),
-                *_ADDRESS,
-                error_code(),
-                error_message("The error in the broker's words, or null.", since=4),
-            ),
+            Field("key", STRING, "The key that was asked for."),
+            *_ADDRESS,
+            error_code(),
+            error_message(since=4),
             since=4,
         ),
     ),

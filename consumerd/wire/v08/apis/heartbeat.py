@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.wire.v08.apis.common import error_code, group_instance_id, throttle_time
+from consumerd.wire.v08.apis.common import GROUP_ID, error_code, group_instance_id, throttle_time
 from consumerd.wire.v08.schema import INT32, STRING, Api, Field
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ HEARTBEAT: Api[HeartbeatRequest, HeartbeatResponse] = Api(
     versions=(0, 4),
     flexible=4,
     request=(
-        Field("group_id", STRING, "Name of the group."),
+        GROUP_ID,
         Field("generation_id", INT32, "The group's generation as the member knows it."),
         Field("member_id", STRING, "Id that the coordinator gave."),
         group_instance_id(since=3),

@@ -8,8 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.wire.v08.apis.common import error_code, group_instance_id, throttle_time
-from consumerd.wire.v08.schema import ARRAY, BOOLEAN, BYTES, INT32, STRING, Api, Field
+from consumerd.wire.v08.apis.common import (
+    GROUP_ID,
+    array,
+    error_code,
+    group_instance_id,
+    optional_string,
+    throttle_time,
+)
+from consumerd.wire.v08.schema import BOOLEAN, BYTES, INT32, STRING, Api, Field
 
 if TYPE_CHECKING:
     from consumerd.wire.v08.message_types import JoinGroupRequest, JoinGroupResponse
@@ -20,7 +27,7 @@ JOIN_GROUP: Api[JoinGroupRequest, JoinGroupResponse] = Api(
     versions=(0, 9),
     flexible=6,
     request=(
-        Field("group_id", STRING, "Name of the group."),
+        GROUP_ID,
         Field("session_timeout_ms", INT32, "After so long without a heartbeat the member counts as dead, ms."),
         Field(
             "rebalance_timeout_ms",
@@ -33,43 +40,29 @@ JOIN_GROUP: Api[JoinGroupRequest, JoinGroupResponse] = Api(
         Field("member_id", STRING, "Id that the coordinator gave, empty for a new member."),
         group_instance_id(since=5),
         Field("protocol_type", STRING, "Kind of group: `consumer`."),
-        Field(
+        array(
             "protocols",
-            ARRAY,
             "Ways of assigning that the member knows, dearest first.",
-            of=(
-                Field("name", STRING, "Name of the way."),
-                Field("metadata", BYTES, "What the leader needs to know of the member: its subscription."),
-            ),
+            Field("name", STRING, "Name of the way."),
+            Field("metadata", BYTES, "What the leader needs to know of the member: its subscription."),
         ),
-        Field(
-            "reason",
-            STRING,
-            "Why it joins, for the broker's log, or null.",
-            since=8,
-            nullable=8,
-            default=None,
-            ignorable=True,
-        ),
+        optional_string("reason", "Why it joins, for the broker's log, or null.", since=8),
     ),
     response=(
         throttle_time(since=2),
         error_code(),
         Field("generation_id", INT32, "The group's generation.", default=-1),
-        Field("protocol_type", STRING, "Kind of group, or null.", since=7, nullable=7, default=None, ignorable=True),
+        optional_string("protocol_type", "Kind of group, or null.", since=7),
         Field("protocol_name", STRING, "The way of assigning that was picked; null (v7+) with an error.", nullable=7),
         Field("leader", STRING, "Member id of the leader."),
         Field("skip_assignment", BOOLEAN, "Whether the leader shall not assign.", since=9, default=False),
         Field("member_id", STRING, "Id that the coordinator gave."),
-        Field(
+        array(
             "members",
-            ARRAY,
             "For the leader: all members.",
-            of=(
-                Field("member_id", STRING, "Id of the member."),
-                group_instance_id(since=5, ignorable=True),
-                Field("metadata", BYTES, "Its metadata for the way that was picked."),
-            ),
+            Field("member_id", STRING, "Id of the member."),
+            group_instance_id(since=5, ignorable=True),
+            Field("metadata", BYTES, "Its metadata for the way that was picked."),
         ),
     ),
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from consumerd.wire.v08.apis.common import array
 from consumerd.wire.v08.apis.controller import CONTROLLER, PARTITION_RESULTS, PARTITION_STATE
-from consumerd.wire.v08.schema import ARRAY, INT32, STRING, Api, Field
+from consumerd.wire.v08.schema import INT32, STRING, Api, Field
 
 if TYPE_CHECKING:
     from consumerd.wire.v08.message_types import LeaderAndIsrRequest, LeaderAndIsrResponse
@@ -16,16 +17,13 @@ LEADER_AND_ISR: Api[LeaderAndIsrRequest, LeaderAndIsrResponse] = Api(
     versions=(0, 0),
     request=(
         *CONTROLLER,
-        Field("partition_states", ARRAY, "The new states.", of=PARTITION_STATE),
-        Field(
+        array("partition_states", "The new states.", *PARTITION_STATE),
+        array(
             "live_leaders",
-            ARRAY,
             "The brokers that lead any of them.",
-            of=(
-                Field("id", INT32, "Broker id."),
-                Field("host", STRING, "Host at which it is reached."),
-                Field("port", INT32, "Port at which it is reached."),
-            ),
+            Field("id", INT32, "Broker id."),
+            Field("host", STRING, "Host at which it is reached."),
+            Field("port", INT32, "Port at which it is reached."),
         ),
     ),
     response=PARTITION_RESULTS,

@@ -9,8 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.wire.v08.apis.common import error_code, throttle_time
-from consumerd.wire.v08.schema import ARRAY, INT8, INT32, INT64, STRING, Api, Field
+from consumerd.wire.v08.apis.common import (
+    PARTITION_INDEX,
+    TOPIC_NAME,
+    array,
+    current_leader_epoch,
+    error_code,
+    throttle_time,
+)
+from consumerd.wire.v08.schema import ARRAY, INT8, INT32, INT64, Api, Field
 
 if TYPE_CHECKING:
     from consumerd.wire.v08.message_types import ListOffsetsRequest, ListOffsetsResponse
@@ -24,36 +31,19 @@ LIST_OFFSETS: Api[ListOffsetsRequest, ListOffsetsResponse] = Api(
     request=(
         Field("replica_id", INT32, "Broker id of a follower; -1 from consumers.", default=-1),
         Field(
-            "isolation_level",
-            INT8,
-            "0: the end is the high watermark; 1: the last stable offset.",
-            since=2,
-            default=0,
+            "isolation_level", INT8, "0: the end is the high watermark; 1: the last stable offset.", since=2, default=0
         ),
-        Field(
+        array(
             "topics",
-            ARRAY,
             "What is asked, by topic.",
-            of=(
-                Field("name", STRING, "Name of the topic."),
-                Field(
-                    "partitions",
-                    ARRAY,
-                    "What is asked, by partition.",
-                    of=(
-                        Field("partition_index", INT32, "Number of the partition."),
-                        Field(
-                            "current_leader_epoch",
-                            INT32,
-                            "The leader's epoch as the reader knows it; -1 for unknown.",
-                            since=4,
-                            default=-1,
-                            ignorable=True,
-                        ),
-                        Field("timestamp", INT64, "The time (see above)."),
-                        Field("max_num_offsets", INT32, "Most offsets to give.", until=0, default=1),
-                    ),
-                ),
+            TOPIC_NAME,
+            array(
+                "partitions",
+                "What is asked, by partition.",
+                PARTITION_INDEX,
+                current_leader_epoch(since=4),
+                Field("timestamp", INT64, "The time (see above)."),
+                Field("max_num_offsets", INT32, "Most offsets to give.", until=0, default=1),
             ),
         ),
         Field(
@@ -67,33 +57,25 @@ LIST_OFFSETS: Api[ListOffsetsRequest, ListOffsetsResponse] = Api(
     ),
     response=(
         throttle_time(since=2),
-        Field(
+        array(
             "topics",
-            ARRAY,
             "The offsets, by topic.",
-            of=(
-                Field("name", STRING, "Name of the topic."),
+            TOPIC_NAME,
+            array(
+                "partitions",
+                "The offsets, by partition.",
+                PARTITION_INDEX,
+                error_code(),
+                Field("old_style_offsets", ARRAY, "The offsets, newest first.", of=INT64, until=0, default=()),
+                Field("timestamp", INT64, "The time of the message at `offset`, -1 for none.", since=1, default=-1),
+                Field("offset", INT64, "The offset, -1 where no message is of that time.", since=1, default=-1),
                 Field(
-                    "partitions",
-                    ARRAY,
-                    "The offsets, by partition.",
-                    of=(
-                        Field("partition_index", INT32, "Number of the partition."),
-                        error_code(),
-                        Field("old_style_offsets", ARRAY, "The offsets, newest first.", of=INT64, until=0, default=()),
-                        Field(
-                            "timestamp", INT64, "The time of the message at `offset`, -1 for none.", since=1, default=-1
-                        ),
-                        Field("offset", INT64, "The offset, -1 where no message is of that time.", since=1, default=-1),
-                        Field(
-                            "leader_epoch",
-                            INT32,
-                            "Epoch of the leader that wrote it, -1 for unknown.",
-                            since=4,
-                            default=-1,
-                            ignorable=True,
-                        ),
-                    ),
+                    "leader_epoch",
+                    INT32,
+                    "Epoch of the leader that wrote it, -1 for unknown.",
+                    since=4,
+                    default=-1,
+                    ignorable=True,
                 ),
             ),
         ),

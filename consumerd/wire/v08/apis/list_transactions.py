@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.wire.v08.apis.common import error_code, throttle_time
+from consumerd.wire.v08.apis.common import array, error_code, throttle_time
 from consumerd.wire.v08.schema import ARRAY, INT64, STRING, Api, Field
 
 if TYPE_CHECKING:
@@ -32,15 +32,12 @@ LIST_TRANSACTIONS: Api[ListTransactionsRequest, ListTransactionsResponse] = Api(
         throttle_time(since=0),
         error_code(),
         Field("unknown_state_filters", ARRAY, "Names of states that the broker does not know.", of=STRING),
-        Field(
+        array(
             "transaction_states",
-            ARRAY,
             "The transactional ids.",
-            of=(
-                Field("transactional_id", STRING, "The id."),
-                Field("producer_id", INT64, "Id of its producer."),
-                Field("transaction_state", STRING, "State of its transaction, such as `Ongoing`."),
-            ),
+            Field("transactional_id", STRING, "The id."),
+            Field("producer_id", INT64, "Id of its producer."),
+            Field("transaction_state", STRING, "State of its transaction, such as `Ongoing`."),
         ),
     ),
 )

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.wire.v08.apis.common import authorized_operations, error_code, throttle_time, topic_id
+from consumerd.wire.v08.apis.common import (
+    PARTITION_INDEX,
+    array,
+    authorized_operations,
+    error_code,
+    optional_string,
+    throttle_time,
+    topic_id,
+)
 from consumerd.wire.v08.schema import ARRAY, BOOLEAN, INT16, INT32, STRING, Api, Field
 
 if TYPE_CHECKING:
@@ -16,7 +24,7 @@ if TYPE_CHECKING:
 
 _PARTITION = (
     Field("error_code", INT16, "What is wrong with the partition, 0 for nothing."),
-    Field("partition_index", INT32, "Number of the partition."),
+    PARTITION_INDEX,
     Field("leader_id", INT32, "Broker id of the leader, -1 for none."),
     Field("leader_epoch", INT32, "Epoch of the leader, -1 for unknown.", since=7, default=-1, ignorable=True),
     Field("replica_nodes", ARRAY, "Broker ids of all replicas.", of=INT32),
@@ -38,14 +46,11 @@ METADATA: Api[MetadataRequest, MetadataResponse] = Api(
     versions=(0, 13),
     flexible=9,
     request=(
-        Field(
+        array(
             "topics",
-            ARRAY,
             "The topics (see above).",
-            of=(
-                topic_id("The topic's id, where it is asked for by id.", since=10),
-                Field("name", STRING, "Name of the topic; null where it is asked for by id.", nullable=10),
-            ),
+            topic_id("The topic's id, where it is asked for by id.", since=10),
+            Field("name", STRING, "Name of the topic; null where it is asked for by id.", nullable=10),
             nullable=1,
         ),
         Field(
@@ -73,38 +78,27 @@ METADATA: Api[MetadataRequest, MetadataResponse] = Api(
     ),
     response=(
         throttle_time(since=3),
-        Field(
+        array(
             "brokers",
-            ARRAY,
             "All brokers that are alive.",
-            of=(
-                Field("node_id", INT32, "Broker id."),
-                Field("host", STRING, "Host at which it is reached."),
-                Field("port", INT32, "Port at which it is reached."),
-                Field("rack", STRING, "Its rack, or null.", since=1, nullable=1, default=None, ignorable=True),
-            ),
+            Field("node_id", INT32, "Broker id."),
+            Field("host", STRING, "Host at which it is reached."),
+            Field("port", INT32, "Port at which it is reached."),
+            optional_string("rack", "Its rack, or null.", since=1),
         ),
-        Field("cluster_id", STRING, "Id of the cluster, or null.", since=2, nullable=2, default=None, ignorable=True),
+        optional_string("cluster_id", "Id of the cluster, or null.", since=2),
         Field("controller_id", INT32, "Broker id of the controller, -1 for none.", since=1, default=-1, ignorable=True),
-        Field(
+        array(
             "topics",
-            ARRAY,
             "The topics.",
-            of=(
-                Field("error_code", INT16, "What is wrong with the topic, 0 for nothing."),
-                Field("name", STRING, "Name of the topic; null where an id is unknown.", nullable=12),
-                topic_id("The topic's id; zeros where a name is unknown.", since=10),
-                Field(
-                    "is_internal",
-                    BOOLEAN,
-                    "Whether it is one of the brokers' own.",
-                    since=1,
-                    default=False,
-                    ignorable=True,
-                ),
-                Field("partitions", ARRAY, "Its partitions.", of=_PARTITION),
-                authorized_operations("topic_authorized_operations", "the topic", since=8),
+            Field("error_code", INT16, "What is wrong with the topic, 0 for nothing."),
+            Field("name", STRING, "Name of the topic; null where an id is unknown.", nullable=12),
+            topic_id("The topic's id; zeros where a name is unknown.", since=10),
+            Field(
+                "is_internal", BOOLEAN, "Whether it is one of the brokers' own.", since=1, default=False, ignorable=True
             ),
+            array("partitions", "Its partitions.", *_PARTITION),
+            authorized_operations("topic_authorized_operations", "the topic", since=8),
         ),
         authorized_operations("cluster_authorized_operations", "the cluster", since=8, until=10),
         error_code("The error of the whole request, 0 for none.", since=13),

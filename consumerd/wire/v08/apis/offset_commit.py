@@ -8,13 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.wire.v08.apis.common import error_code, group_instance_id, throttle_time, topic_id
-from consumerd.wire.v08.schema import ARRAY, INT32, INT64, STRING, Api, Field
+from consumerd.wire.v08.apis.common import (
+    GROUP_ID,
+    commit_results,
+    group_instance_id,
+    offsets_to_commit,
+    throttle_time,
+    topic_id,
+)
+from consumerd.wire.v08.schema import INT32, INT64, STRING, Api, Field
 
 if TYPE_CHECKING:
     from consumerd.wire.v08.message_types import OffsetCommitRequest, OffsetCommitResponse
 
-_TOPIC = Field("name", STRING, "Name of the topic.", until=9, default="", ignorable=True)
+_TOPIC = (Field("name", STRING, "Name of the topic.", until=9, default="", ignorable=True), topic_id(since=10))
 
 OFFSET_COMMIT: Api[OffsetCommitRequest, OffsetCommitResponse] = Api(
     key=8,
@@ -22,7 +29,7 @@ OFFSET_COMMIT: Api[OffsetCommitRequest, OffsetCommitResponse] = Api(
     versions=(0, 10),
     flexible=8,
     request=(
-        Field("group_id", STRING, "Name of the group."),
+        GROUP_ID,
         Field(
             "generation_id_or_member_epoch",
             INT32,
@@ -42,61 +49,21 @@ OFFSET_COMMIT: Api[OffsetCommitRequest, OffsetCommitResponse] = Api(
             default=-1,
             ignorable=True,
         ),
-        Field(
-            "topics",
-            ARRAY,
-            "The offsets, by topic.",
-            of=(
-                _TOPIC,
-                topic_id(since=10),
+        offsets_to_commit(
+            *_TOPIC,
+            epoch_since=6,
+            timestamp=(
                 Field(
-                    "partitions",
-                    ARRAY,
-                    "The offsets, by partition.",
-                    of=(
-                        Field("partition_index", INT32, "Number of the partition."),
-                        Field("committed_offset", INT64, "Offset of the next message to handle."),
-                        Field(
-                            "commit_timestamp",
-                            INT64,
-                            "Time of the commit, ms since 1970; -1: the broker's.",
-                            since=1,
-                            until=1,
-                            default=-1,
-                            ignorable=True,
-                        ),
-                        Field(
-                            "committed_leader_epoch",
-                            INT32,
-                            "Epoch of the last message handled, -1 for unknown.",
-                            since=6,
-                            default=-1,
-                            ignorable=True,
-                        ),
-                        Field(
-                            "committed_metadata", STRING, "Any text to keep with it, or null.", nullable=0, default=None
-                        ),
-                    ),
+                    "commit_timestamp",
+                    INT64,
+                    "Time of the commit, ms since 1970; -1: the broker's.",
+                    since=1,
+                    until=1,
+                    default=-1,
+                    ignorable=True,
                 ),
             ),
         ),
     ),
-    response=(
-        throttle_time(since=3),
-        Field(
-            "topics",
-            ARRAY,
-            "The results, by topic.",
-            of=(
-                _TOPIC,
-                topic_id(since=10),
-                Field(
-                    "partitions",
-                    ARRAY,
-                    "The results, by partition.",
-                    of=(Field("partition_index", INT32, "Number of the partition."), error_code()),
-                ),
-            ),
-        ),
-    ),
+    response=(throttle_time(since=3), commit_results(*_TOPIC)),
 )

@@ -7,14 +7,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.wire.v08.apis.common import error_code, throttle_time, topic_id
+from consumerd.wire.v08.apis.common import (
+    GROUP_ID,
+    PARTITION_INDEX,
+    TOPIC_NAME,
+    array,
+    error_code,
+    optional_string,
+    throttle_time,
+    topic_id,
+)
 from consumerd.wire.v08.schema import ARRAY, BOOLEAN, INT32, INT64, STRING, Api, Field
 
 if TYPE_CHECKING:
     from consumerd.wire.v08.message_types import OffsetFetchRequest, OffsetFetchResponse
 
 _PARTITION_RESPONSE = (
-    Field("partition_index", INT32, "Number of the partition."),
+    PARTITION_INDEX,
     Field("committed_offset", INT64, "Offset of the next message to handle, -1 for none."),
     Field("committed_leader_epoch", INT32, "Epoch committed with it, or -1.", since=5, default=-1, ignorable=True),
     Field("metadata", STRING, "Text that was kept with it.", nullable=0, default=None),
@@ -30,40 +39,27 @@ OFFSET_FETCH: Api[OffsetFetchRequest, OffsetFetchResponse] = Api(
     flexible=6,
     request=(
         Field("group_id", STRING, "Name of the group.", until=7),
-        Field(
+        array(
             "topics",
-            ARRAY,
             "What is asked, by topic; null (v2+): all that the group committed.",
-            of=(
-                Field("name", STRING, "Name of the topic."),
-                _PARTITIONS,
-            ),
+            TOPIC_NAME,
+            _PARTITIONS,
             until=7,
             nullable=2,
         ),
-        Field(
+        array(
             "groups",
-            ARRAY,
             "What is asked, by group.",
-            of=(
-                Field("group_id", STRING, "Name of the group."),
-                Field(
-                    "member_id",
-                    STRING,
-                    "Id of the member that asks, or null.",
-                    since=9,
-                    nullable=9,
-                    default=None,
-                    ignorable=True,
-                ),
-                Field("member_epoch", INT32, "Its epoch, -1 outside of KIP-848.", since=9, default=-1, ignorable=True),
-                Field(
-                    "topics",
-                    ARRAY,
-                    "What is asked, by topic, or null for all.",
-                    of=(_NAME, topic_id(since=10), _PARTITIONS),
-                    nullable=8,
-                ),
+            GROUP_ID,
+            optional_string("member_id", "Id of the member that asks, or null.", since=9),
+            Field("member_epoch", INT32, "Its epoch, -1 outside of KIP-848.", since=9, default=-1, ignorable=True),
+            array(
+                "topics",
+                "What is asked, by topic, or null for all.",
+                _NAME,
+                topic_id(since=10),
+                _PARTITIONS,
+                nullable=8,
             ),
             since=8,
         ),
@@ -77,35 +73,26 @@ OFFSET_FETCH: Api[OffsetFetchRequest, OffsetFetchResponse] = Api(
     ),
     response=(
         throttle_time(since=3),
-        Field(
+        array(
             "topics",
-            ARRAY,
             "The offsets, by topic.",
-            of=(
-                Field("name", STRING, "Name of the topic."),
-                Field("partitions", ARRAY, "The offsets, by partition.", of=_PARTITION_RESPONSE),
-            ),
+            TOPIC_NAME,
+            array("partitions", "The offsets, by partition.", *_PARTITION_RESPONSE),
             until=7,
         ),
         error_code("The error of the whole request, 0 for none.", since=2, until=7),
-        Field(
+        array(
             "groups",
-            ARRAY,
             "The offsets, by group.",
-            of=(
-                Field("group_id", STRING, "Name of the group."),
-                Field(
-                    "topics",
-                    ARRAY,
-                    "The offsets, by topic.",
-                    of=(
-                        _NAME,
-                        topic_id(since=10),
-                        Field("partitions", ARRAY, "The offsets, by partition.", of=_PARTITION_RESPONSE),
-                    ),
-                ),
-                error_code("The error of this group, 0 for none."),
+            GROUP_ID,
+            array(
+                "topics",
+                "The offsets, by topic.",
+                _NAME,
+                topic_id(since=10),
+                array("partitions", "The offsets, by partition.", *_PARTITION_RESPONSE),
             ),
+            error_code("The error of this group, 0 for none."),
             since=8,
         ),
     ),

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.wire.v08.apis.common import error_code, throttle_time
-from consumerd.wire.v08.schema import ARRAY, INT32, INT64, STRING, Api, Field
+from consumerd.wire.v08.apis.common import array, current_leader_epoch, error_code, throttle_time
+from consumerd.wire.v08.schema import INT32, INT64, STRING, Api, Field
 
 if TYPE_CHECKING:
     from consumerd.wire.v08.message_types import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
@@ -29,58 +29,39 @@ OFFSET_FOR_LEADER_EPOCH: Api[OffsetForLeaderEpochRequest, OffsetForLeaderEpochRe
             default=-1,
             ignorable=True,
         ),
-        Field(
+        array(
             "topics",
-            ARRAY,
             "What is asked, by topic.",
-            of=(
-                Field("topic", STRING, "Name of the topic."),
-                Field(
-                    "partitions",
-                    ARRAY,
-                    "What is asked, by partition.",
-                    of=(
-                        Field("partition", INT32, "Number of the partition."),
-                        Field(
-                            "current_leader_epoch",
-                            INT32,
-                            "The leader's epoch as the reader knows it, for the broker to fence; -1 for unknown.",
-                            since=2,
-                            default=-1,
-                            ignorable=True,
-                        ),
-                        Field("leader_epoch", INT32, "The epoch whose end is asked for."),
-                    ),
-                ),
+            Field("topic", STRING, "Name of the topic."),
+            array(
+                "partitions",
+                "What is asked, by partition.",
+                Field("partition", INT32, "Number of the partition."),
+                current_leader_epoch(since=2),
+                Field("leader_epoch", INT32, "The epoch whose end is asked for."),
             ),
         ),
     ),
     response=(
         throttle_time(since=2),
-        Field(
+        array(
             "topics",
-            ARRAY,
             "The ends, by topic.",
-            of=(
-                Field("topic", STRING, "Name of the topic."),
+            Field("topic", STRING, "Name of the topic."),
+            array(
+                "partitions",
+                "The ends, by partition.",
+                error_code(),
+                Field("partition", INT32, "Number of the partition."),
                 Field(
-                    "partitions",
-                    ARRAY,
-                    "The ends, by partition.",
-                    of=(
-                        error_code(),
-                        Field("partition", INT32, "Number of the partition."),
-                        Field(
-                            "leader_epoch",
-                            INT32,
-                            "The largest epoch that is not above the one asked for, -1 for none.",
-                            since=1,
-                            default=-1,
-                            ignorable=True,
-                        ),
-                        Field("end_offset", INT64, "The offset after its last message, -1 for unknown."),
-                    ),
+                    "leader_epoch",
+                    INT32,
+                    "The largest epoch that is not above the one asked for, -1 for none.",
+                    since=1,
+                    default=-1,
+                    ignorable=True,
                 ),
+                Field("end_offset", INT64, "The offset after its last message, -1 for unknown."),
             ),
         ),
     ),

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.wire.v08.apis.common import NODE_ENDPOINT, current_leader, error_code, throttle_time, topic_id
-from consumerd.wire.v08.schema import ARRAY, INT16, INT32, INT64, RECORDS, STRING, Api, Field
+from consumerd.wire.v08.apis.common import (
+    array,
+    current_leader,
+    error_code,
+    node_endpoints,
+    optional_string,
+    throttle_time,
+    topic_id,
+)
+from consumerd.wire.v08.schema import INT16, INT32, INT64, RECORDS, STRING, Api, Field
 
 if TYPE_CHECKING:
     from consumerd.wire.v08.message_types import ProduceRequest, ProduceResponse
@@ -30,100 +38,64 @@ PRODUCE: Api[ProduceRequest, ProduceResponse] = Api(
             "Who must have the sets before the answer: 0 nobody (no answer), 1 the leader, -1 all in sync.",
         ),
         Field("timeout_ms", INT32, "How long the broker may wait for them, ms."),
-        Field(
+        array(
             "topic_data",
-            ARRAY,
             "What to append, by topic.",
-            of=(
-                Field("name", STRING, "Name of the topic.", until=12, default="", ignorable=True),
-                topic_id(since=13),
-                Field(
-                    "partition_data",
-                    ARRAY,
-                    "What to append to the topic, by partition.",
-                    of=(
-                        Field("index", INT32, "Number of the partition."),
-                        Field("records", RECORDS, "Messages of magic 0 (v0, v1) or 1 (v2), or record batches (v3+)."),
-                    ),
-                ),
+            Field("name", STRING, "Name of the topic.", until=12, default="", ignorable=True),
+            topic_id(since=13),
+            array(
+                "partition_data",
+                "What to append to the topic, by partition.",
+                Field("index", INT32, "Number of the partition."),
+                Field("records", RECORDS, "Messages of magic 0 (v0, v1) or 1 (v2), or record batches (v3+)."),
             ),
         ),
     ),
     response=(
-        Field(
+        array(
             "responses",
-            ARRAY,
             "The results, by topic.",
-            of=(
-                Field("name", STRING, "Name of the topic.", until=12, default="", ignorable=True),
-                topic_id(since=13),
+            Field("name", STRING, "Name of the topic.", until=12, default="", ignorable=True),
+            topic_id(since=13),
+            array(
+                "partition_responses",
+                "The results, by partition.",
+                Field("index", INT32, "Number of the partition."),
+                error_code("Why nothing was appended; 0 where it was."),
+                Field("base_offset", INT64, "Offset of the first message appended, -1 for none."),
                 Field(
-                    "partition_responses",
-                    ARRAY,
-                    "The results, by partition.",
-                    of=(
-                        Field("index", INT32, "Number of the partition."),
-                        error_code("Why nothing was appended; 0 where it was."),
-                        Field("base_offset", INT64, "Offset of the first message appended, -1 for none."),
-                        Field(
-                            "log_append_time_ms",
-                            INT64,
-                            "When the broker appended it (ms since 1970), if the topic takes the time of appending; "
-                            "-1 if it keeps the time of creation.",
-                            since=2,
-                            default=-1,
-                            ignorable=True,
-                        ),
-                        Field(
-                            "log_start_offset",
-                            INT64,
-                            "The oldest offset that the partition keeps, -1 for unknown.",
-                            since=5,
-                            default=-1,
-                            ignorable=True,
-                        ),
-                        Field(
-                            "record_errors",
-                            ARRAY,
-                            "Which records made the broker refuse the batch.",
-                            of=(
-                                Field("batch_index", INT32, "Number of the record in its batch."),
-                                Field(
-                                    "batch_index_error_message",
-                                    STRING,
-                                    "What is wrong with it, or null.",
-                                    nullable=8,
-                                    default=None,
-                                ),
-                            ),
-                            since=8,
-                            default=(),
-                            ignorable=True,
-                        ),
-                        Field(
-                            "error_message",
-                            STRING,
-                            "The cause in the broker's words, or null.",
-                            since=8,
-                            nullable=8,
-                            default=None,
-                            ignorable=True,
-                        ),
-                        current_leader(since=10, tag=0),
-                    ),
+                    "log_append_time_ms",
+                    INT64,
+                    "When the broker appended it (ms since 1970), if the topic takes the time of appending; "
+                    "-1 if it keeps the time of creation.",
+                    since=2,
+                    default=-1,
+                    ignorable=True,
                 ),
+                Field(
+                    "log_start_offset",
+                    INT64,
+                    "The oldest offset that the partition keeps, -1 for unknown.",
+                    since=5,
+                    default=-1,
+                    ignorable=True,
+                ),
+                array(
+                    "record_errors",
+                    "Which records made the broker refuse the batch.",
+                    Field("batch_index", INT32, "Number of the record in its batch."),
+                    Field(
+                        "batch_index_error_message", STRING, "What is wrong with it, or null.", nullable=8, default=None
+                    ),
+                    since=8,
+                    default=(),
+                    ignorable=True,
+                ),
+                optional_string("error_message", "The cause in the broker's words, or null.", since=8),
+                current_leader(since=10, tag=0),
             ),
         ),
         throttle_time(since=1),
-        Field(
-            "node_endpoints",
-            ARRAY,
-            "Addresses of the leaders that `current_leader` names.",
-            of=NODE_ENDPOINT,
-            since=10,
-            tag=0,
-            default=(),
-            ignorable=True,
-        ),
+        node_endpoints(since=10),
     ),
 )

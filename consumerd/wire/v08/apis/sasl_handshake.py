@@ -18,8 +18,5 @@ SASL_HANDSHAKE: Api[SaslHandshakeRequest, SaslHandshakeResponse] = Api(
     name="SaslHandshake",
     versions=(0, 1),
     request=(Field("mechanism", STRING, "Name of the mechanism, such as SCRAM-SHA-512."),),
-    response=(
-        error_code(),
-        Field("mechanisms", ARRAY, "Names of those that the broker takes.", of=STRING),
-    ),
+    response=(error_code(), Field("mechanisms", ARRAY, "Names of those that the broker takes.", of=STRING)),
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from consumerd.wire.v08.apis.common import array
 from consumerd.wire.v08.apis.controller import CONTROLLER, PARTITION_RESULTS
-from consumerd.wire.v08.schema import ARRAY, BOOLEAN, INT32, STRING, Api, Field
+from consumerd.wire.v08.schema import BOOLEAN, INT32, STRING, Api, Field
 
 if TYPE_CHECKING:
     from consumerd.wire.v08.message_types import StopReplicaRequest, StopReplicaResponse
@@ -17,14 +18,11 @@ STOP_REPLICA: Api[StopReplicaRequest, StopReplicaResponse] = Api(
     request=(
         *CONTROLLER,
         Field("delete_partitions", BOOLEAN, "Whether the logs go, too."),
-        Field(
+        array(
             "partitions",
-            ARRAY,
             "Which partitions.",
-            of=(
-                Field("topic", STRING, "Name of the topic."),
-                Field("partition", INT32, "Number of the partition."),
-            ),
+            Field("topic", STRING, "Name of the topic."),
+            Field("partition", INT32, "Number of the partition."),
         ),
     ),
     response=PARTITION_RESULTS,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.wire.v08.apis.common import error_code
+from consumerd.wire.v08.apis.common import array, error_code
 from consumerd.wire.v08.apis.controller import CONTROLLER, PARTITION_STATE
-from consumerd.wire.v08.schema import ARRAY, INT16, INT32, STRING, Api, Field
+from consumerd.wire.v08.schema import INT16, INT32, STRING, Api, Field
 
 if TYPE_CHECKING:
     from consumerd.wire.v08.message_types import UpdateMetadataRequest, UpdateMetadataResponse
@@ -17,28 +17,22 @@ UPDATE_METADATA: Api[UpdateMetadataRequest, UpdateMetadataResponse] = Api(
     versions=(0, 2),
     request=(
         *CONTROLLER,
-        Field("partition_states", ARRAY, "The state of each partition.", of=PARTITION_STATE),
-        Field(
+        array("partition_states", "The state of each partition.", *PARTITION_STATE),
+        array(
             "live_brokers",
-            ARRAY,
             "All brokers that are alive.",
-            of=(
-                Field("id", INT32, "Broker id."),
-                Field("host", STRING, "Host at which it is reached.", until=0),
-                Field("port", INT32, "Port at which it is reached.", until=0),
-                Field(
-                    "end_points",
-                    ARRAY,
-                    "Where it is reached.",
-                    of=(
-                        Field("port", INT32, "Port at which it is reached."),
-                        Field("host", STRING, "Host at which it is reached."),
-                        Field("security_protocol_type", INT16, "0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL."),
-                    ),
-                    since=1,
-                ),
-                Field("rack", STRING, "Its rack, or null.", since=2, nullable=2, default=None),
+            Field("id", INT32, "Broker id."),
+            Field("host", STRING, "Host at which it is reached.", until=0),
+            Field("port", INT32, "Port at which it is reached.", until=0),
+            array(
+                "end_points",
+                "Where it is reached.",
+                Field("port", INT32, "Port at which it is reached."),
+                Field("host", STRING, "Host at which it is reached."),
+                Field("security_protocol_type", INT16, "0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL."),
+                since=1,
             ),
+            Field("rack", STRING, "Its rack, or null.", since=2, nullable=2, default=None),
         ),
     ),
     response=(error_code(),),
