@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import ast
-import io
 import re
-import tokenize
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -19,6 +17,10 @@ ROOT: Final = Path(__file__).parents[2]
 STYLE: Final = ROOT / "docs" / "style.md"
 _LEVELS: Final = {"debug", "info", "warning", "error", "critical", "exception"}
 _ROW: Final = re.compile(r"^\| (?P<avoid>`[^|]+`) \| (?P<write>[^|]+) \|(?P<allowed>[^|]*)\|$", re.MULTILINE)
+#: Comments, and the strings in which a `#` begins none.
+_COMMENT_OR_STRING: Final = re.compile(
+    r"""(?P<comment>#[^\n]*)|(?P<quotes>"{3}|'{3}|["'])(?:\\.|(?!(?P=quotes)).)*(?P=quotes)""", re.DOTALL
+)
 
 
 class Phrase(NamedTuple):
@@ -57,7 +59,10 @@ def phrases() -> list[Phrase]:
 def findings(texts: Iterator[Text], table: list[Phrase]) -> list[str]:
     """`file:line: ...` for each phrase of the table in a text."""
     found = []
+    any_phrase = re.compile("|".join(phrase.pattern.pattern for phrase in table), re.IGNORECASE)
     for path, first, words in texts:
+        if any_phrase.search(words) is None:
+            continue
         for pattern, allowed, write in table:
             fine = [match.span() for match in allowed.finditer(words)] if allowed else []
             for match in pattern.finditer(words):
@@ -77,9 +82,17 @@ def documents() -> Iterator[Text]:
                 yield Text(path, 1, path.read_text("utf-8"))
 
 
-def _described(tree: ast.Module) -> Iterator[ast.AST]:
+def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """All statements of a module or function, those within others included. Expressions have no docstrings."""
+    for statement in body:
+        yield statement
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            yield from _statements(getattr(statement, name, []))
+
+
+def _described(tree: ast.Module) -> Iterator[ast.expr]:
     """The docstrings that are not `--help`: those of anything but commands and groups of commands."""
-    for node in ast.walk(tree):
+    for node in (tree, *_statements(tree.body)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             decorators = [] if isinstance(node, ast.Module) else [ast.unparse(each) for each in node.decorator_list]
             if any(re.match(r"\w+\.(command|group)\b", each) for each in decorators):
@@ -117,14 +130,17 @@ def explanations(path: Path) -> Iterator[Text]:
         if isinstance(docstring, ast.Constant) and isinstance(docstring.value, str):
             yield Text(path, docstring.lineno, docstring.value)
     block: list[str] = []
-    last = 0
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            if block and token.start[0] != last + 1:
-                yield Text(path, last - len(block) + 1, "\n".join(block))
-                block = []
-            block.append(token.string.lstrip("#:"))
-            last = token.start[0]
+    last = line = end = 0
+    for token in _COMMENT_OR_STRING.finditer(source):
+        line += source.count("\n", end, token.start())
+        end = token.start()
+        if token["comment"] is None:
+            continue
+        if block and line != last:
+            yield Text(path, last - len(block) + 1, "\n".join(block))
+            block = []
+        block.append(token["comment"].lstrip("#:"))
+        last = line + 1
     yield Text(path, last - len(block) + 1, "\n".join(block))
 
 
