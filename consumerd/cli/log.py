@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from consumerd.cli import log_export, log_ls, log_offsets, log_verify
+from consumerd.cli import log_export, log_ls, log_offsets, log_transactions, log_verify
 from consumerd.cli.log_table import Column, Entry, show_table
 from consumerd.cli.tables import printable
 
@@ -37,6 +37,7 @@ def command() -> None:
 command.add_command(log_export.command)
 command.add_command(log_ls.command)
 command.add_command(log_offsets.command)
+command.add_command(log_transactions.command)
 command.add_command(log_verify.command)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +14,7 @@ from consumerd.cli.offsets_input import parse_time
 from consumerd.cli.tables import show_rows, utc_text
 
 if TYPE_CHECKING:
+    from consumerd.storage.archives.findings import ArchiveFinding
     from consumerd.storage.archives.group_offsets import ArchivedOffsets
 
 EXAMPLES = """\b
@@ -24,19 +26,46 @@ Examples:
 """
 
 
+def topic_options(json_help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The options and the arguments of commands that read a topic of the brokers' own. `json_help`: of `--json`."""
+
+    def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(
+            (
+                click.option(
+                    "--at-time",
+                    metavar="TIME",
+                    help="As of then: ISO 8601 or milliseconds since 1970.  [default: the end]",
+                ),
+                click.option("--json", "as_json", is_flag=True, help=json_help),
+                click.option(
+                    "--layout",
+                    default="{topic}-{partition}",
+                    show_default=True,
+                    callback=checked_layout,
+                    metavar="PATTERN",
+                    help="Pattern of the last folders above a segment, as for `log verify`.",
+                ),
+                click.argument("paths", metavar="PATH...", nargs=-1, required=True),
+            )
+        ):
+            command = option(command)
+        return command
+
+    return decorated
+
+
+def report_unread(findings: Sequence[ArchiveFinding], unreadable: int, so: str, what: str) -> None:
+    """Say on standard error what could not be read, and what follows."""
+    if findings:
+        click.echo(f"consumerd: unreadable parts of the archive: {len(findings)}; {so}", err=True)
+    if unreadable:
+        click.echo(f"consumerd: records that are not {what} of a known version: {unreadable}", err=True)
+
+
 @click.command("offsets", epilog=EXAMPLES)
 @click.option("--group", "groups", multiple=True, metavar="NAME", help="Only this group; may be given several times.")
-@click.option("--at-time", metavar="TIME", help="As of then: ISO 8601 or milliseconds since 1970.  [default: the end]")
-@click.option("--json", "as_json", is_flag=True, help="Print what `consumerd offsets import` reads.")
-@click.option(
-    "--layout",
-    default="{topic}-{partition}",
-    show_default=True,
-    callback=checked_layout,
-    metavar="PATTERN",
-    help="Pattern of the last folders above a segment, as for `log verify`.",
-)
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@topic_options("Print what `consumerd offsets import` reads.")
 def command(groups: tuple[str, ...], at_time: str | None, as_json: bool, layout: str, paths: tuple[str, ...]) -> int:
     """Show the committed offsets of groups in an archive of brokers since 0.8.2, without a broker.
 
@@ -54,11 +83,7 @@ def command(groups: tuple[str, ...], at_time: str | None, as_json: bool, layout:
         _show_json(found)
     else:
         _show_rows(found)
-    if found.findings:
-        unread = len(found.findings)
-        click.echo(f"consumerd: unreadable parts of the archive: {unread}; offsets may be too old", err=True)
-    if found.unreadable:
-        click.echo(f"consumerd: records that are not commits of a known version: {found.unreadable}", err=True)
+    report_unread(found.findings, found.unreadable, "offsets may be too old", "commits")
     return ExitCode.CHECK_FAILED if found.findings or found.unreadable else ExitCode.OK
 
 

@@ -1,13 +1,15 @@
-"""The committed offsets of groups at the end of an archive, or at a time.
+"""The committed offsets of groups, and the transactions, at the end of an archive or at a time.
 
-Strategy: only segments of `__consumer_offsets` are read, in the order in which they are found, since the reader needs
-none (`consumerd.storage.segments.group_offsets`). What cannot be read is a finding, and the rest still counts.
+Strategy: only segments of `__consumer_offsets`, or `__transaction_state`, are read, in the order in which they are
+found, since their readers need none (`consumerd.storage.segments`). What cannot be read is a finding, and the rest
+still counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final, Protocol
 
 from consumerd.storage.archives.copies import without_other_copies
 from consumerd.storage.archives.errors import NoSourceError, ReadFailedError
@@ -16,9 +18,16 @@ from consumerd.storage.archives.opening import abandoned, open_segments, told_ap
 from consumerd.storage.archives.sources import SegmentSource
 from consumerd.storage.log.archive import DEFAULT_EXPANSION
 from consumerd.storage.log.archive_names import ArchiveLayout, MisnamedSegmentError
-from consumerd.storage.segments.batches import SegmentFlaw, read_batches
+from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch, read_batches
 from consumerd.storage.segments.dialect import SegmentDialect
 from consumerd.storage.segments.group_offsets import OFFSETS_TOPIC, ArchivedOffset, GroupOffsetsReader, OffsetKey
+from consumerd.storage.segments.transaction_log import TRANSACTIONS_TOPIC, ArchivedTransaction, TransactionsReader
+
+#: What is in the topics, and since which version.
+_KEPT: Final = {
+    OFFSETS_TOPIC: "the offsets of groups since 0.8.2",
+    TRANSACTIONS_TOPIC: "transactions since 0.11",
+}
 
 
 @dataclass(slots=True)
@@ -26,6 +35,15 @@ class ArchivedOffsets:
     """What the groups had committed. `unreadable`: records of the topic that no known broker writes."""
 
     offsets: Mapping[OffsetKey, ArchivedOffset]
+    findings: list[ArchiveFinding] = field(default_factory=list)
+    unreadable: int = 0
+
+
+@dataclass(slots=True)
+class ArchivedTransactions:
+    """The last transactions by transactional id. `unreadable`: as for offsets."""
+
+    transactions: Mapping[str, ArchivedTransaction]
     findings: list[ArchiveFinding] = field(default_factory=list)
     unreadable: int = 0
 
@@ -42,17 +60,42 @@ def committed_offsets(
 
     Raises NoSourceError where no segment of the topic is found, MissingExtraError, ConfigError (layout).
     """
-    naming = ArchiveLayout(layout, broker)
     reader = GroupOffsetsReader(until)
-    sources, findings = without_other_copies([each for each in sources if _may_hold(naming, each)], naming)
+    findings = _read_topic(sources, OFFSETS_TOPIC, reader, ArchiveLayout(layout, broker), expansion)
+    return ArchivedOffsets(reader.offsets(), findings, reader.unreadable)
+
+
+def archived_transactions(
+    sources: Sequence[SegmentSource],
+    *,
+    layout: str,
+    until: int | None = None,
+    expansion: int = DEFAULT_EXPANSION,
+) -> ArchivedTransactions:
+    """Read the transactions' topic in all sources. Blocks. `until` and errors as for `committed_offsets`."""
+    reader = TransactionsReader(until)
+    findings = _read_topic(sources, TRANSACTIONS_TOPIC, reader, ArchiveLayout(layout), expansion)
+    return ArchivedTransactions(reader.transactions(), findings, reader.unreadable)
+
+
+class _Reader(Protocol):
+    def take(self, partition: int, batch: StoredBatch, /) -> None: ...
+
+
+def _read_topic(
+    sources: Sequence[SegmentSource], topic: str, reader: _Reader, naming: ArchiveLayout, expansion: int
+) -> list[ArchiveFinding]:
+    """Have `reader` take the batches of a topic of the brokers' own. Returns what cannot be read."""
+    wanted = [each for each in sources if each.is_tar or _partition(naming, topic, each.name) is not None]
+    wanted, findings = without_other_copies(wanted, naming)
     segments = 0
-    for source in sources:
+    for source in wanted:
         try:
             for opened in open_segments(source, expansion=expansion, on_bytes=lambda _: None):
                 if isinstance(opened, ArchiveFinding):
                     findings.append(opened)
                     continue
-                partition = _partition(naming, opened.name)
+                partition = _partition(naming, topic, opened.name)
                 if partition is None or abandoned(opened.name) is not None:
                     continue
                 dialect, stream = told_apart(opened)
@@ -68,19 +111,15 @@ def committed_offsets(
             findings.append(ArchiveFinding(ArchiveFindingKind.UNREADABLE, source.name, str(error)))
     if not segments:
         raise NoSourceError(
-            f"the archive holds no segments of {OFFSETS_TOPIC}, in which brokers since 0.8.2 keep the offsets of "
-            "groups; name the data directories of all brokers"
+            f"the archive holds no segments of {topic}, in which brokers keep {_KEPT[topic]}; name the data "
+            "directories of all brokers"
         )
-    return ArchivedOffsets(reader.offsets(), findings, reader.unreadable)
+    return findings
 
 
-def _may_hold(layout: ArchiveLayout, source: SegmentSource) -> bool:
-    return source.is_tar or _partition(layout, source.name) is not None
-
-
-def _partition(layout: ArchiveLayout, name: str) -> int | None:
+def _partition(layout: ArchiveLayout, topic: str, name: str) -> int | None:
     try:
         found = layout.name(name)
     except MisnamedSegmentError:
         return None
-    return found.partition if found.topic == OFFSETS_TOPIC else None
+    return found.partition if found.topic == topic else None

@@ -2,7 +2,8 @@
 
 In: streams of bytes. Out: batches with their records, and the flaws between them.
 
-Files in reading order: dialect, finding, kinds, batches, copies, fields, group_offsets, cluster_metadata.
+Files in reading order: dialect, finding, kinds, batches, copies, fields, group_offsets, transaction_log,
+cluster_metadata.
 
 Easy to miss:
 

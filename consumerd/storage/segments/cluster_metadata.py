@@ -1,4 +1,4 @@
-"""The topics of a cluster by KRaft's metadata log, `__cluster_metadata-0`, and by its snapshots .
+"""The topics of a cluster by KRaft's metadata log, `__cluster_metadata-0`, and by its snapshots.
 
 Strategy: a record is a frame (varint version 1, varint API key, varint version) and a body of a flexible version, whose
 first fields do not change between versions; records and fields that are not needed here are left alone. What stands

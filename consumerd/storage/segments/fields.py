@@ -80,6 +80,12 @@ class RecordFields:
             raise UnreadableRecordError(f"{count} elements where {len(self._data) - self._at} bytes are left")
         return count
 
+    def skip_tags(self) -> None:
+        """Leave out the tagged fields that end a structure of a flexible version."""
+        for _ in range(self.varint()):
+            self.varint()
+            self.bytes(self.varint())
+
     def _number(self, layout: struct.Struct) -> int:
         number: int = layout.unpack(self.bytes(layout.size))[0]
         return number

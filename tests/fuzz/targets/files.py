@@ -35,6 +35,12 @@ from consumerd.storage.archives.options import ExportOptions
 from consumerd.storage.archives.outputs import is_output
 from consumerd.storage.log.archive_names import ArchiveLayout, MisnamedSegmentError, SegmentName
 from consumerd.storage.log.manager import CLEAN_MARKER
+from consumerd.storage.segments.batches import StoredBatch, read_batches
+from consumerd.storage.segments.cluster_metadata import ClusterMetadataReader
+from consumerd.storage.segments.copies import parse_epochs
+from consumerd.storage.segments.fields import UnreadableRecordError
+from consumerd.storage.segments.group_offsets import read_key, read_value
+from consumerd.storage.segments.transaction_log import read_transaction, read_transactional_id
 from consumerd.wire import crc32
 from consumerd.wire.v07 import Codec, encode_message_set, iter_outer
 from consumerd.wire.v08.records import RecordCodec, encode_record_batch
@@ -143,6 +149,63 @@ def _packed() -> dict[str, bytes]:
         "zstd": zstandard.compress(data),
         "frames": zstandard.compress(data) * 2,
     }
+
+
+def _check_epochs(data: bytes) -> None:
+    """Epochs that ascend, or CorruptDataError."""
+    with suppress(CorruptDataError):
+        entries = parse_epochs(data)
+        assert list(entries) == sorted(entries)
+        text = "".join(f"{entry.epoch} {entry.start}\n" for entry in entries)
+        assert parse_epochs(f"0\n{len(entries)}\n{text}".encode()) == entries
+
+
+def _epochs() -> dict[str, bytes]:
+    return {"none": b"0\n0\n", "two": b"0\n2\n0 0\n7 1000\n", "wrong": b"0\n2\n7 0\n3 10\n"}
+
+
+def _check_cluster(data: bytes) -> None:
+    """Each record of the cluster's metadata is a change, nothing that counts, or is counted as unreadable."""
+    reader = ClusterMetadataReader()
+    values = data.split(b"|")
+    for item in read_batches(io.BytesIO(encode_record_batch(values)), 0):
+        assert isinstance(item, StoredBatch)
+        reader.take(item)
+    assert reader.unreadable <= len(values)
+    assert json.dumps([topic.as_json() for topic in reader.topics().values()])
+
+
+def _clusters() -> dict[str, bytes]:
+    records = {
+        "topic": "010200056b65707425d2f2f9f3f64f96958bc1ec4f5854b500",
+        "configuration": "01040002056b6570740d726574656e74696f6e2e6d73083130303030303000",
+        "partition": "0103020000000025d2f2f9f3f64f96958bc1ec4f5854b502000000010200000001010100000001000000000000000000",
+        "change": "0105000000000025d2f2f9f3f64f96958bc1ec4f5854b502000502000000020209030000000200000003",
+        "removal": "01090025d2f2f9f3f64f96958bc1ec4f5854b500",
+        "begin": "01170000",
+        "end": "01180000",
+    }
+    found = {name: bytes.fromhex(record) for name, record in records.items()}
+    return {**found, "all": b"|".join(found.values())}
+
+
+def _check_broker_records(data: bytes) -> None:
+    """Keys and values of the brokers' own topics, or UnreadableRecordError."""
+    for read in (read_key, read_value, read_transactional_id, read_transaction):
+        with suppress(UnreadableRecordError):
+            read(data)
+
+
+def _broker_records() -> dict[str, bytes]:
+    head = "0000000000000000000000000000ea60010000000100066576656e7473"
+    values = {
+        "id": "00000006636f70792d31",
+        "old": head + "0000000100000000000001a22559d82b000001a22559d82b",
+        "flexible": "0001000000000000000200000000ea600102076576656e747302000000010000" + "0001a22565ddf500" * 2 + "00",
+        "commit": "0003000000000000000affffffff0001780000018bcfe56800",
+        "commit-key": "00010001670001740000000a",
+    }
+    return {name: bytes.fromhex(value) for name, value in values.items()}
 
 
 # -- exports
@@ -290,6 +353,12 @@ TARGETS: Final = (
         "stored-segment",
         "Batches and flaws tile a segment since 0.8, and how reads are cut makes no difference.",
         exercise_batches, _stored_segments, changed_records, 1024,
+    ),
+    Target("leader-epochs", "Epochs that ascend, or CorruptDataError.", _check_epochs, _epochs),
+    Target("cluster-metadata", "Changes of topics, or records that are counted.", _check_cluster, _clusters),
+    Target(
+        "broker-records", "Offsets and transactions, or UnreadableRecordError.",
+        _check_broker_records, _broker_records,
     ),
     Target(
         "log-recovery",
