@@ -5,16 +5,14 @@ Strategy: the layer sits between the retry policy and the handler, where every s
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, DeadLetters, Handler, HandlerContext, Letter
-
-if TYPE_CHECKING:
-    import asyncio
 
 
 @dataclass(frozen=True, slots=True)

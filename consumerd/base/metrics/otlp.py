@@ -9,16 +9,14 @@ Source: the metrics data model of OpenTelemetry, https://opentelemetry.io/docs/s
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from opentelemetry.sdk.metrics import export as otel
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from consumerd.base.metrics.catalogue import Kind, Metric, Reading
 from consumerd.base.metrics.histogram import Histogram
-
-if TYPE_CHECKING:
-    from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 _CUMULATIVE = otel.AggregationTemporality.CUMULATIVE
 

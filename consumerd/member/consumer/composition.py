@@ -13,7 +13,6 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -36,12 +35,10 @@ from consumerd.net.cluster import read_dialect, wait_for_dialect
 from consumerd.net.cluster.entry import start_session
 from consumerd.net.connect import Connector
 from consumerd.net.connect import connect as connect_to_broker
+from consumerd.net.zk import Session
 from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.errors import DialectError
 from consumerd.wire.registry.subscription import FilterSubscription, Subscription
-
-if TYPE_CHECKING:
-    from consumerd.net.zk import Session
 
 log = structlog.get_logger(__name__)
 

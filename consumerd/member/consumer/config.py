@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from consumerd.base.address import parse_addresses
 from consumerd.base.errors import ConfigError
@@ -32,14 +32,11 @@ from consumerd.member.consumer.settings import (
 from consumerd.member.offsets.choice import OffsetSettings
 from consumerd.net import zk
 from consumerd.net.connection import ConnectionSettings
+from consumerd.net.zk import Session
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.paths import check_name
 from consumerd.wire.registry.subscription import Subscription
 from consumerd.wire.registry.values import configured_consumer_id, make_consumer_id
-
-if TYPE_CHECKING:
-    from consumerd.net.zk import Session
-
 
 #: The values that each keyword may have: those of its key in the configuration, or its own.
 _KINDS: Final[dict[str, ValueKind]] = {

@@ -8,7 +8,7 @@ which other chroots do; a service, which may start together with the brokers, wa
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
@@ -16,11 +16,9 @@ from consumerd.base.errors import NotFoundError, ZooKeeperError
 from consumerd.base.ports import Clock, ZooKeeper
 from consumerd.net.addresses import why_unresolvable
 from consumerd.net.cluster.reading import children
+from consumerd.net.zk import Session
 from consumerd.net.zk.errors import ConnectionLost, NoAuth, NoNode, NotConnected, SessionChanged, Throttled
 from consumerd.wire.registry.paths import broker_ids_path, consumers_path, topic_path
-
-if TYPE_CHECKING:
-    from consumerd.net.zk import Session
 
 log = structlog.get_logger(__name__)
 

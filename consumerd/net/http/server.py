@@ -9,24 +9,20 @@ of a `Request`; an exception is logged and answered with 500, and has no effect 
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 import structlog
 from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
 
 from consumerd.base.address import format_address
 from consumerd.base.errors import ConfigError, reason_of
 from consumerd.net.http.access import AccessRefusedError
-
-if TYPE_CHECKING:
-    import ssl
-
-    from aiohttp.web_protocol import RequestHandler
-
 
 log = structlog.get_logger(__name__)
 

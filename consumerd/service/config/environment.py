@@ -7,14 +7,12 @@ sources that nothing here uses; so only a configuration that has variables impor
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+from pydantic import BaseModel
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from consumerd.service.config.problems import DELIMITER, PREFIX, UnreadableVariableError
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
 
 
 class FileSettings(BaseSettings):

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from consumerd.service.config.model import Config
 from consumerd.service.config.toml_text import toml_value
 from consumerd.service.config.validation import model_of
-
-if TYPE_CHECKING:
-    from pydantic.fields import FieldInfo
 
 HEADER = """\
 # Example configuration of consumerd: every key, its meaning and its default.

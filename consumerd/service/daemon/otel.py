@@ -26,6 +26,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.util.types import AttributeValue
 
 from consumerd import __version__
 from consumerd.base.errors import reason_of
@@ -36,8 +37,6 @@ from consumerd.service.daemon.telemetry_signals import Signals
 from consumerd.service.daemon.tracing import MemberSpans, TracedHandler
 
 if TYPE_CHECKING:
-    from opentelemetry.util.types import AttributeValue
-
     from consumerd.base.metrics.exposition import Source
 
 log = structlog.get_logger(__name__)

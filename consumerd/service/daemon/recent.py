@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from structlog.typing import EventDict, WrappedLogger
 
 from consumerd.handlers.secrets import without_passwords
 from consumerd.handlers.tracebacks import MAX_TRACEBACK
-
-if TYPE_CHECKING:
-    from structlog.typing import EventDict, WrappedLogger
 
 #: Lines that are kept.
 _KEPT: Final = 50

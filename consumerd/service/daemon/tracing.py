@@ -11,19 +11,17 @@ Source: the semantic conventions for messaging, https://opentelemetry.io/docs/sp
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode, Tracer, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.util.types import AttributeValue
 
 from consumerd.base.errors import reason_of
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, Handler
 from consumerd.member.consumer.stats import CommitAttempt, Rebalance
-
-if TYPE_CHECKING:
-    from opentelemetry.util.types import AttributeValue
 
 #: Contexts that the span of one batch links to: as many as the SDK keeps by default.
 MOST_LINKS: Final = 128

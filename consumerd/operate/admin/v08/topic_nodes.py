@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from random import Random
+from typing import Final
 
 from consumerd.base.errors import NotFoundError
 from consumerd.base.ports import Create, SetData, ZooKeeper
@@ -27,9 +28,6 @@ from consumerd.wire.registry.paths import topic_path
 from consumerd.wire.registry.v08.broker import BrokerNode
 from consumerd.wire.registry.v08.paths import delete_topic_path, topic_config_path
 from consumerd.wire.registry.v08.topic import format_topic_assignment, format_topic_config
-
-if TYPE_CHECKING:
-    from random import Random
 
 #: Version of the broker node from which on every broker takes requests for it (0.10.2).
 _REQUESTS_SINCE: Final = 4

@@ -18,17 +18,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from itertools import chain, islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from consumerd.wire.errors import CorruptMessageError
 from consumerd.wire.v08.records.columns import RecordColumns
-from consumerd.wire.v08.records.shapes import RecordShape, shape_at
+from consumerd.wire.v08.records.shapes import RecordShape, Time, shape_at
 from consumerd.wire.v08.records.varint import read_varint, read_varlong
 from consumerd.wire.v08.records.walk import time_deltas, walk_keyed, walk_plain
 from consumerd.wire.v08.records.walk_mixed import read_headers, walk_mixed
-
-if TYPE_CHECKING:
-    from consumerd.wire.v08.records.shapes import Time
 
 #: The magic of record batches.
 MAGIC = 2
