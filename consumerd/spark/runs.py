@@ -38,23 +38,27 @@ _ZERO, _ONE = (repeated(each, pa.int64(), 1)[0] for each in (0, 1))
 _FALSE, _TRUE = (repeated(each, pa.bool_(), 1)[0] for each in (False, True))
 
 
-def runs_of(columns: Sequence[pa.Array]) -> pa.RecordBatch:
-    """Columns PLACE, KINDS and `hash` (bigint) of some rows -> their runs, columns RUN_SCHEMA."""
+def runs_of(columns: Sequence[pa.Array | pa.Scalar]) -> pa.RecordBatch:
+    """Columns PLACE, KINDS and `hash` (bigint) of some rows -> their runs, columns RUN_SCHEMA.
+
+    Of partition, KINDS and `hash` a scalar is what all rows have.
+    """
     topic, name, offset, index, following, *kinds, hashes = columns
     index = index.cast(pa.int64())
     # A row that says it ends before it begins covers its own place, as a leaf does, and is found by its neighbours.
     moves = pc.fill_null(pc.greater(following, offset), _FALSE)
     end_offset = pc.if_else(moves, following, offset)
     end_index = pc.if_else(moves, _ZERO, pc.add(index, _ONE))
-    same = [(each, each) for each in (topic, name, *kinds)]
+    same = [(each, each) for each in (topic, name, *kinds) if not isinstance(each, pa.Scalar)]
     ends = _last_rows([*same, (end_offset, offset), (end_index, index)], len(offset))
     starts, lasts = _bounds(ends)
+    rows = pc.add(pc.subtract(lasts, starts), _ONE)
     found = [
-        *(each.take(starts) for each in (topic, name, *kinds, offset, index)),
+        *(_taken(each, starts) for each in (topic, name, *kinds, offset, index)),
         end_offset.take(lasts),
         end_index.take(lasts),
-        pc.add(pc.subtract(lasts, starts), _ONE),
-        _sums(hashes, starts, lasts),
+        rows,
+        pc.multiply(rows, hashes) if isinstance(hashes, pa.Scalar) else _sums(hashes, starts, lasts),
     ]
     return pa.RecordBatch.from_arrays(found, schema=RUN_SCHEMA)
 
@@ -74,6 +78,10 @@ def joined(runs: pa.Table) -> pa.Table:
     sums = {name: _sums(columns[name], starts, lasts) for name in ("rows", "hash")}
     found = firsts | ends | sums
     return pa.Table.from_arrays([found[name] for name in RUN_SCHEMA.names], schema=RUN_SCHEMA)
+
+
+def _taken(column: pa.Array | pa.Scalar, places: pa.Array) -> pa.Array:
+    return pa.repeat(column, len(places)) if isinstance(column, pa.Scalar) else column.take(places)
 
 
 def _bounds(ends: pa.Array) -> tuple[pa.Array, pa.Array]:

@@ -1,7 +1,8 @@
 """Rows of a data file, in pieces of bounded size, with the columns that its table has now.
 
 A column that the file lacks, because it was added to the table later, is null. Of a part of the batches only those row
-groups are read that may have them, by the statistics of the column `batch`.
+groups are read that may have them, by the statistics of the column `batch`. Columns of one value in a row group, as
+topic and partition often are, are not decoded: its statistics have that value.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from consumerd.spark.lake.arrays import repeated
 from consumerd.spark.lake.table import BATCH
 from consumerd.spark.tables.errors import TableCorruptError, TableError
 
 #: Bytes of one Arrow batch in memory, about, and rows of it at most.
 ARROW_BYTES: Final = 4 << 20
 ARROW_ROWS: Final = 65_536
+#: Types of which a value of a row group's statistics is repeated instead of decoded.
+_REPEATED: Final = frozenset({pa.string(), pa.int32(), pa.int64(), pa.bool_()})
 
 
 class Opener(Protocol):
@@ -66,13 +70,23 @@ def read_file(
 
 def _rows_of(file: Any, group: int, columns: list[str], after: int, to: int | None) -> Iterator[pa.RecordBatch]:
     metadata = file.metadata.row_group(group)
-    known = _batches_of(metadata)
+    statistics = {each.path_in_schema: each.statistics for each in map(metadata.column, range(metadata.num_columns))}
+    known = _batches_of(statistics.get(BATCH))
     if known is not None and (known[1] <= after or (to is not None and known[0] > to)):
         return
     whole = (after < 0 and to is None) or (known is not None and known[0] > after and (to is None or known[1] <= to))
     per_row = max(1, metadata.total_byte_size // max(1, metadata.num_rows))
     size = max(1, min(ARROW_ROWS, ARROW_BYTES // per_row))
-    for rows in file.iter_batches(batch_size=size, row_groups=[group], columns=columns, use_threads=False):
+    same: dict[str, pa.Array] = {}
+    for name in columns:
+        kind = file.schema_arrow.field(name).type
+        value = _only_value(statistics.get(name), kind, metadata.num_rows)
+        if value is not None and len(same) + 1 < len(columns):  # one column is decoded, for the number of rows
+            same[name] = repeated(value, kind, min(size, metadata.num_rows))
+    decoded = [name for name in columns if name not in same]
+    for rows in file.iter_batches(batch_size=size, row_groups=[group], columns=decoded, use_threads=False):
+        repeats = [each.slice(0, rows.num_rows) for each in same.values()]
+        rows = pa.RecordBatch.from_arrays([*rows.columns, *repeats], names=[*rows.schema.names, *same])
         if not whole:
             numbers = rows.column(BATCH)
             mask = pc.greater(numbers, after)
@@ -81,15 +95,22 @@ def _rows_of(file: Any, group: int, columns: list[str], after: int, to: int | No
             yield rows
 
 
-def _batches_of(metadata: Any) -> tuple[int, int] | None:
+def _only_value(statistics: Any, kind: pa.DataType, rows: int) -> Any:
+    """The value that all rows of a row group have, by the statistics of the column; None if they differ or are null."""
+    if kind not in _REPEATED or statistics is None or not statistics.has_min_max or not statistics.has_null_count:
+        return None
+    # Where a writer cut long texts, it made the greatest one greater: bounds that are equal are exact.
+    least, greatest = statistics.min_raw, statistics.max_raw
+    if least != greatest or statistics.null_count or statistics.num_values != rows:
+        return None
+    return least.decode() if kind == pa.string() else least
+
+
+def _batches_of(statistics: Any) -> tuple[int, int] | None:
     """Least and greatest batch of a row group, from its statistics."""
-    for index in range(metadata.num_columns):
-        column = metadata.column(index)
-        if column.path_in_schema == BATCH:
-            statistics = column.statistics
-            if statistics is not None and statistics.has_min_max and not statistics.null_count:
-                return int(statistics.min), int(statistics.max)
-    return None
+    if statistics is None or not statistics.has_min_max or statistics.null_count:
+        return None
+    return int(statistics.min), int(statistics.max)
 
 
 def fitted(rows: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatch:

@@ -133,19 +133,14 @@ def find_runs(parts: Sequence[Part], reading: RowReading, marks: Marks) -> Gener
     found = []
     for part in parts:
         for key, name, rows in reading.pieces(part):
-            hashes = (
-                content_hashes(rows, key[0], name).view(pa.int64())
-                if reading.hashed
-                else repeated(0, pa.int64(), rows.num_rows)
-            )
+            hashes = content_hashes(rows, key[0], name).view(pa.int64()) if reading.hashed else _number(0)
             offset, corrupt = rows.column("offset"), rows.schema.get_field_index(CORRUPT.name)
-            true = repeated(True, pa.bool_(), rows.num_rows)
             kinds = (
                 _within(offset, marks.seen, key) if corrupt < 0 else pc.is_null(rows.column(corrupt)),
-                true if marks.due is None else _until(rows.column(BATCH), marks.due),
+                _TRUE if marks.due is None else _until(rows.column(BATCH), marks.due),
                 _within(offset, marks.proven, key),
             )
-            partition = (repeated(each, pa.string(), rows.num_rows) for each in key)
+            partition = (repeated(each, pa.string(), 1)[0] for each in key)
             place = (rows.column(each) for each in PLACE[len(PARTITION) :])
             found.append(runs_of([*partition, *place, *kinds, hashes]))
             yield 0, rows.num_rows
@@ -153,10 +148,10 @@ def find_runs(parts: Sequence[Part], reading: RowReading, marks: Marks) -> Gener
     return joined(pa.Table.from_batches(found, schema=RUN_SCHEMA))
 
 
-def _within(offset: pa.Array, ranges: Ranges | None, key: Key) -> pa.Array:
-    """Whether an offset is in one of the ranges of its partition."""
+def _within(offset: pa.Array, ranges: Ranges | None, key: Key) -> pa.Array | pa.Scalar:
+    """Whether an offset is in one of the ranges of its partition; true as a scalar where there are none."""
     if ranges is None:
-        return repeated(True, pa.bool_(), len(offset))
+        return _TRUE
     bounds = ((_number(low), _number(high)) for low, high in ranges.get(key, ()))
     found = (pc.and_(pc.greater_equal(offset, low), pc.less(offset, high)) for low, high in bounds)
     return pc.fill_null(reduce(pc.or_, found, repeated(False, pa.bool_(), len(offset))), _FALSE)
@@ -170,7 +165,7 @@ def _number(value: int) -> pa.Scalar:
     return repeated(value, pa.int64(), 1)[0]
 
 
-_FALSE: Final = repeated(False, pa.bool_(), 1)[0]
+_FALSE, _TRUE = (repeated(each, pa.bool_(), 1)[0] for each in (False, True))
 
 
 # -- single rows

@@ -43,7 +43,13 @@ def found_runs(rows: Sequence[Row]) -> pa.Table:
         *(pa.array([True] * len(rows), pa.bool_()) for _ in KINDS[1:]),
         pa.array([row.hash for row in rows], pa.int64()),
     ]
-    return pa.Table.from_batches([runs_of(columns)])
+    found = pa.Table.from_batches([runs_of(columns)])
+    hashes = pa.scalar(3, pa.int64())
+    constant = [pa.scalar("t"), *columns[1:6], *(pa.scalar(True) for _ in KINDS[1:]), hashes]
+    by_scalars = pa.Table.from_batches([runs_of(constant)])
+    assert by_scalars.drop_columns("hash").equals(found.drop_columns("hash"))
+    assert by_scalars["hash"].to_pylist() == [3 * each for each in found["rows"].to_pylist()]
+    return found
 
 
 def follow(name: str, place: tuple[int, int], by_place: dict[tuple[str, int, int], Row]) -> tuple[int, int]:

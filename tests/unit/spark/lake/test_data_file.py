@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 
 from consumerd.spark.lake import data_file
 from consumerd.spark.lake.data_file import DataFile, DataFileWriter
+from consumerd.spark.lake.folders import open_folder
+from consumerd.spark.lake.reading import read_file
 from consumerd.spark.seen import OffsetStretch, SeenPartition
 
 if TYPE_CHECKING:
@@ -220,3 +222,32 @@ def test_room_does_not_import_spark() -> None:
         "sys.exit('pyspark' in sys.modules or 'pydantic' in sys.modules)"  # executors have no pydantic
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def test_columns_of_one_value_are_read_from_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = "e" * 5000  # without statistics
+    columns: dict[str, list[object]] = {
+        "topic": ["t", "t", "t"],
+        "offset": [1, 2, 3],
+        "index": [0, 0, 0],
+        "crc_ok": [True, True, True],
+        "text": ["a", "a", None],
+        "long": [long, long, long],
+        "empty": ["", "", ""],
+        "zero": [0.0, -0.0, 0.0],
+    }
+    written = pa.table(columns)
+    pq.write_table(written, tmp_path / "f.parquet")
+    decoded: list[list[str]] = []
+    iter_batches = pq.ParquetFile.iter_batches
+
+    def spied(file: Any, *, columns: list[str], **options: Any) -> Any:
+        decoded.append(columns)
+        return iter_batches(file, columns=columns, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", spied)
+    folder = open_folder(str(tmp_path), None)
+    assert pa.Table.from_batches(read_file(folder, "f.parquet", written.schema)).equals(written)
+    assert decoded == [["offset", "text", "long", "zero"]]
+    constant = written.select(["topic", "crc_ok"])
+    assert pa.Table.from_batches(read_file(folder, "f.parquet", constant.schema)).equals(constant)
