@@ -17,6 +17,7 @@ from consumerd.storage.archives.findings import ArchiveFinding
 from consumerd.storage.archives.listing import ListedPartition, list_partition
 from consumerd.storage.archives.sources import Packing, SegmentSource
 from consumerd.storage.log.archive_names import LOG_SUFFIX, ArchiveLayout, MisnamedSegmentError, segment_start
+from consumerd.storage.log.archive_tiered import tiered_start
 from consumerd.storage.segments.batches import StoredBatch, read_batches
 from consumerd.storage.segments.cluster_metadata import METADATA_TOPIC
 from consumerd.storage.segments.copies import CopyChoice, PartitionCopy, choose_copy
@@ -65,7 +66,8 @@ def without_other_copies(
     apart: set[str] = set()
     for source in sources:
         folder, _, file = source.path.rpartition("/")
-        if source.is_remote or source.is_tar or source.part is not None or not file.endswith(LOG_SUFFIX):
+        is_log = file.endswith(LOG_SUFFIX) and tiered_start(file) is None
+        if source.is_remote or source.is_tar or source.part is not None or not is_log:
             if source.part is None:
                 apart.add(folder)
             continue

@@ -39,6 +39,8 @@ class ArchiveFindingKind(StrEnum):
     #: A link, a sparse file or the like in a tar.
     NO_FILE = "no-plain-file"
     UNREADABLE = "unreadable-file"
+    #: A tiered segment that its plugin encrypted.
+    ENCRYPTED = "encrypted-segment"
     #: In a folder that a broker of 0.8 and later was about to delete, had found to be a stray one, or was filling.
     ABANDONED = "abandoned-folder"
     #: The index of a segment is missing, or wrong (`consumerd log ls`).

@@ -24,7 +24,8 @@ from consumerd.base.errors import CorruptDataError
 from consumerd.storage.archives.errors import NoSourceError
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind, FindingKind
 from consumerd.storage.log.archive_items import FlawKind
-from consumerd.storage.log.archive_names import LOG_SUFFIX, parse_partition_folder, parse_segment_file
+from consumerd.storage.log.archive_names import LOG_SUFFIX, is_topic, parse_partition_folder, parse_segment_file
+from consumerd.storage.log.archive_tiered import ZSTD_MAGIC, parse_tiered_folder, tiered_start
 from consumerd.storage.log.segment import SUFFIX, parse_segment_name
 from consumerd.storage.segments.batches import batch_size, is_intact
 from consumerd.storage.segments.copies import EpochStart, parse_epochs
@@ -57,7 +58,7 @@ class ListedPartition:
     """A folder with segments. What cannot be known without reading everything is None.
 
     `folder`: printable in any encoding. `topic` and `partition`: by its name, `state` too: "" for a log, else delete,
-    future or stray. `broker`: by the `meta.properties` beside it. `start` and `end`: offsets, in bytes for 0.7.
+    future, stray or tiered. `broker`: by the `meta.properties` beside it. `start` and `end`: offsets, in bytes for 0.7.
     Times: milliseconds since 1970. `formats`: 0.7, or the magics of the first and last batches of segments since 0.8.
     `epochs`: leader epochs, where they begin if `exact_epochs`, else where a batch has them. `gaps`: ranges of offsets
     between segments. `last_file`: the path of the last segment. `read`: False where another copy of the partition is
@@ -184,7 +185,11 @@ def _named(folder: str, there: set[str]) -> ListedPartition:
     """What the folder's name and the small files in it and beside it say."""
     listed = ListedPartition(_printable(folder))
     named = parse_partition_folder(os.path.basename(folder))  # noqa: PTH119 - one of a million
-    if named is not None:
+    tiered = parse_tiered_folder(*folder.split("/")[-2:]) if named is None and "/" in folder else None
+    if tiered is not None and is_topic(tiered.topic):
+        listed.topic, listed.partition, listed.state = tiered.topic, tiered.partition, "tiered"
+        listed.topic_id = tiered.topic_id
+    elif named is not None:
         listed.topic, listed.partition, listed.state = _printable(named.topic), named.partition, named.state
     if "partition.metadata" in there and (text := _match(_TOPIC_ID, f"{folder}/partition.metadata")) is not None:
         listed.topic_id = text
@@ -305,6 +310,9 @@ def _ends_of(folder: str, file: _File) -> _Ends:
         return ends
     with Path(folder, file.name).open("rb", buffering=0) as opened:
         head = os.pread(opened.fileno(), HEADER.size, 0)
+        if head.startswith(ZSTD_MAGIC) and tiered_start(file.name) is not None:
+            ends.formats.add("zstd")
+            return ends
         ends.dialect = recognise(head)
         if ends.dialect is None:
             if file.name.endswith(SUFFIX):

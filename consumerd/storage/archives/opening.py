@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from consumerd.base.errors import ConsumerdError
+from consumerd.base.errors import ConsumerdError, CorruptDataError
 from consumerd.storage import DamagedArchiveError
 from consumerd.storage.archives.errors import ReadFailedError
 from consumerd.storage.archives.extras import extra
@@ -23,6 +24,13 @@ from consumerd.storage.log.archive import ByteStream, FlawKind
 from consumerd.storage.log.archive_names import INSIDE, LOG_SUFFIX, parse_partition_folder
 from consumerd.storage.log.archive_packed import UnpackedStream
 from consumerd.storage.log.archive_tar import TarKind, read_members
+from consumerd.storage.log.archive_tiered import (
+    MANIFEST_BYTES,
+    ZSTD_MAGIC,
+    manifest_of,
+    parse_manifest,
+    tiered_start,
+)
 from consumerd.storage.segments.dialect import SegmentDialect, recognise
 
 #: Bytes by which a segment's dialect is recognised.
@@ -52,8 +60,15 @@ def open_segments(
     if source.is_special:
         yield ArchiveFinding(ArchiveFindingKind.NO_FILE, name, f"{name} is not a regular file; it was not read")
         return
+    is_tiered = tiered_start(name.rpartition("/")[2]) is not None
+    if is_tiered and (problem := _refused(source)) is not None:
+        yield ArchiveFinding(ArchiveFindingKind.ENCRYPTED, name, problem)
+        return
     with _raw(source, on_bytes) as raw:
         stream = unpacked(raw, source.packing, expansion)
+        if is_tiered:
+            yield OpenSegment(name, stamp, None, _unframed(stream, expansion))
+            return
         if not source.is_tar:
             size = source.size if source.packing is Packing.NONE else None
             yield OpenSegment(name, stamp, size, stream)
@@ -77,10 +92,51 @@ def open_segments(
                     seen.add(member.name)
                     packing, _ = kind_of(member.name) or (Packing.NONE, False)
                     size = member.size if packing is Packing.NONE else None
-                    yield OpenSegment(inside, stamp, size, unpacked(data, packing, expansion))
+                    stream = unpacked(data, packing, expansion)
+                    if tiered_start(inside.rpartition("/")[2]) is not None:
+                        stream, size = _unframed(stream, expansion), None
+                    yield OpenSegment(inside, stamp, size, stream)
         except DamagedArchiveError as error:
             problem = f"{name} is damaged, and what follows is missing: {error}"
             yield ArchiveFinding(FlawKind.ARCHIVE, name, problem)
+
+
+def _refused(source: SegmentSource) -> str | None:
+    """Why a tiered segment is not read: its manifest says that it is encrypted. None if it is read."""
+    data = b""
+    path = manifest_of(source.path)
+    with contextlib.suppress(Exception), _opened(replace(source, path=path)) as file:  # often there is none
+        data = file.read(MANIFEST_BYTES + 1)
+    try:
+        encrypted = bool(data) and parse_manifest(data).encrypted
+    except CorruptDataError:
+        return None
+    if not encrypted:
+        return None
+    return (
+        f"{source.name} is encrypted, by its manifest {path.rpartition('/')[2]}; it was not read: have the plugin's "
+        "key decrypt it first"
+    )
+
+
+def is_compressed(source: SegmentSource) -> bool:
+    """Whether a segment is a tiered one that is compressed or encrypted. Blocks. Raises as `open_segments`."""
+    if tiered_start(source.name.rpartition("/")[2]) is None:
+        return False
+    with _raw(source, lambda _: None) as raw:
+        return raw.read(len(ZSTD_MAGIC)) == ZSTD_MAGIC or _refused(source) is not None
+
+
+def _unframed(stream: ByteStream, expansion: int) -> ByteStream:
+    """A tiered segment as it was: it may be frames of zstd, one for each chunk."""
+    head, damage = b"", None
+    try:
+        while len(head) < len(ZSTD_MAGIC) and (fresh := stream.read(len(ZSTD_MAGIC) - len(head))):
+            head += fresh
+    except DamagedArchiveError as error:
+        damage = error
+    replayed = _Replayed(head, damage, stream)
+    return unpacked(replayed, Packing.ZSTD, expansion) if head == ZSTD_MAGIC else replayed
 
 
 def told_apart(opened: OpenSegment) -> tuple[SegmentDialect, ByteStream]:

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from consumerd.base.errors import ConfigError
 from consumerd.storage.log.archive_items import MAX_SEGMENT_BYTES
+from consumerd.storage.log.archive_tiered import parse_tiered_folder, tiered_start
 from consumerd.storage.log.segment import SUFFIX, parse_segment_name
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.v07 import validate_topic
@@ -65,10 +66,14 @@ class PartitionFolderName(NamedTuple):
 
 
 def parse_segment_file(name: str) -> SegmentFileName | None:
-    """The parts of `00000000000000000000.log`, or of that with `.deleted`, `.cleaned` or `.swap`; None for others."""
+    """The parts of `00000000000000000000.log`, or of that with `.deleted`, `.cleaned` or `.swap`; None for others.
+
+    The name of a tiered segment has an id behind the offset.
+    """
     match = _FILE.fullmatch(name)
     if match is None or int(match[1]) >= 1 << 63:
-        return None
+        start = tiered_start(name)
+        return None if start is None else SegmentFileName(start, "")
     return SegmentFileName(int(match[1]), match[2] or "")
 
 
@@ -106,6 +111,10 @@ class ArchiveLayout:
             raise MisnamedSegmentError(
                 f"{path} is not named by its first message's offset, as {0:020d}{SUFFIX} is: rename it"
             )
+        if self.text == DEFAULT_LAYOUT and tiered_start(file) is not None and len(folders) > 1:
+            tiered = parse_tiered_folder(folders[-2], folders[-1])
+            if tiered is not None and is_topic(tiered.topic):
+                return SegmentName(tiered.topic, self.broker, tiered.partition, start)
         match = self._pattern.fullmatch("/".join(folders[-self._depth :]))
         if match is None:
             raise MisnamedSegmentError(f"{path} does not match the layout {self.text}; give another --layout")
@@ -118,6 +127,15 @@ class ArchiveLayout:
         if any(number >= _INT32 for number in numbers.values()):
             raise MisnamedSegmentError(f"{path} has an invalid partition or broker number")
         return SegmentName(found["topic"], numbers.get("broker", self.broker), numbers["partition"], start)
+
+
+def is_topic(name: str) -> bool:
+    """Whether a topic may have this name."""
+    try:
+        validate_topic(name)
+    except InvalidTopicError:
+        return False
+    return True
 
 
 def segment_start(file: str) -> int | None:

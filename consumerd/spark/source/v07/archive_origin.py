@@ -29,7 +29,7 @@ from consumerd.spark.source.v07.split import FileRange, broker_partition
 from consumerd.spark.source.v08.stored import StoredPartitionLog, segment_end
 from consumerd.storage.archives.copies import without_other_copies
 from consumerd.storage.archives.errors import NoSourceError
-from consumerd.storage.archives.opening import abandoned, stamp_of
+from consumerd.storage.archives.opening import abandoned, is_compressed, stamp_of
 from consumerd.storage.archives.sources import Packing, SegmentSource, find_sources
 from consumerd.storage.log.archive_names import LOG_SUFFIX, ArchiveLayout
 
@@ -191,7 +191,7 @@ def _present(location: object) -> Iterator[None]:
 
 def _readable(source: SegmentSource) -> SegmentSource:
     """The source, if a task can read it. Raises FileReadError."""
-    unreadable = source.is_tar or source.packing is Packing.ZSTD
+    unreadable = source.is_tar or source.packing is Packing.ZSTD or is_compressed(source)
     if unreadable or (source.size is None and source.packing is Packing.NONE):
         raise FileReadError(
             f"{source.name} cannot be read in its compressed form (only plain and .gz segments can); decompress it, or "

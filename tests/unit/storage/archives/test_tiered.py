@@ -1,0 +1,68 @@
+"""Tiered segments by the layouts of public plugins: plain, in frames of zstd, and encrypted ones, which are refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from consumerd.base.errors import CorruptDataError, ExitCode
+from consumerd.cli.main import run
+from consumerd.storage.log.archive_tiered import TieredManifest, parse_manifest, parse_tiered_folder, tiered_start
+from consumerd.wire.v08.records import encode_record_batch
+
+ID = "MkTsQ5zXQ2uVGZ0p3Zy4ag"
+DATA = encode_record_batch([b"v"] * 3) + encode_record_batch([b"w"], base_offset=3)
+
+
+def aiven(root: Path, data: bytes, *, encrypted: bool = False) -> Path:
+    path = root / f"events-{ID}" / "0" / f"{0:020}-{ID}.log"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(data)
+    manifest = {"version": "1", "compression": data != DATA} | ({"encryption": {"aad": ""}} if encrypted else {})
+    path.with_suffix(".rsm-manifest").write_text(json.dumps(manifest))
+    return path
+
+
+def exported(root: Path) -> int:
+    assert run(["log", "export", "-o", str(root / "out"), str(root)]) == ExitCode.OK
+    return sum(file.read_text().count("\n") for file in (root / "out" / "events" / "0").iterdir())
+
+
+def test_reads_plain_segments_and_frames_of_zstd(tmp_path: Path) -> None:
+    aiven(tmp_path / "plain", DATA)
+    chunks = [zstandard.compress(DATA[at : at + 50]) for at in range(0, len(DATA), 50)]
+    aiven(tmp_path / "frames", b"".join(chunks))
+    local = tmp_path / "local" / f"events-0-{ID}" / f"0-{ID}.log"
+    local.parent.mkdir(parents=True)
+    local.write_bytes(DATA)
+    assert [exported(tmp_path / name) for name in ("plain", "frames", "local")] == [4, 4, 4]
+
+
+def test_refuses_encrypted_segments_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = aiven(tmp_path, b"\x01" * 100, encrypted=True)
+    assert run(["log", "verify", "--json", str(tmp_path)]) == ExitCode.CHECK_FAILED
+    finding = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert (finding["finding"], finding["source"]) == ("encrypted-segment", str(path))
+
+
+def test_log_ls_shows_tiered_partitions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    aiven(tmp_path, zstandard.compress(DATA))
+    assert run(["log", "ls", "--json", str(tmp_path)]) == ExitCode.OK
+    found = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert (found["topic"], found["partition"], found["state"], found["topic_id"]) == ("events", 0, "tiered", ID)
+    assert (found["formats"], found["end"]) == (["zstd"], None)
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"version":"1"}', b"\xff", b"[" * 100_000])
+def test_other_manifests_are_refused(data: bytes) -> None:
+    with pytest.raises(CorruptDataError):
+        parse_manifest(data)
+
+
+def test_names() -> None:
+    assert parse_manifest(b'{"version":"1","compression":true}') == TieredManifest(True, False)
+    assert tiered_start("00.log") is None
+    assert parse_tiered_folder("a", "b") is None
