@@ -1,4 +1,4 @@
-"""`consumerd log export`: segments to NDJSON or Parquet."""
+"""`consumerd log export`: segments to NDJSON or Parquet, or into a cluster."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from consumerd.cli.archive_work import (
     stopping,
     worker_count,
 )
+from consumerd.cli.log_restore import RESTORE_PARAMETERS, check_target, restore, restore_options
 from consumerd.cli.tables import show_rows
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ Examples:
   consumerd log export -o out /var/lib/kafka --broker-id 0
   consumerd log export -o out --format parquet --layout 'broker-{broker}/{topic}-{partition}' /archive
   consumerd log export -o out --compress zstd --topic events --on-corrupt skip s3://archive/2012.tar.gz
+  consumerd log export --to-bootstrap-server kafka1:9092 --replication-factor 3 --verify /disk1/kafka /disk2/kafka
 """
 
 
@@ -36,7 +38,6 @@ Examples:
 @click.option(
     "-o",
     "--output",
-    required=True,
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder for the files and the manifest, created if missing. Repeat the command to continue an interrupted "
     "export.",
@@ -52,7 +53,8 @@ Examples:
 @click.option(
     "--compress",
     type=click.Choice(["none", "gzip", "zstd", "snappy"]),
-    help="Compression. NDJSON: none (default), gzip, zstd. Parquet: zstd (default), snappy, gzip, none.",
+    help="Compression. NDJSON: none (default), gzip, zstd. Parquet: zstd (default), snappy, gzip, none. In a cluster: "
+    "as it was (default), or one of these.",
 )
 @click.option(
     "--payload",
@@ -78,10 +80,11 @@ Examples:
     help="With --on-corrupt skip or keep: after unreadable bytes, continue at the next intact messages.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
+@restore_options
 @source_options
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 def command(
-    output: Path,
+    output: Path | None,
     as_json: bool,
     workers: int | None,
     allow_torn_tail: bool,
@@ -89,6 +92,11 @@ def command(
     **options: Any,
 ) -> int:
     """Write every message of an archive to NDJSON or Parquet, with its identity and where it came from.
+
+    With --to-bootstrap-server the messages of 0.8 and later are replayed into a cluster instead: with their keys,
+    headers and timestamps, each partition into that of its number, without those of transactions that were not
+    committed. Topics that the cluster does not have are created. Repeat the command to continue after an interruption:
+    no message is there twice for readers of committed messages. `consumerd log offsets` then moves the groups.
 
     PATH is as for `log verify`. Every segment becomes a file OUTPUT/TOPIC/[BROKER-]PARTITION/START-END.ndjson (or
     another extension), named by its offsets. OUTPUT/_manifest.json lists the finished files; a second run exports only
@@ -100,6 +108,11 @@ def command(
     from consumerd.storage.archives.pool import StopFlag  # noqa: PLC0415 - `--help` needs no archive
     from consumerd.storage.archives.sources import find_sources  # noqa: PLC0415 - `--help` needs no archive
 
+    check_target(options, output)
+    if output is None:
+        return restore(paths, as_json=as_json, allow_torn_tail=allow_torn_tail, **options)
+    for name in RESTORE_PARAMETERS:
+        del options[name]
     export_options = _options(**options)
     stop = StopFlag()
     with stopping(stop), progress("exporting") as shown:

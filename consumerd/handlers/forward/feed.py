@@ -228,7 +228,7 @@ class PartitionFeed:
             key = settings.key(payload)
         if key is None and settings.key_required:
             raise HandlerFailedError(f'{_where(message)} has no key, and key_missing is "fail".')
-        headers = message.headers if self._mark is not None else ()
+        headers = message.headers if self._mark is not None or settings.keep_headers else ()
         size = message_size(key, payload, headers) + self._overhead
         if self._mark is not None:
             headers = (*headers, *self._mark.headers(message.offset, message.index, payload))

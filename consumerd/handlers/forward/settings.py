@@ -47,6 +47,8 @@ class ForwardSettings:
     key_required: bool = False
     #: Write the old identity into headers.
     headers: bool = True
+    #: Without `headers`, send those that messages have nevertheless (targets of 0.11 and later).
+    keep_headers: bool = False
     #: A name of the source for the headers.
     cluster: str | None = None
     codec: RecordCodec = RecordCodec.NONE

@@ -15,7 +15,7 @@ from consumerd.base.errors import BrokerError, CorruptDataError
 from consumerd.net.client.channel import Channel
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import error_of
-from consumerd.net.client.fetching import fetch_partitions
+from consumerd.net.client.fetching import FetchedPartition, fetch_partitions
 from consumerd.net.client.offsets import list_offsets
 from consumerd.net.errors import BadFrameError
 from consumerd.wire.v07 import EARLIEST, LATEST
@@ -34,11 +34,16 @@ class LogBounds(NamedTuple):
 
 
 class TargetLog:
-    """The partitions of the cluster behind `client`. What transactions have not committed is read like the rest."""
+    """The partitions of the cluster behind `client`.
 
-    def __init__(self, client: ClusterClient, *, fetch_bytes: int = _FETCH_BYTES) -> None:
+    What transactions have not committed is read like the rest, unless `read_committed`: then a log ends where the first
+    open transaction begins, and messages of aborted ones are left out.
+    """
+
+    def __init__(self, client: ClusterClient, *, fetch_bytes: int = _FETCH_BYTES, read_committed: bool = False) -> None:
         self._client = client
         self._fetch_bytes = fetch_bytes
+        self._read_committed = read_committed
 
     async def partitions(self, topic: str) -> list[int]:
         """The numbers of a topic's partitions, none where it does not exist. Raises BrokerError."""
@@ -63,10 +68,10 @@ class TargetLog:
         """
         size, what = self._fetch_bytes, f"read {topic}/{partition}"
         while start < end:
-            data = await self._client.retrying(what, partial(self._fetch, topic, partition, start, size))
-            if data is None:
+            part = await self._client.retrying(what, partial(self._fetch, topic, partition, start, size))
+            if part is None:
                 continue
-            found = decode_records(data, start)
+            found = decode_records(bytes(part.data), start, aborted=part.aborted)
             records = [record for record in found.messages() if record.offset < end]
             if records:
                 yield records
@@ -83,23 +88,23 @@ class TargetLog:
             raise CorruptDataError(f"the target returned no records at {where}, although its log has some")
         return min(_MOST_BYTES, max(2 * size, found.needed or size))
 
-    async def _fetch(self, topic: str, partition: int, offset: int, size: int) -> bytes | None:
-        """Return the bytes of a response; None because of a quota, which the next request waits out."""
+    async def _fetch(self, topic: str, partition: int, offset: int, size: int) -> FetchedPartition | None:
+        """Return what a response has; None because of a quota, which the next request waits out."""
         channel = await self._leader(topic, partition)
         entry = PartitionFetch(topic, partition, offset, size, topic_id=self._client.metadata.topic_id(topic))
-        fetched = await fetch_partitions(channel, [entry], max_bytes=size)
+        fetched = await fetch_partitions(channel, [entry], max_bytes=size, read_committed=self._read_committed)
         part = fetched.partitions.get((topic, partition))
         self._raise_for(fetched.error or (part.error if part else 0), channel, topic, partition)
         if part is None and fetched.throttled:
             return None
         if part is None:
             raise BadFrameError(f"broker {channel.address} left {topic}/{partition} out of its FETCH response")
-        return bytes(part.data)
+        return part
 
     async def _offset(self, topic: str, partition: int, time: int) -> int:
         place = topic, partition
         channel = await self._leader(topic, partition)
-        found = (await list_offsets(channel, [place], time)).get(place)
+        found = (await list_offsets(channel, [place], time, read_committed=self._read_committed)).get(place)
         if found is not None:
             self._raise_for(found.error, channel, topic, partition)
         if found is None or not found.offsets:

@@ -20,19 +20,32 @@ _MOST: Final = 1000
 
 
 async def message_limits(client: ClusterClient, topics: Sequence[str]) -> dict[str, int]:
-    """The largest record batch in bytes that each of the first 1,000 topics takes, `max.message.bytes`. One attempt.
+    """The largest record batch in bytes that each of the first 1,000 topics takes, `max.message.bytes`.
+
+    Raises as `topic_settings`.
+    """
+    found = await topic_settings(client, topics, [_LIMIT])
+    limits = {topic: settings.get(_LIMIT) for topic, settings in found.items()}
+    return {topic: int(value) for topic, value in limits.items() if value is not None and _is_number(value)}
+
+
+async def topic_settings(
+    client: ClusterClient, topics: Sequence[str], keys: Sequence[str]
+) -> dict[str, dict[str, str | None]]:
+    """The values of `keys`, as far as brokers tell them, of the first 1,000 topics. One attempt.
 
     Topics that do not exist are left out. Raises UnsupportedApiError for brokers before 0.11, BrokerRefusedError
     without the permission DescribeConfigs, BrokerError.
     """
     body: DescribeConfigsRequest = {
         "resources": [
-            {"resource_type": TOPIC, "resource_name": topic, "configuration_keys": [_LIMIT]} for topic in topics[:_MOST]
+            {"resource_type": TOPIC, "resource_name": topic, "configuration_keys": list(keys)}
+            for topic in topics[:_MOST]
         ]
     }
     channel = await client.any_channel()
     answer = await channel.call(DESCRIBE_CONFIGS, body)
-    limits = {}
+    found = {}
     for result in answer["results"]:
         topic = result["resource_name"]
         what = f"the settings of {topic} cannot be read"
@@ -40,10 +53,12 @@ async def message_limits(client: ClusterClient, topics: Sequence[str]) -> dict[s
             if error.retriable:  # as for a topic that does not exist
                 continue
             raise error
-        values = {config["name"]: config["value"] for config in result["configs"]}
-        if (value := values.get(_LIMIT)) is not None and value.isascii() and value.isdigit():
-            limits[topic] = int(value)
-    return limits
+        found[topic] = {config["name"]: config["value"] for config in result["configs"]}
+    return found
+
+
+def _is_number(value: str) -> bool:
+    return value.isascii() and value.isdigit()
 
 
 async def group_session_timeout(channel: Channel, group: str) -> float | None:
@@ -61,6 +76,6 @@ async def group_session_timeout(channel: Channel, group: str) -> float | None:
             raise error
         for config in result["configs"]:
             value = config["value"]
-            if config["name"] == _SESSION_TIMEOUT and value is not None and value.isascii() and value.isdigit():
+            if config["name"] == _SESSION_TIMEOUT and value is not None and _is_number(value):
                 return int(value) / 1000
     return None

@@ -1,7 +1,7 @@
-"""Leaving an old cluster (ring 1): comparing the copied messages with the original ones.
+"""Leaving an old cluster (ring 1): comparing the copied messages with the original ones, and replaying archives.
 
 In: two clusters, or an archive and a cluster. Out: the messages that differ, and translated offsets.
 
 Files in reading order: verify, message_source, archive_source, cluster_source, ranges, sums, narrowing, findings,
-offsets_plan, offsets_translation, offsets_move.
+offsets_plan, offsets_translation, offsets_move, restore, archived_topics, restored_log.
 """

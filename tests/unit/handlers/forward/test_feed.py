@@ -321,6 +321,13 @@ async def test_sends_messages_in_one_call_that_differ_in_their_values_alone(
     assert [sent["headers"] for sent in producer.sent] == [()] * len(messages)
 
 
+async def test_sends_the_headers_of_a_message_alone_where_they_are_to_be_kept() -> None:
+    producer = Producer()
+    messages = [message(5, headers=(("own", None),)), message(6)]
+    await feed(NEW, producer, headers=False, keep_headers=True).forward(keyed(*messages))
+    assert [sent["headers"] for sent in producer.sent] == [(("own", None),), ()]
+
+
 async def test_sends_the_headers_of_a_message_before_its_identity() -> None:
     producer = Producer()
     await feed(NEW, producer, cluster="dc").forward(keyed(message(5, headers=(("own", None),))))

@@ -68,16 +68,16 @@ def answer(*parts: dict[str, Any], silence: int = 0, error: int = 0) -> dict[str
     return {"throttle_time_ms": silence, "error_code": error, "responses": topics}
 
 
-def log_of(target: Target, **sizes: int) -> TargetLog:
+def log_of(target: Target, **options: Any) -> TargetLog:
     opener: Any = target
     settings = ClientSettings(retry_timeout=5.0)
     return TargetLog(
-        ClusterClient([("h", 9)], opener, settings, clock=FakeClock(auto=True), rng=random.Random(1)), **sizes
+        ClusterClient([("h", 9)], opener, settings, clock=FakeClock(auto=True), rng=random.Random(1)), **options
     )
 
 
-async def pieces(target: Target, start: int = 0, end: int = 2, **sizes: int) -> list[list[bytes | None]]:
-    read = log_of(target, **sizes).read("t", 0, start, end)
+async def pieces(target: Target, start: int = 0, end: int = 2, **options: Any) -> list[list[bytes | None]]:
+    read = log_of(target, **options).read("t", 0, start, end)
     return [[record.payload for record in piece] async for piece in read]
 
 

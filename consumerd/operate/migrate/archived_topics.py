@@ -1,0 +1,257 @@
+"""The topics of an archive of brokers since 0.8, as they are replayed: the messages that readers of committed ones get.
+
+Strategy: each partition is read once before anything is written anywhere, which finds damage, counts what is to be
+replayed, and learns which transactions were aborted: a control batch says so only behind their messages. A transaction
+that is open at the end of the archive counts as aborted, since its producer cannot end it any more. Where several
+brokers' copies of a partition are found, the one with the greatest leader epoch and, of these, offset is replayed.
+
+All of this blocks.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from consumerd.base.errors import ConfigError
+from consumerd.base.partition import TopicPartition
+from consumerd.handlers.messages import KeyedMessage
+from consumerd.storage.archives.errors import CorruptSegmentError, NoSourceError
+from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind
+from consumerd.storage.archives.opening import abandoned, open_segments, told_apart
+from consumerd.storage.archives.sources import SegmentSource
+from consumerd.storage.log.archive import DEFAULT_EXPANSION, FlawKind
+from consumerd.storage.log.archive_names import DEFAULT_LAYOUT, ArchiveLayout, MisnamedSegmentError
+from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch, read_batches
+from consumerd.storage.segments.dialect import SegmentDialect
+from consumerd.wire.registry.v08.topic import INTERNAL_TOPICS
+from consumerd.wire.v08.records import RecordCodec
+
+#: What brokers keep for themselves: its content is of the cluster that was.
+_INTERNAL: Final = INTERNAL_TOPICS | {"__cluster_metadata", "__share_group_state"}
+#: Messages, and bytes of their keys and values, that are read at once, at least one message.
+_COUNT: Final = 10_000
+_BYTES: Final = 4 << 20
+#: Behind every offset.
+_OPEN: Final = 1 << 63
+
+
+class ArchivedSegment(NamedTuple):
+    """A segment of a copy, and the offset by which its file is named."""
+
+    start: int
+    source: SegmentSource
+
+
+@dataclass(slots=True)
+class ArchivedPartition:
+    """One partition. `folder`: where its copy is. `segments`: in order.
+
+    `messages`: those that are replayed; `aborted` and `unfinished`: those of transactions that were aborted, and of
+    those that are open at the end. `start`: the offset of the first message; `end`: the offset after the last batch.
+    `first_time`: the least time of a batch's end, in ms. `codec`: that of the first batch. `findings`: damage. `notes`:
+    sentences about the copies that are not read because they end earlier.
+    """
+
+    partition: TopicPartition
+    folder: str
+    segments: list[ArchivedSegment]
+    messages: int = 0
+    aborted: int = 0
+    unfinished: int = 0
+    start: int | None = None
+    end: int = 0
+    leader_epoch: int = -1
+    first_time: int | None = None
+    codec: RecordCodec = RecordCodec.NONE
+    findings: list[ArchiveFinding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    #: By producer, (first, end) offsets of the transactions that are left out, in order.
+    _left_out: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        """The size of its segments as they are stored."""
+        return sum(each.source.size or 0 for each in self.segments)
+
+    @property
+    def damage(self) -> list[ArchiveFinding]:
+        """What cannot be read, other than a torn end, which a broker cuts off when it starts."""
+        return [each for each in self.findings if each.kind is not FlawKind.TORN]
+
+    def scan(self) -> None:
+        """Read all of it once, and fill the fields. Raises ConfigError for segments of 0.7, ReadFailedError."""
+        begun: dict[int, tuple[int, int]] = {}  # producer -> where its open transaction begins, and its messages
+        last = len(self.segments) - 1
+        for number, segment in enumerate(self.segments):
+            for item in self._items(segment, lambda _: None):
+                if isinstance(item, SegmentFlaw):
+                    torn = item.kind is FlawKind.TORN and number != last
+                    kind = ArchiveFindingKind.LOST if torn else item.kind
+                    problem = f"{segment.source.name}: {item.problem}"
+                    self.findings.append(ArchiveFinding(kind, segment.source.name, problem, offset=item.offset))
+                elif item.control is not None:
+                    self._see_marker(item, begun)
+                else:
+                    self._see(item, begun)
+        for producer, (first, count) in begun.items():
+            self._leave_out(producer, first, _OPEN)
+            self.unfinished += count
+
+    def _see(self, item: StoredBatch, begun: dict[int, tuple[int, int]]) -> None:
+        offsets = item.records.offsets
+        count = len(offsets) - bisect_left(offsets, self.end)
+        if self.start is None and offsets:
+            self.start, self.codec = offsets[0], item.codec
+        if item.max_timestamp is not None:
+            known = item.max_timestamp if self.first_time is None else self.first_time
+            self.first_time = min(item.max_timestamp, known)
+        self._advance(item)
+        if item.transactional and item.producer is not None:
+            first, before = begun.get(item.producer.id, (item.offset, 0))
+            begun[item.producer.id] = first, before + count
+        else:
+            self.messages += count
+
+    def _see_marker(self, item: StoredBatch, begun: dict[int, tuple[int, int]]) -> None:
+        self._advance(item)
+        if item.producer is None or item.producer.id not in begun or item.control not in {"commit", "abort"}:
+            return
+        first, count = begun.pop(item.producer.id)
+        if item.control == "commit":
+            self.messages += count
+        else:
+            self.aborted += count
+            self._leave_out(item.producer.id, first, item.offset)
+
+    def _advance(self, item: StoredBatch) -> None:
+        self.end = max(self.end, item.next_offset)
+        self.leader_epoch = max(self.leader_epoch, -1 if item.leader_epoch is None else item.leader_epoch)
+
+    def _leave_out(self, producer: int, first: int, end: int) -> None:
+        self._left_out.setdefault(producer, []).append((first, end))
+
+    def _is_left_out(self, item: StoredBatch) -> bool:
+        if item.control is not None:
+            return True
+        if not item.transactional or item.producer is None:
+            return False
+        ranges = self._left_out.get(item.producer.id, [])
+        at = bisect_left(ranges, item.offset, key=lambda each: each[1])
+        return at < len(ranges) and ranges[at][0] <= item.offset
+
+    def _items(
+        self, segment: ArchivedSegment, on_bytes: Callable[[int], object]
+    ) -> Iterator[StoredBatch | SegmentFlaw]:
+        with closing(open_segments(segment.source, expansion=DEFAULT_EXPANSION, on_bytes=on_bytes)) as opened:  # type: ignore[type-var]  # a generator
+            for each in opened:
+                if isinstance(each, ArchiveFinding):
+                    yield SegmentFlaw(FlawKind.ARCHIVE, 0, 0, segment.start, each.problem)
+                    continue
+                dialect, stream = told_apart(each)
+                if dialect is SegmentDialect.V07 and each.size != 0:
+                    raise ConfigError(
+                        f"{each.name} is a segment of {dialect}, which is not replayed: serve a copy of its directory "
+                        "with `consumerd broker`, and forward that with `consumerd mirror`"
+                    )
+                yield from read_batches(stream, segment.start)
+
+    def read(
+        self, start: int = 0, *, on_bytes: Callable[[int], object] = lambda _: None
+    ) -> Iterator[list[KeyedMessage]]:
+        """The messages to replay from offset `start` on, in order, some at a time, without damaged ones.
+
+        `scan` was called. Raises ReadFailedError.
+        """
+        ends = [*(each.start for each in self.segments[1:]), _OPEN]
+        found: list[KeyedMessage] = []
+        size = 0
+        for segment, end in zip(self.segments, ends, strict=True):
+            if end <= start:
+                on_bytes(segment.source.size or 0)
+                continue
+            for item in self._items(segment, on_bytes):
+                if isinstance(item, SegmentFlaw) or item.next_offset <= start:
+                    continue
+                least, start = start, item.next_offset
+                if self._is_left_out(item):
+                    continue
+                for record in item.records.messages():
+                    if record.offset < least:
+                        continue
+                    found.append(KeyedMessage(self.partition, *record))
+                    size += len(record.payload or b"") + len(record.key or b"")
+                    if len(found) == _COUNT or size >= _BYTES:
+                        yield found
+                        found, size = [], 0
+        if found:
+            yield found
+
+
+def find_archived(
+    sources: Sequence[SegmentSource],
+    topics: Collection[str] = (),
+    *,
+    layout: str = DEFAULT_LAYOUT,
+    scanned: Callable[[ArchivedPartition], None] = lambda _: None,
+) -> list[ArchivedPartition]:
+    """The partitions of `topics` (all without any, but those that brokers keep for themselves), each read once.
+
+    `scanned` is called with each copy. Raises NoSourceError, ConfigError, ReadFailedError.
+    """
+    naming = ArchiveLayout(layout)
+    folders: defaultdict[TopicPartition, defaultdict[str, list[ArchivedSegment]]]
+    folders = defaultdict(lambda: defaultdict(list))
+    for source in sources:
+        if source.is_tar and source.part is None:
+            raise ConfigError(f"{source.name} is a compressed tar, which cannot be read in order: decompress it first")
+        try:
+            name = naming.name(source.name)
+        except MisnamedSegmentError:
+            continue
+        if abandoned(source.name) is not None or name.topic in _INTERNAL or (topics and name.topic not in topics):
+            continue
+        partition = TopicPartition.numbered(name.topic, name.partition)
+        folders[partition][source.name.rpartition("/")[0]].append(ArchivedSegment(name.start, source))
+    if missing := sorted(set(topics) - {partition.topic for partition in folders}):
+        raise NoSourceError(f"the archive has no segments of the topics {', '.join(missing)}; see `consumerd log ls`")
+    if not folders:
+        raise NoSourceError("the archive has no segments of a topic to replay; see `consumerd log ls`")
+    return [_chosen(partition, copies, scanned) for partition, copies in sorted(folders.items())]
+
+
+def _chosen(
+    partition: TopicPartition,
+    folders: dict[str, list[ArchivedSegment]],
+    scanned: Callable[[ArchivedPartition], None],
+) -> ArchivedPartition:
+    """The copy to replay, with a note about each other one that ends elsewhere."""
+    copies = []
+    for folder, segments in sorted(folders.items()):
+        copy = ArchivedPartition(partition, folder, sorted(segments, key=lambda each: each.start))
+        copy.scan()
+        scanned(copy)
+        copies.append(copy)
+    best = max(copies, key=lambda each: (each.leader_epoch, each.end, -len(each.damage)))
+    for copy in copies:
+        if (copy.leader_epoch, copy.end) != (best.leader_epoch, best.end):
+            best.notes.append(
+                f"{copy.folder} is not used: it ends at offset {copy.end} of leader epoch {copy.leader_epoch}, and "
+                f"{best.folder} at {best.end} of {best.leader_epoch}"
+            )
+    return best
+
+
+def require_sound(partitions: Sequence[ArchivedPartition]) -> None:
+    """Raise CorruptSegmentError for damage, before anything is replayed."""
+    for each in partitions:
+        if each.damage:
+            more = sum(len(other.damage) for other in partitions) - 1
+            raise CorruptSegmentError(
+                f"{each.damage[0].problem}{f' ({more} further findings)' if more else ''}; nothing was replayed: see "
+                "`consumerd log verify`, and add --on-corrupt skip to replay the rest"
+            )

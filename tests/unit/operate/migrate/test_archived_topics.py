@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from consumerd.base.errors import ConfigError
+from consumerd.operate.migrate.archived_topics import ArchivedPartition, find_archived, require_sound
+from consumerd.storage.archives.errors import CorruptSegmentError, NoSourceError
+from consumerd.storage.archives.sources import find_sources
+from consumerd.wire.v07 import encode_message_set
+from consumerd.wire.v08.records import RecordCodec
+from tests.support.archives import batch, marker, write_segment
+
+
+def found(*paths: Path, topics: tuple[str, ...] = ()) -> list[ArchivedPartition]:
+    return find_archived(find_sources([str(path) for path in paths]), topics)
+
+
+def only(*paths: Path) -> ArchivedPartition:
+    (archived,) = found(*paths)
+    return archived
+
+
+def replayed(archived: ArchivedPartition, start: int = 0) -> list[tuple[int, bytes | None]]:
+    return [(message.offset, message.payload) for chunk in archived.read(start) for message in chunk]
+
+
+def test_transactions_count_only_where_they_were_committed(tmp_path: Path) -> None:
+    write_segment(
+        tmp_path, "t-0", 0,
+        batch(0, b"a", producer=7), batch(1, b"b", producer=8), batch(2, b"plain"), batch(3, b"a2", producer=7),
+        marker(4, 7, commit=True), marker(5, 8, commit=False),
+    )  # fmt: skip
+    write_segment(
+        tmp_path, "t-0", 6,
+        batch(6, b"b2", producer=8), marker(7, 8, commit=True), batch(8, b"open", b"open", producer=7), batch(10, None),
+    )  # fmt: skip
+    archived = only(tmp_path)
+    expected = [(0, b"a"), (2, b"plain"), (3, b"a2"), (6, b"b2"), (10, None)]
+    assert replayed(archived) == expected
+    assert (archived.messages, archived.aborted, archived.unfinished) == (5, 1, 2)
+    assert (archived.start, archived.end, archived.findings) == (0, 11, [])
+    for start in range(12):
+        assert replayed(archived, start) == [each for each in expected if each[0] >= start]
+
+
+def test_batches_that_stand_twice_are_replayed_once(tmp_path: Path) -> None:
+    write_segment(tmp_path, "t-0", 0, batch(0, b"a", b"b", b"c"))
+    write_segment(tmp_path, "t-0", 2, batch(2, b"c", b"d"), batch(7, b"h"))  # and a gap, as compaction leaves one
+    archived = only(tmp_path)
+    assert replayed(archived) == [(0, b"a"), (1, b"b"), (2, b"c"), (3, b"d"), (7, b"h")]
+    assert archived.messages == 5
+
+
+def test_reads_in_pieces_of_a_limited_size(tmp_path: Path) -> None:
+    write_segment(tmp_path, "t-0", 0, batch(0, *[b"x"] * 15_000), batch(15_000, *[b"y" * (3 << 20)] * 3))
+    assert [len(chunk) for chunk in only(tmp_path).read()] == [10_000, 5_002, 1]
+
+
+def test_a_torn_end_is_what_a_broker_would_cut_off_and_anything_else_is_damage(tmp_path: Path) -> None:
+    whole = batch(3, b"d", b"e")
+    write_segment(tmp_path, "t-0", 0, batch(0, b"a", b"b", b"c"), whole[:-1])
+    archived = only(tmp_path)
+    require_sound([archived])
+    assert [str(each.kind) for each in archived.findings] == ["torn-tail"]
+    assert replayed(archived) == [(0, b"a"), (1, b"b"), (2, b"c")]
+    write_segment(tmp_path, "t-0", 5, batch(5, b"f"))  # the end of one that is not the last
+    archived = only(tmp_path)
+    with pytest.raises(CorruptSegmentError, match=r"is torn.*nothing was replayed"):
+        require_sound([archived])
+    assert [str(each.kind) for each in archived.findings] == ["lost-block"]
+    assert replayed(archived) == [(0, b"a"), (1, b"b"), (2, b"c"), (5, b"f")]
+
+
+def test_of_several_copies_the_one_of_the_last_leader_with_the_most_is_replayed(tmp_path: Path) -> None:
+    first = batch(0, b"a", leader_epoch=1)
+    write_segment(tmp_path / "one", "t-0", 0, first, batch(1, b"b", b"unclean", b"unclean", leader_epoch=1))
+    write_segment(tmp_path / "two", "t-0", 0, first, batch(1, b"c", leader_epoch=2))
+    write_segment(tmp_path / "three", "t-0", 0, first, batch(1, b"c", leader_epoch=2), batch(2, b"d", leader_epoch=2))
+    archived = only(tmp_path / "one", tmp_path / "two", tmp_path / "three")
+    assert replayed(archived) == [(0, b"a"), (1, b"c"), (2, b"d")]
+    assert [note.split(" is not used: ")[1].split(", and")[0] for note in archived.notes] == [
+        "it ends at offset 4 of leader epoch 1",
+        "it ends at offset 2 of leader epoch 2",
+    ]
+
+
+def test_leaves_out_what_brokers_keep_for_themselves_and_what_they_dropped(tmp_path: Path) -> None:
+    for folder in ("__consumer_offsets-0", "__cluster_metadata-0", f"t-0.{'0' * 32}-delete"):
+        write_segment(tmp_path, folder, 0, batch(0, b"x"))
+    with pytest.raises(NoSourceError, match="no segments of a topic to replay"):
+        found(tmp_path)
+    write_segment(tmp_path, "t-1", 0, batch(0, b"x", codec=RecordCodec.GZIP))
+    write_segment(tmp_path, "u-0", 0, batch(0, b"x"))
+    assert [str(each.partition) for each in found(tmp_path)] == ["t/1", "u/0"]
+    assert [each.codec for each in found(tmp_path)] == [RecordCodec.GZIP, RecordCodec.NONE]
+    assert [str(each.partition) for each in found(tmp_path, topics=("u",))] == ["u/0"]
+    with pytest.raises(NoSourceError, match="no segments of the topics v"):
+        found(tmp_path, topics=("u", "v"))
+
+
+def test_segments_of_0_7_are_named_with_what_replays_them(tmp_path: Path) -> None:
+    path = tmp_path / "t-0" / f"{0:020}.kafka"
+    path.parent.mkdir()
+    path.write_bytes(encode_message_set([b"old"] * 3))
+    with pytest.raises(ConfigError, match=r"of Kafka 0\.7 and before, which is not replayed: serve a copy"):
+        found(tmp_path)
