@@ -19,12 +19,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Generic, TypeVar
 
-import structlog
-
 from consumerd.base.errors import ConfigError, ConsumerdError, reason_of
 from consumerd.base.settings.setting import SecretStr, Section
 
-log = structlog.get_logger(__name__)
 _Made_co = TypeVar("_Made_co", covariant=True)
 
 
@@ -48,6 +45,9 @@ class Renewed(Generic[_Made_co]):
             states = self._look()  # before they are read: what changes meanwhile is found the next time
             changed = [str(file) for file, state in states.items() if state != self._states[file]]
             if changed:
+                import structlog  # noqa: PLC0415 - Spark's executors read secrets, too, and have no structlog
+
+                log = structlog.get_logger(__name__)
                 self._states = states
                 try:
                     self._value = self._make()

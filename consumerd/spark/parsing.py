@@ -2,7 +2,8 @@
 
 Strategy: the reader of a format returns every declared field as it is in the message, scalars of text formats as text;
 then one rule for all formats casts each to its type, so that a value that does not fit is distinguished from a missing
-one, and the reason can name the field. Everything is Spark columns; no row passes through Python.
+one, and the reason can name the field. Everything is Spark columns; no row passes through Python, but for messages of
+a schema registry.
 
 Reasons have few distinct texts (a field and a kind of error), so that they can be counted; the value itself is in the
 quarantined row.
@@ -13,14 +14,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.errors import IllegalArgumentException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from consumerd.base.errors import ConfigError
 from consumerd.spark.lake import casts, decode
+from consumerd.spark.lake.casts import zone_of
+from consumerd.spark.lake.decode import MessageFormat
 from consumerd.spark.source.columns import CORRUPT
 from consumerd.spark.spec_check import avro_text
 
@@ -41,6 +46,8 @@ _BROKEN: Final = "__broken"
 
 def parse(frame: DataFrame, spec: RefineSpec) -> DataFrame:
     """`frame` (columns of bronze) with the declared fields and `reason` added. Raises ConfigError."""
+    if spec.parse == "schema_registry":
+        return _registered(frame, spec)
     reading = _READERS[spec.parse](frame, spec)
     values: dict[str, Column] = {}
     reasons = [*_readable(frame), *reading.reasons]
@@ -54,6 +61,19 @@ def parse(frame: DataFrame, spec: RefineSpec) -> DataFrame:
         if kind.required or name == spec.event_time:
             reasons.append(F.when(raw.isNull(), F.lit(f"{name} is missing")))
     return reading.frame.withColumns({**values, REASON: F.coalesce(*reasons)}).drop(_PARSED)
+
+
+def _registered(frame: DataFrame, spec: RefineSpec) -> DataFrame:
+    """As `parse`, by the decoder of tasks: Spark has no functions for schemas of a registry."""
+    messages = MessageFormat.of(spec)
+    zone = frame.sparkSession.conf.get("spark.sql.session.timeZone") or "UTC"
+    if zone_of(zone) is None:
+        raise ConfigError(f'spark.sql.session.timeZone = {zone!r} is not a zone for parse = "schema_registry".')
+    schema = frame.schema
+    for name, field in spec.fields.items():
+        schema = StructType([*schema, StructField(name, DataType.fromDDL(field.parsed.ddl))])
+    schema = StructType([*schema, StructField(REASON, StringType())])
+    return frame.mapInArrow(partial(decode.with_decoded, messages=messages, zone=zone), schema)
 
 
 def _readable(frame: DataFrame) -> list[Column]:

@@ -82,8 +82,12 @@ class FieldSpec(Table):
 class RefineSpec(Table):
     """From bronze to silver: how messages are parsed, and what is quarantined."""
 
-    parse: Literal["json", "avro", "regex"] = Field(
-        "json", description="Format of the messages: JSON objects, Avro records, or lines that match `pattern`."
+    parse: Literal["json", "avro", "regex", "schema_registry"] = Field(
+        "json",
+        description=(
+            "Format of the messages: JSON objects, Avro records, lines that match `pattern`, or what the schema in a "
+            "registry says that each message names by its id (Avro, Protobuf or JSON)."
+        ),
     )
     fields: dict[str, FieldSpec] = Field(
         min_length=1,
@@ -103,7 +107,10 @@ class RefineSpec(Table):
     )
     avro_schema: Path | None = Field(
         None,
-        description="For avro: file with the schema that the messages were written with.",
+        description=(
+            "For avro: file with the schema that the messages were written with. For schema_registry: the reader's "
+            "schema, to which messages in Avro are resolved."
+        ),
         examples=["/etc/consumerd/events.avsc"],
     )
     avro_prefix: Literal["none", "confluent", "single-object"] = Field(
@@ -111,6 +118,25 @@ class RefineSpec(Table):
         description=(
             "For avro: bytes before the record: none, 5 (a zero and a schema id), or 10 (single-object encoding)."
         ),
+    )
+    registry_url: str | None = Field(
+        None, description="For schema_registry: URL of its API.", examples=["https://registry.example.org"]
+    )
+    registry_user: str | None = Field(None, description="For schema_registry: user of the login.", examples=["lake"])
+    registry_password_file: Path | None = Field(
+        None,
+        description="For schema_registry: file with the password, on each machine where tasks run.",
+        examples=["/run/credentials/registry"],
+    )
+    registry_token_file: Path | None = Field(
+        None,
+        description="For schema_registry: file with a bearer token, instead of user and password.",
+        examples=["/run/credentials/registry-token"],
+    )
+    registry_ca: Path | None = Field(
+        None,
+        description="For schema_registry: PEM file with the authorities to trust. [default: the system's]",
+        examples=["/etc/consumerd/ca.pem"],
     )
     event_time: str | None = Field(
         None,
@@ -157,7 +183,9 @@ class RefineSpec(Table):
             folded.add(name.lower())
         if (self.parse == "regex") != (self.pattern is not None):
             raise ValueError('parse = "regex" requires pattern, and pattern requires parse = "regex"')
-        if (self.parse == "avro") != (self.avro_schema is not None):
+        if self.parse == "schema_registry" or self.registry_url is not None:
+            self._registered()
+        elif (self.parse == "avro") != (self.avro_schema is not None):
             raise ValueError('parse = "avro" requires avro_schema, and avro_schema requires parse = "avro"')
         if self.avro_prefix != "none" and self.parse != "avro":
             raise ValueError('avro_prefix requires parse = "avro"')
@@ -170,6 +198,23 @@ class RefineSpec(Table):
         if self.pattern is not None:
             self._groups(self.pattern)
         return self
+
+    def _registered(self) -> None:
+        if self.parse != "schema_registry" or self.registry_url is None:
+            raise ValueError(
+                'parse = "schema_registry" requires registry_url, and registry_url requires parse = "schema_registry"'
+            )
+        has_token = self.registry_token_file is not None
+        if (self.registry_user is None) != (self.registry_password_file is None) or (has_token and self.registry_user):
+            raise ValueError("give registry_user and registry_password_file, or registry_token_file, or none of them")
+        kinds: dict[str, str] = {}
+        for name, field in self.fields.items():
+            kind, source = field.parsed, field.source or name
+            ddl = kind.ddl if kind.is_nested else "scalar"
+            if kinds.setdefault(source, ddl) != ddl:
+                raise ValueError(f"{source!r} is read as two types; declare one of them")
+            if re.search(r"map<(?!string,)", ddl):
+                raise ValueError(f"{name!r} = {field.type!r}: keys of a map must be strings")
 
     def _divides(self) -> None:
         name = self.day_of

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from consumerd.net.schemas.registry import RegistryUnavailableError
+from consumerd.spark.failures import declared_errors
 from consumerd.spark.lake.decode import MessageDecoder
 from consumerd.spark.parsing import parse
 from consumerd.spark.spec_model import RefineSpec
+from tests.support.schema_registry import SchemaRegistryServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -216,6 +219,23 @@ def test_reads_lines_as_spark_does(spark: SparkSession) -> None:
     fields = {"a": "int", "b": "binary", "c": "string", "d": "string not null"}
     spec = RefineSpec(parse="regex", pattern=PATTERN, fields=fields)
     assert verdicts(spark, [*lines, b"", b"\xff", *(each.encode() for each in TEXTS)], spec) == []
+
+
+def test_reads_messages_of_a_schema_registry_as_tasks_do(spark: SparkSession) -> None:
+    with SchemaRegistryServer() as registry:
+        key = registry.add({"type": "object"}, kind="JSON")
+        spec = RefineSpec.model_validate({"parse": "schema_registry", "registry_url": registry.url, "fields": TYPES})
+        frame = b"\x00" + int(key).to_bytes(4)
+        messages = [
+            b"",
+            b"\x00\x00\x00\x00\x63",
+            *(frame + each for each in WHOLE),
+            frame + b'{"t64":1,"ts":"2020-01-02"}',
+        ]
+        assert verdicts(spark, messages, spec) == []
+        registry.script.append((503, b""))
+        with pytest.raises(RegistryUnavailableError, match="status 503"), declared_errors():
+            parse(spark.createDataFrame([(b"\x00\x00\x00\x00\x09",)], "value binary"), spec).collect()
 
 
 @pytest.mark.long

@@ -5,6 +5,8 @@ a batch is made at once where all its values have the type's own. Every other va
 reads it (`casts`); every message that msgspec refuses, or might accept where Spark does not, goes through the exact
 reader (`json_text`). A message costs a few microseconds there instead of one.
 
+Messages of a schema registry are read by `registered`, into the same records.
+
 Lines are matched by a pattern in Java's syntax where that means the same in Python (`patterns`). Other patterns, and
 records of Avro, are for Spark alone: `MessageFormat.needs_spark` says so, and MessageDecoder raises it.
 """
@@ -15,6 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
+from itertools import count
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -24,7 +27,10 @@ import pyarrow.compute as pc
 
 from consumerd.base.errors import ConfigError
 from consumerd.spark.lake import casts, json_text
+from consumerd.spark.lake.casts import zone_of
 from consumerd.spark.lake.patterns import python_pattern
+from consumerd.spark.lake.registered import RegistrySettings, json_of, open_schemas, plain
+from consumerd.spark.spec_check import avro_text
 
 if TYPE_CHECKING:
     from consumerd.spark.spec_model import RefineSpec
@@ -80,6 +86,8 @@ class MessageFormat:
     pattern: str | None = None
     #: Why only Spark can parse such messages; None where `MessageDecoder` does the same.
     needs_spark: str | None = None
+    #: For messages that name their schemas: where these are.
+    registry: RegistrySettings | None = None
 
     @classmethod
     def of(cls, spec: RefineSpec) -> MessageFormat:
@@ -89,13 +97,15 @@ class MessageFormat:
             kind = field.parsed
             required = kind.required or name == spec.event_time
             fields.append(DeclaredField(name, field.source or name, kind.ddl, kind.name, required, kind.epoch))
-        return cls(tuple(fields), spec.pattern, _needs_spark(spec, fields))
+        return cls(tuple(fields), spec.pattern, _needs_spark(spec, fields), _registry(spec))
 
 
 def _needs_spark(spec: RefineSpec, fields: Iterable[DeclaredField]) -> str | None:
     if spec.parse == "regex":
         assert spec.pattern is not None
         return None if python_pattern(spec.pattern) else f"the pattern {spec.pattern!r} requires Spark"
+    if spec.parse == "schema_registry":
+        return None  # Spark has these read by MessageDecoder, too
     if spec.parse != "json":
         return f'parse = "{spec.parse}" requires Spark'
     sources: dict[str, str] = {}
@@ -108,6 +118,15 @@ def _needs_spark(spec: RefineSpec, fields: Iterable[DeclaredField]) -> str | Non
     if len({source.lower() for source in sources}) < len(sources):
         return "names that differ in case alone require Spark"
     return None
+
+
+def _registry(spec: RefineSpec) -> RegistrySettings | None:
+    if spec.registry_url is None:
+        return None
+    reader = None if spec.avro_schema is None else avro_text(spec.avro_schema)
+    files = spec.registry_password_file, spec.registry_token_file, spec.registry_ca
+    password, token, ca = (None if each is None else str(each) for each in files)
+    return RegistrySettings(spec.registry_url, spec.registry_user, password, token, ca, reader)
 
 
 class MessageDecoder:
@@ -124,12 +143,18 @@ class MessageDecoder:
         self._fields = [_Field(each, zone, binary) for each in form.fields]
         self.schema = pa.schema([pa.field(each.name, each.type) for each in self._fields])
         sources = [each.source for each in form.fields]
-        self._read = _JsonReader(sources, self._fields) if form.pattern is None else _LineReader(form.pattern, sources)
+        self._read: _JsonReader | _LineReader | _RegisteredReader
+        if form.registry is not None:
+            self._read = _RegisteredReader(form.registry, _JsonReader(sources, self._fields))
+        elif form.pattern is not None:
+            self._read = _LineReader(form.pattern, sources)
+        else:
+            self._read = _JsonReader(sources, self._fields)
 
     def decode(self, rows: pa.RecordBatch) -> DecodedRows:
         """`rows`: columns of bronze, of them `value`, and where present `crc_ok` and `_corrupt`."""
         refused = dict(_unreadable(rows))
-        records = self._read.batch(rows.column("value"), refused)
+        records = self._read.batch(rows, refused)
         columns, misfits = self._columns(records)
         if misfits:
             positions = [at for at in range(rows.num_rows) if at not in refused] if refused else range(rows.num_rows)
@@ -157,6 +182,22 @@ class MessageDecoder:
                     misfits.setdefault(at, field.missing)
             columns.append(column)
         return columns, misfits
+
+
+def with_decoded(batches: Iterable[pa.RecordBatch], *, messages: MessageFormat, zone: str) -> Iterator[pa.RecordBatch]:
+    """The rows with their declared fields and `reason`, for `mapInArrow`. Raises as MessageDecoder."""
+    found = zone_of(zone)
+    assert found is not None
+    decoder = MessageDecoder(messages, found)
+    for rows in batches:
+        decoded = decoder.decode(rows)
+        good = decoded.good.to_pylist()
+        # Of each row the number of its values among the good ones, and of its reason among the others.
+        values, reasons = count(), count()
+        at = pa.array([next(values) if each else None for each in good], pa.int64())
+        why = pa.array([None if each else next(reasons) for each in good], pa.int64())
+        columns = [*rows.columns, *(each.take(at) for each in decoded.columns.columns), decoded.reasons.take(why)]
+        yield pa.RecordBatch.from_arrays(columns, [*rows.schema.names, *decoder.schema.names, REASON])
 
 
 def _unreadable(rows: pa.RecordBatch) -> Iterable[tuple[int, str]]:
@@ -288,6 +329,7 @@ class _JsonReader:
         names = {source: f"f{number}" for number, source in enumerate(conversions)}
         #: What takes each field from a record.
         self.getters: list[Callable[[Any], Any]] = [attrgetter(names[source]) for source in sources]
+        self.wanted = frozenset(conversions)
         self._wanted = {source: (names[source], convert) for source, convert in conversions.items()}
         self._nested = [(names[source], convert) for source, convert in conversions.items() if convert is not None]
         self._once = [f'"{source}"'.encode() for source, convert in conversions.items() if convert is not None]
@@ -303,8 +345,12 @@ class _JsonReader:
         )
         self._decode = msgspec.json.Decoder(self._record).decode
 
-    def batch(self, values: pa.Array, refused: dict[int, str]) -> list[Any]:
+    def batch(self, rows: pa.RecordBatch, refused: dict[int, str]) -> list[Any]:
         """The records of the messages that `refused` does not have; adds those that cannot be read to it."""
+        return self.records(rows.column("value"), refused)
+
+    def records(self, values: pa.Array, refused: dict[int, str]) -> list[Any]:
+        """As `batch`, of these messages; those that are null are left out."""
         messages = values.to_pylist()
         for at in _not_utf8(values, messages):
             refused.setdefault(at, NOT_UTF8)
@@ -364,6 +410,55 @@ class _JsonReader:
             return NOT_AN_OBJECT
         return NESTED if is_refused else self._record(**values)
 
+    def record(self, members: Mapping[str, Any]) -> Any:
+        """The record of a value that is not JSON, or the reason why it is none."""
+        values: dict[str, Any] = {}
+        for name, (attribute, convert) in self._wanted.items():
+            value = members.get(name)
+            if convert is None and not isinstance(value, dict | list):
+                values[attribute] = plain(value)
+                continue
+            token = json_text.read_strict(json_of(value))
+            try:
+                values[attribute] = json_text.text_of(token) if convert is None else convert(token)
+            except json_text.NestedTypeError:
+                return NESTED
+        return self._record(**values)
+
+
+class _RegisteredReader:
+    """Messages that name their schema in a registry into the records of `inner`."""
+
+    def __init__(self, settings: RegistrySettings, inner: _JsonReader) -> None:
+        self._schemas = open_schemas(settings, inner.wanted)
+        self._inner = inner
+        self.getters = inner.getters
+
+    def batch(self, rows: pa.RecordBatch, refused: dict[int, str]) -> list[Any]:
+        """See _JsonReader. Raises RegistryUnavailableError."""
+        headers = rows.column("headers").to_pylist() if "headers" in rows.schema.names else None
+        records: dict[int, Any] = {}
+        documents: list[bytes | None] = [None] * rows.num_rows
+        for at, message in enumerate(rows.column("value").to_pylist()):
+            if at in refused:
+                continue
+            pairs = [(each["key"], each["value"]) for each in headers[at] or ()] if headers else []
+            found = self._schemas.read(message, pairs)
+            if isinstance(found, bytes):
+                documents[at] = found
+                continue
+            record = found if isinstance(found, str) else self._inner.record(found)
+            if isinstance(record, str):
+                refused[at] = record
+            else:
+                records[at] = record
+        if any(each is not None for each in documents):
+            objects = iter(self._inner.records(pa.array(documents, pa.binary()), refused))
+            records.update(
+                (at, next(objects)) for at, each in enumerate(documents) if each is not None and at not in refused
+            )
+        return [records[at] for at in sorted(records)]
+
 
 NO_MATCH: Final = "the message does not match the pattern"
 
@@ -379,8 +474,9 @@ class _LineReader:
         self._names = names
         self.getters: list[Callable[[Any], Any]] = [itemgetter(names.index(source)) for source in sources]
 
-    def batch(self, values: pa.Array, refused: dict[int, str]) -> list[Any]:
+    def batch(self, rows: pa.RecordBatch, refused: dict[int, str]) -> list[Any]:
         """See _JsonReader. An empty text is null."""
+        values = rows.column("value")
         messages = values.to_pylist()
         for at in _not_utf8(values, messages):
             refused.setdefault(at, NOT_UTF8)

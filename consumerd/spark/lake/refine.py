@@ -26,6 +26,7 @@ from consumerd.spark.lake.casts import zone_of
 from consumerd.spark.lake.data_file import DataFile, Identities, has_identities
 from consumerd.spark.lake.days import Days, DayWriter
 from consumerd.spark.lake.decode import REASON, DeclaredField, MessageDecoder, MessageFormat
+from consumerd.spark.lake.registered import RegistrySettings
 from consumerd.spark.lake.table import BATCH
 from consumerd.spark.lake.tasks import LANDED_AT
 from consumerd.spark.rebuild import Rebuild
@@ -80,15 +81,16 @@ class RefineTarget:
         """As one line of JSON, without `storage_options`."""
         bronze = base64.b64encode(self.bronze.serialize().to_pybytes()).decode()
         rebuild = None if self.rebuild is None else asdict(self.rebuild)
-        others = self.folders, self.zone, rebuild, self.days
+        others = self.folders, self.zone, rebuild, self.days, self.messages.registry
         return json.dumps([self.messages.fields, self.messages.pattern, bronze, *others])
 
     @classmethod
     def from_json(cls, text: str) -> RefineTarget:
         """What `to_json` wrote."""
-        fields, pattern, bronze, folders, zone, rebuild, found = json.loads(text)
+        fields, pattern, bronze, folders, zone, rebuild, found, registry = json.loads(text)
         silver, quarantine = (None if each is None else Days(*each) for each in found)
-        messages = MessageFormat(tuple(DeclaredField(*each) for each in fields), pattern)
+        where = None if registry is None else RegistrySettings(*registry)
+        messages = MessageFormat(tuple(DeclaredField(*each) for each in fields), pattern, registry=where)
         columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(bronze)))
         rebuilt = None if rebuild is None else Rebuild(**rebuild)
         return cls.of(messages, columns, tuple(folders), zone, rebuilt, (silver, quarantine))

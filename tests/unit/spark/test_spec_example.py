@@ -21,7 +21,7 @@ def test_every_key_of_the_example_has_a_valid_value(tmp_path: Path) -> None:
     lines = spark_example().splitlines()
     keys = {match[1] for line in lines if (match := re.match(r"# (\w+) = ", line))}
     assert len(keys) > 15
-    for key in sorted(keys - _APART):
+    for key in sorted(key for key in keys - _APART if not key.startswith("registry_")):
         text = "\n".join(
             line[2:] if re.match(rf"# (\[spark.*\]$|({'|'.join(_NEEDED | {key})}) = )", line) else line
             for line in lines
