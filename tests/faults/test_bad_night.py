@@ -35,8 +35,6 @@ from consumerd.testing.clock import FakeClock
 from tests.faults.hostile_kafka import TOPIC, HostileKafka
 from tests.support.secure_gate import Lock, SecureGate
 
-pytestmark = pytest.mark.asyncio
-
 ROOT = Path(__file__).resolve().parents[2]
 SECTION = (ROOT / "docs" / "operations.md").read_text().split("## A bad night\n")[1].split("\n## ")[0]
 ROWS = {

@@ -9,7 +9,6 @@ import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import pytest
 import pytest_asyncio
 
 from consumerd.base.clock import SystemClock
@@ -23,8 +22,6 @@ from consumerd.wire.v07 import (
     ProduceRequest,
     encode_message,
 )
-
-pytestmark = pytest.mark.asyncio
 
 PROBE = OffsetsRequest("probe", 0, -1, 1).encode()
 PROBE_ANSWER = struct.pack(">ihiq", 14, 0, 1, 0)

@@ -70,7 +70,6 @@ def stored(path: Path) -> list[tuple[int, bytes]]:
     return [(row["offset"], row["payload"].encode()) for row in map(json.loads, path.read_text().splitlines())]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("name", ["files", "parquet"])
 async def test_waits_on_a_full_disk_and_loses_nothing(disk: Path, name: str) -> None:
     counts, out = HandlerCounts(), disk / "out"
@@ -97,7 +96,6 @@ async def test_waits_on_a_full_disk_and_loses_nothing(disk: Path, name: str) -> 
     assert sorted(path.name[0] for path in (out / "t" / "0-0").iterdir()) == ["0", "0"]  # and nothing torn
 
 
-@pytest.mark.asyncio
 async def test_a_partition_that_is_taken_away_while_it_waits_leaves_nothing(disk: Path) -> None:
     counts, out = HandlerCounts(), disk / "out"
     handler = in_policy(load_handler("files", {"directory": str(out)}), counts)
@@ -115,7 +113,6 @@ async def test_a_partition_that_is_taken_away_while_it_waits_leaves_nothing(disk
     assert await load_handler("files", {"directory": str(out)}).position(HERE) is None
 
 
-@pytest.mark.asyncio
 async def test_dead_letters_wait_on_a_full_disk(disk: Path) -> None:
     @message_handler
     async def failing(message: Message) -> None:

@@ -43,7 +43,6 @@ from consumerd.wire.v08.records import encode_record_batch
 from consumerd.wire.v08.schema import Api
 from tests.faults.hostile_kafka import BROKEN, LYING, PARTITIONS, TOPIC, VERSIONS, HostileKafka
 
-pytestmark = pytest.mark.asyncio
 CLOCK = SystemClock()
 PLACES = [TopicPartition.numbered(TOPIC, number) for number in range(PARTITIONS)]
 SENT = {number: [b"%d-%d" % (number, n) for n in range(60)] for number in range(PARTITIONS)}

@@ -53,7 +53,6 @@ def ensemble(java: JavaRuntime, directory: Path, disks: list[SlowDisk]) -> Itera
 
 
 @pytest.mark.zookeeper
-@pytest.mark.asyncio
 async def test_lease_ends_while_a_follower_without_a_leader_still_answers(ensemble: ZooKeeperEnsemble) -> None:
     """The leader is frozen: its followers keep their clients for `syncLimit` ticks, longer than the session lives."""
     leader = await ensemble.leader()
@@ -81,7 +80,6 @@ async def test_lease_ends_while_a_follower_without_a_leader_still_answers(ensemb
 
 
 @pytest.mark.zookeeper
-@pytest.mark.asyncio
 async def test_keeps_session_while_each_write_waits_for_slow_disks(
     ensemble: ZooKeeperEnsemble, disks: list[SlowDisk]
 ) -> None:
@@ -106,7 +104,6 @@ async def test_keeps_session_while_each_write_waits_for_slow_disks(
 
 
 @pytest.mark.zookeeper
-@pytest.mark.asyncio
 async def test_keeps_session_and_commits_through_a_rolling_restart(ensemble: ZooKeeperEnsemble) -> None:
     await ensemble.leader()
     nodes = [f"/offsets/{number}" for number in range(50)]
@@ -154,7 +151,6 @@ async def test_keeps_session_and_commits_through_a_rolling_restart(ensemble: Zoo
 
 
 @pytest.mark.zookeeper
-@pytest.mark.asyncio
 async def test_calls_time_out_without_a_quorum_and_succeed_with_it(ensemble: ZooKeeperEnsemble) -> None:
     async with Session(
         ensemble.connect, clock=SystemClock(), rng=random.Random(3), session_timeout=10, wait_connected=0.5

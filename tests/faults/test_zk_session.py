@@ -22,8 +22,6 @@ from tests.support.zookeeper_retry import retry
 if TYPE_CHECKING:
     from tests.faults.conftest import ZkRig
 
-pytestmark = pytest.mark.asyncio
-
 GET_DATA, AUTH = 4, 100
 
 

@@ -4,8 +4,6 @@ import json
 import random
 from pathlib import Path
 
-import pytest
-
 from consumerd.base.clock import SystemClock
 from consumerd.net.zk import Session
 from consumerd.storage.broker.registration import BrokerRegistration
@@ -31,7 +29,6 @@ async def _tree(zk: Session, path: str = "/brokers") -> Tree:
     return tree
 
 
-@pytest.mark.asyncio
 async def test_reads_trees_of_two_brokers(golden: Path, zk_root: str) -> None:
     def expected(name: str) -> Tree:
         nodes = json.loads((golden / "kafka-0.7.2" / "zk" / name).read_bytes())

@@ -125,7 +125,6 @@ async def _play(running: Broker, case: dict[str, Any], request: bytes, probe: by
             assert now[folder] == files
 
 
-@pytest.mark.asyncio
 async def test_answers_every_recorded_request(golden: Path, tmp_path: Path) -> None:
     recording = json.loads((golden / "kafka-0.7.2" / "wire" / "cases.json").read_bytes())
     probe = bytes.fromhex(recording["probe_request_hex"])
@@ -195,7 +194,6 @@ async def _replay(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.asyncio
 async def test_agrees_with_the_replay_script(golden: Path, tmp_path: Path) -> None:
     """The given judge, with its silences of 0.6 s: it would notice unexpected bytes and closes.
 
@@ -221,7 +219,6 @@ async def test_agrees_with_the_replay_script(golden: Path, tmp_path: Path) -> No
         assert output.splitlines()[-1] == f"{len(cases)} agree, 0 differ, 0 not compared", output
 
 
-@pytest.mark.asyncio
 async def test_creates_topics_upon_the_recorded_requests(golden: Path, tmp_path: Path) -> None:
     recording = json.loads((golden / "kafka-0.7.2" / "wire" / "topic_creation.json").read_bytes())
     assert recording["cases"]
@@ -260,7 +257,6 @@ async def _latest_and_fetches(running: Broker, file_size: int) -> tuple[int, lis
         return latest, answers[0], answers[1]
 
 
-@pytest.mark.asyncio
 async def test_flushes_as_recorded(golden: Path, tmp_path: Path) -> None:
     """behaviour/flush_gating.json: what is visible follows the flushes, by count and by time.
 

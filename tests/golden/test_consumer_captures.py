@@ -46,8 +46,6 @@ from consumerd.wire.v07 import (
     decode_request,
 )
 
-pytestmark = pytest.mark.asyncio
-
 FETCH_SIZE = 1 << 20
 
 

@@ -13,8 +13,6 @@ import random
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-import pytest
-
 from consumerd.base.clock import SystemClock
 from consumerd.handlers.builtin.null import NullHandler
 from consumerd.member.consumer.backends import V07Backend
@@ -185,7 +183,6 @@ def blacklist(text: str, streams: int) -> FilterSubscription:
     return FilterSubscription(TopicFilter(FilterKind.BLACKLIST, text), streams)
 
 
-@pytest.mark.asyncio
 async def test_sends_the_recorded_sequence(golden: Path, zk_root: str) -> None:
     async with AsyncExitStack() as stack:
         replay = Replay(zk_root, golden, stack)

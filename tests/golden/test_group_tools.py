@@ -28,8 +28,6 @@ from consumerd.storage.broker.server import Broker
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.v07 import LATEST, OffsetsRequest, ProduceRequest, encode_message
 
-pytestmark = pytest.mark.asyncio
-
 GROUP, TOPIC = "grp1", "alpha"
 
 

@@ -16,7 +16,6 @@ from consumerd.wire.registry.values import parse_owner
 TOPICS = {"og.t1": 4, "og.t2": 3, "__consumer_offsets": 1}
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("version", ["0.8.2.2", "0.9.0.1", "0.10.2.2", "1.1.1"])
 async def test_recorded_groups_follow_their_assignor(golden: Path, version: str) -> None:
     steps = json.loads((golden / "zookeeper" / f"oldconsumer-{version}.json").read_text())["steps"]

@@ -41,8 +41,6 @@ from consumerd.wire.v07 import (
 )
 from tests.support.waiting import turns
 
-pytestmark = pytest.mark.asyncio
-
 Sent = tuple[str, int, list[tuple[int, Codec | None]], list[bytes]]
 
 

@@ -13,8 +13,6 @@ from consumerd.net.connect import connect
 from consumerd.producer import AsyncProducer, NotArrivedError, key_index
 from consumerd.wire.v07 import Codec, FetchRequest, decode_batch, decode_fetch_response, iter_outer
 
-pytestmark = pytest.mark.asyncio
-
 
 async def log(port: int, topic: str, partition: int) -> bytes:
     connection = await connect("127.0.0.1", port)

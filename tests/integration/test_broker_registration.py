@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
-
 from consumerd.base.clock import SystemClock
 from consumerd.demo.zookeeper import ZooKeeperServer
 from consumerd.net.zk import Session
@@ -17,8 +15,6 @@ from consumerd.storage.broker.server import Broker
 from consumerd.testing.fault_proxy import FaultProxy
 from consumerd.wire.v07 import ProduceRequest, encode_message
 from tests.support.waiting import until
-
-pytestmark = pytest.mark.asyncio
 
 
 @asynccontextmanager

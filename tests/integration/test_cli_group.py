@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 
-import pytest
 import pytest_asyncio
 
 from consumerd.base.clock import SystemClock
@@ -38,7 +37,6 @@ async def registered(zk_root: str) -> AsyncIterator[str]:
         yield zk_root
 
 
-@pytest.mark.asyncio
 async def test_read_only_commands(registered: str) -> None:
     async def output(*arguments: str) -> str:
         done = await consumerd(*arguments, "--zookeeper", registered)
@@ -61,7 +59,6 @@ async def test_read_only_commands(registered: str) -> None:
     }
 
 
-@pytest.mark.asyncio
 async def test_names_missing_groups_and_creates_nothing(zookeeper: ZooKeeperServer, registered: str) -> None:
     done = await consumerd("group", "describe", "--zookeeper", registered, "--group", "nobody")
     assert (done.returncode, done.stdout) == (ExitCode.NOT_FOUND, "")

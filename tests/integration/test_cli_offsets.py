@@ -25,8 +25,6 @@ from consumerd.net.zk import Session
 from consumerd.wire.v07 import LATEST, OffsetsRequest, ProduceRequest, encode_message
 from tests.support.commands import Done
 
-pytestmark = pytest.mark.asyncio
-
 SIZE = 30
 MESSAGES = 40
 

@@ -25,7 +25,6 @@ def consumerd(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProces
     )
 
 
-@pytest.mark.asyncio
 async def test_selects_topics_by_name_or_filter(zk_root: str, tmp_path: Path) -> None:
     settings = {"log.flush.interval": 1}
     async with BrokerProcess(tmp_path, zk_root, settings=settings) as broker:

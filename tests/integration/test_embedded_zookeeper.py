@@ -26,18 +26,15 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.zookeeper
 
 
-@pytest.mark.asyncio
 async def test_shared_server_serves_on_any_loop(zookeeper: ZooKeeperServer, zk_root: str) -> None:
     assert await zookeeper.mode() == "standalone"
     assert zk_root.startswith(f"{zookeeper.connect}/t-")
 
 
-@pytest.mark.asyncio
 async def test_shared_server_serves_on_the_next_loop_too(zookeeper: ZooKeeperServer) -> None:
     assert "minSessionTimeout=1000" in await four_letter_word(zookeeper.port, "conf")
 
 
-@pytest.mark.asyncio
 async def test_keeps_data_and_port_after_a_kill(zookeeper_factory: ZooKeeperFactory) -> None:
     server = await zookeeper_factory(tick_ms=200)
     port, pid = server.port, server.pid
@@ -50,7 +47,6 @@ async def test_keeps_data_and_port_after_a_kill(zookeeper_factory: ZooKeeperFact
     assert (server.port, await server.mode()) == (port, "standalone")
 
 
-@pytest.mark.asyncio
 async def test_paused_server_is_silent_until_resumed(zookeeper_factory: ZooKeeperFactory) -> None:
     server = await zookeeper_factory()
     server.pause()
@@ -63,7 +59,6 @@ async def test_paused_server_is_silent_until_resumed(zookeeper_factory: ZooKeepe
     assert not server.running
 
 
-@pytest.mark.asyncio
 async def test_reports_a_port_in_use(java: JavaRuntime, zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
     second = ZooKeeperServer(tmp_path, zookeeper.port, java=java)
     with pytest.raises(ZooKeeperStartError, match="Address already in use") as failure:
@@ -73,7 +68,6 @@ async def test_reports_a_port_in_use(java: JavaRuntime, zookeeper: ZooKeeperServ
     assert await zookeeper.mode() == "standalone"
 
 
-@pytest.mark.asyncio
 async def test_takes_another_port_if_the_free_one_was_taken_meanwhile(
     java: JavaRuntime, zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> None:
@@ -84,20 +78,17 @@ async def test_takes_another_port_if_the_free_one_was_taken_meanwhile(
         assert await second.mode() == "standalone"
 
 
-@pytest.mark.asyncio
 async def test_shows_the_end_of_the_log_for_an_invalid_configuration(java: JavaRuntime, tmp_path: Path) -> None:
     with pytest.raises(ZooKeeperStartError, match=r"Error processing .*zoo\.cfg"):
         await ZooKeeperServer(tmp_path, java=java, config={"tickTime": "soon"}).start()
 
 
-@pytest.mark.asyncio
 async def test_accepts_a_folder_with_blanks_and_accents(java: JavaRuntime, tmp_path: Path) -> None:
     async with ZooKeeperServer(tmp_path / "un été #1", java=java) as server:
         assert await server.mode() == "standalone"
         assert (server.data_directory / "version-2").is_dir()
 
 
-@pytest.mark.asyncio
 async def test_cancelled_start_leaves_no_process(java: JavaRuntime, tmp_path: Path) -> None:
     server = ZooKeeperServer(tmp_path, java=java)
     starting = asyncio.create_task(server.start())
@@ -110,7 +101,6 @@ async def test_cancelled_start_leaves_no_process(java: JavaRuntime, tmp_path: Pa
     assert not psutil.pid_exists(pid)
 
 
-@pytest.mark.asyncio
 async def test_ensemble_elects_a_leader_after_each_stop(java: JavaRuntime, tmp_path: Path) -> None:
     async with ZooKeeperEnsemble(tmp_path, java=java, tick_ms=200) as ensemble:
         assert len(ensemble.connect.split(",")) == 3
@@ -123,7 +113,6 @@ async def test_ensemble_elects_a_leader_after_each_stop(java: JavaRuntime, tmp_p
     assert not any(server.running for server in ensemble.servers)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 async def test_server_ends_with_its_parent(java: JavaRuntime, tmp_path: Path, number: signal.Signals) -> None:
     program = textwrap.dedent("""
@@ -151,7 +140,6 @@ def test_takes_different_ports() -> None:
     assert free_port() != free_port()
 
 
-@pytest.mark.asyncio
 async def test_serves_tls_on_a_second_port(zookeeper_factory: ZooKeeperFactory, tls_files: TlsFiles) -> None:
     server = await zookeeper_factory(tls=tls_files.zookeeper)
     context = ssl.create_default_context(cafile=str(tls_files.authority))
@@ -165,7 +153,6 @@ async def test_serves_tls_on_a_second_port(zookeeper_factory: ZooKeeperFactory, 
     assert await server.mode() == "standalone"
 
 
-@pytest.mark.asyncio
 async def test_requires_a_client_certificate_if_configured(
     zookeeper_factory: ZooKeeperFactory, tls_files: TlsFiles
 ) -> None:

@@ -21,7 +21,6 @@ from consumerd.wire.v07 import LATEST, Codec, OffsetsRequest, ProduceRequest, en
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-@pytest.mark.asyncio
 async def test_library_consumer_prints_every_message_once(zk_root: str, tmp_path: Path) -> None:
     words = [b"one", b"two", b"three", b"four"]
     async with BrokerProcess(tmp_path, zk_root, settings={"log.flush.interval": 1}) as broker:
@@ -57,7 +56,6 @@ def payloads(database: Path) -> list[bytes]:
         return [row[0] for row in db.execute("SELECT payload FROM message ORDER BY offset, idx")]
 
 
-@pytest.mark.asyncio
 @pytest.mark.usefixtures("sink_path")
 async def test_sqlite_sink_stores_each_message_once_through_crashes(
     consumerd_handler: HandlerFactory, tmp_path: Path
@@ -78,7 +76,6 @@ async def test_sqlite_sink_stores_each_message_once_through_crashes(
     assert payloads(database) == [b"a", b"b", b"c", b"d", b"e", b"f", b"g"]
 
 
-@pytest.mark.asyncio
 @pytest.mark.usefixtures("sink_path")
 async def test_sqlite_sink_stores_neither_rows_nor_position_of_a_failed_batch(
     consumerd_handler: HandlerFactory, tmp_path: Path

@@ -118,7 +118,6 @@ def test_two_writers_that_race_add_each_batch_once(options: dict[str, str]) -> N
     assert pages(open_lake_table("s3://lake/race/bronze", storage_options=options)) == ["p0", "p1", "p2"]
 
 
-@pytest.mark.asyncio
 async def test_members_of_a_group_that_race_append_each_message_once(options: dict[str, str]) -> None:
     settings = {"directory": "s3://lake/group/bronze", "commit_interval": 0, "storage_options": options}
     members = [load_handler("delta", settings) for _ in range(2)]

@@ -10,8 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from consumerd import LATEST, SimpleConsumer
 from consumerd.base.clock import SystemClock
 from consumerd.demo.processes import BrokerProcess, clean_environment
@@ -46,7 +44,6 @@ async def run(script: Path, *, ends_with: str = "") -> str:
     return "\n".join(line for line in out.decode().splitlines() if "[info " not in line and "[warning" not in line)
 
 
-@pytest.mark.asyncio
 async def test_runs_the_examples(zk_root: str, tmp_path: Path) -> None:
     async with BrokerProcess(tmp_path, zk_root, settings={"log.flush.interval": 1}) as broker:
         connection = await connect("127.0.0.1", broker.port)

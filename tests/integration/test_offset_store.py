@@ -7,15 +7,11 @@ import contextlib
 import random
 from collections.abc import AsyncIterator
 
-import pytest
-
 from consumerd.base.clock import SystemClock
 from consumerd.base.partition import TopicPartition
 from consumerd.member.offsets.store import CommitResult, ZooKeeperOffsetStore
 from consumerd.net.zk import Session
 from consumerd.wire.registry.paths import offset_path, offsets_path, owner_path
-
-pytestmark = pytest.mark.asyncio
 
 GROUP = "g"
 

@@ -31,8 +31,6 @@ from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 from consumerd.wire.v08.records import decode_records, encode_record_batch
 from tests.support.postgres import PostgresServer
 
-pytestmark = pytest.mark.asyncio
-
 TP = TopicPartition("t", 0, 1)
 CONTEXT = HandlerContext("g", "g_1", SystemClock())
 

@@ -25,8 +25,6 @@ from consumerd.storage.broker.config import BrokerConfig
 from consumerd.storage.broker.server import Broker
 from consumerd.wire.v07 import FetchRequest, OuterMessage, decode_batch, decode_fetch_response, iter_outer
 
-pytestmark = pytest.mark.asyncio
-
 
 def make_broker(log_dir: Path, zookeeper: ZooKeeper | None = None, **settings: Any) -> Broker:
     values = {"log_dir": log_dir, "port": 0, "use_zookeeper": False, "flush_messages": 1, "partitions": 2, **settings}

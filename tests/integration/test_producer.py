@@ -21,8 +21,6 @@ from consumerd.storage.broker.server import Broker
 from consumerd.testing.fault_proxy import FaultProxy
 from consumerd.wire.v07 import Codec, FetchRequest, decode_batch, decode_fetch_response, iter_outer
 
-pytestmark = pytest.mark.asyncio
-
 
 def make_broker(log_dir: Path) -> Broker:
     config = BrokerConfig(log_dir=log_dir, port=0, use_zookeeper=False, flush_messages=1, partitions=2)

@@ -23,7 +23,6 @@ PROGRAMS = [
 WRITTEN = {"produce.py": [b"one", b"two"], "background.py": [b"event %d" % n for n in range(1000)]}
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(("name", "text"), PROGRAMS, ids=[name for name, _ in PROGRAMS])
 async def test_runs_a_program_of_the_page(tmp_path: Path, name: str, text: str) -> None:
     async with BrokerProcess(tmp_path, None, settings={"log.flush.interval": 1}) as broker:

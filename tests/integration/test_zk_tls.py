@@ -20,8 +20,6 @@ from consumerd.testing.fault_proxy import FaultProxy
 if TYPE_CHECKING:
     from tests.conftest import TlsFiles
 
-pytestmark = pytest.mark.asyncio
-
 
 def session_over(context: ssl.SSLContext | None, connect: str, **options: Any) -> Session:
     return Session(connect, clock=SystemClock(), rng=random.Random(1), ssl=context, session_timeout=4, **options)

@@ -68,7 +68,6 @@ async def settle(*sessions: ZooKeeper) -> None:
     await asyncio.sleep(0)
 
 
-@pytest.mark.asyncio
 async def test_creates_reads_changes_and_deletes_nodes(zk: ZooKeeper) -> None:
     assert await zk.exists("/a") is None
     await zk.create("/a", None)
@@ -86,7 +85,6 @@ async def test_creates_reads_changes_and_deletes_nodes(zk: ZooKeeper) -> None:
     assert await zk.children("/a") == ["y"]
 
 
-@pytest.mark.asyncio
 async def test_raises_the_declared_errors(zk: ZooKeeper) -> None:
     await zk.create("/a", b"")
     await zk.create("/a/e", b"", ephemeral=True)
@@ -110,7 +108,6 @@ async def test_raises_the_declared_errors(zk: ZooKeeper) -> None:
             await call()
 
 
-@pytest.mark.asyncio
 async def test_ensure_creates_parents_with_null_data(zk: ZooKeeper) -> None:
     await zk.create("/a", b"kept")
     await zk.ensure("/a/b/c")
@@ -118,7 +115,6 @@ async def test_ensure_creates_parents_with_null_data(zk: ZooKeeper) -> None:
     assert [(await zk.get(path))[0] for path in ("/a", "/a/b", "/a/b/c")] == [b"kept", None, None]
 
 
-@pytest.mark.asyncio
 async def test_ephemeral_nodes_end_with_their_session(zk: ZooKeeper, connect: Connect) -> None:
     async with connect() as peer:
         await peer.create("/e", b"", ephemeral=True)
@@ -129,7 +125,6 @@ async def test_ephemeral_nodes_end_with_their_session(zk: ZooKeeper, connect: Co
     assert await zk.exists("/e") is None
 
 
-@pytest.mark.asyncio
 async def test_creates_and_deletes_owned_nodes(zk: ZooKeeper, connect: Connect) -> None:
     async with connect() as peer:
         await peer.create_ephemeral("/g/ids/a", b"peer", wait=0)
@@ -148,7 +143,6 @@ async def test_creates_and_deletes_owned_nodes(zk: ZooKeeper, connect: Connect) 
     assert (await zk.get("/g/ids"))[0] is None
 
 
-@pytest.mark.asyncio
 async def test_multi_applies_all_operations_or_none(zk: ZooKeeper) -> None:
     await zk.multi([])
     await zk.multi([Create("/a", b"1"), Create("/a/e", b"", ephemeral=True), SetData("/a", b"2"), Check("/a", 1)])
@@ -166,7 +160,6 @@ async def test_multi_applies_all_operations_or_none(zk: ZooKeeper) -> None:
     assert await zk.children("/a") == []
 
 
-@pytest.mark.asyncio
 async def test_watches_fire_once_for_their_event(zk: ZooKeeper, connect: Connect) -> None:
     async with connect() as peer:
         data, children, missing = Told(), Told(), Told()
@@ -205,7 +198,6 @@ async def test_watches_fire_once_for_their_event(zk: ZooKeeper, connect: Connect
         assert data.count == 1
 
 
-@pytest.mark.asyncio
 async def test_read_of_a_missing_node_sets_no_watch(zk: ZooKeeper, connect: Connect) -> None:
     async with connect() as peer:
         told = Told()
@@ -218,7 +210,6 @@ async def test_read_of_a_missing_node_sets_no_watch(zk: ZooKeeper, connect: Conn
         assert told.count == 0
 
 
-@pytest.mark.asyncio
 async def test_deletion_fires_data_and_child_watches(zk: ZooKeeper, connect: Connect) -> None:
     async with connect() as peer:
         await peer.create("/d", b"")

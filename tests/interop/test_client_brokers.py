@@ -41,7 +41,6 @@ async def end_of(client: ClusterClient, topic: str, partition: int) -> int:
     return told["old_style_offsets"][0] if "old_style_offsets" in told else told["offset"]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "version", [pytest.param(name, marks=[] if name in EVERYDAY else [pytest.mark.long]) for name in RELEASES]
 )
@@ -74,7 +73,6 @@ async def test_reads_versions_metadata_leaders_and_coordinators(version: str, ka
         await client.refresh(["events"])
 
 
-@pytest.mark.asyncio
 async def test_retries_an_unavailable_broker_until_the_timeout(kafka: Any, cluster_client: Any) -> None:
     broker = await kafka("3.9.1")
     async with cluster_client(broker) as client:
@@ -105,7 +103,6 @@ async def send_away(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
         writer.close()
 
 
-@pytest.mark.asyncio
 async def test_member_and_tools_leave_a_server_that_sends_them_away(kafka: Any, tmp_path: Path) -> None:
     broker = await kafka("3.9.1", partitions=1)
     server = await asyncio.start_server(send_away, "127.0.0.1", 0)

@@ -151,7 +151,6 @@ def formats_of(version: str) -> list[tuple[int, RecordCodec]]:
     ]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "version", [pytest.param(name, marks=[] if name in EVERYDAY else [pytest.mark.long]) for name in RELEASES]
 )
@@ -184,7 +183,6 @@ async def test_reads_every_format_and_codec(version: str, cluster: Any) -> None:
         assert (await made.take(1))[0].offset == 250
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("version", EVERYDAY)
 async def test_broker_delays_its_response_until_the_minimum_is_available(version: str, cluster: Any) -> None:
     settings = FetchSettings(max_wait=60, min_bytes=100_000, poll_bytes=1024)
@@ -199,7 +197,6 @@ async def test_broker_delays_its_response_until_the_minimum_is_available(version
         assert len(await made.take(1)) > 1  # not the little one alone, which would have been answered at once
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("version", "sessions"),
     [
@@ -229,7 +226,6 @@ async def test_messages_of_idle_partitions_do_not_wait_for_a_poll(version: str, 
         assert (made.pool.counters.errors, made.pool.counters.disconnects) == ({}, 0)
 
 
-@pytest.mark.asyncio
 async def test_resets_and_reports_an_offset_out_of_range(cluster: Any) -> None:
     async with cluster("3.9.1") as made:
         await made.produce([b"a", b"b"], RecordCodec.NONE, 2)
@@ -238,7 +234,6 @@ async def test_resets_and_reports_an_offset_out_of_range(cluster: Any) -> None:
         assert made.told.resets == [(1000, 0)]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("version", ["0.8.2.2", "3.9.1"])
 async def test_enlarges_the_fetch_for_an_oversize_message(version: str, cluster: Any) -> None:
     settings = FetchSettings(max_wait=0.1, size=4096, poll_bytes=1024, max_size=1 << 20)
@@ -249,7 +244,6 @@ async def test_enlarges_the_fetch_for_an_oversize_message(version: str, cluster:
         assert [len(record.payload or b"") for record in await made.take(3)] == [5, 100_000, 5]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("version", ["3.9.1", pytest.param("4.1.0", marks=pytest.mark.long)])
 async def test_fetching_continues_with_the_new_id_of_a_topic_that_was_created_again(version: str, cluster: Any) -> None:
     async with cluster(version) as made:
@@ -269,7 +263,6 @@ async def test_fetching_continues_with_the_new_id_of_a_topic_that_was_created_ag
         assert made.client.metadata.topic_id("events") not in (former, NO_UUID)
 
 
-@pytest.mark.asyncio
 async def test_fetching_continues_after_a_broker_restart(cluster: Any) -> None:
     async with cluster("3.9.1", **SHORT_SESSION) as made:
         await made.produce([b"before"], RecordCodec.NONE, 2)
@@ -284,7 +277,6 @@ async def test_fetching_continues_after_a_broker_restart(cluster: Any) -> None:
         assert not made.pool.partitions
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("version", ["3.9.1", pytest.param("4.1.0", marks=pytest.mark.long)])
 async def test_waits_out_a_quota_without_losing_the_connection(version: str, cluster: Any) -> None:
     settings = FetchSettings(max_wait=0.2, size=128 << 10)

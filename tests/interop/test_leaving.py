@@ -227,7 +227,6 @@ class Move:
 @pytest.mark.parametrize(
     "partitions", [PAGES_PARTITIONS, pytest.param({"clicks": 3, "orders": 2}, marks=pytest.mark.long)], ids=str
 )
-@pytest.mark.asyncio
 async def test_runs_the_commands_of_the_runbook(
     partitions: dict[str, int], kafka: Any, cluster_client: Any, zk_root: str, tmp_path: Path, missing: Any
 ) -> None:

@@ -39,7 +39,6 @@ class Nobody:
     instance_id = None
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "version", [pytest.param(name, marks=[] if name in EVERYDAY else [pytest.mark.long]) for name in RELEASES]
 )
@@ -90,7 +89,6 @@ async def test_reads_back_commits_and_rejects_other_members(version: str, kafka:
             await store.commit({PLACE: 6}, session_id=0)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("version", ["0.8.2.2", pytest.param("0.10.1.1", marks=pytest.mark.long)])
 async def test_writes_offsets_to_both_stores_like_old_consumers_with_dual_commit(
     version: str, kafka: Any, cluster_client: Any, zk_root: str, zk: Any
@@ -137,7 +135,6 @@ async def test_writes_offsets_to_both_stores_like_old_consumers_with_dual_commit
         assert zk.get("/consumers/group/offsets/events/0")[0] == b"10"
 
 
-@pytest.mark.asyncio
 @pytest.mark.long
 async def test_unchanged_offset_does_not_expire_while_its_daemon_runs(
     kafka: Any, cluster_client: Any, tmp_path: Path

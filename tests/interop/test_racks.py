@@ -62,7 +62,6 @@ async def produce(client: ClusterClient, number: int, payloads: list[bytes]) -> 
     await client.retrying("produce", send, timeout=60)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("version", ["2.8.2", "3.9.1", "4.1.0"])
 async def test_reads_from_the_broker_of_the_own_rack(
     version: str, kafka_cluster: Callable[..., KafkaCluster], monkeypatch: pytest.MonkeyPatch

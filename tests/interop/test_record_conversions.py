@@ -150,7 +150,6 @@ async def times_are_the_brokers(client: ClusterClient, release: tuple[int, ...])
         assert found.timestamps[0] > max(TIMES)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "release",  # those that make topics by request, and know formats to convert from and to
     [
@@ -203,7 +202,6 @@ async def test_reads_down_converted_formats_and_broker_timestamps(
         await times_are_the_brokers(client, RELEASES[release].number)
 
 
-@pytest.mark.asyncio
 async def test_reads_transactions(kafka: Any, cluster_client: Any, missing: Callable[[str], NoReturn]) -> None:
     """Of another client: kafka-python's producer commits, aborts, and commits again."""
     try:
@@ -247,7 +245,6 @@ async def test_reads_transactions(kafka: Any, cluster_client: Any, missing: Call
         assert (committed.next_offset, committed.prefix(3), committed.prefix(6)) == (12, 3, 12)
 
 
-@pytest.mark.asyncio
 async def test_reads_compacted_logs(kafka: Any, cluster_client: Any) -> None:
     """Gaps in batches: deleted offsets never come back, and reading continues after them."""
     keys = [b"key %d" % (n // 3) for n in range(COUNT)]

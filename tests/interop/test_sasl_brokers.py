@@ -45,7 +45,6 @@ def client_at(
 WITH_ZOOKEEPER = [name for name, release in RELEASES.items() if release.number >= (0, 10) and not release.kraft]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "version", [pytest.param(each, marks=[] if each == "0.10.1.1" else [pytest.mark.long]) for each in WITH_ZOOKEEPER]
 )
@@ -80,7 +79,6 @@ async def test_authenticates_with_plain_to_brokers_of_zookeeper(version: str, ka
             await client.refresh()
 
 
-@pytest.mark.asyncio
 @pytest.mark.long  # test_secure_brokers has the same every day
 @pytest.mark.parametrize("version", ["3.9.1", "4.1.0"])
 async def test_authenticates_with_scram_and_plain_over_tls(version: str, kafka: Any, tls_files: Any) -> None:

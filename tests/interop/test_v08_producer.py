@@ -78,7 +78,6 @@ def codecs_of(version: str) -> list[RecordCodec]:
     )
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "version", [pytest.param(name, marks=[] if name in EVERYDAY else [pytest.mark.long]) for name in RELEASES]
 )
@@ -103,7 +102,6 @@ async def test_sends_everything_in_order_to_the_partition_of_its_key(
         assert all(record.offset == number for records in found.values() for number, record in enumerate(records))
 
 
-@pytest.mark.asyncio
 async def test_stores_each_message_once_in_order_while_a_broker_is_down(kafka: Any, cluster_client: Any) -> None:
     broker = await kafka("3.9.1", partitions=2, config=SHORT_SESSION)
     async with cluster_client(broker) as client:
@@ -123,7 +121,6 @@ async def test_stores_each_message_once_in_order_while_a_broker_is_down(kafka: A
         assert all(offset in (None, n // 2) for n, offset in enumerate(offsets))
 
 
-@pytest.mark.asyncio
 async def test_other_clients_read_keys_headers_timestamps_and_tombstones(kafka: Any, cluster_client: Any) -> None:
     consumer_module = pytest.importorskip("kafka")
     broker = await kafka("3.9.1", partitions=1)
@@ -155,7 +152,6 @@ async def test_other_clients_read_keys_headers_timestamps_and_tombstones(kafka: 
         assert (third.key, third.value, third.timestamp) == (None, b"", 5678)
 
 
-@pytest.mark.asyncio
 async def test_acks_0_reports_no_offsets(kafka: Any, cluster_client: Any) -> None:
     broker = await kafka("0.10.1.1", partitions=1)
     async with cluster_client(broker) as client:
@@ -167,7 +163,6 @@ async def test_acks_0_reports_no_offsets(kafka: Any, cluster_client: Any) -> Non
 
 
 @pytest.mark.long
-@pytest.mark.asyncio
 @pytest.mark.parametrize("version", ["0.11.0.3", "1.1.1"])
 async def test_sends_to_a_partition_idle_beyond_its_retention(version: str, kafka: Any, cluster_client: Any) -> None:
     quickly = {"log.retention.ms": 1000, "log.retention.check.interval.ms": 200, "log.segment.delete.delay.ms": 100}

@@ -399,7 +399,6 @@ def authenticate_where_nobody_asks(wire: Wire) -> None:
         assert answer["error_code"] == ErrorCode.ILLEGAL_SASL_STATE
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "version", [pytest.param(name, marks=[] if name in EVERYDAY else [pytest.mark.long]) for name in VERSIONS]
 )

@@ -40,7 +40,6 @@ async def feed(tmp_path: Path, content: bytes, seconds: float = 0.0) -> tuple[Fe
     return made, ledger, broker.log_directory
 
 
-@pytest.mark.asyncio
 async def test_feed_spreads_lines_and_codecs(tmp_path: Path) -> None:
     lines = [b"line %d" % number for number in range(5_000)]
     lines[10:14] = [b"", b"\xff\xfe\r", b"long" * 500_000, b""]
@@ -58,7 +57,6 @@ async def test_feed_spreads_lines_and_codecs(tmp_path: Path) -> None:
         assert codecs == {Codec.NONE, Codec.GZIP, Codec.SNAPPY}
 
 
-@pytest.mark.asyncio
 async def test_feed_keeps_its_pace_with_a_single_line(tmp_path: Path) -> None:
     clock = SystemClock()
     started = clock.monotonic()

@@ -117,7 +117,6 @@ async def into_a_broker(directory: Path, topic: str) -> None:
             await connection.close()
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("store", [into_files, into_parquet, into_objects, into_a_broker])
 @pytest.mark.parametrize("topic", REJECTED)
 async def test_rejects_topics_that_are_not_the_name_of_a_folder(tmp_path: Path, store: Any, topic: str) -> None:
@@ -127,7 +126,6 @@ async def test_rejects_topics_that_are_not_the_name_of_a_folder(tmp_path: Path, 
     assert {name for name in everything(tmp_path) if not name.startswith("inside/.")} == {"bystander"}
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(("store", "suffix"), [(into_files, "/0-0"), (into_parquet, "/0-0"), (into_objects, "/0-0")])
 @pytest.mark.parametrize("topic", PLAIN)
 async def test_other_names_are_one_folder_of_that_name(tmp_path: Path, store: Any, suffix: str, topic: str) -> None:
@@ -138,7 +136,6 @@ async def test_other_names_are_one_folder_of_that_name(tmp_path: Path, store: An
     assert os.listdir(tmp_path / "inside") == [topic]
 
 
-@pytest.mark.asyncio
 async def test_log_folders_of_a_broker_stay_in_its_directory(tmp_path: Path) -> None:
     config = BrokerConfig(log_dir=tmp_path / "inside", broker_id=0, port=0, flush_messages=1)
     async with Broker(config, clock=CLOCK, rng=random.Random(1)) as broker:
@@ -156,7 +153,6 @@ async def test_log_folders_of_a_broker_stay_in_its_directory(tmp_path: Path) -> 
     assert folders == {f"{topic}-0" for topic in PLAIN if not topic.startswith(".") and "\u202e" not in topic}
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("topic", [*REJECTED, *PLAIN])
 async def test_a_dead_letter_is_one_line_of_its_file_whatever_its_topic(tmp_path: Path, topic: str) -> None:
     letters = FileDeadLetters(tmp_path / "inside" / "letters.ndjson", clock=CLOCK)

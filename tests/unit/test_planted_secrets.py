@@ -37,8 +37,6 @@ from consumerd.wire.v08.versions import BrokerRelease
 from tests.support.receiver import Receiver
 from tests.unit.net.client.test_sasl import Line, authenticated
 
-pytestmark = pytest.mark.asyncio
-
 SECRET = "hush-hush-hush-hush"
 HERE = TopicPartition("t", 0, 0)
 #: Nothing listens there.

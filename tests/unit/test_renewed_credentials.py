@@ -163,7 +163,6 @@ async def http_handler(port: int, tls: TlsSection) -> None:
         await handler.stop()
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("client", [zookeeper, brokers, http_handler])
 async def test_each_connection_shows_the_certificate_of_its_time(client: Any, tmp_path: Path) -> None:
     identity = Identity(tmp_path)
@@ -180,7 +179,6 @@ async def test_each_connection_shows_the_certificate_of_its_time(client: Any, tm
             await connecting
 
 
-@pytest.mark.asyncio
 async def test_context_of_the_library_may_be_loaded_again(tmp_path: Path) -> None:
     """Programs pass a context of their own: new connections show the certificate that it was loaded with last."""
     identity, context = Identity(tmp_path), ssl.create_default_context()
@@ -223,7 +221,6 @@ class Sent:
         self.auth.append(request.auth)
 
 
-@pytest.mark.asyncio
 async def test_each_connection_to_zookeeper_sends_the_credentials_of_its_time(tmp_path: Path) -> None:
     path = tmp_path / "auth"
     path.write_text("digest:u:first")
@@ -255,7 +252,6 @@ def test_each_authentication_with_zookeeper_has_the_password_of_its_time(passwor
     assert respond() != first
 
 
-@pytest.mark.asyncio
 async def test_each_request_has_the_headers_of_its_time(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("Bearer first")

@@ -129,7 +129,6 @@ def authority(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize(
     ("issuer", "name", "words"),
@@ -148,7 +147,6 @@ async def test_rejects_a_server_that_it_cannot_verify(
         assert not any(arrived)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("client", CLIENTS)
 async def test_talks_to_a_server_that_it_can_verify(client: Client, authority: Path) -> None:
     """Else the test above would pass for a client that never connects."""

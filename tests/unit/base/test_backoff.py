@@ -29,7 +29,6 @@ def test_many_attempts_keep_the_largest_delay() -> None:
     assert 7.9 < max(delays) <= 8.0
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(("seconds", "happened"), [(5.0, True), (0.0, False), (-1.0, False)])
 async def test_does_not_sleep_after_the_event_or_without_time(seconds: float, happened: bool) -> None:
     clock, event = FakeClock(), asyncio.Event()
@@ -40,7 +39,6 @@ async def test_does_not_sleep_after_the_event_or_without_time(seconds: float, ha
     assert clock.sleeps == []
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("how", ["time", "event"])
 async def test_sleeps_until_the_time_or_the_event(how: str) -> None:
     clock, event = FakeClock(), asyncio.Event()

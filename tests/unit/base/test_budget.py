@@ -9,8 +9,6 @@ import pytest
 from consumerd.base.budget import ByteBudget
 from tests.support.waiting import turns
 
-pytestmark = pytest.mark.asyncio
-
 
 async def test_grants_reservations_in_order() -> None:
     budget = ByteBudget(1000)

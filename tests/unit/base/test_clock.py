@@ -11,8 +11,6 @@ import pytest_asyncio
 from consumerd.base.clock import Interval
 from consumerd.testing import FakeClock
 
-pytestmark = pytest.mark.asyncio
-
 
 class Runs:
     """A task that runs at an interval, with the times of its runs."""

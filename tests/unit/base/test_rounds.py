@@ -9,8 +9,6 @@ import pytest
 from consumerd.base.rounds import Rounds
 from tests.support.waiting import turns
 
-pytestmark = pytest.mark.asyncio
-
 
 class Work:
     """Notes the items of each round; a round ends when it is let go, with what `outcomes` says."""

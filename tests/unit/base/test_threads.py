@@ -5,8 +5,6 @@ import pytest
 
 from consumerd.base.threads import in_thread
 
-pytestmark = pytest.mark.asyncio
-
 
 async def test_returns_results_and_raises_errors() -> None:
     assert await in_thread(divmod, 7, 2) == (3, 1)

@@ -7,8 +7,6 @@ import pytest
 
 from consumerd.base.turns import in_turns
 
-pytestmark = pytest.mark.asyncio
-
 
 async def test_other_tasks_run_after_each_step() -> None:
     seen: list[str] = []

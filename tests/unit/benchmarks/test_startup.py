@@ -8,8 +8,6 @@ from benchmarks import startup
 from benchmarks.race import OURS
 from benchmarks.startup import Noted, rows_of, settled, taken_over
 
-pytestmark = pytest.mark.asyncio
-
 
 class Member:
     """Got these messages: (time, partition)."""

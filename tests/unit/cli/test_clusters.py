@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from consumerd.cli.clusters import dialect_at
 from consumerd.cli.session import cluster_address
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.registry.dialect import Dialect
 
 
-@pytest.mark.asyncio
 async def test_assumes_v07_if_both_dialects_are_registered() -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session() as zk:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from consumerd.testing.memory_zookeeper import MemoryZooKeeper
     from tests.unit.cli.conftest import Command
 
-pytestmark = pytest.mark.asyncio
-
 T0, T1 = TopicPartition("t", 0, 0), TopicPartition("t", 0, 1)
 
 

@@ -32,7 +32,6 @@ def zookeeper() -> MemoryZooKeeper:
 PROBLEM = "t/0-1: a committed offset is '?': expected a decimal number from 0 to 9223372036854775807"
 
 
-@pytest.mark.asyncio
 async def test_prints_lines_in_a_pipe(zookeeper: MemoryZooKeeper, capsys: pytest.CaptureFixture[str]) -> None:
     async with zookeeper.session() as zk:
         snapshot = await read_v07_snapshot(zk, "g", brokers=False)
@@ -50,7 +49,6 @@ async def test_prints_lines_in_a_pipe(zookeeper: MemoryZooKeeper, capsys: pytest
     ]
 
 
-@pytest.mark.asyncio
 async def test_prints_json(zookeeper: MemoryZooKeeper, capsys: pytest.CaptureFixture[str]) -> None:
     async with zookeeper.session() as zk:
         snapshot = await read_v07_snapshot(zk, "g", brokers=False)
@@ -75,7 +73,6 @@ async def test_prints_json(zookeeper: MemoryZooKeeper, capsys: pytest.CaptureFix
     }
 
 
-@pytest.mark.asyncio
 async def test_prints_a_table_on_a_terminal(
     zookeeper: MemoryZooKeeper, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,7 +85,6 @@ async def test_prints_a_table_on_a_terminal(
     assert "5 partitions, 1 unowned" in out
 
 
-@pytest.mark.asyncio
 async def test_filter_subscribes_to_all_topics(zookeeper: MemoryZooKeeper) -> None:
     zookeeper.put("/consumers/g/ids/g_c", b"!1!t")
     async with zookeeper.session() as zk:
@@ -98,7 +94,6 @@ async def test_filter_subscribes_to_all_topics(zookeeper: MemoryZooKeeper) -> No
         assert sorted(snapshot.subscriptions()) == ["g_a", "g_b", "g_c"]
 
 
-@pytest.mark.asyncio
 async def test_reports_plans_that_cannot_be_made(zookeeper: MemoryZooKeeper) -> None:
     async with zookeeper.session() as zk:
         with pytest.raises(NotFoundError, match="no group 'x'"):
@@ -114,7 +109,6 @@ async def test_reports_plans_that_cannot_be_made(zookeeper: MemoryZooKeeper) -> 
             snapshot.subscriptions()
 
 
-@pytest.mark.asyncio
 async def test_shows_clients_with_another_rule_as_owners(
     zookeeper: MemoryZooKeeper, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from consumerd.testing.memory_zookeeper import MemoryZooKeeper
     from tests.unit.cli.conftest import Command
 
-pytestmark = pytest.mark.asyncio
-
 A = 0xA
 
 

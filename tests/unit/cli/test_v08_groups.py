@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from consumerd.testing.memory_zookeeper import MemoryZooKeeper
     from tests.unit.cli.conftest import Command
 
-pytestmark = pytest.mark.asyncio
 MEMBER = '{"version":1,"subscription":{"t":%d},"pattern":"static","timestamp":"1"}'
 OLD_BROKER = b"vm-1:127.0.0.1:9"
 NEW_BROKER = b'{"jmx_port":-1,"timestamp":"1","host":"127.0.0.1","version":%d,"port":1}'

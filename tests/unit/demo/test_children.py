@@ -13,8 +13,6 @@ import pytest
 from consumerd.demo.children import Child
 from consumerd.demo.errors import ChildError
 
-pytestmark = pytest.mark.asyncio
-
 
 def python(program: str) -> list[str]:
     return [sys.executable, "-c", textwrap.dedent(program)]

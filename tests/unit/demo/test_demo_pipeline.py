@@ -56,7 +56,6 @@ def ended(tmp_path: Path) -> Callable[..., tuple[Pipeline, Child]]:
     return make
 
 
-@pytest.mark.asyncio
 async def test_writes_the_report_to_the_given_path(
     ended: Callable[..., tuple[Pipeline, Child]], tmp_path: Path
 ) -> None:
@@ -70,7 +69,6 @@ async def test_writes_the_report_to_the_given_path(
     await child.stop()
 
 
-@pytest.mark.asyncio
 async def test_rejects_an_unwritable_report_path(
     ended: Callable[..., tuple[Pipeline, Child]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,7 +87,6 @@ async def test_rejects_an_unwritable_report_path(
     await again.stop()
 
 
-@pytest.mark.asyncio
 async def test_reports_a_failed_pipeline(ended: Callable[..., tuple[Pipeline, Child]]) -> None:
     pipeline, child = ended(None, report=None)
     await child.wait(30)

@@ -45,7 +45,6 @@ def test_reads_events_as_json_objects_with_a_name() -> None:
         assert parse_event(line) is None
 
 
-@pytest.mark.asyncio
 async def test_restarts_a_broker_on_its_port(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path, None, broker_id=3, settings={"log.flush.interval": 1})
     async with broker:
@@ -63,7 +62,6 @@ async def test_restarts_a_broker_on_its_port(tmp_path: Path) -> None:
     assert (tmp_path / "data").is_dir()
 
 
-@pytest.mark.asyncio
 async def test_takes_another_port_if_the_free_one_was_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         broker = BrokerProcess(tmp_path, None)
@@ -75,7 +73,6 @@ async def test_takes_another_port_if_the_free_one_was_taken(tmp_path: Path) -> N
             await named.start()
 
 
-@pytest.mark.asyncio
 async def test_reports_why_a_daemon_cannot_start(tmp_path: Path) -> None:
     daemon = DaemonProcess(tmp_path, {"group": {"id": "g", "topics": {"t": 1}}, "fetch": {"sise": 1}})
     with pytest.raises(ChildError, match=r"daemon ended early with status 3: .*fetch\.sise"):

@@ -20,7 +20,6 @@ def context() -> HandlerContext:
     return HandlerContext(group="g", consumer_id="g_a", clock=SystemClock())
 
 
-@pytest.mark.asyncio
 async def test_records_what_the_audit_reads(tmp_path: Path) -> None:
     lines = [b"", b"\xff", b"same", b"same"]
     data = encode_message_set(lines[:2]) + encode_message_set(lines[2:], codec=Codec.GZIP)
@@ -47,7 +46,6 @@ async def test_records_what_the_audit_reads(tmp_path: Path) -> None:
     assert (result.produced, result.handled, result.distinct) == (4, 4, 4)
 
 
-@pytest.mark.asyncio
 async def test_gives_each_process_its_own_file(tmp_path: Path) -> None:
     handler = RecordHandler(str(tmp_path))
     with pytest.raises(RuntimeError, match="started before"):
@@ -59,7 +57,6 @@ async def test_gives_each_process_its_own_file(tmp_path: Path) -> None:
         await RecordHandler(str(tmp_path)).start(context())
 
 
-@pytest.mark.asyncio
 async def test_daemon_loads_the_recorder(tmp_path: Path) -> None:
     handler = load_handler("consumerd.demo.recorder:RecordHandler", {"directory": str(tmp_path), "pause": 0.001})
     await handler.start(context())
@@ -68,7 +65,6 @@ async def test_daemon_loads_the_recorder(tmp_path: Path) -> None:
     assert len((tmp_path / f"g_a-{os.getpid()}.ndjson").read_bytes().splitlines()) == 1
 
 
-@pytest.mark.asyncio
 async def test_records_a_batch_before_it_is_stored(tmp_path: Path) -> None:
     def batch(start: int) -> Batch:
         return Batch(P, decode_batch(encode_message_set([b"one", b"two"]), start))

@@ -9,8 +9,6 @@ import pytest
 
 from consumerd.net.addresses import addresses_of
 
-pytestmark = pytest.mark.asyncio
-
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "fe80::1%2"])
 async def test_returns_literal_address_without_resolving(address: str, monkeypatch: Any) -> None:

@@ -53,7 +53,6 @@ class Refusing(MemoryCluster):
         return None
 
 
-@pytest.mark.asyncio
 async def test_send_stores_keys_headers_and_timestamps_before_it_returns() -> None:
     cluster = MemoryCluster()
     async with producer(cluster) as ours:
@@ -79,7 +78,6 @@ async def test_send_stores_keys_headers_and_timestamps_before_it_returns() -> No
         assert cluster.log[0][-1].key == b"\xff"
 
 
-@pytest.mark.asyncio
 async def test_partitioner_chooses_among_the_partitions_of_the_topic() -> None:
     cluster = MemoryCluster()
     async with producer(cluster, partitioner=lambda key, count: int(key) % count) as ours:
@@ -90,7 +88,6 @@ async def test_partitioner_chooses_among_the_partitions_of_the_topic() -> None:
             await ours.send("t", [b"x"], key="5")
 
 
-@pytest.mark.asyncio
 async def test_background_send_reports_a_failed_batch_once() -> None:
     ours = producer(Refusing(), background=True, delivery_timeout=0.05)
     async with ours:
@@ -106,7 +103,6 @@ async def test_background_send_reports_a_failed_batch_once() -> None:
             await ours.close()
 
 
-@pytest.mark.asyncio
 async def test_background_send_logs_a_failed_batch_before_the_next_flush() -> None:
     async with producer(Refusing(), background=True, delivery_timeout=0.01, linger=0) as ours, asyncio.timeout(60):
         with capture_logs() as logs:
@@ -120,7 +116,6 @@ async def test_background_send_logs_a_failed_batch_before_the_next_flush() -> No
             await ours.flush()
 
 
-@pytest.mark.asyncio
 async def test_foreground_send_raises_an_error_that_flush_does_not_repeat() -> None:
     with capture_logs() as logs:
         async with producer(Refusing(), delivery_timeout=0.05) as ours:
@@ -143,7 +138,6 @@ class SlowSecond(MemoryCluster):
         return await super().call(api, body, **rest)
 
 
-@pytest.mark.asyncio
 async def test_flush_returns_while_a_later_batch_is_on_its_way() -> None:
     cluster = SlowSecond()
     cluster.taking.clear()
@@ -159,7 +153,6 @@ async def test_flush_returns_while_a_later_batch_is_on_its_way() -> None:
     assert len(cluster.log[1]) == 1
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("background", "error", "stored"),
     [
@@ -192,7 +185,6 @@ async def test_end_of_the_block_sends_what_was_accepted_or_nothing_more(
             await ours.send("t", [b"y"], partition=0)
 
 
-@pytest.mark.asyncio
 async def test_failed_last_flush_is_logged_beside_the_error_of_the_block() -> None:
     ours = producer(Refusing(), background=True, delivery_timeout=0.01)
     await ours.__aenter__()
@@ -242,7 +234,6 @@ def test_takes_codec_and_acks_from_the_common_settings() -> None:
     assert ProducerConfig(**AT, v08=own).v08_settings() is own
 
 
-@pytest.mark.asyncio
 async def test_names_unreachable_bootstrap_brokers() -> None:
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(BrokerError, match=f"no broker of {address} answered within 0.2 s"):
@@ -250,7 +241,6 @@ async def test_names_unreachable_bootstrap_brokers() -> None:
             pass
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("background", [False, True])
 async def test_rejects_headers_and_timestamps_for_0_7(background: bool) -> None:
     config = ProducerConfig(brokers=(("127.0.0.1", 1),), background=background)

@@ -14,8 +14,6 @@ import pytest
 
 from consumerd.producer.lines import InputError, LineReader
 
-pytestmark = pytest.mark.asyncio
-
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:

@@ -35,8 +35,6 @@ from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from tests.unit.producer.conftest import Told, World
 from tests.unit.producer.v08.test_producer import PARTITIONS, MemoryCluster
 
-pytestmark = pytest.mark.asyncio
-
 OLD_BROKER = b"creator:memory:1"
 NEW_BROKER = (
     b'{"version":5,"host":"kafka","port":1,"jmx_port":-1,"listener_security_protocol_map":{},"endpoints":'

@@ -40,7 +40,6 @@ def test_stores_what_is_produced(consumerd_broker: LoopbackBroker) -> None:
     assert broker.messages("unknown") == []
 
 
-@pytest.mark.asyncio
 async def test_serves_beside_a_blocked_loop(consumerd_broker: LoopbackBroker) -> None:
     await asyncio.sleep(0)
     consumerd_broker.produce("t", [b"a"])

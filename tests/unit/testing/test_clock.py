@@ -2,12 +2,8 @@
 
 import asyncio
 
-import pytest
-
 from consumerd.testing import FakeClock
 from consumerd.testing.clock import PassingPauses
-
-pytestmark = pytest.mark.asyncio
 
 
 async def periodic(clock: FakeClock, period: float, seen: list[float]) -> None:

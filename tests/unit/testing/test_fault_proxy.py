@@ -9,8 +9,6 @@ import pytest
 from consumerd.demo.ports import free_port
 from consumerd.testing.fault_proxy import Direction, FaultProxy, FrameSplitter
 
-pytestmark = pytest.mark.asyncio
-
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 

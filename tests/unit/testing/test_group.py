@@ -14,8 +14,6 @@ from consumerd.testing import Codec, HarnessError
 if TYPE_CHECKING:
     from consumerd.testing import MemoryGroup
 
-pytestmark = pytest.mark.asyncio
-
 
 class Sink:
     def __init__(self) -> None:

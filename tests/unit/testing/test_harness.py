@@ -18,8 +18,6 @@ from consumerd.handlers import (
 )
 from consumerd.testing import Codec, ContractError, HandlerFactory, HarnessError
 
-pytestmark = pytest.mark.asyncio
-
 TP = TopicPartition("t", 0, 0)
 
 

@@ -26,8 +26,6 @@ from consumerd.wire.v07 import (
     encode_message_set,
 )
 
-pytestmark = pytest.mark.asyncio
-
 SET = encode_message_set([b"a", b"bc"])
 PACKED = encode_message_set([b"d", b"e"], codec=Codec.GZIP)
 

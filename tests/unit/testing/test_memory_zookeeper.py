@@ -12,7 +12,6 @@ from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from tests.unit.net.zk.test_base_session import StoppedClock
 
 
-@pytest.mark.asyncio
 async def test_disconnected_session_keeps_its_nodes_and_id() -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session(wait_connected=0.01) as zk:
@@ -29,7 +28,6 @@ async def test_disconnected_session_keeps_its_nodes_and_id() -> None:
         assert events == [(SessionEvent.SUSPENDED, own), (SessionEvent.RECONNECTED, own)]
 
 
-@pytest.mark.asyncio
 async def test_call_waits_for_the_connection() -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session() as zk:
@@ -40,7 +38,6 @@ async def test_call_waits_for_the_connection() -> None:
         assert await waiting is not None
 
 
-@pytest.mark.asyncio
 async def test_replaces_an_expired_session() -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session() as zk:
@@ -62,7 +59,6 @@ async def test_replaces_an_expired_session() -> None:
             await zk.multi([SetData("/", b"")], session_id=first)
 
 
-@pytest.mark.asyncio
 async def test_reports_expiry_on_reconnect() -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session() as zk, zookeeper.session() as peer:
@@ -76,7 +72,6 @@ async def test_reports_expiry_on_reconnect() -> None:
         assert zk.session_id not in (0, first)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("carried_out", [False, True])
 async def test_lost_call_may_have_been_executed(carried_out: bool) -> None:
     zookeeper = MemoryZooKeeper()
@@ -88,7 +83,6 @@ async def test_lost_call_may_have_been_executed(carried_out: bool) -> None:
         assert zookeeper.tree.has("/a") is carried_out
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("carried_out", [False, True])
 async def test_real_session_resolves_a_lost_reply(carried_out: bool) -> None:
     zookeeper = MemoryZooKeeper()
@@ -103,7 +97,6 @@ async def test_real_session_resolves_a_lost_reply(carried_out: bool) -> None:
         assert zookeeper.tree.stat("/g/a").ephemeral_owner == zk.session_id
 
 
-@pytest.mark.asyncio
 async def test_watches_end_with_the_connection() -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session() as zk:
@@ -121,7 +114,6 @@ async def test_watches_end_with_the_connection() -> None:
         assert told == ["a"]
 
 
-@pytest.mark.asyncio
 async def test_can_lose_watches() -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session() as zk:
@@ -134,7 +126,6 @@ async def test_can_lose_watches() -> None:
         assert told == []
 
 
-@pytest.mark.asyncio
 async def test_lease_runs_only_while_disconnected() -> None:
     clock = StoppedClock()
     zookeeper = MemoryZooKeeper(clock)
@@ -146,7 +137,6 @@ async def test_lease_runs_only_while_disconnected() -> None:
         assert zk.lease_left() == -1
 
 
-@pytest.mark.asyncio
 async def test_close_deletes_ephemeral_nodes_and_rejects_calls() -> None:
     zookeeper = MemoryZooKeeper()
     zk = zookeeper.session()
@@ -162,7 +152,6 @@ async def test_close_deletes_ephemeral_nodes_and_rejects_calls() -> None:
     assert zk.state is SessionState.CLOSED
 
 
-@pytest.mark.asyncio
 async def test_keeps_nodes_of_a_dead_process_until_expiry() -> None:
     zookeeper = MemoryZooKeeper()
     zk = zookeeper.session()

@@ -12,8 +12,6 @@ from consumerd.testing import ContractError, HandlerFactory, HarnessError
 if TYPE_CHECKING:
     from consumerd.handlers import Batch
 
-pytestmark = pytest.mark.asyncio
-
 
 class Stuck:
     """Marks the first message, then waits. What it does when it is cancelled is up to the test."""

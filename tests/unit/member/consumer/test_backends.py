@@ -24,8 +24,6 @@ from consumerd.net.client.metadata import ClusterMetadata
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
-pytestmark = pytest.mark.asyncio
-
 
 class Client:
     """Notes the brokers with which it is to begin."""

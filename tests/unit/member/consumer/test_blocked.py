@@ -95,7 +95,6 @@ def test_logs_why_a_partition_waits_that_no_owner_blocks() -> None:
     }
 
 
-@pytest.mark.asyncio
 async def test_status_and_log_say_why_a_partition_is_not_claimed(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("consumerd.member.consumer.blocked.FIRST_AFTER", 0.0)
     group.topic("t", 2)
@@ -127,7 +126,6 @@ def test_names_owners_in_any_form(data: bytes, owner: str) -> None:
     assert holder_of(ZNode(data, NodeStat(0, 7, 0, 1, 0, 0))) == Holder(owner, 7)
 
 
-@pytest.mark.asyncio
 async def test_member_tells_what_it_owns_and_what_waits(group: Any) -> None:
     """`rebalanced` names what is owned, once that is the assignment; the claim that waits is shown meanwhile."""
     group.topic("t", 2)

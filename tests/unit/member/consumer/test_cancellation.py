@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.asyncio
-
 
 async def consuming(group: Any, *, hold: bool = False) -> Any:
     """A member of three partitions that has handled something (or, with `hold`, has it in its hands)."""

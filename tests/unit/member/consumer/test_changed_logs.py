@@ -25,7 +25,6 @@ async def reset(*_told: object) -> None:
 FORMER, NOW = LogId(b"\x01" * 16, 4), LogId(b"\x02" * 16)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("change", "event", "gone"),
     [

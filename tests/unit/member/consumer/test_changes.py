@@ -14,8 +14,6 @@ from consumerd.group.membership_tables import MembershipSettings
 from consumerd.handlers.batching import BatchSettings
 from consumerd.wire.registry.subscription import StaticSubscription
 
-pytestmark = pytest.mark.asyncio
-
 TP = TopicPartition("t", 0, 0)
 OWNER = "/consumers/g/owners/t/0-0"
 OFFSET = "/consumers/g/offsets/t/0-0"

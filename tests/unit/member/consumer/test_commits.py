@@ -25,7 +25,6 @@ from consumerd.testing.clock import FakeClock
 if TYPE_CHECKING:
     from consumerd.member.offsets.store import Notes
 
-pytestmark = pytest.mark.asyncio
 SESSION = 7
 
 

@@ -246,7 +246,6 @@ def test_spreads_partitions_evenly_over_streams() -> None:
     assert [together.number(each) for each in (t[0], t[1], *u)] == [0, 1, 2, 0]
 
 
-@pytest.mark.asyncio
 async def test_registers_nothing_before_dialect_is_known(group: Any) -> None:
     config = ConsumerConfig(group="g", consumer_id="a")
     group.zookeeper.remove("/brokers/ids/0")
@@ -266,7 +265,6 @@ async def test_registers_nothing_before_dialect_is_known(group: Any) -> None:
         await made.shutdown()
 
 
-@pytest.mark.asyncio
 async def test_shutdown_ends_wait_for_first_broker(group: Any) -> None:
     group.zookeeper.remove("/brokers/ids/0")
     async with group.zookeeper.session(session_timeout=6.0) as zk:
@@ -280,7 +278,6 @@ async def test_shutdown_ends_wait_for_first_broker(group: Any) -> None:
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("turns", range(0, 40, 2))
 async def test_leaves_nothing_when_shut_down_at_any_step_of_joining(group: Any, turns: int) -> None:
     group.topic("t", 1)
@@ -297,7 +294,6 @@ async def test_leaves_nothing_when_shut_down_at_any_step_of_joining(group: Any, 
         assert group.data("/consumers/g/ids/g_a") is None
 
 
-@pytest.mark.asyncio
 async def test_rejects_dialect_that_differs_from_configuration(group: Any) -> None:
     group.topic("t", 1)
     group.zookeeper.put("/brokers/ids/0", b'{"jmx_port":-1,"timestamp":"1","host":"h","version":1,"port":9092}')
@@ -313,7 +309,6 @@ async def test_rejects_dialect_that_differs_from_configuration(group: Any) -> No
         assert group.data("/consumers/g/ids/g_a") is not None
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(("dialect", "version"), [("0.7", None), ("0.8", 1)])
 async def test_joins_in_configured_dialect_before_first_broker(group: Any, dialect: Any, version: int | None) -> None:
     group.zookeeper.remove("/brokers/ids/0")
@@ -323,7 +318,6 @@ async def test_joins_in_configured_dialect_before_first_broker(group: Any, diale
         assert json.loads(group.data("/consumers/g/ids/g_a")).get("version") == version
 
 
-@pytest.mark.asyncio
 async def test_names_settings_that_registered_brokers_do_not_support(group: Any) -> None:
     config = ConsumerConfig(group="g", assignor="roundrobin")
     async with group.zookeeper.session(session_timeout=6.0) as zk, ConsumerConnector(config, zk=zk) as made:
@@ -332,7 +326,6 @@ async def test_names_settings_that_registered_brokers_do_not_support(group: Any)
         assert group.data("/consumers/g/ids") is None
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("given", "listener"),
     [
@@ -364,7 +357,6 @@ async def test_connects_to_listener_for_its_security_protocol(group: Any, given:
         assert await asyncio.wait_for(attempts.get(), 60) == listener
 
 
-@pytest.mark.asyncio
 async def test_names_bootstrap_broker_that_does_not_respond() -> None:
     address = f"127.0.0.1:{free_port()}"
     made = ConsumerConnector(ConsumerConfig(group="g", bootstrap=[address], connection_timeout=0.2))

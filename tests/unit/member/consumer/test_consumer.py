@@ -30,8 +30,6 @@ from consumerd.wire.v07 import (
     encode_message_set,
 )
 
-pytestmark = pytest.mark.asyncio
-
 TP = TopicPartition("t", 0, 0)
 OWNER = "/consumers/g/owners/t/0-0"
 OFFSET = "/consumers/g/offsets/t/0-0"

@@ -15,8 +15,6 @@ from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.registry.paths import offset_path, owner_path
 from consumerd.wire.v07 import EARLIEST, LATEST
 
-pytestmark = pytest.mark.asyncio
-
 PLACE = TopicPartition("t", 0, 0)
 
 

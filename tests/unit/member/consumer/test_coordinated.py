@@ -13,8 +13,6 @@ from consumerd.base.partition import TopicPartition
 from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.v08.apis import CONSUMER_GROUP_HEARTBEAT, HEARTBEAT, JOIN_GROUP
 
-pytestmark = pytest.mark.asyncio
-
 T0, T1, U0 = (TopicPartition.numbered(topic, number) for topic, number in (("t", 0), ("t", 1), ("u", 0)))
 
 

@@ -105,7 +105,6 @@ async def setup() -> AsyncIterator[Setup]:
         yield Setup(zookeeper, zk, other, clock)
 
 
-@pytest.mark.asyncio
 async def test_registers_id_node_with_null_parents(setup: Setup) -> None:
     assert await setup.io.register(e.Register(1, setup.zk.session_id)) == e.Registered(1)
     tree = setup.zookeeper.dump()
@@ -115,7 +114,6 @@ async def test_registers_id_node_with_null_parents(setup: Setup) -> None:
     assert ID not in setup.zookeeper.dump()
 
 
-@pytest.mark.asyncio
 async def test_registering_again_leaves_the_id_node_as_it_is(setup: Setup) -> None:
     for ticket in (1, 2):
         assert await setup.io.register(e.Register(ticket, setup.zk.session_id)) == e.Registered(ticket)
@@ -123,7 +121,6 @@ async def test_registering_again_leaves_the_id_node_as_it_is(setup: Setup) -> No
     assert await setup.zk.exists(ID)
 
 
-@pytest.mark.asyncio
 async def test_other_subscription_replaces_the_id_node_in_one_transaction(setup: Setup) -> None:
     """JVM members watch the names of ids only, and must never see the group without this one."""
     session_id = setup.zk.session_id
@@ -142,13 +139,11 @@ async def test_other_subscription_replaces_the_id_node_in_one_transaction(setup:
     assert ID not in setup.zookeeper.dump()
 
 
-@pytest.mark.asyncio
 async def test_replacing_a_missing_id_node_creates_it(setup: Setup) -> None:
     assert await setup.io.register(e.Register(1, setup.zk.session_id, replace=True)) == e.Registered(1)
     assert ID in setup.zookeeper.dump()
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("replace", [False, True])
 async def test_waits_until_the_session_of_a_dead_process_must_have_ended(setup: Setup, replace: bool) -> None:
     """For one and a half session timeouts, because servers expire sessions in steps, and two seconds."""
@@ -167,7 +162,6 @@ async def test_waits_until_the_session_of_a_dead_process_must_have_ended(setup: 
     assert stat.ephemeral_owner == setup.other.session_id
 
 
-@pytest.mark.asyncio
 async def test_is_not_registered_if_the_session_ends_with_its_new_node(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,7 +175,6 @@ async def test_is_not_registered_if_the_session_ends_with_its_new_node(
     assert await setup.io.register(e.Register(1, setup.zk.session_id)) == e.Failed(1)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("end", ["unregister", "close"])
 async def test_watches_nothing_after_the_end(setup: Setup, end: str) -> None:
     """Unregistered, it still watches the owner nodes that it has not released."""
@@ -202,7 +195,6 @@ async def test_watches_nothing_after_the_end(setup: Setup, end: str) -> None:
     assert setup.triggers == before + (0 if end == "close" else 1)
 
 
-@pytest.mark.asyncio
 async def test_actions_of_ended_session_fail_without_writing(setup: Setup) -> None:
     before, old = setup.zookeeper.dump(), setup.zk.session_id + 1000
     assert await setup.io.register(e.Register(1, old)) == e.Failed(1)
@@ -214,7 +206,6 @@ async def test_actions_of_ended_session_fail_without_writing(setup: Setup) -> No
     assert setup.zookeeper.dump() == before
 
 
-@pytest.mark.asyncio
 async def test_claim_creates_owner_node_with_stream(setup: Setup) -> None:
     assert await setup.io.claim(setup.claim(2)) == CLAIMED
     assert setup.zookeeper.dump()[OWNER] == b"g_a-2"
@@ -222,7 +213,6 @@ async def test_claim_creates_owner_node_with_stream(setup: Setup) -> None:
     assert await setup.io.claim(setup.claim(2)) == CLAIMED
 
 
-@pytest.mark.asyncio
 async def test_neither_claims_nor_releases_node_of_a_sibling_on_the_same_session(setup: Setup) -> None:
     """A topic that moves to another subscription of the process is drained by the first before the second has it."""
     settings = ConsumerSettings("g", "g_a_audit", StaticSubscription({"t": 1}), siblings=frozenset({"g_a"}))
@@ -245,7 +235,6 @@ async def test_neither_claims_nor_releases_node_of_a_sibling_on_the_same_session
     assert OWNER not in setup.zookeeper.dump()
 
 
-@pytest.mark.asyncio
 async def test_claim_unites_sets_of_partitions_once_per_round(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not once per partition: a claim of 10,000 would hold the event loop for longer than a session timeout."""
     unions = 0
@@ -262,14 +251,12 @@ async def test_claim_unites_sets_of_partitions_once_per_round(setup: Setup, monk
     assert 0 < unions < 10
 
 
-@pytest.mark.asyncio
 async def test_claim_is_blocked_by_node_of_others(setup: Setup) -> None:
     await setup.other.create_ephemeral(OWNER, b"g_b-0", wait=0)
     assert await setup.io.claim(setup.claim()) == BLOCKED
     assert setup.zookeeper.dump()[OWNER] == b"g_b-0"
 
 
-@pytest.mark.asyncio
 async def test_claim_for_other_stream_does_not_adopt_node(setup: Setup) -> None:
     await setup.io.claim(setup.claim(0))
     before = setup.triggers
@@ -279,7 +266,6 @@ async def test_claim_for_other_stream_does_not_adopt_node(setup: Setup) -> None:
     assert await setup.io.claim(setup.claim(1)) == CLAIMED
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("carried_out", [True, False])
 async def test_claim_omits_partitions_of_unknown_outcome(setup: Setup, carried_out: bool) -> None:
     setup.zookeeper.make("/consumers/g/owners/t")
@@ -289,7 +275,6 @@ async def test_claim_omits_partitions_of_unknown_outcome(setup: Setup, carried_o
     assert await setup.io.claim(setup.claim()) == CLAIMED
 
 
-@pytest.mark.asyncio
 async def test_release_leaves_nodes_of_others(setup: Setup) -> None:
     await setup.other.create_ephemeral(OWNER, b"g_b-0", wait=0)
     assert await setup.io.release(e.Release(5, setup.zk.session_id, frozenset({TP}))) == e.Released(5, frozenset({TP}))
@@ -300,7 +285,6 @@ async def test_release_leaves_nodes_of_others(setup: Setup) -> None:
     assert setup.triggers == before  # it is not watched
 
 
-@pytest.mark.asyncio
 async def test_claim_creates_parents_that_were_deleted_since_the_last_one(setup: Setup) -> None:
     assert await setup.io.claim(setup.claim()) == CLAIMED
     await setup.io.release(e.Release(6, setup.zk.session_id, frozenset({TP})))
@@ -308,7 +292,6 @@ async def test_claim_creates_parents_that_were_deleted_since_the_last_one(setup:
     assert await setup.io.claim(setup.claim()) == CLAIMED
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("with_multi", [True, False])
 async def test_claims_nothing_on_a_session_that_begins_during_the_claim(
     setup: Setup, monkeypatch: pytest.MonkeyPatch, with_multi: bool
@@ -325,7 +308,6 @@ async def test_claims_nothing_on_a_session_that_begins_during_the_claim(
     assert OWNER not in setup.zookeeper.dump()
 
 
-@pytest.mark.asyncio
 async def test_nudge_creates_and_deletes_visible_node(setup: Setup) -> None:
     await setup.io.register(e.Register(1, setup.zk.session_id))
     seen: list[str] = []
@@ -337,14 +319,12 @@ async def test_nudge_creates_and_deletes_visible_node(setup: Setup) -> None:
     assert await setup.other.children("/consumers/g/ids") == ["g_a"]
 
 
-@pytest.mark.asyncio
 async def test_sends_no_nudge_without_multi(setup: Setup) -> None:
     setup.zk._lifecycle.has_multi = False
     await setup.io.nudge(e.Nudge(setup.zk.session_id))
     assert setup.asked() == {}
 
 
-@pytest.mark.asyncio
 async def test_repeats_a_failed_nudge_every_second(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     await setup.io.register(e.Register(1, setup.zk.session_id))
     times: list[float] = []
@@ -365,7 +345,6 @@ async def test_repeats_a_failed_nudge_every_second(setup: Setup, monkeypatch: py
     assert setup.asked() == {"multi": 4}
 
 
-@pytest.mark.asyncio
 async def test_reads_snapshot_despite_vanishing_nodes(setup: Setup) -> None:
     await setup.io.register(e.Register(1, setup.zk.session_id))
     await setup.io.claim(setup.claim())
@@ -386,7 +365,6 @@ async def test_reads_snapshot_despite_vanishing_nodes(setup: Setup) -> None:
     assert (await setup.snapshot(topics=None)).topics == {"t": {0: range(4), 1: range(2)}, "u": {0: range(1)}}
 
 
-@pytest.mark.asyncio
 async def test_reads_and_watches_missing_group_as_empty(setup: Setup) -> None:
     snapshot = await setup.snapshot()
     assert (snapshot.members, snapshot.topics, snapshot.own_id_session) == ({}, {"t": {}}, None)
@@ -396,7 +374,6 @@ async def test_reads_and_watches_missing_group_as_empty(setup: Setup) -> None:
     assert setup.triggers > before
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("path", ["/consumers/g/ids/g_z", "/brokers/topics/t/7", "/brokers/topics/t/0", OWNER, ID])
 async def test_watches_every_node_of_snapshot(setup: Setup, path: str) -> None:
     await setup.io.register(e.Register(1, setup.zk.session_id))
@@ -413,7 +390,6 @@ async def test_watches_every_node_of_snapshot(setup: Setup, path: str) -> None:
     setup.io.close()
 
 
-@pytest.mark.asyncio
 async def test_stops_watching_what_the_last_snapshot_did_not_read(setup: Setup) -> None:
     for topic in "tu":
         setup.zookeeper.put(f"/brokers/topics/{topic}/0", b"1")
@@ -426,7 +402,6 @@ async def test_stops_watching_what_the_last_snapshot_did_not_read(setup: Setup) 
     assert setup.triggers == before
 
 
-@pytest.mark.asyncio
 async def test_watches_claimed_node(setup: Setup) -> None:
     await setup.io.register(e.Register(1, setup.zk.session_id))
     under_way = asyncio.ensure_future(
@@ -441,7 +416,6 @@ async def test_watches_claimed_node(setup: Setup) -> None:
     assert setup.triggers == before + 1
 
 
-@pytest.mark.asyncio
 async def test_watches_claimed_node_while_others_are_claimed(setup: Setup) -> None:
     await setup.io.claim(setup.claim())
     await setup.io.claim(e.Claim(6, setup.zk.session_id, {ALL[7]: 0}))
@@ -451,7 +425,6 @@ async def test_watches_claimed_node_while_others_are_claimed(setup: Setup) -> No
     assert setup.triggers == before + 1
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("owned_before", [False, True])
 async def test_watches_blocking_node_while_claim_is_pending(setup: Setup, owned_before: bool) -> None:
     if owned_before:
@@ -475,7 +448,6 @@ async def test_watches_blocking_node_while_claim_is_pending(setup: Setup, owned_
     assert setup.triggers == before
 
 
-@pytest.mark.asyncio
 async def test_blocked_claim_sends_nothing_until_watch_fires_or_timeout(setup: Setup) -> None:
     await setup.other.create_ephemeral(OWNER, b"g_b-0", wait=0)
     assert await setup.io.claim(setup.claim()) == BLOCKED
@@ -494,7 +466,6 @@ async def test_blocked_claim_sends_nothing_until_watch_fires_or_timeout(setup: S
     assert await setup.io.claim(setup.claim()) == CLAIMED
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("with_multi", [True, False])
 async def test_claims_many_partitions_in_few_requests(setup: Setup, with_multi: bool) -> None:
     """One write for each `NODES_PER_MULTI` and one read for each node; once more what stood in a refused multi."""
@@ -516,7 +487,6 @@ async def test_claims_many_partitions_in_few_requests(setup: Setup, with_multi: 
     assert setup.asked() == {}
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("with_multi", [True, False])
 async def test_releases_many_partitions_in_few_requests(setup: Setup, with_multi: bool) -> None:
     setup.zk._lifecycle.has_multi = with_multi
@@ -531,7 +501,6 @@ async def test_releases_many_partitions_in_few_requests(setup: Setup, with_multi
     assert setup.triggers == before  # our own deletions cause no event
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("with_multi", [True, False])
 @pytest.mark.parametrize("told", [True, False], ids=["told", "not told yet"])
 async def test_releases_nodes_that_were_changed(setup: Setup, with_multi: bool, told: bool) -> None:
@@ -551,7 +520,6 @@ async def test_releases_nodes_that_were_changed(setup: Setup, with_multi: bool, 
     assert left == ({taken} if told else set())
 
 
-@pytest.mark.asyncio
 async def test_knows_version_of_owner_node_until_watch_fires(setup: Setup) -> None:
     session_id = setup.zk.session_id
     assert setup.io.known_version(TP, session_id) is None
@@ -568,7 +536,6 @@ async def test_knows_version_of_owner_node_until_watch_fires(setup: Setup) -> No
     assert setup.io.known_version(TP, session_id) is None
 
 
-@pytest.mark.asyncio
 async def test_only_reconciliation_rereads_unchanged_nodes(setup: Setup) -> None:
     await setup.io.register(e.Register(1, setup.zk.session_id))
     await setup.io.claim(setup.claim())
@@ -590,7 +557,6 @@ async def test_only_reconciliation_rereads_unchanged_nodes(setup: Setup) -> None
     assert after.owner_sessions == {TP: None}
 
 
-@pytest.mark.asyncio
 async def test_stops_watching_released_node(setup: Setup) -> None:
     await setup.io.claim(setup.claim())
     await setup.io.release(e.Release(6, setup.zk.session_id, frozenset({TP})))
@@ -618,7 +584,6 @@ async def look(setup: Setup, io: GroupCoordination, *, topics: frozenset[str] | 
     return answer.snapshot
 
 
-@pytest.mark.asyncio
 async def test_reads_v08_topics(setup: Setup) -> None:
     io = v08(setup, V08Rules())
     setup.zookeeper.put("/brokers/topics/t", b'{"version":1,"partitions":{"1":[0],"0":[0]}}')
@@ -640,7 +605,6 @@ async def test_reads_v08_topics(setup: Setup) -> None:
     io.close()
 
 
-@pytest.mark.asyncio
 async def test_registers_with_the_time_in_milliseconds_since_v08(setup: Setup) -> None:
     await v08(setup, V08Rules()).register(e.Register(1, setup.zk.session_id))
     node = setup.zookeeper.dump()[ID]
@@ -648,7 +612,6 @@ async def test_registers_with_the_time_in_milliseconds_since_v08(setup: Setup) -
     assert json.loads(node)["timestamp"] == f"{setup.clock.wall() * 1000:.0f}"
 
 
-@pytest.mark.asyncio
 async def test_watches_missing_v08_topic(setup: Setup) -> None:
     io = v08(setup, V08Rules())
     assert (await look(setup, io, topics=frozenset({"t"}))).topics == {"t": {}}
@@ -659,7 +622,6 @@ async def test_watches_missing_v08_topic(setup: Setup) -> None:
     io.close()
 
 
-@pytest.mark.asyncio
 async def test_reads_topics_of_all_members_for_roundrobin(setup: Setup) -> None:
     io = v08(setup, V08Rules("roundrobin"))
     for topic in "tuv":
@@ -672,7 +634,6 @@ async def test_reads_topics_of_all_members_for_roundrobin(setup: Setup) -> None:
     io.close()
 
 
-@pytest.mark.asyncio
 async def test_ignores_late_watch_event_of_own_node(setup: Setup) -> None:
     """The event of a peer's deletion may come while ours is being read: called blocked, ours would stand for ever."""
     get = setup.zk.get
@@ -687,7 +648,6 @@ async def test_ignores_late_watch_event_of_own_node(setup: Setup) -> None:
     assert setup.triggers > 0
 
 
-@pytest.mark.asyncio
 async def test_omits_node_missing_on_every_read(setup: Setup) -> None:
     """It may be made at any moment, by a write that a changed connection has overtaken."""
     get = setup.zk.get
@@ -701,7 +661,6 @@ async def test_omits_node_missing_on_every_read(setup: Setup) -> None:
     assert await setup.io.claim(setup.claim()) == e.Claimed(5, frozenset(), frozenset())
 
 
-@pytest.mark.asyncio
 async def test_creates_the_parent_of_owner_nodes_once(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     ensured: list[str] = []
     ensure = setup.zk.ensure
@@ -717,7 +676,6 @@ async def test_creates_the_parent_of_owner_nodes_once(setup: Setup, monkeypatch:
         assert ensured == ["/consumers/g/owners/t"]
 
 
-@pytest.mark.asyncio
 async def test_session_that_is_over_fails_an_action_without_a_warning(setup: Setup) -> None:
     """The machine hears of its end anyway."""
     register = e.Register(1, setup.zk.session_id)
@@ -727,7 +685,6 @@ async def test_session_that_is_over_fails_an_action_without_a_warning(setup: Set
     assert [entry for entry in logs if entry["event"] == "group_action_failed"] == []
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("action", ["register", "unregister", "claim", "release", "snapshot"])
 async def test_logs_an_action_that_the_server_refuses(
     setup: Setup, monkeypatch: pytest.MonkeyPatch, action: str

@@ -64,7 +64,6 @@ async def delivery_of(whole: Batch) -> StreamedBatch:
     return StreamedBatch(whole, StreamSink(stream, lambda: True), asyncio.get_running_loop().create_future())
 
 
-@pytest.mark.asyncio
 async def test_boundaries_are_the_ends_of_outer_messages() -> None:
     delivery = await delivery_of(
         batch(
@@ -80,7 +79,6 @@ async def test_boundaries_are_the_ends_of_outer_messages() -> None:
     assert boundaries == [True, False, True, True, False, True]
 
 
-@pytest.mark.asyncio
 async def test_messages_are_in_use_from_their_delivery_until_they_are_handled() -> None:
     delivery = await delivery_of(five())
     in_use = []
@@ -89,7 +87,6 @@ async def test_messages_are_in_use_from_their_delivery_until_they_are_handled() 
     assert in_use == [False, True, True, False]
 
 
-@pytest.mark.asyncio
 async def test_gives_the_remaining_messages_as_one_batch() -> None:
     whole = five()
     delivery = await delivery_of(whole)
@@ -108,7 +105,6 @@ async def test_gives_the_remaining_messages_as_one_batch() -> None:
     assert whole.handled == 5
 
 
-@pytest.mark.asyncio
 async def test_gives_a_batch_of_which_nothing_was_taken_as_it_is() -> None:
     whole = five()
     delivery = await delivery_of(whole)
@@ -120,7 +116,6 @@ async def test_gives_a_batch_of_which_nothing_was_taken_as_it_is() -> None:
     assert whole.handled == 4
 
 
-@pytest.mark.asyncio
 async def test_sink_offers_a_batch_until_it_ends() -> None:
     setup = Setup()
     handling = await setup.begin()
@@ -143,7 +138,6 @@ async def test_sink_offers_a_batch_until_it_ends() -> None:
     assert setup.stream.calls == ["offer", "withdraw"]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("cancelled", [True, False])
 async def test_sink_marks_what_was_handled_of_a_batch_that_is_not(cancelled: bool) -> None:
     setup = Setup()
@@ -159,7 +153,6 @@ async def test_sink_marks_what_was_handled_of_a_batch_that_is_not(cancelled: boo
     assert setup.stream.calls == ["offer", "withdraw"]
 
 
-@pytest.mark.asyncio
 async def test_sink_that_winds_down_begins_nothing() -> None:
     setup = Setup()
     handling = await setup.begin()
@@ -174,7 +167,6 @@ async def test_sink_that_winds_down_begins_nothing() -> None:
     assert setup.stream.calls == ["offer", "reconsider", "withdraw"]
 
 
-@pytest.mark.asyncio
 async def test_discarded_batch_is_withdrawn_at_once_and_given_back() -> None:
     setup = Setup()
     handling = await setup.begin()
@@ -184,7 +176,6 @@ async def test_discarded_batch_is_withdrawn_at_once_and_given_back() -> None:
         await handling
 
 
-@pytest.mark.asyncio
 async def test_sink_offers_nothing_while_it_holds() -> None:
     setup = Setup()
     setup.sink.hold(True)

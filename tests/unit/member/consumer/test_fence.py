@@ -16,8 +16,6 @@ from consumerd.testing import FakeClock
 if TYPE_CHECKING:
     from consumerd.group.coordinated import CoordinatedMember
 
-pytestmark = pytest.mark.asyncio
-
 
 @dataclass
 class Member:

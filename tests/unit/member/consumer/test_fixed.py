@@ -14,7 +14,6 @@ from consumerd.member.consumer.fixed import require_partitions
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
 
-pytestmark = pytest.mark.asyncio
 T0, T1 = TopicPartition.numbered("t", 0), TopicPartition.numbered("t", 1)
 
 

@@ -23,7 +23,6 @@ from consumerd.wire.v08.apis import CONSUMER_GROUP_HEARTBEAT, HEARTBEAT, JOIN_GR
 from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.schema import Api
 
-pytestmark = pytest.mark.asyncio
 BEAT = e.Heartbeat(7, 3, "me")
 
 

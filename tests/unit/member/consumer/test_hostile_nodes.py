@@ -20,8 +20,6 @@ from consumerd.net.cluster.watched import WatchedNodes
 from consumerd.net.zk import ConnectionLost, NoAuth, NoNode, NotConnected, SessionChanged
 from consumerd.testing.clock import FakeClock
 
-pytestmark = pytest.mark.asyncio
-
 
 class Tree:
     """A server before 3.5, which checks no names; what is read of it is counted."""

@@ -16,8 +16,6 @@ from consumerd.testing.clock import FakeClock
 from consumerd.wire.registry.paths import owner_path
 from tests.unit.member.consumer.test_streams import connector
 
-pytestmark = pytest.mark.asyncio
-
 T0, T1 = (TopicPartition("t", 0, number) for number in range(2))
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from consumerd.member.consumer.consumer import GroupConsumer
     from consumerd.net.zk import Session as ZooKeeperSession
 
-pytestmark = pytest.mark.asyncio
-
 
 class Consumer:
     """A member that leaves when asked to, or hangs."""

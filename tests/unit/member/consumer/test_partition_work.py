@@ -131,7 +131,6 @@ async def setups() -> AsyncIterator[list[Setup]]:
         await asyncio.wait([each.task])
 
 
-@pytest.mark.asyncio
 async def test_delivers_batches_in_order(setups: list[Setup]) -> None:
     handler = Sizes()
     setups.append(s := Setup(handler))
@@ -149,7 +148,6 @@ class WatchedBatch(MessageBatch):
     __slots__ = ("__weakref__",)
 
 
-@pytest.mark.asyncio
 async def test_nothing_refers_to_a_handled_batch_while_the_next_one_is_awaited(setups: list[Setup]) -> None:
     setups.append(s := Setup(Recorder()))
     messages = WatchedBatch([b"a"], [MessageRun(0, 0, 10)], 0, 11, 1, end=BatchEnd.COMPLETE)
@@ -161,7 +159,6 @@ async def test_nothing_refers_to_a_handled_batch_while_the_next_one_is_awaited(s
     assert handled() is None
 
 
-@pytest.mark.asyncio
 async def test_delivers_nothing_on_short_lease(setups: list[Setup]) -> None:
     handler = Recorder()
     setups.append(s := Setup(handler, Lease(left=0.4)))
@@ -173,7 +170,6 @@ async def test_delivers_nothing_on_short_lease(setups: list[Setup]) -> None:
     assert handler.seen == [b"a"]
 
 
-@pytest.mark.asyncio
 async def test_delivers_nothing_for_other_session(setups: list[Setup]) -> None:
     handler = Recorder()
     setups.append(s := Setup(handler, Lease(session_id=SESSION + 1)))
@@ -183,7 +179,6 @@ async def test_delivers_nothing_for_other_session(setups: list[Setup]) -> None:
     assert not s.fence.allows(SESSION)
 
 
-@pytest.mark.asyncio
 async def test_drain_finishes_current_batch_and_drops_rest(setups: list[Setup]) -> None:
     gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     handler = Recorder(lambda _: gate)
@@ -203,7 +198,6 @@ async def test_drain_finishes_current_batch_and_drops_rest(setups: list[Setup]) 
     assert s.budget.used == 0
 
 
-@pytest.mark.asyncio
 async def test_drain_returns_at_deadline(setups: list[Setup]) -> None:
     handler = Recorder(lambda _: asyncio.get_running_loop().create_future())
     setups.append(s := Setup(handler))
@@ -219,7 +213,6 @@ async def test_drain_returns_at_deadline(setups: list[Setup]) -> None:
     assert (handler.seen, s.work.position) == ([], 0)
 
 
-@pytest.mark.asyncio
 async def test_drain_does_not_wait_after_its_deadline(setups: list[Setup]) -> None:
     handler = Recorder(lambda _: asyncio.get_running_loop().create_future())
     setups.append(s := Setup(handler))
@@ -232,7 +225,6 @@ async def test_drain_does_not_wait_after_its_deadline(setups: list[Setup]) -> No
     await drain
 
 
-@pytest.mark.asyncio
 async def test_shows_the_batch_that_the_handler_has(setups: list[Setup]) -> None:
     gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     handler = Recorder(lambda _: gate)
@@ -252,7 +244,6 @@ async def test_shows_the_batch_that_the_handler_has(setups: list[Setup]) -> None
     assert s.stats.of(TP).topic.durations.total == 3.0
 
 
-@pytest.mark.asyncio
 async def test_counts_marks_of_cancelled_handler_up_to_outer_message(setups: list[Setup]) -> None:
     class Marks(Handler):
         async def handle(self, batch: Batch) -> None:
@@ -270,7 +261,6 @@ async def test_counts_marks_of_cancelled_handler_up_to_outer_message(setups: lis
     assert s.work.position == 2 * len(encode_message_set([b"a"]))
 
 
-@pytest.mark.asyncio
 async def test_position_follows_single_messages_and_stays_at_the_one_that_is_cancelled(setups: list[Setup]) -> None:
     at_twentieth = asyncio.Event()
 
@@ -297,7 +287,6 @@ async def test_position_follows_single_messages_and_stays_at_the_one_that_is_can
     assert s.stats.messages == 20
 
 
-@pytest.mark.asyncio
 async def test_counts_marks_in_current_batch_at_once(setups: list[Setup]) -> None:
     class Marks(Handler):
         async def handle(self, batch: Batch) -> None:
@@ -318,7 +307,6 @@ async def test_counts_marks_in_current_batch_at_once(setups: list[Setup]) -> Non
     assert s.stats.messages == 3
 
 
-@pytest.mark.asyncio
 async def test_seek_discards_started_batch(setups: list[Setup]) -> None:
     go_on: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     handler = Recorder(lambda _: None if go_on.done() else go_on)
@@ -337,7 +325,6 @@ async def test_seek_discards_started_batch(setups: list[Setup]) -> None:
     assert s.sink.calls.count("discard") == 1
 
 
-@pytest.mark.asyncio
 async def test_marks_of_a_batch_from_before_a_seek_have_no_effect(setups: list[Setup]) -> None:
     class Marks(Handler):
         async def handle(self, batch: Batch) -> None:
@@ -353,7 +340,6 @@ async def test_marks_of_a_batch_from_before_a_seek_have_no_effect(setups: list[S
     assert s.work.position == 0
 
 
-@pytest.mark.asyncio
 async def test_seek_drops_batch_waiting_at_fence(setups: list[Setup]) -> None:
     handler = Recorder()
     setups.append(s := Setup(handler, Lease(left=0.0)))
@@ -368,7 +354,6 @@ async def test_seek_drops_batch_waiting_at_fence(setups: list[Setup]) -> None:
     assert handler.seen == [b"b"]
 
 
-@pytest.mark.asyncio
 async def test_raises_final_error_of_handler(setups: list[Setup]) -> None:
     class Fails(Handler):
         async def handle(self, batch: Batch) -> None:
@@ -382,7 +367,6 @@ async def test_raises_final_error_of_handler(setups: list[Setup]) -> None:
     assert s.stats.of(TP).handled_at is None
 
 
-@pytest.mark.asyncio
 async def test_backward_reset_moves_position(setups: list[Setup]) -> None:
     handler = Recorder()
     setups.append(s := Setup(handler, start=5000))
@@ -391,7 +375,6 @@ async def test_backward_reset_moves_position(setups: list[Setup]) -> None:
     assert handler.seen == [b"again"]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("max_batch", [None, 2])
 async def test_range_without_messages_moves_the_position_only(setups: list[Setup], max_batch: int | None) -> None:
     handler = Sizes()
@@ -407,7 +390,6 @@ async def waiting_for_rate(clock: FakeClock) -> None:
             await asyncio.sleep(0)
 
 
-@pytest.mark.asyncio
 async def test_the_rate_holds_over_all_partitions_and_its_wait_is_not_the_handlers(setups: list[Setup]) -> None:
     clock, handlers = FakeClock(), [Sizes() for _ in range(8)]
     rate = RateLimiter(500.0, clock)
@@ -426,7 +408,6 @@ async def test_the_rate_holds_over_all_partitions_and_its_wait_is_not_the_handle
     assert [sum(map(len, handler.batches)) for handler in handlers] == [2000] * 8
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("how", ["drain", "seek", "change"])
 async def test_a_batch_that_waits_for_its_rate_ends_its_wait_at_once(setups: list[Setup], how: str) -> None:
     handler, clock = Recorder(), FakeClock()
@@ -450,7 +431,6 @@ async def test_a_batch_that_waits_for_its_rate_ends_its_wait_at_once(setups: lis
     assert (clock.now, s.budget.used) == (1000.0, 0)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("why", ["paused", "short lease"])
 async def test_nothing_is_delivered_after_a_wait_that_may_not_be_any_more(setups: list[Setup], why: str) -> None:
     handler, clock = Recorder(), FakeClock()
@@ -500,7 +480,6 @@ async def watched() -> AsyncIterator[Watched]:
     await asyncio.wait(made.tasks)
 
 
-@pytest.mark.asyncio
 async def test_reports_end_of_each_lease_once(watched: Watched) -> None:
     await watched.set(5.0)
     assert watched.told == []
@@ -516,7 +495,6 @@ async def test_reports_end_of_each_lease_once(watched: Watched) -> None:
     assert watched.told == [0.2, 0.5, -1.0]
 
 
-@pytest.mark.asyncio
 async def test_reports_end_of_lease_only_of_a_session(watched: Watched) -> None:
     watched.lease.session_id = 0
     await watched.set(-1.0)
@@ -527,7 +505,6 @@ async def test_reports_end_of_lease_only_of_a_session(watched: Watched) -> None:
     assert watched.told == [-2.0]
 
 
-@pytest.mark.asyncio
 async def test_reports_end_of_lease_on_time(watched: Watched) -> None:
     end = watched.clock.now + 5.0
     while watched.clock.now < end + 0.1:
@@ -537,7 +514,6 @@ async def test_reports_end_of_lease_on_time(watched: Watched) -> None:
     assert 0.5 - 0.05 < watched.told[0] <= 0.5
 
 
-@pytest.mark.asyncio
 async def test_waiters_at_fence_continue_when_lease_is_renewed(watched: Watched) -> None:
     await watched.set(0.0)
     waiting = [watched.wait() for _ in range(3)]
@@ -550,7 +526,6 @@ async def test_waiters_at_fence_continue_when_lease_is_renewed(watched: Watched)
     assert all(task.done() for task in waiting)
 
 
-@pytest.mark.asyncio
 async def test_fence_rejects_lease_ended_since_last_check(watched: Watched) -> None:
     await asyncio.sleep(0)
     watched.lease.left = 0.0  # the watch still sleeps for as long as it was
@@ -578,7 +553,6 @@ class Sizes(Recorder):
         await super().handle(batch)
 
 
-@pytest.mark.asyncio
 async def test_what_comes_within_the_linger_is_one_batch_up_to_its_size(setups: list[Setup]) -> None:
     handler = Sizes()
     setups.append(s := Setup(handler, batching=BatchSettings(max_batch=3, linger=60.0)))
@@ -591,7 +565,6 @@ async def test_what_comes_within_the_linger_is_one_batch_up_to_its_size(setups: 
     assert s.budget.used == 0
 
 
-@pytest.mark.asyncio
 async def test_delivers_a_batch_that_is_not_full_after_the_linger(setups: list[Setup]) -> None:
     handler = Sizes()
     setups.append(s := Setup(handler, batching=BatchSettings(max_batch=3, linger=0.01)))
@@ -599,7 +572,6 @@ async def test_delivers_a_batch_that_is_not_full_after_the_linger(setups: list[S
     assert handler.batches == [[b"a", b"b"]]
 
 
-@pytest.mark.asyncio
 async def test_a_large_batch_is_cut_and_each_part_moves_the_position(setups: list[Setup]) -> None:
     gates = [asyncio.get_running_loop().create_future() for _ in range(3)]
     left = iter(gates)
@@ -618,7 +590,6 @@ async def test_a_large_batch_is_cut_and_each_part_moves_the_position(setups: lis
     assert s.budget.used == 0
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("by", ["drain", "seek"])
 async def test_parts_that_were_not_begun_are_dropped(setups: list[Setup], by: str) -> None:
     gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -641,7 +612,6 @@ async def test_parts_that_were_not_begun_are_dropped(setups: list[Setup], by: st
     assert s.budget.used == 0
 
 
-@pytest.mark.asyncio
 async def test_what_waits_for_more_is_dropped_by_a_seek_and_by_a_drain(setups: list[Setup]) -> None:
     handler = Sizes()
     setups.append(s := Setup(handler, batching=BatchSettings(max_batch=2, linger=60.0)))
@@ -664,7 +634,6 @@ async def test_what_waits_for_more_is_dropped_by_a_seek_and_by_a_drain(setups: l
     assert s.budget.used == 0
 
 
-@pytest.mark.asyncio
 async def test_cancellation_releases_what_waits_for_more(setups: list[Setup]) -> None:
     setups.append(s := Setup(Sizes(), batching=BatchSettings(max_batch=2, linger=60.0)))
     s.put(batch(0, b"a"))
@@ -675,7 +644,6 @@ async def test_cancellation_releases_what_waits_for_more(setups: list[Setup]) ->
     assert s.budget.used == 0
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("by", ["nothing", "seek", "drain"])
 async def test_batch_that_cannot_be_joined_is_the_next_one(setups: list[Setup], by: str) -> None:
     """The log begins again at a lower offset; a seek or drain drops that batch."""
@@ -702,7 +670,6 @@ async def test_batch_that_cannot_be_joined_is_the_next_one(setups: list[Setup], 
     assert handler.batches == [[b"a"], *following[by]]
 
 
-@pytest.mark.asyncio
 async def test_delivers_nothing_while_it_is_held(setups: list[Setup]) -> None:
     handler = Recorder()
     setups.append(s := Setup(handler))
@@ -718,7 +685,6 @@ async def test_delivers_nothing_while_it_is_held(setups: list[Setup]) -> None:
     assert handler.seen == [b"a"]
 
 
-@pytest.mark.asyncio
 async def test_drain_does_not_wait_for_what_is_held(setups: list[Setup]) -> None:
     handler = Recorder()
     setups.append(s := Setup(handler))
@@ -734,7 +700,6 @@ async def test_drain_does_not_wait_for_what_is_held(setups: list[Setup]) -> None
     assert s.budget.used == 0
 
 
-@pytest.mark.asyncio
 async def test_seek_drops_what_is_held(setups: list[Setup]) -> None:
     handler = Recorder()
     setups.append(s := Setup(handler))
@@ -749,7 +714,6 @@ async def test_seek_drops_what_is_held(setups: list[Setup]) -> None:
     assert handler.seen == [b"b"]
 
 
-@pytest.mark.asyncio
 async def test_knows_the_timestamp_of_the_next_message(setups: list[Setup]) -> None:
     marked, go = asyncio.Event(), asyncio.Event()
 
@@ -787,7 +751,6 @@ async def test_knows_the_timestamp_of_the_next_message(setups: list[Setup]) -> N
     assert stamp() is None
 
 
-@pytest.mark.asyncio
 async def test_counts_how_old_messages_are_when_they_are_handled(setups: list[Setup]) -> None:
     clock = FakeClock()
     now = round(clock.wall() * 1000)
@@ -812,7 +775,6 @@ async def test_counts_how_old_messages_are_when_they_are_handled(setups: list[Se
     assert s.stats.topics["t"].ages.total == pytest.approx(12.1)
 
 
-@pytest.mark.asyncio
 async def test_counts_the_age_of_those_that_were_handled_before_a_failure(setups: list[Setup]) -> None:
     class Failing(Handler):
         async def handle(self, batch: Batch) -> None:

@@ -24,8 +24,6 @@ from consumerd.member.offsets.store import CommitResult
 from consumerd.net.zk.errors import ConnectionLost, NoAuth
 from consumerd.wire.errors import EncodeError
 
-pytestmark = pytest.mark.asyncio
-
 TP = TopicPartition("t", 0, 0)
 OWNER = "/consumers/g/owners/t/0-0"
 OFFSET = "/consumers/g/offsets/t/0-0"

@@ -28,7 +28,6 @@ from consumerd.testing.clock import FakeClock
 from consumerd.wire.registry.subscription import StaticSubscription
 from tests.support.waiting import turns
 
-pytestmark = pytest.mark.asyncio
 T0, T1 = (TopicPartition("t", 0, number) for number in range(2))
 
 

@@ -43,8 +43,6 @@ from consumerd.wire.v07 import (
     encode_message_set,
 )
 
-pytestmark = pytest.mark.asyncio
-
 PLAIN = encode_message_set([b"one", b"two"])
 ZIPPED = encode_message_set([b"three", b"four"], codec=Codec.GZIP)
 END = len(PLAIN) + len(ZIPPED)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-import pytest
-
 from consumerd.base.partition import TopicPartition
 from consumerd.member.consumer.sinks import PlainHandler
 
 if TYPE_CHECKING:
     from consumerd.handlers import Batch, Handler, HandlerContext
-
-pytestmark = pytest.mark.asyncio
 
 
 class Recording:

@@ -30,7 +30,6 @@ from tests.support.waiting import turns
 if TYPE_CHECKING:
     from consumerd.member.offsets.store import Notes
 
-pytestmark = pytest.mark.asyncio
 TP = TopicPartition("t", 0, 1)
 SESSION = 7
 

@@ -14,8 +14,6 @@ from consumerd.member.consumer.deliveries import StreamedBatch
 from consumerd.member.consumer.streams import FRESH, TOGETHER
 from consumerd.wire.v07 import decode_batch, encode_message_set
 
-pytestmark = pytest.mark.asyncio
-
 
 class LeaseOverError(Exception):
     """The fence was checked after the lease had ended."""

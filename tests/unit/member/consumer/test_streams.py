@@ -27,8 +27,6 @@ from consumerd.base.errors import ConfigError
 from consumerd.member.fetch.errors import CorruptPartitionError, OffsetRefusedError
 from consumerd.wire.v07 import Codec, OffsetsRequest
 
-pytestmark = pytest.mark.asyncio
-
 TP = TopicPartition("t", 0, 0)
 
 

@@ -16,8 +16,6 @@ import pytest
 from consumerd import ConsumerConfig, ConsumerConnector, ConsumerTimeoutError, Message, MessageStream, TopicPartition
 from consumerd.wire.v07 import Codec
 
-pytestmark = pytest.mark.asyncio
-
 PARTITIONS = 3
 ALL = [TopicPartition("t", 0, number) for number in range(PARTITIONS)]
 CODECS = [Codec.NONE, Codec.GZIP, Codec.SNAPPY]

@@ -14,8 +14,6 @@ from consumerd.member.consumer.turnstile import Turnstile
 if TYPE_CHECKING:
     from contextvars import Context
 
-pytestmark = pytest.mark.asyncio
-
 
 class Turns:
     """Lists who passed in each turn of the event loop."""

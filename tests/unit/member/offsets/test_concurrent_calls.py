@@ -8,8 +8,6 @@ import pytest
 
 from consumerd.member.offsets.concurrent_calls import all_of, each_of
 
-pytestmark = pytest.mark.asyncio
-
 
 async def test_returns_results_in_the_order_of_the_items() -> None:
     async def double(item: int) -> int:

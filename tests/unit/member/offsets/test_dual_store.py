@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from consumerd.member.offsets.store import Notes
 
-pytestmark = pytest.mark.asyncio
 GROUP = "g"
 A, B, C = (TopicPartition.numbered("t", number) for number in range(3))
 

@@ -24,7 +24,6 @@ from consumerd.wire.v08.messages import decode_request, encode_request
 from consumerd.wire.v08.schema import NO_UUID, Api
 from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 
-pytestmark = pytest.mark.asyncio
 PLACE = TopicPartition.numbered("t", 0)
 
 

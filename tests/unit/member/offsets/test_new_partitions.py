@@ -15,8 +15,6 @@ from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.registry.paths import offset_path, topic_broker_path
 from consumerd.wire.registry.v08.paths import partition_path
 
-pytestmark = pytest.mark.asyncio
-
 OLD, NEW = TopicPartition.numbered("t", 0), TopicPartition.numbered("t", 1)
 OLD_07, NEW_07 = TopicPartition("t", 0, 0), TopicPartition("t", 0, 1)
 

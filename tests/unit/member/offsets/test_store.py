@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from consumerd.base.errors import ZooKeeperError
     from consumerd.base.ports import NodeStat, Operation
 
-pytestmark = pytest.mark.asyncio
-
 GROUP = "g"
 
 

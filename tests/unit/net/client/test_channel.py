@@ -19,7 +19,6 @@ from consumerd.wire.v08.message_types import FetchRequest, HeartbeatRequest, Hea
 from consumerd.wire.v08.messages import decode_request, encode_request
 from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 
-pytestmark = pytest.mark.asyncio
 BEAT: HeartbeatRequest = {"group_id": "g", "generation_id": 1, "member_id": "m"}
 FINE = encode_response(HEARTBEAT, 0, ResponseMessage(ResponseHeader(0), {"error_code": 0}))[8:]
 

@@ -20,7 +20,6 @@ from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.message_types import HeartbeatRequest, MetadataRequest
 from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 
-pytestmark = pytest.mark.asyncio
 VERSIONS = BrokerVersions("", BrokerRelease.V0_10_OR_NEWER, {key: api.versions for key, api in APIS.items()})
 NODES = (1, 2, 3)
 

@@ -26,8 +26,6 @@ from consumerd.wire.v08.messages import ResponseMessage, decode_request, encode_
 from consumerd.wire.v08.versions import BrokerRelease
 from tests.support.waiting import turns
 
-pytestmark = pytest.mark.asyncio
-
 BEAT: HeartbeatRequest = {"group_id": "g", "generation_id": 1, "member_id": "m"}
 
 

@@ -11,8 +11,6 @@ from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 from tests.unit.net.client import test_offsets
 
-pytestmark = pytest.mark.asyncio
-
 
 class OneVersion(test_offsets.OneVersion):
     api = OFFSET_FOR_LEADER_EPOCH

@@ -16,8 +16,6 @@ from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08.versions import BrokerRelease
 from tests.unit.net.client.test_opening import Broker
 
-pytestmark = pytest.mark.asyncio
-
 
 @pytest.mark.parametrize("tls", [True, False])
 @pytest.mark.parametrize("sasl", [True, False])

@@ -14,8 +14,6 @@ from consumerd.wire.v08.fetch_session import FetchSession, PartitionFetch
 from consumerd.wire.v08.messages import decode_response_body, encode_request
 from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 
-pytestmark = pytest.mark.asyncio
-
 IDS = {"t": b"\x01" * 16, "u": b"\x02" * 16}
 NAMES = {number: name for name, number in IDS.items()}
 VERSIONS = range(FETCH.versions[0], FETCH.versions[1] + 1)

@@ -14,8 +14,6 @@ from consumerd.wire.v08.apis import LIST_OFFSETS
 from consumerd.wire.v08.messages import decode_response, encode_request
 from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 
-pytestmark = pytest.mark.asyncio
-
 
 class OneVersion:
     """A channel to a broker of one version of the API, which answers with `parts`; both ways go over the codec."""

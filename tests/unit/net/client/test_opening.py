@@ -26,7 +26,6 @@ from consumerd.wire.v08.message_types import ListGroupsRequest
 from consumerd.wire.v08.messages import ResponseMessage, decode_request, encode_response
 from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 
-pytestmark = pytest.mark.asyncio
 ALL_GROUPS: ListGroupsRequest = {}
 SERVED = {"error_code": 0, "api_keys": [{"api_key": key, "min_version": 0, "max_version": 9} for key in APIS]}
 ANSWERS: dict[int, dict[str, Any]] = {

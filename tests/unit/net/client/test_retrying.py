@@ -52,7 +52,6 @@ async def result(attempt: Attempt) -> int:
     return await retry(attempt, "ask", ClientSettings(), timeout=30.0, clock=clock, rng=random.Random(1))
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__)
 async def test_retries_transient_errors_until_timeout(error: BrokerError) -> None:
     assert await result(Attempt(error, 3)) == 4
@@ -62,7 +61,6 @@ async def test_retries_transient_errors_until_timeout(error: BrokerError) -> Non
     assert 10 < attempt.made < 100
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("error", FINAL, ids=lambda error: type(error).__name__)
 async def test_raises_permanent_errors_at_once(error: BrokerError) -> None:
     attempt = Attempt(error, 1)
@@ -71,7 +69,6 @@ async def test_raises_permanent_errors_at_once(error: BrokerError) -> None:
     assert attempt.made == 1
 
 
-@pytest.mark.asyncio
 async def test_pauses_twice_as_long_each_time_up_to_a_limit() -> None:
     clock, attempt = FakeClock(auto=True), Attempt(ConnectError("refused"), 6)
     settings = ClientSettings(retry_backoff_min=1.0, retry_backoff_max=4.0, retry_timeout=100.0)
@@ -85,7 +82,6 @@ async def test_pauses_twice_as_long_each_time_up_to_a_limit() -> None:
     assert noted == ["ask: refused"]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(("timeout", "least", "most"), [(None, 3.0, 5.0), (50.0, 45.0, 50.0), (0.0, 0.0, 0.0)])
 async def test_timeout_of_a_call_replaces_that_of_the_settings(
     timeout: float | None, least: float, most: float

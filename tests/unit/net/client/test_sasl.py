@@ -17,7 +17,6 @@ from consumerd.net.errors import ConnectError, ConnectionClosedError, RequestTim
 from consumerd.wire.v08.apis import APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 
-pytestmark = pytest.mark.asyncio
 ALL = {key: api.versions for key, api in APIS.items()}
 
 

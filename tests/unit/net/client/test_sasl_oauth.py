@@ -386,14 +386,12 @@ class BearerLine(Line):
         return answer
 
 
-@pytest.mark.asyncio
 async def test_accepted_token_ends_the_authentication(cache: TokenCache) -> None:
     line = BearerLine()
     await authenticated(line, OAuthBearer(cache))
     assert [sent for sent, _ in line.sent] == ["handshake 1", "wrapped"]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("status", "said"),
     [
@@ -411,7 +409,6 @@ async def test_refused_token_is_an_error_and_the_next_one_is_new(cache: TokenCac
     assert cache.now().value == "t2"
 
 
-@pytest.mark.asyncio
 async def test_refusal_after_an_accepted_token_is_transient(cache: TokenCache) -> None:
     """Brokers refuse tokens of a provider's new key until they have read its keys again."""
     await authenticated(BearerLine(), OAuthBearer(cache))
@@ -421,7 +418,6 @@ async def test_refusal_after_an_accepted_token_is_transient(cache: TokenCache) -
     await authenticated(BearerLine(), OAuthBearer(cache))
 
 
-@pytest.mark.asyncio
 async def test_refusal_without_a_status_has_the_brokers_words(cache: TokenCache) -> None:
     line = Line(BrokerRelease.V0_10_OR_NEWER, ALL)
     line.rejects = True

@@ -22,7 +22,6 @@ from consumerd.wire.v08.message_types import ListGroupsRequest
 from consumerd.wire.v08.messages import ResponseMessage, decode_request, encode_response
 from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 
-pytestmark = pytest.mark.asyncio
 ALL = {key: api.versions for key, api in APIS.items()}
 GROUPS: ListGroupsRequest = {}
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
-
 from consumerd.net.client.channel import Channel
 from consumerd.net.client.settings import ClientSettings
 from consumerd.testing.clock import FakeClock
@@ -15,7 +13,6 @@ from consumerd.wire.v08.apis import HEARTBEAT
 from consumerd.wire.v08.message_types import HeartbeatRequest
 from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 
-pytestmark = pytest.mark.asyncio
 BODY: HeartbeatRequest = {"group_id": "g", "generation_id": 1, "member_id": "m"}
 
 

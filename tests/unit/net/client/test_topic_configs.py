@@ -11,8 +11,6 @@ from consumerd.net.client.topic_configs import group_session_timeout, message_li
 from consumerd.wire.v08.apis.describe_configs import DESCRIBE_CONFIGS, TOPIC
 from consumerd.wire.v08.error_codes import ErrorCode
 
-pytestmark = pytest.mark.asyncio
-
 
 class Broker:
     """A client and its channel: answers with the error and the value of the setting of each topic."""

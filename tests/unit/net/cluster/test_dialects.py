@@ -27,7 +27,6 @@ OLD_OFFSET, NEW_OFFSET = "/consumers/g/offsets/t/0-0", "/consumers/g/offsets/t/0
 V07, V08 = Dialect.V07, Dialect.V08
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("nodes", "spoken"),
     [
@@ -53,7 +52,6 @@ async def test_detects_dialect(nodes: dict[str, bytes], spoken: Dialect | None) 
         assert await read_dialect(zk, "g") is spoken
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "nodes",
     [{BROKER: OLD_BROKER, "/brokers/ids/1": NEW_BROKER}, {BROKER: NEW_BROKER, MEMBER: OLD_MEMBER}],
@@ -68,7 +66,6 @@ async def test_rejects_mixed_dialects(nodes: dict[str, bytes]) -> None:
             await wait_for_dialect(zk, "g", SystemClock())
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(("path", "text"), [(BROKER, NEW_BROKER), (MEMBER, NEW_MEMBER)])
 async def test_waits_for_first_broker(path: str, text: bytes) -> None:
     zookeeper = MemoryZooKeeper()
@@ -86,7 +83,6 @@ async def test_waits_for_first_broker(path: str, text: bytes) -> None:
         assert len(zk._watches) == 0
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("nodes", "groups", "spoken"),
     [
@@ -119,7 +115,6 @@ async def test_detects_dialect_without_waiting(
         assert await look_for_dialect(zk, groups) is spoken
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "nodes",
     [
@@ -157,7 +152,6 @@ class Reading:
         return names
 
 
-@pytest.mark.asyncio
 async def test_broker_that_vanishes_while_it_is_read_has_no_dialect() -> None:
     zookeeper = MemoryZooKeeper()
     zookeeper.put(BROKER, OLD_BROKER)
@@ -167,7 +161,6 @@ async def test_broker_that_vanishes_while_it_is_read_has_no_dialect() -> None:
         assert await look_for_dialect(session) is None
 
 
-@pytest.mark.asyncio
 async def test_looks_once_for_each_change_while_it_waits() -> None:
     """And reports once that it waits."""
     zookeeper = MemoryZooKeeper()
@@ -196,7 +189,6 @@ async def test_looks_once_for_each_change_while_it_waits() -> None:
         assert await asyncio.wait_for(waiting, 60) is V08
 
 
-@pytest.mark.asyncio
 async def test_waits_for_zookeeper_as_well() -> None:
     zookeeper = MemoryZooKeeper()
     zookeeper.put(BROKER, NEW_BROKER)

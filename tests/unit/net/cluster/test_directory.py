@@ -54,7 +54,6 @@ async def following(
     assert len(zk._watches) == 0
 
 
-@pytest.mark.asyncio
 async def test_follows_brokers_that_come_move_and_go() -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session() as zk, following(zk) as (directory, changes):
@@ -74,7 +73,6 @@ async def test_follows_brokers_that_come_move_and_go() -> None:
         assert directory.address(1) is None
 
 
-@pytest.mark.asyncio
 async def test_notices_restart_at_another_address() -> None:
     zookeeper = MemoryZooKeeper()
     zookeeper.put("/brokers/ids/0", b"a-1:a:9092")
@@ -87,7 +85,6 @@ async def test_notices_restart_at_another_address() -> None:
         assert len(changes.seen) == 2
 
 
-@pytest.mark.asyncio
 async def test_reads_few_times_in_burst_of_changes() -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session() as zk, following(zk, settle=0.02) as (_, changes):
@@ -100,7 +97,6 @@ async def test_reads_few_times_in_burst_of_changes() -> None:
         assert len(changes.seen) <= 20
 
 
-@pytest.mark.asyncio
 async def test_polls_after_lost_watch() -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session() as zk, following(zk, poll=0.01) as (directory, changes):
@@ -110,7 +106,6 @@ async def test_polls_after_lost_watch() -> None:
         assert directory.address(0) == ("h", 9092)
 
 
-@pytest.mark.asyncio
 async def test_keeps_last_addresses_while_zookeeper_is_unavailable() -> None:
     zookeeper = MemoryZooKeeper()
     zookeeper.put("/brokers/ids/0", b"h:9092")
@@ -126,7 +121,6 @@ async def test_keeps_last_addresses_while_zookeeper_is_unavailable() -> None:
         assert directory.address(0) == ("h", 9999)
 
 
-@pytest.mark.asyncio
 async def test_returns_addresses_once_brokers_are_registered() -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session() as zk, following(zk) as (directory, changes):
@@ -142,7 +136,6 @@ async def test_returns_addresses_once_brokers_are_registered() -> None:
         assert set(directory.brokers) == {0, 1}
 
 
-@pytest.mark.asyncio
 async def test_skips_unreadable_broker_with_one_warning() -> None:
     zookeeper = MemoryZooKeeper()
     zookeeper.put("/brokers/ids/0", b"damaged")
@@ -162,7 +155,6 @@ async def test_skips_unreadable_broker_with_one_warning() -> None:
         assert told == [0, 2]
 
 
-@pytest.mark.asyncio
 async def test_rejects_v08_brokers_on_first_read() -> None:
     zookeeper = MemoryZooKeeper()
     zookeeper.put("/brokers/ids/0", NEW_BROKER)
@@ -171,7 +163,6 @@ async def test_rejects_v08_brokers_on_first_read() -> None:
             await BrokerDirectory(zk, clock=SystemClock()).run()
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("directory", "broker"), [(BrokerDirectory, NEW_BROKER), (V08BrokerDirectory, b"host-1:host:9092")]
 )
@@ -188,7 +179,6 @@ async def test_rejects_late_first_broker_of_other_dialect(directory: Any, broker
             await asyncio.wait_for(following, 60)
 
 
-@pytest.mark.asyncio
 async def test_notifies_listeners_of_changes_until_unsubscribed() -> None:
     zookeeper = MemoryZooKeeper()
     zookeeper.put("/brokers/ids/0", b"h:9092")
@@ -205,7 +195,6 @@ async def test_notifies_listeners_of_changes_until_unsubscribed() -> None:
         assert len(other.seen) == 1
 
 
-@pytest.mark.asyncio
 async def test_lists_v08_brokers_by_security_protocol() -> None:
     zookeeper = MemoryZooKeeper()
     zookeeper.put("/brokers/ids/2", NEW_BROKER)
@@ -237,7 +226,6 @@ async def test_lists_v08_brokers_by_security_protocol() -> None:
             await V08BrokerDirectory(zk, clock=SystemClock()).run()
 
 
-@pytest.mark.asyncio
 async def test_reads_once_for_a_change_and_watches_the_brokers_that_are_there() -> None:
     zookeeper = MemoryZooKeeper()
     zookeeper.put("/brokers/ids/0", b"a-1:a:9092")
@@ -275,7 +263,6 @@ async def test_reads_once_for_a_change_and_watches_the_brokers_that_are_there() 
                 await following
 
 
-@pytest.mark.asyncio
 async def test_pauses_while_zookeeper_cannot_be_read() -> None:
     zookeeper = MemoryZooKeeper()
     zookeeper.put("/brokers/ids/0", b"a-1:a:9092")
@@ -295,7 +282,6 @@ async def test_pauses_while_zookeeper_cannot_be_read() -> None:
             await following
 
 
-@pytest.mark.asyncio
 async def test_logs_each_broker_that_comes_moves_or_goes() -> None:
     hidden = b'{"version":4,"host":null,"port":-1,"endpoints":["SSL://a:9093"],"listener_security_protocol_map":{}}'
     zookeeper = MemoryZooKeeper()

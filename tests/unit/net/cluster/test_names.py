@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from consumerd.net.cluster import TreeName
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
-
-pytestmark = pytest.mark.asyncio
 
 
 class Counted:

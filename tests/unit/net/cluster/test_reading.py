@@ -8,7 +8,6 @@ from consumerd.net.cluster.reading import children, data, node, read_all, watche
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
 
-@pytest.mark.asyncio
 async def test_bounds_concurrent_reads_and_keeps_order() -> None:
     under_way = most = 0
 
@@ -26,7 +25,6 @@ async def test_bounds_concurrent_reads_and_keeps_order() -> None:
     assert await read_all([], read) == {}
 
 
-@pytest.mark.asyncio
 async def test_stops_remaining_reads_after_error() -> None:
     begun: list[int] = []
 
@@ -41,7 +39,6 @@ async def test_stops_remaining_reads_after_error() -> None:
     assert len(begun) < 10
 
 
-@pytest.mark.asyncio
 async def test_propagates_cancellation_despite_error() -> None:
     async def fail_on_cancel(item: int) -> None:
         try:
@@ -57,7 +54,6 @@ async def test_propagates_cancellation_despite_error() -> None:
         await task
 
 
-@pytest.mark.asyncio
 async def test_returns_none_for_missing_nodes() -> None:
     zookeeper = MemoryZooKeeper()
     zookeeper.put("/a/null", None)
@@ -72,7 +68,6 @@ async def test_returns_none_for_missing_nodes() -> None:
         assert await node(zk, "/x") is None
 
 
-@pytest.mark.asyncio
 async def test_watches_a_node_on_request_only() -> None:
     zookeeper = MemoryZooKeeper()
     zookeeper.put("/a", b"1")
@@ -86,7 +81,6 @@ async def test_watches_a_node_on_request_only() -> None:
             assert told == ["a"] * watched
 
 
-@pytest.mark.asyncio
 async def test_watches_missing_parent() -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session() as zk:

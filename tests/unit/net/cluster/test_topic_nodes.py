@@ -14,8 +14,6 @@ from consumerd.wire.registry.paths import topic_path
 if TYPE_CHECKING:
     from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 
-pytestmark = pytest.mark.asyncio
-
 
 async def test_tells_a_topic_that_was_created_again(zookeeper: MemoryZooKeeper, zk: MemorySession) -> None:
     nodes, told, others = TopicNodes(zk, FakeClock()), list[str](), list[str]()

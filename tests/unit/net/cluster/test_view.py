@@ -24,7 +24,6 @@ def view(zk: MemorySession) -> ClusterView:
     return ClusterView(zk)
 
 
-@pytest.mark.asyncio
 async def test_reads_empty_zookeeper(view: ClusterView) -> None:
     assert await view.read_brokers() == {}
     assert await view.read_topics() == {}
@@ -34,7 +33,6 @@ async def test_reads_empty_zookeeper(view: ClusterView) -> None:
         await view.read_group("g")
 
 
-@pytest.mark.asyncio
 async def test_reads_brokers_and_topics(zookeeper: MemoryZooKeeper, view: ClusterView) -> None:
     for broker in (10, 2):
         zookeeper.put(f"/brokers/ids/{broker}", f"h{broker}-1:h{broker}:9092".encode())
@@ -48,7 +46,6 @@ async def test_reads_brokers_and_topics(zookeeper: MemoryZooKeeper, view: Cluste
     assert await view.read_topics(["t", "none"]) == {"t": {2: 4, 10: 4}}
 
 
-@pytest.mark.asyncio
 async def test_skips_damaged_node(zookeeper: MemoryZooKeeper, view: ClusterView) -> None:
     zookeeper.put("/brokers/ids/0", b"h:9092")
     zookeeper.put("/brokers/ids/1", b"\xff")
@@ -61,7 +58,6 @@ async def test_skips_damaged_node(zookeeper: MemoryZooKeeper, view: ClusterView)
     assert await view.read_topics() == {"t": {0: 2}}
 
 
-@pytest.mark.asyncio
 async def test_skips_nodes_deleted_between_list_and_read(
     zookeeper: MemoryZooKeeper, zk: MemorySession, view: ClusterView
 ) -> None:
@@ -85,7 +81,6 @@ async def test_skips_nodes_deleted_between_list_and_read(
     assert logs == []
 
 
-@pytest.mark.asyncio
 async def test_reads_group(zookeeper: MemoryZooKeeper, view: ClusterView) -> None:
     zookeeper.put("/consumers/g/ids/g_a", b'{ "t": 1 }')
     zookeeper.put("/consumers/g/ids/g_b", b"*2*t")
@@ -111,7 +106,6 @@ async def test_reads_group(zookeeper: MemoryZooKeeper, view: ClusterView) -> Non
     assert await view.read_groups() == ["g"]
 
 
-@pytest.mark.asyncio
 async def test_lists_problems_of_group(zookeeper: MemoryZooKeeper, view: ClusterView) -> None:
     zookeeper.put("/consumers/g/ids/g_a", b'{ "t": 0 }')
     zookeeper.put("/consumers/g/ids/g_b", b"\xff")
@@ -132,14 +126,12 @@ async def test_lists_problems_of_group(zookeeper: MemoryZooKeeper, view: Cluster
     assert group.subscribed(["t"]) == []
 
 
-@pytest.mark.asyncio
 async def test_rejects_other_dialect(zookeeper: MemoryZooKeeper, view: ClusterView) -> None:
     zookeeper.put("/brokers/ids/0", NEW_BROKER)
     with pytest.raises(DialectError):
         await view.read_brokers()
 
 
-@pytest.mark.asyncio
 async def test_names_nodes_that_no_path_can_have(zk: MemorySession, view: ClusterView) -> None:
     """Servers before 3.5 accept them."""
     listed = zk.children

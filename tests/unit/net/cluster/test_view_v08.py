@@ -19,8 +19,6 @@ from consumerd.wire.registry.subscription import FilterSubscription, StaticSubsc
 if TYPE_CHECKING:
     from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 
-pytestmark = pytest.mark.asyncio
-
 
 @pytest.fixture
 def view(zk: MemorySession) -> V08ClusterView:

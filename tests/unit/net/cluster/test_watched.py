@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 
-pytestmark = pytest.mark.asyncio
-
 
 class Counted:
     """A session that notes what is asked of it; `behind` is done once, behind the next answer."""

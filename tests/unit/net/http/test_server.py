@@ -14,8 +14,6 @@ from consumerd.base.errors import ConfigError
 from consumerd.net.http.access import AccessRefusedError
 from consumerd.net.http.server import LONGEST_BODY, Answer, HttpServer, Request
 
-pytestmark = pytest.mark.asyncio
-
 
 async def hello(_: Request) -> Answer:
     return Answer(b"hello")

@@ -33,8 +33,6 @@ from consumerd.net.zk.multi import MultiRequest
 from consumerd.net.zk.requests import ExistsRequest, GetChildrenRequest, GetDataRequest, SetDataRequest
 from consumerd.net.zk.watches import WatchTable
 
-pytestmark = pytest.mark.asyncio
-
 OURS, THEIRS = 5, 6
 NO_NODE, NO_AUTH, BAD_VERSION, NODE_EXISTS, MOVED = (ServerError(code) for code in (-101, -102, -103, -110, -118))
 TIMEOUT = 6.0

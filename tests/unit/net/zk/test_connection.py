@@ -91,7 +91,6 @@ def get(path: str = "/a") -> GetDataRequest:
     return GetDataRequest(path, watch=False)
 
 
-@pytest.mark.asyncio
 async def test_delivers_replies_to_requests_and_events_to_the_watcher() -> None:
     rig = Harness()
     data, missing = rig.connection.write(get()), rig.connection.write(get("/b"))
@@ -108,7 +107,6 @@ async def test_delivers_replies_to_requests_and_events_to_the_watcher() -> None:
     assert rig.wire.sent.count(b"/a") == 1
 
 
-@pytest.mark.asyncio
 async def test_write_to_a_closed_socket_ends_the_connection_without_a_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -126,7 +124,6 @@ async def test_write_to_a_closed_socket_ends_the_connection_without_a_traceback(
     assert not caplog.records
 
 
-@pytest.mark.asyncio
 async def test_distinguishes_null_from_empty_data() -> None:
     rig = Harness()
     null, empty = rig.connection.write(get()), rig.connection.write(get())
@@ -136,7 +133,6 @@ async def test_distinguishes_null_from_empty_data() -> None:
     assert ((await null)[0], (await empty)[0]) == (None, b"")
 
 
-@pytest.mark.asyncio
 async def test_ignores_session_events_without_a_path() -> None:
     rig = Harness()
     rig.frame(struct.pack("!iqi", -1, -1, 0) + struct.pack("!iii", -1, 3, 0))
@@ -145,7 +141,6 @@ async def test_ignores_session_events_without_a_path() -> None:
     assert rig.watched == []
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("cut", [0, 1, 3, 4, 19, 30])
 async def test_end_of_file_fails_outstanding_calls(cut: int) -> None:
     rig = Harness()
@@ -159,7 +154,6 @@ async def test_end_of_file_fails_outstanding_calls(cut: int) -> None:
         rig.connection.write(get())
 
 
-@pytest.mark.asyncio
 async def test_cancelled_call_does_not_disturb_the_next() -> None:
     rig = Harness()
     first, second = rig.connection.write(get()), rig.connection.write(get())
@@ -170,7 +164,6 @@ async def test_cancelled_call_does_not_disturb_the_next() -> None:
     assert (await second)[0] == b""
 
 
-@pytest.mark.asyncio
 async def test_killing_twice_notifies_once() -> None:
     rig = Harness()
     rig.connection.kill("first")
@@ -178,7 +171,6 @@ async def test_killing_twice_notifies_once() -> None:
     assert (rig.ended, rig.connection.end_reason) == (1, "first")
 
 
-@pytest.mark.asyncio
 async def test_xids_wrap_before_they_turn_negative() -> None:
     rig = Harness()
     rig.connection._xid = 0x7FFFFFFE
@@ -190,7 +182,6 @@ async def test_xids_wrap_before_they_turn_negative() -> None:
     assert (await last)[0] == b""
 
 
-@pytest.mark.asyncio
 async def test_sends_only_one_request_at_a_time_of_a_type_without_xids() -> None:
     rig = Harness()
     credentials = protocol.AuthRequest(type=0, scheme="digest", auth=b"u:p")
@@ -206,7 +197,6 @@ async def test_sends_only_one_request_at_a_time_of_a_type_without_xids() -> None
     assert xids(rig.wire.sent) == [-4, -4]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("limits", "limit"),
     [(ConnectionLimits(request=100), 100), (ConnectionLimits(), 1_048_575)],
@@ -224,7 +214,6 @@ async def test_never_sends_a_request_above_the_server_s_limit(limits: Connection
     rig.connection.kill("done")
 
 
-@pytest.mark.asyncio
 async def test_reads_a_reply_as_large_as_its_limit() -> None:
     rig = Harness(ConnectionLimits(reply=1000))
     call = rig.connection.write(get())
@@ -238,7 +227,6 @@ def raw(*values: int) -> Callable[[Harness], None]:
     return lambda rig: rig.connection.data_received(struct.pack(f"!{len(values)}i", *values))
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("feed", "says"),
     [
@@ -281,7 +269,6 @@ async def shaken(rig: Harness, feed: Callable[[Harness], None]) -> Any:
     return await handshake
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("timeout", [4000, 1])
 async def test_handshake_returns_the_session(timeout: int) -> None:
     rig = Harness()
@@ -294,7 +281,6 @@ async def test_handshake_returns_the_session(timeout: int) -> None:
     ) + bytes(17)
 
 
-@pytest.mark.asyncio
 async def test_handshake_reports_how_it_failed() -> None:
     with pytest.raises(HandshakeClosed):
         await shaken(Harness(), lambda rig: rig.connection.eof_received())
@@ -311,7 +297,6 @@ async def test_handshake_reports_how_it_failed() -> None:
             await shaken(Harness(), lambda rig: rig.frame(broken))  # noqa: B023
 
 
-@pytest.mark.asyncio
 async def test_handshake_reports_an_end_before_it() -> None:
     def end_and_reset(rig: Harness) -> None:
         rig.connection.eof_received()
@@ -331,7 +316,6 @@ async def test_handshake_reports_an_end_before_it() -> None:
         assert not rig.wire.sent
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("step", [1, 3, 7, 50])
 async def test_reads_frames_in_pieces_of_any_size(step: int) -> None:
     rig = Harness()
@@ -349,7 +333,6 @@ async def test_reads_frames_in_pieces_of_any_size(step: int) -> None:
     rig.connection.kill("done")
 
 
-@pytest.mark.asyncio
 async def test_tls_verifies_the_name_of_the_server_and_not_its_address() -> None:
     authority = trustme.CA()
     identity = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -395,7 +378,6 @@ def xids(sent: bytes) -> list[int]:
     return found
 
 
-@pytest.mark.asyncio
 async def test_first_request_leaves_at_once_and_those_of_one_turn_together() -> None:
     rig = Harness()
     calls = [asyncio.create_task(rig.connection.request(get(f"/{number}"))) for number in range(5)]
@@ -407,7 +389,6 @@ async def test_first_request_leaves_at_once_and_those_of_one_turn_together() -> 
     assert [type(error) for error in await asyncio.gather(*calls, return_exceptions=True)] == [ConnectionLost] * 5
 
 
-@pytest.mark.asyncio
 async def test_requests_that_answers_lead_to_leave_together() -> None:
     rig = Harness(ConnectionLimits(outstanding=3))
     calls = [asyncio.create_task(rig.connection.request(get(f"/{number}"))) for number in range(6)]
@@ -421,7 +402,6 @@ async def test_requests_that_answers_lead_to_leave_together() -> None:
     assert errors == [ServerError, ServerError, ConnectionLost, ConnectionLost, ConnectionLost, NeverSent]
 
 
-@pytest.mark.asyncio
 async def test_heartbeat_leaves_at_once_and_takes_along_what_waits_for_the_end_of_the_turn() -> None:
     rig = Harness(ConnectionLimits(outstanding=3))
     calls = [asyncio.create_task(rig.connection.request(get(f"/{number}"))) for number in range(4)]
@@ -436,7 +416,6 @@ async def test_heartbeat_leaves_at_once_and_takes_along_what_waits_for_the_end_o
     await asyncio.gather(*calls, return_exceptions=True)
 
 
-@pytest.mark.asyncio
 async def test_request_that_is_cancelled_before_its_turn_is_never_sent_and_takes_no_turn() -> None:
     rig = Harness(ConnectionLimits(outstanding=1))
     first, second, third = (asyncio.create_task(rig.connection.request(get(path))) for path in ("/a", "/b", "/c"))
@@ -461,7 +440,6 @@ async def test_request_that_is_cancelled_before_its_turn_is_never_sent_and_takes
     ]
 
 
-@pytest.mark.asyncio
 async def test_what_was_not_written_at_the_end_may_have_been_carried_out_for_all_that_callers_know() -> None:
     rig = Harness()
     calls = [asyncio.create_task(rig.connection.request(get(f"/{number}"))) for number in range(3)]
@@ -473,7 +451,6 @@ async def test_what_was_not_written_at_the_end_may_have_been_carried_out_for_all
     assert len(rig.wire.writes) == 1  # nothing is written after the end
 
 
-@pytest.mark.asyncio
 async def test_end_fails_the_calls_that_are_not_cancelled() -> None:
     rig = Harness(ConnectionLimits(outstanding=1))
     sent, cancelled, waiting = (asyncio.create_task(rig.connection.request(get(path))) for path in ("/a", "/b", "/c"))
@@ -486,7 +463,6 @@ async def test_end_fails_the_calls_that_are_not_cancelled() -> None:
     assert rig.ended == 1
 
 
-@pytest.mark.asyncio
 async def test_connection_is_closed_when_its_socket_is() -> None:
     rig = Harness()
     rig.connection.kill("done")
@@ -497,7 +473,6 @@ async def test_connection_is_closed_when_its_socket_is() -> None:
     await closed
 
 
-@pytest.mark.asyncio
 async def test_planned_write_to_a_closed_socket_ends_the_connection() -> None:
     rig = Harness()
     calls = [asyncio.create_task(rig.connection.request(get(f"/{number}"))) for number in range(3)]
@@ -543,7 +518,6 @@ def test_each_unanswered_request_fails_at_its_own_time() -> None:
     in_virtual_time(script)
 
 
-@pytest.mark.asyncio
 async def test_ended_connection_leaves_no_timer_behind() -> None:
     rig = Harness()
     rig.connection.answer_limit = 3600.0
@@ -558,7 +532,6 @@ async def test_ended_connection_leaves_no_timer_behind() -> None:
     assert connection() is None
 
 
-@pytest.mark.asyncio
 async def test_unanswered_requests_fail_after_the_session_timeout_and_others_do_not() -> None:
     rig = Harness(ConnectionLimits(outstanding=2))
     rig.connection.answer_limit = 0.05
@@ -581,7 +554,6 @@ async def test_unanswered_requests_fail_after_the_session_timeout_and_others_do_
         await beat
 
 
-@pytest.mark.asyncio
 async def test_defect_of_a_watcher_is_raised_by_the_read_loop() -> None:
     rig = Harness()
     nothing: dict[str, None] = {}
@@ -592,7 +564,6 @@ async def test_defect_of_a_watcher_is_raised_by_the_read_loop() -> None:
         await rig.connection.read_loop()
 
 
-@pytest.mark.asyncio
 async def test_cancelled_read_loop_ends_the_connection() -> None:
     rig = Harness()
     reading = asyncio.create_task(rig.connection.read_loop())

@@ -17,8 +17,6 @@ from consumerd.net.zk.watches import WatchTable
 if TYPE_CHECKING:
     from consumerd.net.zk.connection import ZooKeeperConnection
 
-pytestmark = pytest.mark.asyncio
-
 NEW, RECONNECTED, SUSPENDED, EXPIRED = (
     SessionEvent.NEW,
     SessionEvent.RECONNECTED,

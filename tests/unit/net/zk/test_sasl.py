@@ -16,7 +16,6 @@ from consumerd.net.zk.connection import ConnectionLimits, ZooKeeperConnection
 from consumerd.net.zk.errors import AuthFailed, ConnectionLost, ServerError
 from consumerd.net.zk.sasl import DigestMd5, SaslRequest, authenticate
 
-pytestmark = pytest.mark.asyncio
 CHALLENGE = b'realm="zk-sasl-md5",nonce="n0nce",qop="auth",charset=utf-8,algorithm=md5-sess'
 
 

@@ -30,8 +30,6 @@ from tests.support.scripted_zookeeper import (
 )
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 SASL = 102
 NO_NODE, NO_AUTH, NODE_EXISTS, AUTH_FAILED, EXPIRED, UNIMPLEMENTED = -101, -102, -110, -115, -112, -6
 

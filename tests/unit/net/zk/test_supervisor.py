@@ -17,8 +17,6 @@ from consumerd.net.zk.connection import ZooKeeperConnection
 from tests.support.scripted_zookeeper import EXISTS, SYNC, Peer, Server, framed, good, granted, replied
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 NEW, RECONNECTED, SUSPENDED, EXPIRED = (
     SessionEvent.NEW,
     SessionEvent.RECONNECTED,

@@ -12,8 +12,6 @@ from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.v07 import Codec
 from tests.unit.conftest import Cluster
 
-pytestmark = pytest.mark.asyncio
-
 T0, T1, GONE = TopicPartition("t", 0, 0), TopicPartition("t", 0, 1), TopicPartition("t", 9, 0)
 TOPICS = {"t": {0: 2}}
 

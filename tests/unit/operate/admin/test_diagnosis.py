@@ -17,8 +17,6 @@ from consumerd.operate.admin.snapshot import V07GroupSnapshot, read_v07_snapshot
 from consumerd.operate.admin.verification import GroupDifference, differences
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
-pytestmark = pytest.mark.asyncio
-
 A, B, DEAD = 0xA, 0xB, 0xD
 ID_A, ID_B = "g_host-a-1353495600000-00c0ffee", "g_b"
 T = [TopicPartition("t", 0, number) for number in range(4)]

@@ -25,8 +25,6 @@ from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 Sessions = Callable[[MemoryZooKeeper], AbstractAsyncContextManager[MemorySession]]
 
 
-pytestmark = pytest.mark.asyncio
-
 T = [TopicPartition("t", 0, number) for number in range(5)]
 LEASE = 0xA
 

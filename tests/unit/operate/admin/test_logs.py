@@ -15,8 +15,6 @@ from consumerd.wire.v07 import LATEST, Codec, encode_message_set
 if TYPE_CHECKING:
     from tests.unit.conftest import Cluster
 
-pytestmark = pytest.mark.asyncio
-
 T = TopicPartition("t", 0, 0)
 
 

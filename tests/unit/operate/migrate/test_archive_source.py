@@ -14,7 +14,6 @@ from consumerd.operate.migrate.message_source import SourceMessage, UnreadableSt
 from consumerd.storage import segment_name
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 
-pytestmark = pytest.mark.asyncio
 PARTITION = TopicPartition("events", 7, 1)
 
 

@@ -41,13 +41,11 @@ async def plan(source: Cluster, target: Target, **options: Any) -> Any:
     return await plan_move(side(source), side(target), target, request(**options))  # type: ignore[arg-type]
 
 
-@pytest.mark.asyncio
 async def test_keeps_numbers_within_one_cluster() -> None:
     (move,) = (await plan(Cluster("a:1"), Cluster("a:1"))).moves
     assert move.change.after == 5
 
 
-@pytest.mark.asyncio
 async def test_requires_a_choice_between_two_clusters() -> None:
     with pytest.raises(TranslationChoiceError, match="no broker in common"):
         await plan(Cluster("a:1"), Cluster("b:1"))
@@ -55,7 +53,6 @@ async def test_requires_a_choice_between_two_clusters() -> None:
     assert move.change.after == 5
 
 
-@pytest.mark.asyncio
 async def test_rejects_same_numbers_for_byte_positions() -> None:
     class Old(OffsetsSide):
         async def snapshot(self, group: str) -> Any:

@@ -58,7 +58,6 @@ def the_change(changes: list[OffsetChange]) -> OffsetChange:
     return change
 
 
-@pytest.mark.asyncio
 async def test_translates_two_old_partitions_to_one() -> None:
     log = Log(start=10)
     for offset in range(5):
@@ -72,7 +71,6 @@ async def test_translates_two_old_partitions_to_one() -> None:
     assert (plan.moves[0].lag, plan.refusals) == (100 - log.records[0][5].offset, [])
 
 
-@pytest.mark.asyncio
 async def test_keeps_numbers_and_takes_the_smaller_of_two() -> None:
     places = [TopicPartition.numbered(topic, 0) for topic in ("a", "b", "c")]
     source = committed(dict(zip(places, (50, 40, 0), strict=True)))
@@ -89,7 +87,6 @@ async def test_keeps_numbers_and_takes_the_smaller_of_two() -> None:
         await planner(source, Target(), topics=["d"]).keep_numbers()
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
@@ -107,7 +104,6 @@ async def test_never_moves_an_offset_back_or_beyond_the_log(before: int | None, 
     assert the_change(plan.changes).moves == (before != after)
 
 
-@pytest.mark.asyncio
 async def test_live_members_and_unreadable_offsets_are_problems() -> None:
     member = {"x": LiveMember("", StaticSubscription({"t": 1, "new": 1}))}
     source = committed({OLD[0]: 5}, members=member, problems=["a node is damaged"])
@@ -121,7 +117,6 @@ async def test_live_members_and_unreadable_offsets_are_problems() -> None:
     ]
 
 
-@pytest.mark.asyncio
 async def test_names_a_topic_that_the_target_lacks() -> None:
     with pytest.raises(NotFoundError, match="no topic 't': forward to it, name it by --rename, or leave it out"):
         await MovePlanner(committed({OLD[0]: 5}), Target(), "h").translate(Log())  # type: ignore[arg-type]

@@ -6,15 +6,12 @@ import random
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
-import pytest
-
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers.forward.identity import SourceMark
 from consumerd.handlers.forward.target_log import LogBounds
 from consumerd.operate.migrate.offsets_translation import OffsetTranslator, PartitionOffset, TopicTranslation
 from consumerd.wire.v08.records import Headers
 
-pytestmark = pytest.mark.asyncio
 A, B, C = (TopicPartition("t", broker, 0) for broker in range(3))
 
 

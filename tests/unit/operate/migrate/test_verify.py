@@ -79,7 +79,6 @@ def rest(counts: MessageCounts) -> dict[str, int]:
     return {name: value for name, value in counts.as_json().items() if value and name not in ("source", "there")}
 
 
-@pytest.mark.asyncio
 @given(data=st.data(), size=st.integers(1, 40))
 async def test_counts_every_kind_of_difference(data: st.DataObject, size: int) -> None:
     old = Old({ONE: 100, OTHER: 31})
@@ -124,7 +123,6 @@ async def test_counts_every_kind_of_difference(data: st.DataObject, size: int) -
     assert named == {("missing", f"{ONE} offset {place // 3 * 100} index {place % 3}") for place in removed}
 
 
-@pytest.mark.asyncio
 @given(data=st.data(), size=st.integers(1, 40))
 async def test_detects_late_messages_across_ranges(data: st.DataObject, size: int) -> None:
     old = Old({ONE: 60})
@@ -137,7 +135,6 @@ async def test_detects_late_messages_across_ranges(data: st.DataObject, size: in
     assert not report.is_clean(duplicates=True, foreign=True)
 
 
-@pytest.mark.asyncio
 async def test_counts_a_repeated_tail_as_duplicated_only() -> None:
     old = Old({ONE: 90})
     log = forwarded(old, ONE)
@@ -149,7 +146,6 @@ async def test_counts_a_repeated_tail_as_duplicated_only() -> None:
     assert [rest(each.counts) for each in report.partitions[0].ranges if not each.counts.is_clean()]
 
 
-@pytest.mark.asyncio
 async def test_accepts_a_partition_spread_by_keys() -> None:
     old = Old({ONE: 90})
     log = forwarded(old, ONE)
@@ -162,7 +158,6 @@ async def test_accepts_a_partition_spread_by_keys() -> None:
     assert rest(report.totals) == {"duplicated": 1}
 
 
-@pytest.mark.asyncio
 async def test_counts_missing_partitions() -> None:
     old = Old({ONE: 25, OTHER: 0})
     report = await compare(old, [], size=10)
@@ -173,7 +168,6 @@ async def test_counts_missing_partitions() -> None:
         await Comparison(old, New([]), TopicNaming("other")).run()
 
 
-@pytest.mark.asyncio
 async def test_checks_names_of_sources_and_reports_unreadable_stretches() -> None:
     old = Old({ONE: 30}, bad=frozenset({300}))
     log = forwarded(old, ONE, "dc1")

@@ -30,9 +30,6 @@ from consumerd.producer import (
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.v07 import FetchRequest, MultiProduceRequest, Request
 
-pytestmark = pytest.mark.asyncio
-
-
 # When a batch goes out.
 
 

@@ -10,8 +10,6 @@ import pytest
 from consumerd.producer import CallbackHandler, Event, ProducerClosedError, QueueSettings
 from consumerd.producer.v07.event_queue import EventQueue
 
-pytestmark = pytest.mark.asyncio
-
 
 def numbered(*numbers: int) -> list[Event]:
     return [Event("t", number) for number in numbers]

@@ -14,8 +14,6 @@ from consumerd.producer import ProducerSettings, UncertainError
 from consumerd.producer.v07.links import BrokerLinks
 from consumerd.wire.v07 import ProduceRequest
 
-pytestmark = pytest.mark.asyncio
-
 
 async def test_flush_reports_what_a_cancelled_send_left_unconfirmed(world: Any) -> None:
     producer = world.producer()

@@ -18,8 +18,6 @@ from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.v07 import Codec, FetchRequest
 
-pytestmark = pytest.mark.asyncio
-
 
 async def test_confirms_by_a_fetch_of_a_partition_that_every_broker_has(world: Any) -> None:
     async with world.producer() as producer:

@@ -11,7 +11,6 @@ from consumerd.producer import ANY_PARTITION, NoPartitionError, StaticRouter
 BROKERS = [("a", 1), ("b", 2), ("c", 3)]
 
 
-@pytest.mark.asyncio
 async def test_lets_a_random_broker_choose_the_partition() -> None:
     router = StaticRouter(BROKERS, rng=random.Random(1))
     routes = [await router.route("t", None, None) for _ in range(300)]
@@ -24,7 +23,6 @@ async def test_lets_a_random_broker_choose_the_partition() -> None:
     await router.close()
 
 
-@pytest.mark.asyncio
 async def test_keeps_an_explicit_partition() -> None:
     router = StaticRouter(BROKERS[:1], rng=random.Random(1))
     assert await router.route("t", None, 7) == ("a", 1, 7)

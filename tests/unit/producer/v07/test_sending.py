@@ -65,7 +65,6 @@ async def send(connection: _Connection, batches: Sequence[Sequence[Any]], **opti
         await producer.sender.close()
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "options", [{}, SMALL, {"magic": 0}, {"codec": Codec.GZIP}, {"codec": Codec.GZIP, "compressed_topics": {"other"}}]
 )
@@ -78,7 +77,6 @@ async def test_sends_the_same_bytes_with_both_codecs(options: dict[str, Any]) ->
     assert len(pure.sent) > len(BATCHES)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("codec", CODECS, ids=["pure", "native"])
 async def test_request_has_at_most_the_bytes_that_the_broker_reads(codec: native.NativeCodec | None) -> None:
     whole, larger = [b"x" * 80] * 2, [b"x" * 81] * 2
@@ -90,7 +88,6 @@ async def test_request_has_at_most_the_bytes_that_the_broker_reads(codec: native
         assert all(len(frame) - 4 <= 200 for frame in connection.sent)
 
 
-@pytest.mark.asyncio
 async def test_takes_data_that_was_sent_from_the_list() -> None:
     connection = _Connection()
 
@@ -110,7 +107,6 @@ async def test_takes_data_that_was_sent_from_the_list() -> None:
     await producer.sender.close()
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("codec", CODECS, ids=["pure", "native"])
 async def test_sends_nothing_of_a_batch_with_a_message_that_is_too_large(codec: native.NativeCodec | None) -> None:
     with native.using(codec):
@@ -120,7 +116,6 @@ async def test_sends_nothing_of_a_batch_with_a_message_that_is_too_large(codec: 
         assert not connection.sent
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("codec", CODECS, ids=["pure", "native"])
 async def test_sends_what_a_list_had_when_it_was_given(codec: native.NativeCodec | None) -> None:
     payloads = [b"a", b"b"]

@@ -26,8 +26,6 @@ from consumerd.wire.v07 import (
     encode_message_set,
 )
 
-pytestmark = pytest.mark.asyncio
-
 
 def with_partitions(world: Any, count: int, then: Callable[[Request], Any] = lambda request: None) -> None:
     """Let the broker have so many partitions of every topic, as far as it can be asked."""

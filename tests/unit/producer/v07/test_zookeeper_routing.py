@@ -17,8 +17,6 @@ from consumerd.producer.v07.zookeeper_routing import ZooKeeperRouter
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.registry.errors import DialectError
 
-pytestmark = pytest.mark.asyncio
-
 
 class Session:
     """A session whose reads are counted, and whose watchers too. `before` is called with a path before its data."""

@@ -22,7 +22,6 @@ def batch(due: float = 0.0) -> ProducerBatch:
     return ProducerBatch(PLACE, due, asyncio.get_running_loop().create_future())
 
 
-@pytest.mark.asyncio
 @pytest.mark.usefixtures("either_codec")
 @pytest.mark.parametrize("codec", [RecordCodec.NONE, RecordCodec.GZIP])
 @pytest.mark.parametrize("magic", [0, 1, 2])
@@ -52,7 +51,6 @@ async def test_keeps_keys_times_and_headers_with_their_messages(magic: int, code
         assert [each.headers for each in found] == [(), (), (), (), (), HEADERS, HEADERS, HEADERS, ()]
 
 
-@pytest.mark.asyncio
 async def test_messages_without_keys_and_headers_take_no_room_for_them() -> None:
     made = batch()
     made.add(None, b"0", 10, (), 1)
@@ -60,7 +58,6 @@ async def test_messages_without_keys_and_headers_take_no_room_for_them() -> None
     assert (made.keys, made.headers, made.leased) == (None, {}, False)
 
 
-@pytest.mark.asyncio
 async def test_formats_before_0_11_cannot_hold_headers() -> None:
     made = batch()
     made.add(None, b"x", 0, HEADERS, 1)
@@ -68,7 +65,6 @@ async def test_formats_before_0_11_cannot_hold_headers() -> None:
         made.encode(1, RecordCodec.NONE)
 
 
-@pytest.mark.asyncio
 @pytest.mark.usefixtures("either_codec")
 @pytest.mark.parametrize(
     ("key", "value", "headers", "size"),
@@ -93,7 +89,6 @@ async def test_size_of_a_message_is_at_least_what_it_adds_to_a_batch(
     assert 0 < lengths[1] - lengths[0] <= size
 
 
-@pytest.mark.asyncio
 async def test_first_outcome_stands() -> None:
     for begin, end in ((0, 1), (1, 0)):
         made = batch()
@@ -115,7 +110,6 @@ async def test_first_outcome_stands() -> None:
     assert await Deliveries([BatchRange(made, 0, 1)])[0] == (PLACE, None, -1)
 
 
-@pytest.mark.asyncio
 async def test_failure_that_nobody_awaits_is_not_an_unhandled_error() -> None:
     unhandled: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
@@ -126,7 +120,6 @@ async def test_failure_that_nobody_awaits_is_not_an_unhandled_error() -> None:
     assert unhandled == []
 
 
-@pytest.mark.asyncio
 async def test_batch_may_go_when_it_is_due_and_nothing_holds_its_partition_back() -> None:
     queue: Any = PartitionQueue(PLACE)
     queue.seal()

@@ -36,7 +36,6 @@ from consumerd.wire.v08.records import RecordCodec, decode_records
 from consumerd.wire.v08.schema import Api
 from tests.support.prepared_requests import Posting, request_body
 
-pytestmark = pytest.mark.asyncio
 #: The position of producer id, epoch and first sequence number in a record batch.
 NUMBERS = struct.Struct(">qhi"), 43
 

@@ -25,7 +25,6 @@ from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.v08.records import Record, decode_records
 from tests.support.prepared_requests import Posting, request_body
 
-pytestmark = pytest.mark.asyncio
 PARTITIONS = 3
 TOO_LARGE, NOT_ALLOWED = 10, 29
 

@@ -32,8 +32,6 @@ from consumerd.wire.v08.schema import NO_UUID, Api
 from tests.support.prepared_requests import Posting, request_body
 from tests.support.waiting import turns
 
-pytestmark = pytest.mark.asyncio
-
 
 @dataclass
 class Request:

@@ -72,7 +72,6 @@ def test_configures_max_wait_and_min_bytes() -> None:
         assert build_settings(found, clock=CLOCK, rng=RNG).fetch == settings
 
 
-@pytest.mark.asyncio
 async def test_builds_a_coordinated_consumer() -> None:
     found = config(
         topics={"t": 2}, coordination="kafka", assignor="roundrobin", instance_id="i", rebalance_timeout=50.0
@@ -91,7 +90,6 @@ def test_settings_of_the_consumer_protocol_reach_the_membership() -> None:
     assert {name: getattr(settings, name) for name in keys} == keys
 
 
-@pytest.mark.asyncio
 async def test_builds_a_consumer_of_fixed_partitions() -> None:
     found = config(partitions={"u": [3, 0, 3], "t": [1]}, coordination="fixed", offsets="none")
     wanted = [TopicPartition.numbered(*each) for each in (("t", 1), ("u", 0), ("u", 3))]
@@ -186,7 +184,6 @@ def test_names_unusable_tls_files(tmp_path: Path) -> None:
             build_client(secured(tls=good | wrong), clock=CLOCK, rng=RNG)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("kafka", "protocol"),
     [

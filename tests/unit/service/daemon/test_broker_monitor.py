@@ -30,8 +30,6 @@ from consumerd.wire.v07 import (
     encode_message,
 )
 
-pytestmark = pytest.mark.asyncio
-
 ONE = encode_message(b"one")
 
 

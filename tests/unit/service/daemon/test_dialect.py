@@ -25,7 +25,6 @@ def config(**group: Any) -> Config:
     return parse({"group": {"id": "g", "topics": {"t": 1}, **group}, "handler": {"name": "null"}}, "a test")
 
 
-@pytest.mark.asyncio
 async def test_reports_readiness_while_it_waits_for_a_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
@@ -41,7 +40,6 @@ async def test_reports_readiness_while_it_waits_for_a_broker(tmp_path: Path, mon
             assert await finding is Dialect.V08
 
 
-@pytest.mark.asyncio
 async def test_configured_dialect_needs_no_broker() -> None:
     zookeeper = MemoryZooKeeper()
     async with zookeeper.session() as zk:
@@ -55,7 +53,6 @@ async def test_configured_dialect_needs_no_broker() -> None:
             await find_dialect(config(dialect="0.7"), zk, CLOCK)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("group", "words"),
     [
@@ -71,7 +68,6 @@ async def test_rejects_settings_that_0_7_does_not_support(group: dict[str, str],
             await find_dialect(config(**group), zk, CLOCK)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("dialect", ["auto", "0.7"])
 async def test_further_group_must_speak_the_dialect_of_the_main_one(dialect: str) -> None:
     zookeeper = MemoryZooKeeper()

@@ -57,7 +57,6 @@ def test_refuses_certificates_that_cannot_be_used(tmp_path: Path) -> None:
         check_http(HealthSection(listen="127.0.0.1:0", tls=HealthTlsSection(**tls)))
 
 
-@pytest.mark.asyncio
 async def test_serves_the_status_to_client_certificates_alone(tmp_path: Path) -> None:
     ours, clients, others = trustme.CA(), trustme.CA(), trustme.CA()
     server = ours.issue_cert("127.0.0.1")
@@ -86,7 +85,6 @@ async def test_serves_the_status_to_client_certificates_alone(tmp_path: Path) ->
                     pass
 
 
-@pytest.mark.asyncio
 async def test_new_connections_use_the_certificates_and_the_token_of_their_time(tmp_path: Path) -> None:
     ours, operators, successors = trustme.CA(), trustme.CA(), trustme.CA()
     files = {name: tmp_path / f"{name}.pem" for name in ("certificate", "key", "client_ca")}

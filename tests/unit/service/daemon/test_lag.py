@@ -54,7 +54,6 @@ def member(controls: Controls, *, read_committed: bool) -> Any:
     return SimpleNamespace(views=lambda: [view(T0, 10), view(T1, 10)], controls=controls, settings=settings)
 
 
-@pytest.mark.asyncio
 async def test_messages_behind_an_open_transaction_are_lag() -> None:
     watch = LagWatch(FakeClock())
     controls = Controls({T0: 25, T1: 30}, {T0: 20, T1: 30})
@@ -65,7 +64,6 @@ async def test_messages_behind_an_open_transaction_are_lag() -> None:
     assert watch.of(view(T1, 10), None) == Lag(20, None, 0.0)
 
 
-@pytest.mark.asyncio
 async def test_nothing_is_held_back_where_everything_is_read() -> None:
     watch = LagWatch(FakeClock())
     controls = Controls({T0: 25, T1: 30}, {})
@@ -73,7 +71,6 @@ async def test_nothing_is_held_back_where_everything_is_read() -> None:
     assert watch.of(view(T0, 20), None) == Lag(5, None, 0.0)
 
 
-@pytest.mark.asyncio
 async def test_ends_that_are_known_are_not_asked_for() -> None:
     watch = LagWatch(FakeClock())
     controls = Controls({T1: 30}, {})
@@ -84,7 +81,6 @@ async def test_ends_that_are_known_are_not_asked_for() -> None:
     assert watch.of(view(T1, 10), None) == Lag(20, None, 0.0)
 
 
-@pytest.mark.asyncio
 async def test_lag_is_unknown_while_the_end_cannot_be_looked_up() -> None:
     clock = FakeClock()
     watch = LagWatch(clock)
@@ -109,7 +105,6 @@ async def test_lag_is_unknown_while_the_end_cannot_be_looked_up() -> None:
     ]
 
 
-@pytest.mark.asyncio
 async def test_brokers_that_do_not_answer_hide_no_other_lag(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lag, "_PATIENCE", 0.02)
     watch = LagWatch(FakeClock())
@@ -133,7 +128,6 @@ async def test_brokers_that_do_not_answer_hide_no_other_lag(monkeypatch: pytest.
     assert watch.failing(0.0) == silent
 
 
-@pytest.mark.asyncio
 async def test_seconds_are_the_age_of_the_next_message_by_its_timestamp() -> None:
     clock = FakeClock()
     watch = LagWatch(clock)
@@ -147,7 +141,6 @@ async def test_seconds_are_the_age_of_the_next_message_by_its_timestamp() -> Non
     assert watch.of(view(T0, 10, round(clock.wall() * 1000) + 60_000), handled_at) == Lag(15, None, 0.5)
 
 
-@pytest.mark.asyncio
 async def test_without_timestamps_the_age_counts_from_when_the_log_ended_there() -> None:
     clock = FakeClock()
     watch = LagWatch(clock)

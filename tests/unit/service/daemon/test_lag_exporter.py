@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
-import pytest
 
 from consumerd.base.errors import BrokerError, NotFoundError
 from consumerd.base.metrics.catalogue import EXPORTER_METRICS, PROCESS_METRICS
@@ -21,8 +20,6 @@ from consumerd.operate.admin.logs import LogRange
 from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
 from consumerd.service.daemon.lag_exporter import LagExporter, serve
 from consumerd.testing.clock import FakeClock
-
-pytestmark = pytest.mark.asyncio
 
 
 def partition(number: int, committed: int | None, end: int | None, *, gone: bool = False) -> PartitionLag:

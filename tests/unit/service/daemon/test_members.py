@@ -11,8 +11,6 @@ from consumerd.base.errors import ConsumerdError, HandlerFailedError, HandlerLoa
 from consumerd.service.daemon.members import Members
 from tests.support.waiting import turns
 
-pytestmark = pytest.mark.asyncio
-
 
 class Member:
     """Starts its handler when `start` is set, drains when `drain` is set, and writes down what it does."""

@@ -11,8 +11,6 @@ from consumerd.service.config.model import Config, parse
 from consumerd.service.daemon.monitor import Monitor
 from consumerd.testing import FakeClock
 
-pytestmark = pytest.mark.asyncio
-
 
 def config(**metrics: Any) -> Config:
     document = {

@@ -55,7 +55,6 @@ def on_memory(monkeypatch: pytest.MonkeyPatch) -> MemoryZooKeeper:
     return memory
 
 
-@pytest.mark.asyncio
 async def test_looks_at_brokers_and_topics(on_memory: MemoryZooKeeper, cluster: Cluster) -> None:
     broker = await cluster.start(0)
     on_memory.put("/brokers/ids/0", f"vm-1:127.0.0.1:{broker.port}".encode())
@@ -82,7 +81,6 @@ async def test_looks_at_brokers_and_topics(on_memory: MemoryZooKeeper, cluster: 
     assert "no broker is registered" in str((await looked_at())["brokers"].error)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("told", "said"),
     [
@@ -110,7 +108,6 @@ async def test_compares_the_limit_of_the_topic_for_dead_letters(
     assert await brokers.letters(config, "dead") == said
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("limits", "said"),
     [
@@ -134,7 +131,6 @@ async def test_compares_the_limits_of_topics_with_that_of_fetching(
     assert (found is None) if said is None else (found or "").startswith(said)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("denied", ["/ids", "/owners/t/check", "/offsets/t/check", "/offsets/t/0-0"])
 async def test_names_the_node_that_may_not_be_written_and_leaves_nothing_behind(
     denied: str, monkeypatch: pytest.MonkeyPatch
@@ -162,7 +158,6 @@ async def test_names_the_node_that_may_not_be_written_and_leaves_nothing_behind(
     assert memory.dump() == before
 
 
-@pytest.mark.asyncio
 async def test_says_that_permissions_in_an_old_zookeeper_cannot_be_known() -> None:
     memory = MemoryZooKeeper()
     async with memory.session() as session:
@@ -188,7 +183,6 @@ class GuardedKafka(HostileKafka):
     _answers: ClassVar[Any] = HostileKafka._answers | {apis.HEARTBEAT.key: _heartbeat}
 
 
-@pytest.mark.asyncio
 async def test_requires_read_on_topics_and_group_and_brokers_with_the_groups_protocol() -> None:
     async with GuardedKafka(random.Random(1)) as broker:
         address = ("127.0.0.1", broker.port)
@@ -213,7 +207,6 @@ async def test_requires_read_on_topics_and_group_and_brokers_with_the_groups_pro
             assert refused.value.exit_code == ExitCode.BROKER
 
 
-@pytest.mark.asyncio
 async def test_compares_the_budget_and_worker_processes_with_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     handler = {"name": "tests.unit.service.daemon.test_online_checks:count", "processes": 3}
     tables = {"group": {"id": "g", "topics": {"t": 1}}, "fetch": {"budget": 100 << 20}, "handler": handler}
@@ -275,7 +268,6 @@ def test_limit_of_memory_is_that_of_the_cgroup_or_of_the_machine(
         assert found == (1 << 20, f"the limit of the cgroup, {tmp_path / limit}")
 
 
-@pytest.mark.asyncio
 async def test_each_look_has_its_time(on_memory: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     async def hangs(*_: Any, **__: Any) -> None:
         await asyncio.Event().wait()
@@ -288,7 +280,6 @@ async def test_each_look_has_its_time(on_memory: MemoryZooKeeper, monkeypatch: p
     assert str(found["zookeeper"].error) == "no answer in time (1.01 s)"
 
 
-@pytest.mark.asyncio
 async def test_looks_at_what_the_handler_needs(on_memory: MemoryZooKeeper, tmp_path: Path) -> None:
     async def handler(name: str, **options: Any) -> Finding:
         return (await looked_at(handler={"name": name, "options": options}))["handler"]
@@ -334,7 +325,6 @@ def test_prints_a_line_for_each_and_ends_with_the_code_of_the_first_that_failed(
     assert "Connection refused" in lines[0]
 
 
-@pytest.mark.asyncio
 async def test_names_the_handlers_of_retry_topics(on_memory: MemoryZooKeeper, tmp_path: Path) -> None:
     handler = {"on_failure": "retry_topic", "retry_topic": "later", "dead_letter": str(tmp_path / "letters")}
     found = await looked_at(handler=handler)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from consumerd.base.partition import TopicPartition
 from consumerd.service.config.model import parse
 from consumerd.service.daemon.health import UNREACHABLE_AFTER
@@ -19,8 +17,6 @@ from consumerd.service.daemon.status_page import render
 from consumerd.testing import MemoryMember
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.group import MemoryGroup
-
-pytestmark = pytest.mark.asyncio
 
 ONE, TWO = TopicPartition("t", 0, 0), TopicPartition("t", 3, 0)
 

@@ -6,8 +6,6 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
-
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import TopicPartition
 from consumerd.member.consumer.owned_partition import OwnedView
@@ -15,8 +13,6 @@ from consumerd.member.consumer.running_member import RunningMember
 from consumerd.service.config.model import parse
 from consumerd.service.daemon.monitor import Monitor
 from consumerd.testing.clock import FakeClock
-
-pytestmark = pytest.mark.asyncio
 
 T = [TopicPartition("t", 0, number) for number in range(2)]
 

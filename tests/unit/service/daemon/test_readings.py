@@ -21,8 +21,6 @@ from consumerd.service.daemon.monitor import Monitor
 from consumerd.service.daemon.readings import read
 from consumerd.testing.clock import FakeClock
 
-pytestmark = pytest.mark.asyncio
-
 ONE, TWO = (TopicPartition.numbered("t", number) for number in range(2))
 
 

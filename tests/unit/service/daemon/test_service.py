@@ -28,8 +28,6 @@ from consumerd.service.daemon.signals import StopForcedError
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.registry.dialect import Dialect
 
-pytestmark = pytest.mark.asyncio
-
 
 class Member:
     """As much of a consumer as the service looks at. It ends when asked to, unless it is `stubborn`."""

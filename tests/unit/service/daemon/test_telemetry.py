@@ -124,7 +124,6 @@ def test_ignores_an_environment_that_asks_for_another_protocol(monkeypatch: pyte
 # -- sending
 
 
-@pytest.mark.asyncio
 async def test_sends_spans_and_metrics_and_what_is_left_at_the_end() -> None:
     async with running_collector() as collector:
         async with telemetry(collector.url, interval=0.01) as running:
@@ -140,7 +139,6 @@ async def test_sends_spans_and_metrics_and_what_is_left_at_the_end() -> None:
         assert resource["service.instance.id"] == "me"
 
 
-@pytest.mark.asyncio
 async def test_spans_of_a_further_subscription_have_its_group() -> None:
     group = {"messaging.consumer.group.name": "h"}
     async with running_collector() as collector, telemetry(collector.url) as running:
@@ -153,7 +151,6 @@ async def test_spans_of_a_further_subscription_have_its_group() -> None:
     assert found == [("process t", "h"), ("rebalance", "h"), ("process t", None)]
 
 
-@pytest.mark.asyncio
 async def test_environment_names_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_SERVICE_NAME", "orders")
     async with running_collector() as collector, telemetry(collector.url):
@@ -165,7 +162,6 @@ def events(logs: list[MutableMapping[str, Any]]) -> list[str]:
     return [event["event"] for event in logs if event["log_level"] in ("warning", "error")]
 
 
-@pytest.mark.asyncio
 async def test_unavailable_collector_costs_one_line_in_the_log(capfd: pytest.CaptureFixture[str]) -> None:
     with capture_logs() as logs:
         async with telemetry(f"http://127.0.0.1:{free_port()}") as running:
@@ -175,7 +171,6 @@ async def test_unavailable_collector_costs_one_line_in_the_log(capfd: pytest.Cap
     assert capfd.readouterr().err == ""  # nothing of the SDK's own log
 
 
-@pytest.mark.asyncio
 async def test_refused_exports_are_logged_once_until_they_succeed(capfd: pytest.CaptureFixture[str]) -> None:
     async with running_collector() as collector:
         collector.status = 400
@@ -193,7 +188,6 @@ async def test_refused_exports_are_logged_once_until_they_succeed(capfd: pytest.
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.asyncio
 async def test_silent_collector_holds_neither_the_loop_nor_the_end() -> None:
     async with running_collector() as collector:
         collector.silent = True

@@ -56,7 +56,6 @@ class Recording(Handler):
                 raise self._error
 
 
-@pytest.mark.asyncio
 async def test_one_span_for_each_call_of_the_handler() -> None:
     traces = Traces()
     handler = TracedHandler(Recording(traces.tracer), traces.tracer, {"messaging.consumer.group.name": "g"})
@@ -77,7 +76,6 @@ async def test_one_span_for_each_call_of_the_handler() -> None:
     assert span.parent is None
 
 
-@pytest.mark.asyncio
 async def test_a_failed_call_is_an_error_of_its_span() -> None:
     traces = Traces()
     handler = TracedHandler(Recording(traces.tracer, ValueError("no")), traces.tracer, {})

@@ -46,7 +46,6 @@ def environment(manager: Manager) -> dict[str, str]:
     return {"NOTIFY_SOCKET": str(manager.path), "WATCHDOG_USEC": "60000000"}
 
 
-@pytest.mark.asyncio
 async def test_sends_four_notifications_in_each_interval(manager: Manager) -> None:
     clock = FakeClock()
     async with Watchdog(lambda: None, clock, environment(manager)):
@@ -59,7 +58,6 @@ async def test_sends_four_notifications_in_each_interval(manager: Manager) -> No
     assert manager.received() == []  # nothing is left running
 
 
-@pytest.mark.asyncio
 async def test_sends_nothing_while_the_daemon_is_stuck(manager: Manager) -> None:
     clock = FakeClock()
     stuck: str | None = None
@@ -74,7 +72,6 @@ async def test_sends_nothing_while_the_daemon_is_stuck(manager: Manager) -> None
         assert manager.received()
 
 
-@pytest.mark.asyncio
 async def test_sends_nothing_without_a_watchdog(manager: Manager) -> None:
     clock = FakeClock()
     async with Watchdog(lambda: None, clock, {"NOTIFY_SOCKET": str(manager.path)}):

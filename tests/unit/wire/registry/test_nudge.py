@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pytest
-
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.registry.nudge import NUDGE_VALUE, nudge_operations
 from consumerd.wire.registry.paths import ids_path
@@ -12,7 +10,6 @@ def test_nudge_value_is_a_member_without_streams() -> None:
     assert parse_subscription(NUDGE_VALUE).streams_for("t") == 0
 
 
-@pytest.mark.asyncio
 async def test_nudge_notifies_watchers_and_leaves_no_node() -> None:
     zookeeper = MemoryZooKeeper()
     zookeeper.put("/consumers/g/ids/g_a", b'{ "t": 1 }')

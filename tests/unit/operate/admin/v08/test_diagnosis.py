@@ -30,8 +30,6 @@ from consumerd.wire.registry.nudge import NUDGE_VALUE_V08
 from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.registry.v08.subscription import parse_subscription_v08
 
-pytestmark = pytest.mark.asyncio
-
 A, B, DEAD = 0xA, 0xB, 0xD
 ID_A, ID_B = "g_host-a-1353495600000-00c0ffee", "g_b"
 T = [TopicPartition.numbered("t", number) for number in range(4)]

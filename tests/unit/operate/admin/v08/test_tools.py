@@ -122,7 +122,6 @@ def offsets_of(*parts: tuple[int, int, int]) -> Answer:
     return {"topics": [{"name": "t", "partitions": told}]}
 
 
-@pytest.mark.asyncio
 async def test_reports_partitions_whose_ends_are_unknown() -> None:
     client, _ = cluster(ListOffsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))])
     ranges = await V08BrokerLogs(client).ranges([T0, T1, T2, T0])
@@ -142,7 +141,6 @@ async def test_reports_partitions_whose_ends_are_unknown() -> None:
     assert await V08BrokerLogs(None, "away").ranges([T0]) == {T0: LookupFailure("away")}
 
 
-@pytest.mark.asyncio
 async def test_finds_a_time_by_segments_and_by_messages() -> None:
     old = BrokerVersions("h:9", BrokerRelease.V0_10_OR_NEWER, {2: (0, 0), 3: (0, 0)})
 
@@ -165,7 +163,6 @@ async def test_finds_a_time_by_segments_and_by_messages() -> None:
     assert (change.after, change.note) == (9, "all messages in the log are older")
 
 
-@pytest.mark.asyncio
 async def test_shift_stops_at_the_ends_and_needs_an_offset() -> None:
     snapshot = V08GroupSnapshot(GroupView("g", offsets={T0: 5}), {"t": (0, 1)})
     for by, after in ((2, 7), (-9, 3), (99, 8)):
@@ -180,7 +177,6 @@ async def test_shift_stops_at_the_ends_and_needs_an_offset() -> None:
     assert (change.unknown, change.problem) == (True, "no committed offset to shift")
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(("committed", "after"), [({T0: 5}, 5), ({T0: 99}, 8), ({T0: 1}, 3), ({}, 8)])
 async def test_current_offset_is_limited_to_the_log_and_its_end_where_none_is_committed(
     committed: dict[TopicPartition, int], after: int
@@ -191,7 +187,6 @@ async def test_current_offset_is_limited_to_the_log_and_its_end_where_none_is_co
     assert (change.after, change.problem) == (after, None)
 
 
-@pytest.mark.asyncio
 async def test_reads_what_brokers_keep() -> None:
     snapshot = V08GroupSnapshot(GroupView("g", offsets={T0: 5}), {"t": (0, 1)}, CoordinatorKind.BROKER)
     changes = await V08ChangePlanner(snapshot, V08BrokerLogs(None)).set_to({T0: None, T1: None})
@@ -201,7 +196,6 @@ async def test_reads_what_brokers_keep() -> None:
     assert (change.moves, change.problem) == (True, None)
 
 
-@pytest.mark.asyncio
 async def test_plans_for_a_group_at_brokers_whose_name_no_node_can_have() -> None:
     client, _ = cluster(ListOffsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))])
     snapshot = V08GroupSnapshot(GroupView("team/h"), {"t": (0,)}, CoordinatorKind.BROKER)
@@ -252,7 +246,6 @@ def offsets_of_group(*responses: Answer) -> Answer:
 NOTHING_COMMITTED = offsets_of_group()
 
 
-@pytest.mark.asyncio
 async def test_reports_members_that_cannot_be_decoded() -> None:
     good = MemberMetadata(("t",)).encode(), MemberAssignment((("t", (0,)),)).encode()
     answers = [described(error=15), described(good=good, bad=(b"\x00\x00\x7f", b""), moving=(b"", b""))]
@@ -274,7 +267,6 @@ async def test_reports_members_that_cannot_be_decoded() -> None:
     assert in_the_way(snapshot, [T0]) == ["member worker is alive, and its subscription cannot be read"]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "told", [described(state="Dead"), described(error=69), {"groups": []}], ids=["dead", "not found", "not named"]
 )
@@ -287,7 +279,6 @@ async def test_raises_for_an_unknown_group(told: Answer) -> None:
         await BrokerGroups(client).snapshot("g")
 
 
-@pytest.mark.asyncio
 async def test_names_a_group_of_another_type() -> None:
     listed = {"error_code": 0, "groups": [
         {"group_id": "g", "protocol_type": "share", "group_state": "Stable", "group_type": "share"}
@@ -305,7 +296,6 @@ async def test_names_a_group_of_another_type() -> None:
         await read_v08_lag(BrokerGroups(client), "g", ())
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("told", [described(state="Dead"), described(error=69)], ids=["before 4.0", "since 4.0"])
 async def test_reads_a_group_of_the_consumer_protocol(told: Answer) -> None:
     members = consumer("a", ["t"], None, [0, 1], [0]), consumer("b", [], "t|u", [], [1])
@@ -328,7 +318,6 @@ async def test_reads_a_group_of_the_consumer_protocol(told: Answer) -> None:
     assert "2 of 2 members" in finding.says
 
 
-@pytest.mark.asyncio
 async def test_reports_an_unsupported_pattern_as_a_problem() -> None:
     members = consumer("a", [], "t,u", [0], [0]), consumer("b", [], "[", [], [])
     client, _ = cluster(
@@ -343,7 +332,6 @@ async def test_reports_an_unsupported_pattern_as_a_problem() -> None:
     assert snapshot.view.owners == {T0: ("a", 0)}
 
 
-@pytest.mark.asyncio
 async def test_rejects_changes_in_zookeeper_of_offsets_that_a_broker_keeps() -> None:
     snapshot = V08GroupSnapshot(GroupView("g", offsets={T0: 4}), {"t": (0, 1)}, at_broker={T1: 6})
     assert [snapshot.committed(one) for one in (T0, T1, T2)] == [4, 6, None]
@@ -356,7 +344,6 @@ async def test_rejects_changes_in_zookeeper_of_offsets_that_a_broker_keeps() -> 
         assert "--bootstrap-server" in (changes[0].problem or "")
 
 
-@pytest.mark.asyncio
 async def test_brokers_of_0_8_have_offsets_and_no_groups() -> None:
     part = {"partition_index": 0, "committed_offset": 7, "metadata": "", "error_code": 0}
     client, channel = cluster(
@@ -374,7 +361,6 @@ async def test_brokers_of_0_8_have_offsets_and_no_groups() -> None:
         await groups.delete("g")
 
 
-@pytest.mark.asyncio
 async def test_names_the_permission_that_an_offset_change_lacks() -> None:
     answer = {"topics": [{"name": "t", "partitions": [{"partition_index": 0, "error_code": 29}]}]}
     client, _ = cluster(ListOffsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))], OffsetCommit=[answer])
@@ -385,7 +371,6 @@ async def test_names_the_permission_that_an_offset_change_lacks() -> None:
         await groups.write(changes, force=False)
 
 
-@pytest.mark.asyncio
 async def test_rejects_offsets_for_a_group_that_became_active() -> None:
     part = {"partition_index": 0, "error_code": 25}
     answers = [{"topics": [{"name": "t", "partitions": [{"partition_index": 0, "error_code": 14}]}]},
@@ -398,7 +383,6 @@ async def test_rejects_offsets_for_a_group_that_became_active() -> None:
         await groups.write(changes, force=True)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("code", "error", "says"),
     [
@@ -420,7 +404,6 @@ def group_answer(code: int) -> Answer:
     return {"results": [{"group_id": "g", "error_code": code}]}
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("first", [CUT, RequestTimeoutError("no answer"), group_answer(7), group_answer(15)])
 async def test_a_group_that_is_gone_after_an_unanswered_deletion_was_deleted(first: Answer | Exception) -> None:
     client, channel = cluster(DeleteGroups=[first, group_answer(69)])
@@ -428,7 +411,6 @@ async def test_a_group_that_is_gone_after_an_unanswered_deletion_was_deleted(fir
     assert [name for name, *_ in channel.asked].count("DeleteGroups") == 2
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("first", [{"FindCoordinator": [CUT, COORDINATOR]}, {"DeleteGroups": [group_answer(14)]}])
 async def test_a_group_that_is_gone_where_no_deletion_went_unanswered_was_never_there(first: dict[str, Any]) -> None:
     script = {"DeleteGroups": [*first.pop("DeleteGroups", ()), group_answer(69)], **first}
@@ -445,7 +427,6 @@ def deleted(*codes: int) -> Answer:
     return {"responses": created(*codes)["topics"]}
 
 
-@pytest.mark.asyncio
 async def test_asks_the_new_controller_after_a_change() -> None:
     client, channel = cluster(CreateTopics=[created(41), created(0)], DeleteTopics=deleted(41))
     await create_topic(client, TopicPlan("t", assignment={0: (1,)}, config={"a": "b"}), timeout=2)
@@ -461,7 +442,6 @@ async def test_asks_the_new_controller_after_a_change() -> None:
         await delete_topic(client, "t", timeout=2)
 
 
-@pytest.mark.asyncio
 async def test_a_topic_that_is_as_requested_after_an_unanswered_request_is_its_result() -> None:
     client, channel = cluster(CreateTopics=[CUT, created(36)], DeleteTopics=[CUT, deleted(3)])
     await create_topic(client, TopicPlan("t", 2, 1), timeout=2)  # METADATA has two partitions
@@ -469,7 +449,6 @@ async def test_a_topic_that_is_as_requested_after_an_unanswered_request_is_its_r
     assert [name for name, *_ in channel.asked if name != "Metadata"] == ["CreateTopics"] * 2 + ["DeleteTopics"] * 2
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("partitions", "check_only", "answers"),
     [(3, False, [CUT, created(36)]), (2, True, [CUT, created(36)]), (2, False, [created(36)])],
@@ -482,7 +461,6 @@ async def test_another_topic_of_that_name_is_never_taken_for_a_created_one(
         await create_topic(client, TopicPlan("t", partitions, 1), timeout=2, check_only=check_only)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("answer", "error", "says"),
     [
@@ -499,7 +477,6 @@ async def test_reports_topics_that_were_not_deleted(answer: Answer, error: type[
         await delete_topic(client, "t", timeout=1)
 
 
-@pytest.mark.asyncio
 async def test_rejects_creation_at_old_brokers() -> None:
     client, _ = cluster(BrokerVersions.of("h:9", BrokerRelease.V0_9))
     plan = TopicPlan("u", 1, 1)
@@ -584,7 +561,6 @@ def described_transactions(state: str = "Ongoing", producer_id: int = 4001, erro
     return {"transaction_states": [entry]}
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("answer", "producer"),
     [
@@ -618,7 +594,6 @@ async def test_names_the_producer_of_an_open_transaction(answer: Answer, produce
     assert channel.asked[-len(asked_last) :] == asked_last
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("listed", "described", "hangs"),
     [
@@ -642,7 +617,6 @@ async def test_a_transaction_that_no_coordinator_has_hangs(listed: Answer, descr
     assert found[T0].producer == OpenProducer(4001, 1, 7, None, hangs)
 
 
-@pytest.mark.asyncio
 async def test_finds_an_open_transaction_where_brokers_do_not_describe_producers() -> None:
     versions = {key: ranges for key, ranges in NEWEST.ranges.items() if key != DESCRIBE_PRODUCERS.key}
     client, _ = cluster(
@@ -694,7 +668,6 @@ async def offset_findings_of(offset: Answer, *, end: int, epoch: int, ends: list
     return [each for each in found if each.kind is not GroupFindingKind.NO_MEMBERS]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("end", [300, 170])
 @pytest.mark.parametrize("told", [{"epoch": 5}, {"metadata": "why leader-epoch=5"}], ids=["in its field", "as a note"])
 async def test_reports_an_offset_whose_log_was_cut_off_before_it(end: int, told: dict[str, Any]) -> None:
@@ -710,7 +683,6 @@ async def test_reports_an_offset_whose_log_was_cut_off_before_it(end: int, told:
     assert "`consumerd offsets set` to 150 while the group is stopped" in found.remedy
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("offset", "end"),
     [
@@ -726,7 +698,6 @@ async def test_reports_no_offset_that_may_be_of_this_log(offset: Answer, end: An
     assert await offset_findings_of(offset, end=300, epoch=6, ends=[end]) == []
 
 
-@pytest.mark.asyncio
 async def test_reports_an_offset_of_a_topic_whose_epochs_began_again() -> None:
     """Brokers before 2.1, whose metadata name no leader epoch: the epoch after it is not there, either."""
     ends = [epoch_end(0, 150), epoch_end(-1, -1)]
@@ -737,7 +708,6 @@ async def test_reports_an_offset_of_a_topic_whose_epochs_began_again() -> None:
     assert found.kind is GroupFindingKind.TRUNCATED_LOG
 
 
-@pytest.mark.asyncio
 async def test_reports_a_topic_that_was_created_again_once() -> None:
     offset = committed(200, epoch=5, metadata="topic-id=AAECAwQFBgcICQoLDA0ODw")
     (found,) = await offset_findings_of(offset, end=300, epoch=0, ends=[epoch_end(-1, -1)])
@@ -745,7 +715,6 @@ async def test_reports_a_topic_that_was_created_again_once() -> None:
     assert "with topic id AAECAwQFBgcICQoLDA0ODw, leader epoch 5" in found.says
 
 
-@pytest.mark.asyncio
 async def test_finds_the_coordinators_of_all_groups_of_a_file_with_one_request() -> None:
     wanted: GroupOffsets = {f"g{number}": {T0: 3} for number in range(500)}
     client, channel = cluster(
