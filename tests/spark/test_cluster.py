@@ -151,7 +151,6 @@ async def standalone(environ: dict[str, str], folder: Path) -> AsyncIterator[str
 
 
 @pytest.mark.long  # tests/integration/test_spark_package.py reads a split with the package every day
-@pytest.mark.asyncio
 async def test_runs_a_pipeline_with_only_a_packaged_environment(
     config: Path, environ: dict[str, str], tmp_path: Path, missing: Callable[[str], NoReturn]
 ) -> None:
@@ -183,7 +182,6 @@ async def test_runs_a_pipeline_with_only_a_packaged_environment(
 
 
 @pytest.mark.long
-@pytest.mark.asyncio
 async def test_runs_a_pipeline_on_a_standalone_cluster(config: Path, environ: dict[str, str], tmp_path: Path) -> None:
     async with standalone(environ, tmp_path) as master:
         driver = {**environ, "PYSPARK_DRIVER_PYTHON": sys.executable}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import structlog
 
@@ -25,15 +25,17 @@ from consumerd.wire import WireError
 from consumerd.wire.v08.apis import CONSUMER_GROUP_HEARTBEAT, HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
 from consumerd.wire.v08.errors import UnsupportedApiError
-from consumerd.wire.v08.message_types import (
-    ConsumerGroupHeartbeatRequest,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    SyncGroupRequest,
-)
 from consumerd.wire.v08.schema import NO_UUID, Api, RequestT, ResponseT
 from consumerd.wire.v08.subscription import PROTOCOL_TYPE
+
+if TYPE_CHECKING:
+    from consumerd.wire.v08.message_types import (
+        ConsumerGroupHeartbeatRequest,
+        HeartbeatRequest,
+        JoinGroupRequest,
+        LeaveGroupRequest,
+        SyncGroupRequest,
+    )
 
 log = structlog.get_logger(__name__)
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol, TypedDict
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypedDict
 
 import structlog
 
 from consumerd.base.errors import BrokerError, reason_of
 from consumerd.base.partition import TopicPartition
-from consumerd.base.ports import Clock
 from consumerd.net.client.cluster import GROUP, TRANSACTION, ClusterClient
 from consumerd.net.client.errors import BrokerRefusedError, error_of
 from consumerd.net.client.retrying import passes
@@ -38,15 +37,18 @@ from consumerd.wire.v08.apis import (
     TXN_OFFSET_COMMIT,
 )
 from consumerd.wire.v08.error_codes import ErrorCode
-from consumerd.wire.v08.message_types import (
-    AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
-    EndTxnRequest,
-    InitProducerIdRequest,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-)
 from consumerd.wire.v08.schema import Api, RequestT, ResponseT
+
+if TYPE_CHECKING:
+    from consumerd.base.ports import Clock
+    from consumerd.wire.v08.message_types import (
+        AddOffsetsToTxnRequest,
+        AddPartitionsToTxnRequest,
+        EndTxnRequest,
+        InitProducerIdRequest,
+        TxnOffsetCommitRequest,
+        TxnOffsetCommitRequestPartition,
+    )
 
 log = structlog.get_logger(__name__)
 

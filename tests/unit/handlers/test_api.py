@@ -124,7 +124,6 @@ def test_marks_only_move_forward_within_the_batch(make_batch: MakeBatch) -> None
             batch.mark(wrong)
 
 
-@pytest.mark.asyncio
 async def test_message_handler_runs_in_order_and_marks_each_message(make_batch: MakeBatch) -> None:
     seen: list[Message] = []
 
@@ -146,7 +145,6 @@ async def test_message_handler_runs_in_order_and_marks_each_message(make_batch: 
     assert len(seen) == 3
 
 
-@pytest.mark.asyncio
 async def test_continues_after_the_marked_messages_of_a_batch(make_batch: MakeBatch) -> None:
     seen: list[bytes] = []
 
@@ -161,7 +159,6 @@ async def test_continues_after_the_marked_messages_of_a_batch(make_batch: MakeBa
     assert batch.handled == 3
 
 
-@pytest.mark.asyncio
 async def test_decorator_works_on_a_method(make_batch: MakeBatch) -> None:
     class Words:
         def __init__(self) -> None:
@@ -189,7 +186,6 @@ def test_decorator_rejects_what_is_not_a_function_of_a_message() -> None:
             message_handler(each)
 
 
-@pytest.mark.asyncio
 async def test_a_plain_function_is_called_with_each_message_and_marked(make_batch: MakeBatch) -> None:
     seen: list[tuple[bytes, int]] = []
 
@@ -217,7 +213,6 @@ async def test_a_plain_function_is_called_with_each_message_and_marked(make_batc
     assert seen == [(b"last", -1)]
 
 
-@pytest.mark.asyncio
 async def test_what_a_plain_function_returns_is_awaited_before_the_next_message(make_batch: MakeBatch) -> None:
     seen: list[bytes] = []
 
@@ -240,7 +235,6 @@ async def test_what_a_plain_function_returns_is_awaited_before_the_next_message(
     assert batch.handled == 2
 
 
-@pytest.mark.asyncio
 async def test_progress_is_seen_at_each_message_while_it_waits(make_batch: MakeBatch) -> None:
     steps: asyncio.Queue[bytes] = asyncio.Queue()
     go = asyncio.Semaphore(0)
@@ -263,7 +257,6 @@ async def test_progress_is_seen_at_each_message_while_it_waits(make_batch: MakeB
     assert batch.handled == 35
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("slow", [0, 20])
 async def test_all_that_was_called_is_marked_when_it_is_cancelled_between_two_messages(
     make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch, slow: int
@@ -288,7 +281,6 @@ async def test_all_that_was_called_is_marked_when_it_is_cancelled_between_two_me
     assert (batch.handled, batch.counted) == (called, True)
 
 
-@pytest.mark.asyncio
 async def test_all_before_a_message_that_cannot_be_made_are_marked() -> None:
     class Broken(SparseContent):
         def messages_as(self, *arguments: Any, **options: Any) -> Iterator[Any]:
@@ -303,7 +295,6 @@ async def test_all_before_a_message_that_cannot_be_made_are_marked() -> None:
     assert len(called) == batch.handled > 20
 
 
-@pytest.mark.asyncio
 async def test_optional_methods_have_defaults(make_batch: MakeBatch, clock: Any) -> None:
     class Mine(Handler):
         async def handle(self, batch: Batch) -> None:
@@ -327,7 +318,6 @@ def test_rest_is_the_same_wherever_it_begins(make_batch: MakeBatch) -> None:
             assert list(rest) == payloads[done:]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("cost", [0.0001, 0.005, 0.1])
 async def test_message_handler_yields_soon_after_its_time(
@@ -367,7 +357,6 @@ async def test_message_handler_yields_soon_after_its_time(
     assert looks < 1000 / 10 or cost > 0.0001
 
 
-@pytest.mark.asyncio
 async def test_message_handler_that_never_waits_yields_to_other_tasks(make_batch: MakeBatch) -> None:
     turns = handled = 0
 

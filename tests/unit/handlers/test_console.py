@@ -43,7 +43,6 @@ class Order:
     at: date
 
 
-@pytest.mark.asyncio
 async def test_prints_payloads_as_lines_or_json_with_the_identity(tmp_path: Path, make_batch: MakeBatch) -> None:
     with (tmp_path / "out").open("wb") as out:
         await ConsoleHandler(descriptor=out.fileno()).handle(make_batch(b"one", b"\xff"))
@@ -53,7 +52,6 @@ async def test_prints_payloads_as_lines_or_json_with_the_identity(tmp_path: Path
     assert json.loads(lines[2])["offset"] == 7
 
 
-@pytest.mark.asyncio
 async def test_prints_keys_before_payloads_if_asked(tmp_path: Path, make_batch: MakeBatch) -> None:
     data = encode_record_batch([b"one", None, b"three"], keys=[b"k", b"gone", None])
     keyed = Batch(TopicPartition.numbered("t", 0), decode_records(data, 0))
@@ -66,7 +64,6 @@ async def test_prints_keys_before_payloads_if_asked(tmp_path: Path, make_batch: 
     assert (tmp_path / "out").read_bytes().splitlines() == lines
 
 
-@pytest.mark.asyncio
 async def test_prints_exactly_the_maximum_from_concurrent_partitions(tmp_path: Path, make_batch: MakeBatch) -> None:
     with (tmp_path / "out").open("wb") as out:
         handler = ConsoleHandler(max_messages=5, descriptor=out.fileno())
@@ -79,7 +76,6 @@ async def test_prints_exactly_the_maximum_from_concurrent_partitions(tmp_path: P
     assert results[2].exit_code is ExitCode.OK
 
 
-@pytest.mark.asyncio
 async def test_prints_what_a_format_of_kcat_says(tmp_path: Path, make_batch: MakeBatch) -> None:
     data = encode_record_batch([b"one", None], keys=[b"k", None], timestamps=7, headers={0: (("h", b"1"), ("i", None))})
     keyed = Batch(TopicPartition.numbered("t", 3), decode_records(data, 0))
@@ -98,14 +94,12 @@ def test_rejects_formats_that_kcat_does_not_have(text: str) -> None:
         parse_form(text)
 
 
-@pytest.mark.asyncio
 async def test_begins_at_the_given_offset() -> None:
     partition = TopicPartition.numbered("t", 3)
     assert await ConsoleHandler(starts={partition: 5}).position(partition) == 5
     assert await ConsoleHandler().position(partition) is None
 
 
-@pytest.mark.asyncio
 async def test_adds_decoded_values_or_errors_to_the_lines(tmp_path: Path, make_batch: MakeBatch) -> None:
     data = encode_record_batch([b'{"a":[1]}', None, b"{", b"2"], keys=[b"k", b"l", None, None], timestamps=7)
     batches = [Batch(TopicPartition.numbered("t", 0), decode_records(data, 0)), make_batch(b'"of 0.7"')]
@@ -124,7 +118,6 @@ async def test_adds_decoded_values_or_errors_to_the_lines(tmp_path: Path, make_b
     assert console.undecodable == 1
 
 
-@pytest.mark.asyncio
 async def test_message_that_cannot_be_decoded_counts_in_the_maximum(tmp_path: Path, make_batch: MakeBatch) -> None:
     batch = make_batch(b"1", b"no", b"3", b"nor")
     with (tmp_path / "out").open("wb") as out:
@@ -137,7 +130,6 @@ async def test_message_that_cannot_be_decoded_counts_in_the_maximum(tmp_path: Pa
     assert (batch.handled, console.undecodable) == (2, 1)
 
 
-@pytest.mark.asyncio
 async def test_waits_for_a_registry_until_it_is_cancelled(tmp_path: Path, make_batch: MakeBatch) -> None:
     with SchemaRegistryServer() as registry, (tmp_path / "out").open("wb") as out:
         key, clock = registry.add({"type": "string"}), PausedClock()
@@ -178,7 +170,6 @@ def test_values_are_valid_json() -> None:
     assert value_field("\u00e4").decode() == '"value":"\u00e4"'
 
 
-@pytest.mark.asyncio
 async def test_value_that_contains_itself_is_an_error_of_its_message(tmp_path: Path, make_batch: MakeBatch) -> None:
     circle: list[Any] = []
     circle.append(circle)

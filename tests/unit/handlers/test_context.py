@@ -28,7 +28,6 @@ class Keeping:
         return
 
 
-@pytest.mark.asyncio
 async def test_has_name_settings_and_metrics(clock: Any) -> None:
     import random
 
@@ -48,7 +47,6 @@ async def test_has_name_settings_and_metrics(clock: Any) -> None:
         context.config["max_batch"] = 8  # type: ignore[index]
 
 
-@pytest.mark.asyncio
 async def test_without_a_member_nothing_is_owned(clock: Any) -> None:
     context = HandlerContext("g", "g_1", clock)
     assert context.partitions == ()

@@ -34,8 +34,6 @@ from consumerd.handlers.dead_letter_replay import (
 )
 from consumerd.handlers.dead_letters import StoredLetter
 
-pytestmark = pytest.mark.asyncio
-
 
 class Collecting:
     """A target that fails `failures` times, each time after it has stored the message."""

@@ -39,7 +39,6 @@ def letters(batch: Batch) -> list[Letter]:
     return [Letter(message, ValueError("no\ngood"), 5) for message in batch.messages()]
 
 
-@pytest.mark.asyncio
 async def test_letter_has_identity_bytes_and_error(tmp_path: Path, make_batch: MakeBatch, clock: Any) -> None:
     path = tmp_path / "new" / "folder" / "dead.ndjson"
     file = FileDeadLetters(path, clock=clock)
@@ -62,7 +61,6 @@ async def test_letter_has_identity_bytes_and_error(tmp_path: Path, make_batch: M
     assert [r["index"] for r in records] == [0, 1]
 
 
-@pytest.mark.asyncio
 async def test_appends_after_a_restart_and_keeps_a_torn_line_apart(
     tmp_path: Path, make_batch: MakeBatch, clock: Any
 ) -> None:
@@ -84,7 +82,6 @@ async def test_appends_after_a_restart_and_keeps_a_torn_line_apart(
     assert json.loads(lines[3])["payload_base64"] == base64.b64encode(b"b").decode()
 
 
-@pytest.mark.asyncio
 async def test_raises_declared_errors_of_the_file(
     tmp_path: Path, make_batch: MakeBatch, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,7 +94,6 @@ async def test_raises_declared_errors_of_the_file(
     await full.stop()
 
 
-@pytest.mark.asyncio
 async def test_stops_at_the_limit_of_the_file_and_continues_after_it_was_moved(
     tmp_path: Path, make_batch: MakeBatch, clock: Any
 ) -> None:
@@ -118,7 +114,6 @@ async def test_stops_at_the_limit_of_the_file_and_continues_after_it_was_moved(
     assert path.read_bytes() == before[: len(before) // 2]
 
 
-@pytest.mark.asyncio
 async def test_writes_to_the_new_file_after_a_rename(tmp_path: Path, make_batch: MakeBatch, clock: Any) -> None:
     path = tmp_path / "dead.ndjson"
     file = FileDeadLetters(path, clock=clock)
@@ -147,7 +142,6 @@ def test_checks_that_the_path_is_writable_without_creating_it(tmp_path: Path, cl
             FileDeadLetters(locked / "new" / "dead.ndjson", clock=clock).check()
 
 
-@pytest.mark.asyncio
 async def test_a_full_file_gets_a_number_and_a_new_one_begins(
     tmp_path: Path, make_batch: MakeBatch, clock: Any
 ) -> None:
@@ -166,7 +160,6 @@ async def test_a_full_file_gets_a_number_and_a_new_one_begins(
     assert [letter.identity.offset for letter in found if letter is not None] == list(range(7))
 
 
-@pytest.mark.asyncio
 async def test_the_limit_counts_all_files(tmp_path: Path, make_batch: MakeBatch, clock: Any) -> None:
     path = tmp_path / "dead.ndjson"
     file = FileDeadLetters(path, clock=clock, file_size=300, max_size=500)
@@ -179,7 +172,6 @@ async def test_the_limit_counts_all_files(tmp_path: Path, make_batch: MakeBatch,
     await file.stop()
 
 
-@pytest.mark.asyncio
 async def test_members_that_share_a_file_and_rotate_it_lose_nothing(
     tmp_path: Path, make_batch: MakeBatch, clock: Any
 ) -> None:
@@ -198,7 +190,6 @@ async def test_members_that_share_a_file_and_rotate_it_lose_nothing(
     assert len(letter_files(path)) > 10
 
 
-@pytest.mark.asyncio
 async def test_a_file_that_another_holds_locked_is_written_and_not_renamed(
     tmp_path: Path, make_batch: MakeBatch, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,7 +207,6 @@ async def test_a_file_that_another_holds_locked_is_written_and_not_renamed(
     assert len(letter_files(path)) == 2
 
 
-@pytest.mark.asyncio
 async def test_what_a_full_disk_left_of_a_line_is_taken_back(
     tmp_path: Path, make_batch: MakeBatch, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,7 +230,6 @@ async def test_what_a_full_disk_left_of_a_line_is_taken_back(
     await file.stop()
 
 
-@pytest.mark.asyncio
 async def test_letters_are_read_as_they_were_written(tmp_path: Path, make_batch: MakeBatch, clock: Any) -> None:
     path = tmp_path / "dead.ndjson"
     file = FileDeadLetters(path, clock=clock)
@@ -325,7 +314,6 @@ def _topic(
 KEYED = KeyedMessage(TopicPartition.numbered("t", 3), 7, 0, 8, b"v", b"k", 123, 0, (("h", b"\xff"),))
 
 
-@pytest.mark.asyncio
 async def test_a_letter_in_a_topic_is_the_message_with_headers(clock: Any) -> None:
     producer = _Producer()
     place = _topic(producer, clock, headers=True)
@@ -347,7 +335,6 @@ async def test_a_letter_in_a_topic_is_the_message_with_headers(clock: Any) -> No
     )
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("timestamp", [-1, 1 << 63])
 async def test_a_letter_in_a_topic_has_no_timestamp_that_its_message_cannot_have(clock: Any, timestamp: int) -> None:
     producer = _Producer()
@@ -379,7 +366,6 @@ def _size(data: ProducerData) -> int:
 REFUSALS = [error_of(10, "dead/0"), error_of(18, "dead/0"), MessageSizeTooLargeError("too large")]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("refusal", REFUSALS, ids=["message", "batch", "producer"])
 @pytest.mark.parametrize("as_json", [True, False])
 async def test_a_letter_that_is_too_large_tells_less_and_goes_to_a_file_in_the_end(
@@ -415,7 +401,6 @@ async def test_a_letter_that_is_too_large_tells_less_and_goes_to_a_file_in_the_e
             assert [(each["event"], each["place"]) for each in logs] == [("dead_letter_beside_topic", str(beside))]
 
 
-@pytest.mark.asyncio
 async def test_a_letter_that_is_too_large_stops_the_daemon_where_no_file_takes_it(tmp_path: Path, clock: Any) -> None:
     letter = Letter(KEYED, ValueError("no"), 3)  # type: ignore[arg-type]
     (tmp_path / "file").touch()
@@ -440,7 +425,6 @@ def test_the_file_beside_a_topic_is_in_the_state_directory(folder: str | None, m
     assert str(place_beside(section)) == expected
 
 
-@pytest.mark.asyncio
 async def test_a_topic_that_does_not_exist_is_found_at_the_start() -> None:
     class Producer:
         async def partition_count(self, topic: str, *, timeout: float | None = None) -> int:
@@ -481,7 +465,6 @@ class _Brokers:
         return {"error_code": code, "resource_name": topic, "configs": configs}
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("limits", "as_", "small"),
     [
@@ -508,13 +491,11 @@ async def test_the_limits_of_topics_are_compared(
     assert brokers.listed == ("whitelist" in group)
 
 
-@pytest.mark.asyncio
 async def test_limits_that_a_broker_does_not_tell_are_an_error() -> None:
     with pytest.raises(BrokerError, match="lacks the permission DescribeConfigs on the topic 'dead'"):
         await message_limits(cast("ClusterClient", _Brokers(dead=-1)), ["dead"])
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("as_json", [True, False])
 async def test_no_letter_is_larger_than_its_size(clock: Any, as_json: bool) -> None:
     name = "t" * 249
@@ -533,7 +514,6 @@ async def test_no_letter_is_larger_than_its_size(clock: Any, as_json: bool) -> N
     assert 0.8 * letter_size(1000, as_json=as_json) < size <= letter_size(1000, as_json=as_json)
 
 
-@pytest.mark.asyncio
 async def test_a_letter_has_the_traceback_of_its_error(tmp_path: Path, clock: Any) -> None:
     traceback = "app.py:9 in App.row: record['id']"
     letter = Letter(KEYED, KeyError("id"), 3, traceback=traceback)  # type: ignore[arg-type]
@@ -551,7 +531,6 @@ async def test_a_letter_has_the_traceback_of_its_error(tmp_path: Path, clock: An
     assert line.letter.traceback == traceback
 
 
-@pytest.mark.asyncio
 async def test_a_letter_in_a_topic_tells_the_log_of_the_message(clock: Any) -> None:
     producer = _Producer()
     place = _topic(producer, clock, headers=True)
@@ -563,7 +542,6 @@ async def test_a_letter_in_a_topic_tells_the_log_of_the_message(clock: Any) -> N
     assert told["consumerd.dead_letter.leader_epoch"] == b"5"
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("headers", [True, False])
 async def test_a_letter_as_json_can_be_read_back(clock: Any, headers: bool) -> None:
     producer = _Producer()
@@ -576,7 +554,6 @@ async def test_a_letter_as_json_can_be_read_back(clock: Any, headers: bool) -> N
     assert decode_letter(sent.payloads[0]).message == KEYED
 
 
-@pytest.mark.asyncio
 async def test_a_topic_that_does_not_take_a_letter_stops_the_daemon(make_batch: MakeBatch, clock: Any) -> None:
     place = _topic(_Producer(BrokerError("no leader.")), clock, headers=False)
     with pytest.raises(HandlerFailedError, match="not started"):
@@ -589,7 +566,6 @@ async def test_a_topic_that_does_not_take_a_letter_stops_the_daemon(make_batch: 
     await place.stop()
 
 
-@pytest.mark.asyncio
 async def test_letter_of_a_retry_topic_is_that_of_the_message_that_failed_first(clock: Any) -> None:
     log = LogId(b"\x07" * 16, 5)
     first, second = _Producer(), _Producer()
@@ -642,7 +618,6 @@ def test_letter_with_headers_that_describe_no_failure_stays_as_it_is(
     assert original(letter) is letter
 
 
-@pytest.mark.asyncio
 async def test_retry_topic_refuses_brokers_without_headers(clock: Any) -> None:
     @asynccontextmanager
     async def opened() -> AsyncIterator[Any]:

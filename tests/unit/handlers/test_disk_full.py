@@ -34,9 +34,6 @@ from consumerd.testing import FakeClock
 MakeBatch = Callable[..., Batch]
 
 
-pytestmark = pytest.mark.asyncio
-
-
 def full(number: int = errno.ENOSPC) -> OSError:
     return OSError(number, os.strerror(number), "/mnt/out")
 

@@ -21,8 +21,6 @@ from consumerd.handlers.builtin.exec import ProgramError
 MakeBatch = Callable[..., Batch]
 
 
-pytestmark = pytest.mark.asyncio
-
 #: Appends each payload to a file and acknowledges it; `fail`, `exit`, `hang`, `ok 2` and `talk` do what they say.
 PROGRAM = """
 import json, os, sys, time

@@ -30,7 +30,6 @@ def files(directory: Path) -> list[str]:
     return sorted(str(p.relative_to(directory)) for p in directory.rglob("*") if p.is_file())
 
 
-@pytest.mark.asyncio
 async def test_batch_is_a_file_named_by_its_range(tmp_path: Path, make_batch: MakeBatch, clock: Any) -> None:
     handler = load_handler("files", {"directory": str(tmp_path / "made" / "new")})
     await handler.start(HandlerContext("g", "g_1", clock))
@@ -50,7 +49,6 @@ async def test_batch_is_a_file_named_by_its_range(tmp_path: Path, make_batch: Ma
     assert os.listdir(tmp_path / "made" / "new" / "events" / "1-10") == [name.rpartition("/")[2]]
 
 
-@pytest.mark.asyncio
 async def test_position_is_the_end_of_the_last_range(tmp_path: Path, make_batch: MakeBatch) -> None:
     handler = FilesHandler(tmp_path)
     assert await handler.position(HERE) is None
@@ -85,7 +83,6 @@ class Committed:
     def resume(self, partition: TopicPartition) -> None: ...
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("name", ["files", "parquet"])
 async def test_stops_where_nothing_of_a_topic_is_stored_though_offsets_are_committed(
     tmp_path: Path, clock: Any, name: str
@@ -113,7 +110,6 @@ async def test_stops_where_nothing_of_a_topic_is_stored_though_offsets_are_commi
         load_handler(name, {"directory": str(tmp_path), "if_empty": "x"})
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("name", ["files", "parquet"])
 @pytest.mark.parametrize("made_again", [True, False])
 async def test_stores_nothing_where_the_directory_was_unmounted(
@@ -140,7 +136,6 @@ async def test_stores_nothing_where_the_directory_was_unmounted(
     assert len(files(tmp_path / "unmounted")) == 1
 
 
-@pytest.mark.asyncio
 async def test_ignores_other_files(tmp_path: Path, make_batch: MakeBatch) -> None:
     folder = tmp_path / "t" / "0-0"
     folder.mkdir(parents=True)
@@ -153,7 +148,6 @@ async def test_ignores_other_files(tmp_path: Path, make_batch: MakeBatch) -> Non
     assert await FilesHandler(tmp_path).position(HERE) == 90
 
 
-@pytest.mark.asyncio
 async def test_stores_a_batch_once_if_its_confirmation_is_lost(tmp_path: Path, make_batch: MakeBatch) -> None:
     handler = FilesHandler(tmp_path)
     for _ in range(3):
@@ -163,7 +157,6 @@ async def test_stores_a_batch_once_if_its_confirmation_is_lost(tmp_path: Path, m
     assert len(files(tmp_path)) == 1
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("again", [b"one", b"six", b"longer"])
 async def test_rejects_a_log_that_restarts_at_a_lower_offset(
     tmp_path: Path, make_batch: MakeBatch, again: bytes
@@ -180,7 +173,6 @@ async def test_rejects_a_log_that_restarts_at_a_lower_offset(
     assert len(files(tmp_path)) == 1
 
 
-@pytest.mark.asyncio
 async def test_skips_empty_ranges(tmp_path: Path, make_batch: MakeBatch) -> None:
     handler = FilesHandler(tmp_path)
     await handler.handle(make_batch())  # an empty batch
@@ -188,7 +180,6 @@ async def test_skips_empty_ranges(tmp_path: Path, make_batch: MakeBatch) -> None
     assert await handler.position(HERE) is None
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("topic", ["with space", "*", "привет", "a:b,c", "-", "...", "%2e%2e", ".writer-x", "x" * 255])
 async def test_writes_unusual_topic_names_as_folders(tmp_path: Path, make_batch: MakeBatch, topic: str) -> None:
     handler = FilesHandler(tmp_path)
@@ -196,7 +187,6 @@ async def test_writes_unusual_topic_names_as_folders(tmp_path: Path, make_batch:
     assert files(tmp_path) == [f"{topic}/0-0/{0:020}-{11:020}.ndjson"]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("topic", ["", ".", "..", "../x", "a/b", "/etc", "nul\0"])
 async def test_topic_cannot_escape_the_directory(tmp_path: Path, make_batch: MakeBatch, topic: str) -> None:
     handler = FilesHandler(tmp_path / "inside")
@@ -207,7 +197,6 @@ async def test_topic_cannot_escape_the_directory(tmp_path: Path, make_batch: Mak
     assert files(tmp_path) == []
 
 
-@pytest.mark.asyncio
 async def test_reports_a_directory_that_cannot_be_created_at_the_start(tmp_path: Path, clock: Any) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(HandlerFailedError, match="cannot create the directory"):
@@ -234,7 +223,6 @@ class FullDisk(SystemFiles):
         super().write(path, pieces)
 
 
-@pytest.mark.asyncio
 async def test_full_disk_leaves_no_file_and_the_retry_succeeds(tmp_path: Path, make_batch: MakeBatch) -> None:
     handler = FilesHandler.on(FullDisk(2), tmp_path)
     batch = make_batch(b"one", b"two")
@@ -248,7 +236,6 @@ async def test_full_disk_leaves_no_file_and_the_retry_succeeds(tmp_path: Path, m
     assert len((tmp_path / name).read_bytes().splitlines()) == 2
 
 
-@pytest.mark.asyncio
 async def test_cancelled_write_ends_before_the_handler(tmp_path: Path, make_batch: MakeBatch) -> None:
     loop, writing = asyncio.get_running_loop(), asyncio.Event()
 
@@ -270,7 +257,6 @@ async def test_cancelled_write_ends_before_the_handler(tmp_path: Path, make_batc
     assert await FilesHandler(tmp_path).position(HERE) == batch.next_offset
 
 
-@pytest.mark.asyncio
 async def test_former_owner_cannot_write(tmp_path: Path, make_batch: MakeBatch) -> None:
     old, new = FilesHandler(tmp_path), FilesHandler(tmp_path)
     first, second = make_batch(b"one"), make_batch(b"two", start=13)
@@ -306,7 +292,6 @@ class Slices(SystemFiles):
         return piece
 
 
-@pytest.mark.asyncio
 async def test_writes_a_large_batch_in_pieces_to_one_file(tmp_path: Path, make_batch: MakeBatch) -> None:
     disk = Slices()
     handler = FilesHandler.on(disk, tmp_path)
@@ -325,7 +310,6 @@ async def test_writes_a_large_batch_in_pieces_to_one_file(tmp_path: Path, make_b
         await handler.handle(other)
 
 
-@pytest.mark.asyncio
 async def test_cancelled_large_batch_leaves_no_file(tmp_path: Path, make_batch: MakeBatch) -> None:
     disk = Slices()
     disk.go_on.clear()

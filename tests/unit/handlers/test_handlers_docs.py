@@ -47,7 +47,6 @@ def my_package(monkeypatch: pytest.MonkeyPatch) -> Any:
     return make
 
 
-@pytest.mark.asyncio
 async def test_decoding(my_package: Any, capsys: pytest.CaptureFixture[str]) -> None:
     (handlers, decoder), (configuration,) = section("Decoding")
     module, stages = my_package(handlers), stages_of(configuration)
@@ -68,7 +67,6 @@ async def test_decoding(my_package: Any, capsys: pytest.CaptureFixture[str]) -> 
     assert seen == [["a", "b", "c"]]
 
 
-@pytest.mark.asyncio
 async def test_arrow(my_package: Any, capsys: pytest.CaptureFixture[str]) -> None:
     (code,), _ = section("Arrow")
     async with HandlerHarness(my_package(code).handle) as harness:
@@ -76,7 +74,6 @@ async def test_arrow(my_package: Any, capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out == "2 messages, 8 bytes, up to offset 28\n"
 
 
-@pytest.mark.asyncio
 async def test_the_context(my_package: Any) -> None:
     (code,), _ = section("The context")
     async with HandlerHarness(my_package(code).Sink) as harness:
@@ -85,7 +82,6 @@ async def test_the_context(my_package: Any) -> None:
     assert rows == [2]
 
 
-@pytest.mark.asyncio
 async def test_middleware(my_package: Any, capsys: pytest.CaptureFixture[str]) -> None:
     (code,), (configuration,) = section("Middleware")
     module = my_package(code)
@@ -112,7 +108,6 @@ def test_worker_processes(my_package: Any) -> None:
     assert isinstance(plugin, ProcessHandler)
 
 
-@pytest.mark.asyncio
 async def test_schema_registries(tmp_path: Path) -> None:
     (password := tmp_path / "registry").write_text("secret\n")
     _, (configuration,) = section("Schema registries")

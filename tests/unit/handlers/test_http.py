@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 MakeBatch = Callable[..., Batch]
 
-pytestmark = pytest.mark.asyncio
-
 
 @asynccontextmanager
 async def started(

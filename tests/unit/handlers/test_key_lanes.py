@@ -71,7 +71,6 @@ def test_each_key_is_in_order_and_only_a_handled_prefix_counts(
     assert sorted(number for numbers in of_key.values() for number in numbers) == list(range(len(keys)))
 
 
-@pytest.mark.asyncio
 async def test_a_slow_key_holds_the_position_and_not_the_other_keys() -> None:
     gate, others = asyncio.Event(), asyncio.Event()
     seen: list[bytes] = []
@@ -94,7 +93,6 @@ async def test_a_slow_key_holds_the_position_and_not_the_other_keys() -> None:
     assert batch.handled == 4
 
 
-@pytest.mark.asyncio
 async def test_one_failure_stops_all_lanes_and_what_is_handled_before_it_counts(clock: Any) -> None:
     ended: list[bytes] = []
 
@@ -115,7 +113,6 @@ async def test_one_failure_stops_all_lanes_and_what_is_handled_before_it_counts(
     assert ended == [b"3"]
 
 
-@pytest.mark.asyncio
 async def test_of_failures_at_once_the_one_that_stops_the_daemon_counts() -> None:
     class Failing(Handler):
         async def handle(self, batch: Batch) -> None:
@@ -126,7 +123,6 @@ async def test_of_failures_at_once_the_one_that_stops_the_daemon_counts() -> Non
         await KeyLanes(plugin, 1000, plugin=plugin).handle(keyed([b"a", b"b", b"c"]))
 
 
-@pytest.mark.asyncio
 async def test_a_cancellation_ends_all_lanes(clock: Any) -> None:
     running: set[bytes] = set()
     both = asyncio.Event()
@@ -149,7 +145,6 @@ async def test_a_cancellation_ends_all_lanes(clock: Any) -> None:
     assert running == set()
 
 
-@pytest.mark.asyncio
 async def test_messages_without_keys_need_a_handler_that_says_what_the_key_is(make_batch: MakeBatch) -> None:
     class Plain(Handler):
         def __init__(self) -> None:

@@ -76,7 +76,6 @@ def test_records_have_all_fields_of_the_protocol(batch: Batch) -> None:
 
 
 @pytest.mark.parametrize(("time", "stored"), [((1 << 63) - 1, (1 << 63) - 1), (1 << 63, None), (-(1 << 63), None)])
-@pytest.mark.asyncio
 async def test_sinks_store_no_timestamp_that_their_receivers_cannot_hold(time: int, stored: int | None) -> None:
     message: Any = KeyedMessage(PLACE, 7, 0, 8, b"one", None, time, 0, ())
     (line,) = encode_records(Batch(PLACE, SparseContent([message])))
@@ -92,7 +91,6 @@ async def test_sinks_store_no_timestamp_that_their_receivers_cannot_hold(time: i
     assert [each.timestamp for each in sent] == [stored]
 
 
-@pytest.mark.asyncio
 async def test_function_for_one_message_receives_all_fields(batch: Batch) -> None:
     seen = []
 
@@ -105,7 +103,6 @@ async def test_function_for_one_message_receives_all_fields(batch: Batch) -> Non
     assert seen == [(b"k", b"one"), (b"gone", None), (None, b"\xff")]
 
 
-@pytest.mark.asyncio
 async def test_dead_letter_keeps_all_fields(batch: Batch, tmp_path: Path) -> None:
     letters = FileDeadLetters(tmp_path / "dead", clock=SystemClock())
     await letters.start()

@@ -119,7 +119,6 @@ def test_built_in_handlers_are_entry_points(tmp_path: Path) -> None:
     assert isinstance(load_handler("print", {"descriptor": 2}), PrintHandler)
 
 
-@pytest.mark.asyncio
 async def test_accepts_every_form_of_a_handler(plugin: object, make_batch: MakeBatch, clock: Any) -> None:
     forms: list[tuple[str, dict[str, Any], Any]] = [
         ("plug_in:batches", {}, [b"a", b"b"]),
@@ -141,7 +140,6 @@ async def test_accepts_every_form_of_a_handler(plugin: object, make_batch: MakeB
     assert seen == [b"a", b"b"]
 
 
-@pytest.mark.asyncio
 async def test_uses_existing_methods_and_adds_the_others(plugin: object, clock: Any) -> None:
     partition = TopicPartition("t", 0, 0)
     full = load_handler("plug_in:Full", {"times": 1})
@@ -224,7 +222,6 @@ def test_distinguishes_two_packages_with_one_name(
     assert plain_handler(load_handler("spaced")) is sys.modules["plug_in"].instance
 
 
-@pytest.mark.asyncio
 async def test_accepts_the_object_of_a_name(plugin: object, make_batch: MakeBatch) -> None:
     plug_in = importlib.import_module("plug_in")
     for found, options in [(plug_in.batches, None), (plug_in.Plain, {"times": 1}), (plug_in.instance, None)]:

@@ -82,7 +82,6 @@ def context(clock: Any = None) -> HandlerContext:
     return HandlerContext("g", "g_1", clock or FakeClock(auto=True))
 
 
-@pytest.mark.asyncio
 async def test_hooks_nest_in_the_order_of_the_configuration(make_batch: MakeBatch) -> None:
     journal: list[str] = []
     handler = around(Inner(journal), Hooks("a", journal), Hooks("b", journal))
@@ -96,7 +95,6 @@ async def test_hooks_nest_in_the_order_of_the_configuration(make_batch: MakeBatc
     ]  # fmt: skip
 
 
-@pytest.mark.asyncio
 async def test_each_attempt_is_a_call(make_batch: MakeBatch) -> None:
     journal: list[str] = []
     handler = around(Inner(journal, ValueError("x")), Hooks("a", journal), Hooks("b", journal))
@@ -108,7 +106,6 @@ async def test_each_attempt_is_a_call(make_batch: MakeBatch) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("hook", "expected"),
     [
@@ -131,7 +128,6 @@ async def test_failing_hooks_are_failures_of_the_call(make_batch: MakeBatch, hoo
     assert journal == ["before a", "before b", "handle 1", "after b", "after a"]
 
 
-@pytest.mark.asyncio
 async def test_failing_error_hook_does_not_hide_the_failure(make_batch: MakeBatch) -> None:
     journal: list[str] = []
     handler = around(Inner(journal, ValueError("why")), Hooks("a", journal, ["error"]), max_attempts=1)
@@ -143,7 +139,6 @@ async def test_failing_error_hook_does_not_hide_the_failure(make_batch: MakeBatc
     ]
 
 
-@pytest.mark.asyncio
 async def test_hook_that_fails_after_every_message_was_marked_repeats_nothing(make_batch: MakeBatch) -> None:
     seen: list[bytes] = []
     letters: list[Letter] = []
@@ -163,7 +158,6 @@ async def test_hook_that_fails_after_every_message_was_marked_repeats_nothing(ma
     ]
 
 
-@pytest.mark.asyncio
 async def test_cancelled_call_ends_its_hooks(make_batch: MakeBatch) -> None:
     journal: list[str] = []
     entered = asyncio.Event()
@@ -183,7 +177,6 @@ async def test_cancelled_call_ends_its_hooks(make_batch: MakeBatch) -> None:
     assert journal[-2:] == ["error b: CancelledError()", "error a: CancelledError()"]
 
 
-@pytest.mark.asyncio
 async def test_start_of_middleware_is_retried_and_all_is_stopped() -> None:
     journal: list[str] = []
     handler = around(Inner(journal), Hooks("a", journal), Hooks("b", journal, ["start", "stop"]), max_attempts=2)
@@ -194,7 +187,6 @@ async def test_start_of_middleware_is_retried_and_all_is_stopped() -> None:
     assert journal == ["stop handler", "stop b", "stop a"] * 2
 
 
-@pytest.mark.asyncio
 async def test_slow_calls_are_logged_and_counted(make_batch: MakeBatch) -> None:
     clock = FakeClock(auto=True)
 

@@ -77,7 +77,6 @@ async def handler(place: str, clock: Any) -> AsyncIterator[Handler]:
 # -- files
 
 
-@pytest.mark.asyncio
 @pytest.mark.usefixtures("either_codec")
 @pytest.mark.parametrize("compression", list(ExportCompression))
 async def test_file_has_every_message_with_its_identity(
@@ -104,7 +103,6 @@ async def test_file_has_every_message_with_its_identity(
     assert batch.handled == 4
 
 
-@pytest.mark.asyncio
 @pytest.mark.usefixtures("either_codec")
 async def test_a_file_with_microseconds_for_milliseconds_can_be_read(tmp_path: Path) -> None:
     when, wrong, worst = 1_700_000_000_123, 1_700_000_000_123_000, 1_700_000_000_123_000_000
@@ -122,7 +120,6 @@ async def test_a_file_with_microseconds_for_milliseconds_can_be_read(tmp_path: P
     assert file.metadata.row_group(0).column(column).statistics.max == read
 
 
-@pytest.mark.asyncio
 async def test_messages_of_later_brokers_have_keys_timestamps_headers_and_tombstones(tmp_path: Path) -> None:
     data = encode_record_batch(
         [b"one", None, b"\xff"],
@@ -169,7 +166,6 @@ def test_the_same_batch_makes_the_same_bytes_in_several_row_groups(
     assert file.read().column("index").to_pylist() == list(range(25))
 
 
-@pytest.mark.asyncio
 async def test_encodes_and_writes_in_a_thread(tmp_path: Path, make_batch: MakeBatch) -> None:
     threads: list[int] = []
 
@@ -191,7 +187,6 @@ async def test_encodes_and_writes_in_a_thread(tmp_path: Path, make_batch: MakeBa
 # -- once
 
 
-@pytest.mark.asyncio
 async def test_position_is_the_end_of_the_last_range(
     handler: Handler, place: str, make_batch: MakeBatch, clock: Any
 ) -> None:
@@ -207,7 +202,6 @@ async def test_position_is_the_end_of_the_last_range(
     await other.stop()
 
 
-@pytest.mark.asyncio
 async def test_stores_a_batch_once_if_its_confirmation_is_lost(
     handler: Handler, make_batch: MakeBatch, tmp_path: Path
 ) -> None:
@@ -220,7 +214,6 @@ async def test_stores_a_batch_once_if_its_confirmation_is_lost(
         await handler.handle(make_batch(b"six", b"two"))
 
 
-@pytest.mark.asyncio
 async def test_former_owner_cannot_write(handler: Handler, place: str, make_batch: MakeBatch, clock: Any) -> None:
     first, second, third = make_batch(b"one"), make_batch(b"two", start=13), make_batch(b"three", start=13)
     await handler.handle(first)
@@ -234,7 +227,6 @@ async def test_former_owner_cannot_write(handler: Handler, place: str, make_batc
     await other.stop()
 
 
-@pytest.mark.asyncio
 async def test_an_upload_whose_answer_was_lost_is_made_again(
     tmp_path: Path, make_batch: MakeBatch, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,7 +249,6 @@ async def test_an_upload_whose_answer_was_lost_is_made_again(
     assert len(written(tmp_path)) == 2
 
 
-@pytest.mark.asyncio
 async def test_a_failed_upload_leaves_nothing(
     make_batch: MakeBatch, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,7 +271,6 @@ async def test_a_failed_upload_leaves_nothing(
     memory.rm("/failed-upload", recursive=True)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("options", [{}, {"use_listings_cache": True}])
 async def test_sees_what_another_member_wrote_though_the_driver_keeps_listings(
     make_batch: MakeBatch, clock: Any, tmp_path: Path, options: dict[str, bool]
@@ -317,7 +307,6 @@ def test_names_each_wrong_option(options: dict[str, Any], words: str) -> None:
         load_handler("parquet", {"directory": "/nowhere", **options})
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("directory", "words"),
     [("nosuch://bucket/x", "nosuch://bucket/x cannot be used: .*nosuch"), ("{}/file/x", "cannot create the directory")],

@@ -12,7 +12,6 @@ from consumerd.base.errors import HandlerLoadError
 from consumerd.handlers import load_handler
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("dsn", "where"),
     [

@@ -60,7 +60,6 @@ def test_keeps_payloads_to_the_byte(make_batch: MakeBatch, payload: bytes) -> No
             payload.decode()
 
 
-@pytest.mark.asyncio
 async def test_prints_batches_without_mixing_their_lines(pipe: tuple[int, int], make_batch: MakeBatch) -> None:
     handler = PrintHandler(pipe[1])
     batches = [make_batch(*[b"%d" % n * 500 for n in range(20)], partition=p) for p in range(4)]
@@ -78,14 +77,12 @@ def _read_lines(descriptor: int, count: int) -> list[bytes]:
     return data.splitlines(keepends=True)
 
 
-@pytest.mark.asyncio
 async def test_prints_to_files(tmp_path: Path, make_batch: MakeBatch) -> None:
     with (tmp_path / "out").open("wb") as file:
         await PrintHandler(file.fileno()).handle(make_batch(b"a" * 3_000_000, b"b"))
     assert [len(json.loads(line)["payload"]) for line in (tmp_path / "out").read_bytes().splitlines()] == [3_000_000, 1]
 
 
-@pytest.mark.asyncio
 async def test_ends_when_the_reader_closes_the_pipe(pipe: tuple[int, int], make_batch: MakeBatch) -> None:
     os.close(pipe[0])
     with pytest.raises(OutputClosedError) as caught:
@@ -93,13 +90,11 @@ async def test_ends_when_the_reader_closes_the_pipe(pipe: tuple[int, int], make_
     assert caught.value.exit_code is ExitCode.PIPE
 
 
-@pytest.mark.asyncio
 async def test_leaves_other_output_errors_to_the_retry_policy(make_batch: MakeBatch) -> None:
     with open("/dev/full", "wb") as full, pytest.raises(OSError, match="No space left"):
         await PrintHandler(full.fileno()).handle(make_batch(b"a"))
 
 
-@pytest.mark.asyncio
 async def test_stuck_reader_blocks_neither_the_loop_nor_the_stop(pipe: tuple[int, int], make_batch: MakeBatch) -> None:
     reader, writer = pipe
     room = fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 8192)
@@ -134,7 +129,6 @@ def _readable(descriptor: int) -> int:
     return waiting[0]
 
 
-@pytest.mark.asyncio
 async def test_writes_to_a_non_blocking_output(pipe: tuple[int, int], make_batch: MakeBatch) -> None:
     os.set_blocking(pipe[1], False)
     reading = asyncio.create_task(asyncio.to_thread(_read_lines, pipe[0], 3))
@@ -142,7 +136,6 @@ async def test_writes_to_a_non_blocking_output(pipe: tuple[int, int], make_batch
     assert len(await reading) == 3
 
 
-@pytest.mark.asyncio
 async def test_null_handler_counts_messages(make_batch: MakeBatch, clock: Any) -> None:
     handler = NullHandler()
     await handler.handle(make_batch(b"a", b"b"))

@@ -121,7 +121,6 @@ def gone(pid: int) -> bool:
     return False
 
 
-@pytest.mark.asyncio
 async def test_failures_and_deaths_of_workers_meet_the_policy(make_batch: MakeBatch, clock: Any, lines: Lines) -> None:
     letters: list[Letter] = []
     handler = handler_of(lines, clock, letters)
@@ -148,7 +147,6 @@ async def test_failures_and_deaths_of_workers_meet_the_policy(make_batch: MakeBa
     assert all(gone(pid) for pid in pids)
 
 
-@pytest.mark.asyncio
 async def test_cancelled_call_has_ended_and_others_go_on(make_batch: MakeBatch, clock: Any, lines: Lines) -> None:
     handler = handler_of(lines, clock, [], processes=2)
     await handler.start(HandlerContext("g", "g_1", clock))
@@ -169,7 +167,6 @@ async def test_cancelled_call_has_ended_and_others_go_on(make_batch: MakeBatch, 
     assert all(gone(pid) for pid, _ in lines.read())
 
 
-@pytest.mark.asyncio
 async def test_decoded_values_reach_the_worker(make_batch: MakeBatch, clock: Any) -> None:
     stages = Stages("mine", decoder=load_decoder("json"))
     handler = stages.around(
@@ -182,7 +179,6 @@ async def test_decoded_values_reach_the_worker(make_batch: MakeBatch, clock: Any
         await handler.stop()
 
 
-@pytest.mark.asyncio
 async def test_handler_that_refuses_its_options_ends_the_start(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONSUMERD_TEST_REFUSES", "1")
     handler = ProcessHandler(f"{NAME}:Refusing", {}, 1)
@@ -224,7 +220,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.asyncio
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process that holds the interpreter's lock")
 async def test_worker_that_holds_the_gil_dies_with_its_killed_parent(lines: Lines, tmp_path: Path) -> None:
     script = tmp_path / "parent.py"

@@ -69,7 +69,6 @@ def told(position: int | None) -> tuple[int, LogId] | None:
 
 
 @MAKE
-@pytest.mark.asyncio
 async def test_topic_made_again_while_running_gets_files_of_its_own(
     make: Callable[[Path], Handler], tmp_path: Path, clock: Any
 ) -> None:
@@ -91,7 +90,6 @@ async def test_topic_made_again_while_running_gets_files_of_its_own(
 
 
 @MAKE
-@pytest.mark.asyncio
 async def test_position_after_a_restart_is_that_of_the_log_it_was_read_from(
     make: Callable[[Path], Handler], tmp_path: Path, clock: Any
 ) -> None:
@@ -112,7 +110,6 @@ async def test_position_after_a_restart_is_that_of_the_log_it_was_read_from(
 
 
 @MAKE
-@pytest.mark.asyncio
 async def test_position_has_the_epoch_of_the_last_message(
     make: Callable[[Path], Handler], tmp_path: Path, clock: Any
 ) -> None:
@@ -126,7 +123,6 @@ async def test_position_has_the_epoch_of_the_last_message(
 
 
 @MAKE
-@pytest.mark.asyncio
 async def test_log_without_id_that_goes_backwards_is_an_error(
     make: Callable[[Path], Handler], tmp_path: Path, clock: Any
 ) -> None:
@@ -141,7 +137,6 @@ async def test_log_without_id_that_goes_backwards_is_an_error(
 
 
 @MAKE
-@pytest.mark.asyncio
 async def test_files_of_older_versions_are_taken_for_the_log_that_continues_them(
     make: Callable[[Path], Handler], tmp_path: Path, clock: Any
 ) -> None:
@@ -159,7 +154,6 @@ async def test_files_of_older_versions_are_taken_for_the_log_that_continues_them
 
 
 @MAKE
-@pytest.mark.asyncio
 async def test_batch_whose_broker_tells_no_id_is_of_the_log_before_it(
     make: Callable[[Path], Handler], tmp_path: Path, clock: Any
 ) -> None:
@@ -200,7 +194,6 @@ class StoppingDisk(SystemFiles):
         super().remove(path)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("after", [A, B, C])
 async def test_crash_at_any_step_leaves_either_the_former_position_or_the_new_one(tmp_path: Path, after: bytes) -> None:
     """A crash between a note and its file must not give the former log's files the new log's name."""

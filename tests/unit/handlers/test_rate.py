@@ -87,7 +87,6 @@ def test_another_rate_holds_for_tokens_that_are_out() -> None:
     assert bucket.take(1, 99, 2.0) == 1
 
 
-@pytest.mark.asyncio
 async def test_cuts_batches_between_outermost_messages(make_batch: MakeBatch, clock: FakeClock) -> None:
     limiter, start, seen = RateLimiter(10.0, clock), clock.now, []
     rest = make_batch(*[b"x"] * 8, [b"y"] * 4, [b"z"] * 15, b"x")
@@ -99,7 +98,6 @@ async def test_cuts_batches_between_outermost_messages(make_batch: MakeBatch, cl
     assert seen == [(0.0, 8), (1.0, 4), (2.0, 15), (3.5, 1)]
 
 
-@pytest.mark.asyncio
 async def test_batches_wait_in_their_order(make_batch: MakeBatch, clock: FakeClock) -> None:
     limiter, start = RateLimiter(10.0, clock), clock.now
     seen: list[tuple[int, float, int]] = []
@@ -118,7 +116,6 @@ async def test_batches_wait_in_their_order(make_batch: MakeBatch, clock: FakeClo
     assert seen == [(0, 0.0, 10), (1, 1.0, 10), (2, 2.0, 10), (0, 3.0, 5), (1, 3.0, 5), (2, 4.0, 5)]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("rate", [None, 1000.0])
 async def test_another_rate_holds_at_once_for_a_batch_that_waits(make_batch: MakeBatch, rate: float | None) -> None:
     clock = FakeClock()
@@ -132,7 +129,6 @@ async def test_another_rate_holds_at_once_for_a_batch_that_waits(make_batch: Mak
     assert clock.now == 1000.0
 
 
-@pytest.mark.asyncio
 async def test_a_limit_begins_when_it_is_set(make_batch: MakeBatch, clock: FakeClock) -> None:
     limiter = RateLimiter(None, clock)
     batch = make_batch(*[b"x"] * 30)
@@ -143,7 +139,6 @@ async def test_a_limit_begins_when_it_is_set(make_batch: MakeBatch, clock: FakeC
     assert await limiter.take(batch) == 30
 
 
-@pytest.mark.asyncio
 async def test_a_batch_that_no_longer_waits_lets_the_next_one_continue(make_batch: MakeBatch) -> None:
     clock = FakeClock()
     limiter = RateLimiter(1.0, clock)
@@ -166,7 +161,6 @@ def keyed(timestamps: list[int], headers: dict[int, tuple[tuple[str, bytes | Non
     return Batch(TopicPartition.numbered("t", 0), decode_records(data, 0))
 
 
-@pytest.mark.asyncio
 async def test_messages_are_delivered_when_they_are_due_and_not_before() -> None:
     clock = FakeClock(wall=1000.0)
     limiter = RateLimiter(None, clock, delay=30.0)
@@ -182,7 +176,6 @@ async def test_messages_are_delivered_when_they_are_due_and_not_before() -> None
     assert clock.sleeps == [20.0]
 
 
-@pytest.mark.asyncio
 async def test_delay_counts_from_the_failure_where_a_header_tells_it() -> None:
     clock = FakeClock(wall=1000.0)
     batch = keyed([0, 0], {0: failed(0, "900.500"), 1: failed(1, "998.000")})
@@ -195,13 +188,11 @@ def test_header_without_a_valid_time_leaves_the_timestamp(nonsense: str) -> None
     assert list(due_times(keyed([5000], {0: failed(0, nonsense)}), 30.0)) == [35.0]
 
 
-@pytest.mark.asyncio
 async def test_message_without_a_timestamp_does_not_wait(make_batch: MakeBatch) -> None:
     batch = make_batch(b"a", b"b")
     assert await RateLimiter(None, FakeClock(), delay=30.0).take(batch) == 2
 
 
-@pytest.mark.asyncio
 async def test_clock_that_is_set_is_looked_at_every_minute() -> None:
     clock = FakeClock(wall=1000.0)
     waiting = asyncio.create_task(RateLimiter(None, clock, delay=3600.0).take(keyed([1_000_000])))
@@ -211,7 +202,6 @@ async def test_clock_that_is_set_is_looked_at_every_minute() -> None:
     assert await waiting == 1
 
 
-@pytest.mark.asyncio
 async def test_rate_holds_for_what_is_due() -> None:
     limiter = RateLimiter(1.0, FakeClock(wall=1000.0, auto=True), delay=1.0)
     assert await limiter.take(keyed([0, 0, 0])) == 1

@@ -258,7 +258,6 @@ def batch_of(*payloads: bytes) -> Batch:
     return Batch(TopicPartition.numbered("t", 0), decode_records(encode_record_batch(list(payloads)), 0))
 
 
-@pytest.mark.asyncio
 async def test_unavailable_registry_holds_messages_back_and_ends_nothing(registry: SchemaRegistryServer) -> None:
     known, later = registry.add(USER), registry.add(USER)
     letters: list[Letter] = []
@@ -295,7 +294,6 @@ async def test_unavailable_registry_holds_messages_back_and_ends_nothing(registr
     assert sum(each["event"] == "schema_registry_available" for each in logs) == 1
 
 
-@pytest.mark.asyncio
 async def test_registry_that_refuses_connections_is_asked_with_longer_pauses() -> None:
     decoder: Any = load_decoder("schema_registry", {"url": "http://127.0.0.1:1"})
     clock = FakeClock(auto=True)

@@ -90,7 +90,6 @@ class Poisoned(Handler):
         self.taken += batch
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("poison", [[0], [6], [3, 4], [0, 1, 2, 3, 4, 5, 6]])
 async def test_bisection_gives_up_the_messages_that_fail_alone(
     make_batch: MakeBatch, clock: Any, poison: list[int]
@@ -111,7 +110,6 @@ async def test_bisection_gives_up_the_messages_that_fail_alone(
     assert batch.handled == 7
 
 
-@pytest.mark.asyncio
 async def test_bisection_of_500_messages_costs_about_20_calls(make_batch: MakeBatch, clock: Any) -> None:
     inner = Poisoned(b"321")
     handler = wrapped(inner, clock, bisect=True, max_attempts=1, on_failure="skip")
@@ -120,7 +118,6 @@ async def test_bisection_of_500_messages_costs_about_20_calls(make_batch: MakeBa
     assert inner.calls <= 20
 
 
-@pytest.mark.asyncio
 async def test_bisection_that_stops_leaves_what_is_before_the_message_handled(
     make_batch: MakeBatch, clock: Any
 ) -> None:
@@ -130,7 +127,6 @@ async def test_bisection_that_stops_leaves_what_is_before_the_message_handled(
     assert batch.handled == 5
 
 
-@pytest.mark.asyncio
 async def test_bisection_does_not_divide_what_a_handler_counts(make_batch: MakeBatch, clock: Any) -> None:
     seen: list[bytes] = []
 
@@ -146,7 +142,6 @@ async def test_bisection_does_not_divide_what_a_handler_counts(make_batch: MakeB
     assert seen == [b"a", b"b", b"b", b"c"]
 
 
-@pytest.mark.asyncio
 async def test_message_for_a_retry_topic_is_counted_as_deferred_and_not_as_a_dead_letter(
     make_batch: MakeBatch, clock: Any
 ) -> None:
@@ -162,7 +157,6 @@ async def test_message_for_a_retry_topic_is_counted_as_deferred_and_not_as_a_dea
     assert [(each["event"], each["log_level"]) for each in logs] == [("messages_deferred", "warning")]
 
 
-@pytest.mark.asyncio
 async def test_retries_a_batch_until_it_succeeds(make_batch: MakeBatch, clock: Any) -> None:
     inner = Scripted(ValueError("no"), OSError("no"), None)
     batch = make_batch(b"a", b"b")
@@ -172,7 +166,6 @@ async def test_retries_a_batch_until_it_succeeds(make_batch: MakeBatch, clock: A
     assert len(clock.sleeps) == 2
 
 
-@pytest.mark.asyncio
 async def test_first_attempt_makes_nothing_that_only_a_failure_needs(make_batch: MakeBatch, clock: Any) -> None:
     class Deep(Scripted):
         frames = 0
@@ -186,7 +179,6 @@ async def test_first_attempt_makes_nothing_that_only_a_failure_needs(make_batch:
     assert inner.frames - len(inspect.stack(0)) <= 6  # itself among them
 
 
-@pytest.mark.asyncio
 async def test_pauses_are_random_and_their_bound_doubles_up_to_a_limit(make_batch: MakeBatch, clock: Any) -> None:
     failures = 60
     policy: dict[str, Any] = {"max_attempts": failures + 1, "initial_backoff": 0.5, "max_backoff": 3.0}
@@ -201,7 +193,6 @@ async def test_pauses_are_random_and_their_bound_doubles_up_to_a_limit(make_batc
     assert again.sleeps == clock.sleeps  # all randomness is the generator's
 
 
-@pytest.mark.asyncio
 async def test_a_rejected_message_has_no_further_attempt_and_the_next_one_has_all(
     make_batch: MakeBatch, clock: Any
 ) -> None:
@@ -225,7 +216,6 @@ async def test_a_rejected_message_has_no_further_attempt_and_the_next_one_has_al
     assert batch.handled == 3
 
 
-@pytest.mark.asyncio
 async def test_pause_is_as_long_as_the_handler_asks_if_that_is_longer(make_batch: MakeBatch, clock: Any) -> None:
     inner = Scripted(RetryLaterError("busy", 90.0), RetryLaterError("busy", 0.0), ValueError(), None)
     policy: dict[str, Any] = {"initial_backoff": 0.5, "max_backoff": 3.0}
@@ -235,7 +225,6 @@ async def test_pause_is_as_long_as_the_handler_asks_if_that_is_longer(make_batch
     assert 0 < clock.sleeps[2] <= 2.0
 
 
-@pytest.mark.asyncio
 async def test_stop_names_the_offset_and_the_cause(make_batch: MakeBatch, clock: Any) -> None:
     inner = Scripted(*[ValueError("bad\nthing")] * 9)
     batch = make_batch(b"a", b"b", start=400, topic="events", broker=1, partition=2)
@@ -250,14 +239,12 @@ async def test_stop_names_the_offset_and_the_cause(make_batch: MakeBatch, clock:
     assert batch.handled == 0
 
 
-@pytest.mark.asyncio
 async def test_skip_continues_after_the_batch_of_a_handler_without_marks(make_batch: MakeBatch, clock: Any) -> None:
     batch = make_batch(b"a", b"b")
     await wrapped(Scripted(*[ValueError()] * 9), clock, max_attempts=2, on_failure="skip").handle(batch)
     assert batch.handled == 2
 
 
-@pytest.mark.asyncio
 async def test_skips_only_the_failed_message_and_repeats_none(make_batch: MakeBatch, clock: Any) -> None:
     calls: list[bytes] = []
     flaky = {b"once"}
@@ -282,7 +269,6 @@ async def test_skips_only_the_failed_message_and_repeats_none(make_batch: MakeBa
     assert batch.handled == 6
 
 
-@pytest.mark.asyncio
 async def test_progress_resets_the_count_of_attempts(make_batch: MakeBatch, clock: Any) -> None:
     failed: set[bytes] = set()
 
@@ -298,7 +284,6 @@ async def test_progress_resets_the_count_of_attempts(make_batch: MakeBatch, cloc
     assert max(clock.sleeps) <= 0.1  # and so does the back-off
 
 
-@pytest.mark.asyncio
 async def test_writes_a_whole_batch_of_dead_letters(make_batch: MakeBatch, clock: Any) -> None:
     memory = Memory()
     handler = wrapped(Scripted(ValueError()), clock, max_attempts=1, on_failure="dead_letter", dead_letters=memory)
@@ -307,7 +292,6 @@ async def test_writes_a_whole_batch_of_dead_letters(make_batch: MakeBatch, clock
     assert clock.sleeps == []
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("on_failure", ["stop", "skip"])
 async def test_never_retries_or_skips_a_declared_failure(make_batch: MakeBatch, clock: Any, on_failure: str) -> None:
     class DiskGoneError(HandlerFailedError):
@@ -319,7 +303,6 @@ async def test_never_retries_or_skips_a_declared_failure(make_batch: MakeBatch, 
     assert len(inner.calls) == 1
 
 
-@pytest.mark.asyncio
 async def test_message_is_not_handled_if_its_dead_letter_cannot_be_written(make_batch: MakeBatch, clock: Any) -> None:
     class Full(Memory):
         async def write(self, letters: Sequence[Letter]) -> None:
@@ -336,7 +319,6 @@ async def test_message_is_not_handled_if_its_dead_letter_cannot_be_written(make_
     assert (counts.dead_lettered.total(), counts.skipped.total(), counts.failures.total()) == (0, 0, 1)
 
 
-@pytest.mark.asyncio
 async def test_counts_dead_letters_when_they_are_written(make_batch: MakeBatch, clock: Any) -> None:
     counts, seen = HandlerCounts(), []
 
@@ -352,7 +334,6 @@ async def test_counts_dead_letters_when_they_are_written(make_batch: MakeBatch, 
     assert (seen, counts.dead_lettered) == ([0], {"t": 2})
 
 
-@pytest.mark.asyncio
 async def test_cancels_and_counts_an_attempt_that_times_out(make_batch: MakeBatch, clock: Any) -> None:
     ended: list[str] = []
 
@@ -368,7 +349,6 @@ async def test_cancels_and_counts_an_attempt_that_times_out(make_batch: MakeBatc
     assert ended == ["ended"] * 2
 
 
-@pytest.mark.asyncio
 async def test_cancellation_is_neither_retried_nor_swallowed_and_keeps_the_progress(
     make_batch: MakeBatch, clock: Any
 ) -> None:
@@ -390,7 +370,6 @@ async def test_cancellation_is_neither_retried_nor_swallowed_and_keeps_the_progr
     assert clock.sleeps == []
 
 
-@pytest.mark.asyncio
 async def test_a_plain_function_that_takes_long_times_out_between_two_messages(
     make_batch: MakeBatch, clock: Any
 ) -> None:
@@ -408,7 +387,6 @@ async def test_a_plain_function_that_takes_long_times_out_between_two_messages(
     assert 0 < batch.handled == called < 1000
 
 
-@pytest.mark.asyncio
 async def test_pause_can_be_cancelled(make_batch: MakeBatch) -> None:
     class Stuck:
         pausing = asyncio.Event()
@@ -430,13 +408,11 @@ async def test_pause_can_be_cancelled(make_batch: MakeBatch) -> None:
         await task
 
 
-@pytest.mark.asyncio
 async def test_cancellation_by_the_handler_itself_is_a_failure(make_batch: MakeBatch, clock: Any) -> None:
     with pytest.raises(HandlerFailedError, match="a task or future that the handler awaited was cancelled"):
         await wrapped(Scripted(*[asyncio.CancelledError()] * 2), clock, max_attempts=2).handle(make_batch(b"a"))
 
 
-@pytest.mark.asyncio
 async def test_handles_an_empty_batch_which_can_fail(make_batch: MakeBatch, clock: Any) -> None:
     await wrapped(Scripted(), clock).handle(make_batch())
     await wrapped(Scripted(ValueError()), clock, max_attempts=1, on_failure="skip").handle(make_batch())
@@ -444,7 +420,6 @@ async def test_handles_an_empty_batch_which_can_fail(make_batch: MakeBatch, cloc
         await wrapped(Scripted(ValueError()), clock, max_attempts=1).handle(make_batch(start=5))
 
 
-@pytest.mark.asyncio
 async def test_retries_a_failed_position(clock: Any) -> None:
     class Sink(Scripted):
         async def position(self, partition: TopicPartition) -> int | None:
@@ -463,7 +438,6 @@ async def test_retries_a_failed_position(clock: Any) -> None:
         await wrapped(Sink(HandlerFailedError("final")), clock).position(here)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("answer", ["12", 1.5, True, -1, 1 << 63])
 async def test_rejects_a_position_that_is_not_an_offset(clock: Any, answer: Any) -> None:
     class Sink(Scripted):
@@ -500,7 +474,6 @@ class Lifelike(Scripted):
         return 7
 
 
-@pytest.mark.asyncio
 async def test_passes_the_rest_of_the_life_cycle_through(clock: Any) -> None:
     memory = Memory()
     inner = Lifelike()
@@ -513,7 +486,6 @@ async def test_passes_the_rest_of_the_life_cycle_through(clock: Any) -> None:
     assert memory.calls == ["start", "stop"]
 
 
-@pytest.mark.asyncio
 async def test_retries_starts_and_stops_like_batches(clock: Any) -> None:
     away = [OSError("no route to host")] * 4
     inner = Lifelike(away, away)
@@ -524,7 +496,6 @@ async def test_retries_starts_and_stops_like_batches(clock: Any) -> None:
     assert len(clock.sleeps) == 8
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("on_failure", ["stop", "skip"])
 async def test_reports_a_start_that_keeps_failing_under_any_policy(clock: Any, on_failure: str) -> None:
     inner = Lifelike([OSError("no route to host")] * 9, [OSError("no route to host")] * 9)
@@ -539,7 +510,6 @@ async def test_reports_a_start_that_keeps_failing_under_any_policy(clock: Any, o
     assert [call for call in inner.life if call == "stop"] == ["stop"]
 
 
-@pytest.mark.asyncio
 async def test_reports_a_stop_that_keeps_failing_and_closes_dead_letters(clock: Any) -> None:
     memory = Memory()
     inner = Lifelike(stop=[ValueError("not\nnow")] * 9)
@@ -550,7 +520,6 @@ async def test_reports_a_stop_that_keeps_failing_and_closes_dead_letters(clock: 
     assert memory.calls == ["start", "stop"]
 
 
-@pytest.mark.asyncio
 async def test_treats_sys_exit_as_a_failure(make_batch: MakeBatch, clock: Any) -> None:
     inner = Scripted(SystemExit(0), SystemExit("went away"), None)
     await wrapped(inner, clock).handle(make_batch(b"a"))
@@ -573,7 +542,6 @@ def test_dead_letters_require_their_policy(clock: Any) -> None:
             wrapped(Scripted(), clock, **arguments)
 
 
-@pytest.mark.asyncio
 async def test_writes_many_dead_letters_in_pieces(make_batch: MakeBatch, clock: Any) -> None:
     sizes: list[int] = []
 
@@ -590,7 +558,6 @@ async def test_writes_many_dead_letters_in_pieces(make_batch: MakeBatch, clock: 
     assert [letter.message for letter in kept.letters] == list(batch.messages())
 
 
-@pytest.mark.asyncio
 async def test_returning_after_a_timeout_is_a_failure(make_batch: MakeBatch, clock: Any) -> None:
     class Swallows(Scripted):
         async def handle(self, batch: Batch) -> None:
@@ -607,7 +574,6 @@ async def test_returning_after_a_timeout_is_a_failure(make_batch: MakeBatch, clo
     ]
 
 
-@pytest.mark.asyncio
 async def test_a_batch_that_is_marked_as_handled_after_its_timeout_is_not_repeated(
     make_batch: MakeBatch, clock: Any
 ) -> None:
@@ -623,7 +589,6 @@ async def test_a_batch_that_is_marked_as_handled_after_its_timeout_is_not_repeat
     assert inner.calls == [[b"a"]]
 
 
-@pytest.mark.asyncio
 async def test_a_call_that_ignores_its_cancellation_is_reported_and_never_joined_by_another(
     make_batch: MakeBatch, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -665,7 +630,6 @@ async def test_a_call_that_ignores_its_cancellation_is_reported_and_never_joined
     assert logged["handler_failed"]["attempt"] == 1
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("failures", [0, 1, 3])
 async def test_a_handled_batch_does_not_wait_for_the_garbage_collector(
     make_batch: MakeBatch, clock: Any, failures: int

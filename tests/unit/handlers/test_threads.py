@@ -9,14 +9,12 @@ from consumerd.handlers.threads import in_thread
 from consumerd.net.addresses import addresses_of
 
 
-@pytest.mark.asyncio
 async def test_returns_results_and_raises_errors() -> None:
     assert await in_thread(lambda: 42) == 42
     with pytest.raises(ZeroDivisionError):
         await in_thread(lambda: 1 // 0)
 
 
-@pytest.mark.asyncio
 async def test_cancelled_caller_waits_for_the_thread_through_repeated_cancellation() -> None:
     loop = asyncio.get_running_loop()
     started, go_on = asyncio.Event(), threading.Event()
@@ -43,7 +41,6 @@ async def test_cancelled_caller_waits_for_the_thread_through_repeated_cancellati
     assert ended == ["thread"]
 
 
-@pytest.mark.asyncio
 async def test_host_names_are_looked_up_while_all_threads_of_handlers_wait_for_a_disk() -> None:
     """Otherwise no connection to ZooKeeper could be established meanwhile."""
     go_on = threading.Event()

@@ -78,7 +78,6 @@ def test_libraries_below_the_handlers_frame_come_after_it() -> None:
     assert "raw_decode" in text
 
 
-@pytest.mark.asyncio
 async def test_the_frame_of_a_plain_function_of_messages_comes_first(make_batch: MakeBatch) -> None:
     @message_handler
     def store(message: Message) -> None:
@@ -150,7 +149,6 @@ def test_code_without_a_file_has_frames_without_source() -> None:
     assert short_traceback(_without_ours(caught(namespace["handle"]))).splitlines() == ["<string>:2 in handle"]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("on_failure", ["skip", "stop"])
 async def test_each_failed_attempt_is_logged_with_a_traceback(
     make_batch: MakeBatch, clock: Any, on_failure: Any
@@ -167,7 +165,6 @@ async def test_each_failed_attempt_is_logged_with_a_traceback(
     assert all(functions(each["traceback"])[:2] == ["App.row", f"{handle.__qualname__}"] for each in logs)
 
 
-@pytest.mark.asyncio
 async def test_a_dead_letter_has_the_traceback(make_batch: MakeBatch, clock: Any, tmp_path: Path) -> None:
     async def handle(batch: Batch) -> None:
         App().row("{}")
@@ -182,7 +179,6 @@ async def test_a_dead_letter_has_the_traceback(make_batch: MakeBatch, clock: Any
     assert [functions(each["traceback"])[0] for each in records] == ["App.row"] * 2
 
 
-@pytest.mark.asyncio
 async def test_a_call_that_timed_out_shows_where_it_waited(make_batch: MakeBatch, clock: Any) -> None:
     async def handle(batch: Batch) -> None:
         await App().wait()
@@ -194,7 +190,6 @@ async def test_a_call_that_timed_out_shows_where_it_waited(make_batch: MakeBatch
     assert functions(logs[0]["traceback"])[0] == "App.wait"
 
 
-@pytest.mark.asyncio
 async def test_an_error_of_a_worker_process_has_its_frames(
     make_batch: MakeBatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,7 +206,6 @@ async def test_an_error_of_a_worker_process_has_its_frames(
     assert first == f"{tmp_path}/frames_of_worker.py:2 in handle: {{}}['id']"
 
 
-@pytest.mark.asyncio
 async def test_other_tasks_have_their_turn_while_each_message_is_skipped(make_batch: MakeBatch, clock: Any) -> None:
     class Fails(Handler):
         async def handle(self, batch: Batch) -> None:

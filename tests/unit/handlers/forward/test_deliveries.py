@@ -27,7 +27,6 @@ from consumerd.wire.v08 import apis
 from consumerd.wire.v08.error_codes import ErrorCode
 from tests.faults.hostile_kafka import TOPIC, HostileKafka
 
-pytestmark = pytest.mark.asyncio
 SOURCE = TopicPartition("t", 0, 0)
 MESSAGES = [b"message %d" % number for number in range(12)]
 CLOCK = SystemClock()

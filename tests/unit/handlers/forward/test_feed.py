@@ -27,7 +27,6 @@ from consumerd.wire.crc import crc32
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 from consumerd.wire.v08.error_codes import ErrorCode
 
-pytestmark = pytest.mark.asyncio
 OLD, NEW = TopicPartition("t", 0, 1), TopicPartition.numbered("t", 1)
 MESSAGES = [b"one", b"two", b"three"]
 

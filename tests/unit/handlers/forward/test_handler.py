@@ -23,7 +23,6 @@ from consumerd.net.client.errors import AuthenticationError, NoBrokerReachedErro
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v07 import decode_batch, encode_message_set
 
-pytestmark = pytest.mark.asyncio
 SOURCE = TopicPartition("t", 1, 4)
 KNOWN = SourceIdentity(SOURCE, 70, 2, None, None, LogId(b"\x01" * 16, 3))
 

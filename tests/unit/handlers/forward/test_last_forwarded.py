@@ -14,7 +14,6 @@ from consumerd.handlers.forward.target_log import LogBounds
 from consumerd.wire.crc import crc32
 from consumerd.wire.v08.records import Record, decode_records, encode_record_batch
 
-pytestmark = pytest.mark.asyncio
 SOURCE = TopicPartition("t", 1, 2)
 #: Whose messages may stand on the same partition of the target.
 OTHERS = [

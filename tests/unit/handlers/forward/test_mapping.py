@@ -6,7 +6,6 @@ from consumerd.base.partition import TopicPartition
 from consumerd.handlers.forward.mapping import BrokerMajorNumbering, TopicNaming
 
 
-@pytest.mark.asyncio
 async def test_maps_a_cluster_of_two_brokers_one_to_one() -> None:
     numbering = BrokerMajorNumbering(3)
     numbers = [await numbering.number(TopicPartition("t", b, p)) for b in range(2) for p in range(3)]

@@ -18,8 +18,6 @@ from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.records import encode_record_batch
 from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 
-pytestmark = pytest.mark.asyncio
-
 PART = {"partition_index": 0, "error_code": 0, "high_watermark": 2}
 
 

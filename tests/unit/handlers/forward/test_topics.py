@@ -21,8 +21,6 @@ from consumerd.wire.v08.apis import APIS, CREATE_TOPICS, METADATA, PRODUCE
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 
-pytestmark = pytest.mark.asyncio
-
 
 class Cluster:
     """Opener, channel and broker in one: makes topics with so many replicas where none are asked for.

@@ -38,7 +38,6 @@ def test_rejects_an_invalid_connect_string() -> None:
         refuse_same_place("zk", "a b")
 
 
-@pytest.mark.asyncio
 async def test_rejects_a_broker_on_both_sides() -> None:
     one, other = MemoryZooKeeper(), MemoryZooKeeper()
     one.put("/brokers/ids/0", b"here-1:10.0.0.1:9092")
@@ -56,7 +55,6 @@ async def test_rejects_a_broker_on_both_sides() -> None:
             await refuse_same_cluster(source, target)
 
 
-@pytest.mark.asyncio
 async def test_rejects_a_mirror_in_the_other_direction() -> None:
     one, other = MemoryZooKeeper(), MemoryZooKeeper()
     for topic in ("a", "b", "c"):

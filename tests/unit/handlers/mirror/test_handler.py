@@ -20,8 +20,6 @@ from consumerd.testing.memory_broker import MemoryBroker
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.v07 import Codec, ErrorCode, FetchRequest, FetchResponse, Request, decode_batch, encode_message_set
 
-pytestmark = pytest.mark.asyncio
-
 SOURCE = TopicPartition("t", 1, 2)
 
 

@@ -36,7 +36,6 @@ def test_spreads_evenly_over_a_cluster_of_another_shape(count: int) -> None:
     assert len(places) == min(count, 12)
 
 
-@pytest.mark.asyncio
 async def test_reads_the_source_once() -> None:
     zookeeper = MemoryZooKeeper()
     zookeeper.put("/brokers/topics/t/3", b"7")
@@ -78,7 +77,6 @@ class Cluster:
         return await broker.connect(host, port)
 
 
-@pytest.mark.asyncio
 async def test_uses_a_list_of_brokers() -> None:
     cluster = Cluster()
     router = PlacedRouter([("h", 1), ("h", 3)], connect=cluster)
@@ -91,7 +89,6 @@ async def test_uses_a_list_of_brokers() -> None:
     await router.close()
 
 
-@pytest.mark.asyncio
 async def test_asks_an_unavailable_broker_again() -> None:
     cluster = Cluster()
     router = PlacedRouter([("h", 2)], connect=cluster)

@@ -14,8 +14,6 @@ from consumerd.testing.memory_broker import MemoryBroker
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.v07 import ProduceRequest, Request
 
-pytestmark = pytest.mark.asyncio
-
 
 class Cluster:
     """Brokers that register a topic when something was produced to it; by default at once."""

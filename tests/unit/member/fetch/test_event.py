@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from consumerd.member.fetch.event import Flag
-
-pytestmark = pytest.mark.asyncio
 
 
 async def begun(count: int, event: Flag) -> list[asyncio.Task[None]]:

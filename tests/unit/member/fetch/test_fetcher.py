@@ -24,8 +24,6 @@ from consumerd.net.errors import BadFrameError
 from consumerd.wire.v07 import decode_batch, encode_message, encode_message_set
 from tests.support.fetching import FetchingInMemory
 
-pytestmark = pytest.mark.asyncio
-
 P = TopicPartition("t", 7, 0)
 OLD, NEW = LogId(b"o" * 16, 1), LogId(b"n" * 16)
 MESSAGE = encode_message(b"p" * 90)  # 100 bytes

@@ -12,8 +12,6 @@ from consumerd.member.fetch.errors import LaneClosedError
 from consumerd.member.fetch.lane import Lane
 from consumerd.wire.v07 import MessageBatch, decode_batch, encode_message_set
 
-pytestmark = pytest.mark.asyncio
-
 T0 = TopicPartition("t", 0, 0)
 
 

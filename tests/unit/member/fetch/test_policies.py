@@ -22,8 +22,6 @@ from consumerd.wire.batch import memory_of
 from consumerd.wire.v07 import EARLIEST, LATEST, Codec, OffsetsRequest, encode_message, encode_message_set
 from tests.support.fetching import FetchingInMemory
 
-pytestmark = pytest.mark.asyncio
-
 T0 = TopicPartition("t", 0, 0)
 FAIL, SKIP, PARK = BadMessagePolicy.FAIL, BadMessagePolicy.SKIP, BadMessagePolicy.PARK
 BEFORE = encode_message_set([b"before 1", b"before 2"])

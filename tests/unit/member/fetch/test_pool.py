@@ -19,8 +19,6 @@ from consumerd.wire.v07 import LATEST, decode_batch, encode_message
 from tests.support.fetching import FetchingInMemory
 from tests.support.waiting import turns
 
-pytestmark = pytest.mark.asyncio
-
 P = TopicPartition("t", 0, 0)
 LOG = LogId(b"o" * 16, 4)
 MESSAGE = encode_message(b"payload")

@@ -31,8 +31,6 @@ from consumerd.testing import FakeClock, MemoryGroup
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 from consumerd.wire.v08.records import decode_records, encode_record_batch
 
-pytestmark = pytest.mark.asyncio
-
 HERE = TopicPartition("t", NO_BROKER, 0)
 
 

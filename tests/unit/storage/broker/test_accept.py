@@ -14,7 +14,6 @@ from consumerd.storage.broker.config import BrokerConfig
 from consumerd.storage.broker.server import Broker
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("graceful", [True, False])
 @pytest.mark.parametrize("turns", range(6))
 async def test_closes_connections_with_the_broker(tmp_path: Path, turns: int, graceful: bool) -> None:

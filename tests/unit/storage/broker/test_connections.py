@@ -29,8 +29,6 @@ from consumerd.wire.v07 import (
     iter_outer,
 )
 
-pytestmark = pytest.mark.asyncio
-
 PROBE = OffsetsRequest("probe", 0, -1, 1).encode()
 ANSWER = struct.pack(">ihiq", 14, 0, 1, 0)
 

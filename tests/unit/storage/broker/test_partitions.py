@@ -21,7 +21,6 @@ def logs(tmp_path: Path) -> Iterator[LogManager]:
     manager.abandon()
 
 
-@pytest.mark.asyncio
 async def test_concurrent_producers_share_syncs(logs: LogManager, monkeypatch: pytest.MonkeyPatch) -> None:
     partition, _ = await BrokerPartitions(logs, SystemClock()).get_or_create("t", 0)
     syncing, go_on, syncs = threading.Event(), threading.Event(), []
@@ -45,7 +44,6 @@ async def test_concurrent_producers_share_syncs(logs: LogManager, monkeypatch: p
     assert partition.log.flushed_offset == 210
 
 
-@pytest.mark.asyncio
 async def test_rolls_in_order_under_concurrent_appends(logs: LogManager) -> None:
     partitions = BrokerPartitions(logs, SystemClock())
     made = await asyncio.gather(*(partitions.get_or_create("t", 0) for _ in range(5)))
@@ -61,7 +59,6 @@ async def test_rolls_in_order_under_concurrent_appends(logs: LogManager) -> None
     assert data == b"".join(bytes([i]) * 100 for i in range(100))
 
 
-@pytest.mark.asyncio
 async def test_writes_a_large_set_in_a_thread(logs: LogManager) -> None:
     partition, _ = await BrokerPartitions(logs, SystemClock()).get_or_create("t", 0)
     await partition.append(bytes(3 << 20), 1)
@@ -71,7 +68,6 @@ async def test_writes_a_large_set_in_a_thread(logs: LogManager) -> None:
     found.segment.release()
 
 
-@pytest.mark.asyncio
 async def test_rejects_holding_a_closed_log(logs: LogManager) -> None:
     partition, _ = await BrokerPartitions(logs, SystemClock()).get_or_create("t", 0)
     partition.log.close()
@@ -79,7 +75,6 @@ async def test_rejects_holding_a_closed_log(logs: LogManager) -> None:
         partition.hold(0, 10)
 
 
-@pytest.mark.asyncio
 async def test_failed_sync_reaches_every_waiting_producer(logs: LogManager, monkeypatch: pytest.MonkeyPatch) -> None:
     partition, _ = await BrokerPartitions(logs, SystemClock()).get_or_create("t", 0)
 
@@ -91,7 +86,6 @@ async def test_failed_sync_reaches_every_waiting_producer(logs: LogManager, monk
     assert [type(outcome) for outcome in outcomes] == [FlushFailedError] * 3
 
 
-@pytest.mark.asyncio
 async def test_cancelled_append_releases_the_log_only_after_the_write(
     logs: LogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,7 +162,6 @@ def gated() -> tuple[BrokerPartition, Any]:
     return BrokerPartition(log, SystemClock(), BrokerStats(), ProducedCounts()), log
 
 
-@pytest.mark.asyncio
 async def test_a_sync_serves_all_that_was_appended_before_it(gated: tuple[BrokerPartition, Any]) -> None:
     partition, log = gated
     async with asyncio.TaskGroup() as group:
@@ -183,7 +176,6 @@ async def test_a_sync_serves_all_that_was_appended_before_it(gated: tuple[Broker
     assert log.events == ["flush"] * 2
 
 
-@pytest.mark.asyncio
 async def test_a_flush_that_is_done_is_not_repeated_for_later_appends(gated: tuple[BrokerPartition, Any]) -> None:
     partition, log = gated
     log.end_offset = 10
@@ -197,7 +189,6 @@ async def test_a_flush_that_is_done_is_not_repeated_for_later_appends(gated: tup
     assert log.events == ["flush"]
 
 
-@pytest.mark.asyncio
 async def test_files_rest_and_are_cleaned_only_between_appends(gated: tuple[BrokerPartition, Any]) -> None:
     partition, log = gated
     log.rolls = True

@@ -74,7 +74,6 @@ def test_reports_a_failing_policy_factory_with_its_topic() -> None:
         wrong.policy("t")
 
 
-@pytest.mark.asyncio
 async def test_applies_custom_policies_after_age_and_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "_FIRST_CLEANUP", 0.2)
     config = BrokerConfig.from_properties(

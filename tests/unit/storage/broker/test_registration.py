@@ -19,8 +19,6 @@ from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 OURS = b"h-1300000000000:127.0.0.1:9092"
 OTHERS = b"h-1300000000000:127.0.0.1:9093"
 

@@ -73,7 +73,6 @@ async def produce(broker: Broker, *requests: ProduceRequest | MultiProduceReques
         assert await reader.read() == b""
 
 
-@pytest.mark.asyncio
 async def test_answers_pipelined_requests_in_order(tmp_path: Path) -> None:
     sets = [encode_message(b"%d" % i) * (i % 7 + 1) for i in range(50)]
     offsets = [sum(map(len, sets[:i])) for i in range(51)]
@@ -87,7 +86,6 @@ async def test_answers_pipelined_requests_in_order(tmp_path: Path) -> None:
             assert await answer(reader) == struct.pack(">hiq", 0, 1, offsets[i + 1])
 
 
-@pytest.mark.asyncio
 async def test_answers_a_large_multifetch_by_sendfile(tmp_path: Path) -> None:
     big = [encode_message(os.urandom(900_000)) for _ in range(4)]
     async with make(tmp_path, segment_bytes=1_000_000) as broker:
@@ -110,7 +108,6 @@ async def test_answers_a_large_multifetch_by_sendfile(tmp_path: Path) -> None:
             assert await answer(reader) == b"\0\0" + b"".join(parts)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("topic", ["t", "unknown", "no/topic"])
 async def test_serves_other_clients_during_the_largest_multifetch(
     tmp_path: Path, topic: str, capfd: pytest.CaptureFixture[str]
@@ -133,14 +130,12 @@ async def test_serves_other_clients_during_the_largest_multifetch(
     assert capfd.readouterr().out.count("fetch_failed") == (1 if topic == "no/topic" else 0)
 
 
-@pytest.mark.asyncio
 async def test_answers_an_empty_multifetch(tmp_path: Path) -> None:
     async with make(tmp_path) as broker, connected(broker) as (reader, writer):
         writer.write(MultiFetchRequest(()).encode())
         assert await answer(reader) == b"\0\0"
 
 
-@pytest.mark.asyncio
 async def test_keeps_logs_over_a_restart_and_writes_and_removes_the_marker(tmp_path: Path) -> None:
     data = encode_message(b"hello")
     async with make(tmp_path) as broker:
@@ -152,7 +147,6 @@ async def test_keeps_logs_over_a_restart_and_writes_and_removes_the_marker(tmp_p
         assert await answer(reader) == b"\0\0" + data
 
 
-@pytest.mark.asyncio
 async def test_stop_finishes_what_clients_have_sent(tmp_path: Path) -> None:
     """Requests that have arrived when the broker stops are done, pipelined ones too, and then a FIN comes."""
     data = encode_message(b"x" * 1000)
@@ -166,7 +160,6 @@ async def test_stop_finishes_what_clients_have_sent(tmp_path: Path) -> None:
     assert (tmp_path / "t-0" / f"{0:020d}.kafka").read_bytes() == data * 300
 
 
-@pytest.mark.asyncio
 async def test_stop_does_not_wait_for_ever_for_a_client_that_does_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,7 +176,6 @@ async def test_stop_does_not_wait_for_ever_for_a_client_that_does_not_read(
     assert (tmp_path / CLEAN_MARKER).exists()
 
 
-@pytest.mark.asyncio
 async def test_cancellation_leaves_no_marker_and_releases_the_directory(tmp_path: Path) -> None:
     broker = make(tmp_path)
     task = asyncio.create_task(broker.run())
@@ -197,7 +189,6 @@ async def test_cancellation_leaves_no_marker_and_releases_the_directory(tmp_path
         pass
 
 
-@pytest.mark.asyncio
 async def test_failed_sync_stops_the_broker_without_a_marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(file: OsSegmentFile) -> None:
         raise StorageError("cannot sync it: Input/output error")
@@ -214,7 +205,6 @@ async def test_failed_sync_stops_the_broker_without_a_marker(tmp_path: Path, mon
     assert not (tmp_path / CLEAN_MARKER).exists()
 
 
-@pytest.mark.asyncio
 async def test_full_disk_rejects_the_set_and_the_broker_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,7 +221,6 @@ async def test_full_disk_rejects_the_set_and_the_broker_goes_on(
     assert (tmp_path / "t-0" / f"{0:020d}.kafka").read_bytes() == data * 2
 
 
-@pytest.mark.asyncio
 async def test_reports_failed_starts(tmp_path: Path) -> None:
     async with make(tmp_path / "a") as broker:
         with pytest.raises(DirectoryInUseError):
@@ -246,7 +235,6 @@ async def test_reports_failed_starts(tmp_path: Path) -> None:
         await make(tmp_path / "c").start()
 
 
-@pytest.mark.asyncio
 async def test_goes_on_accepting_after_a_shortage_of_descriptors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,7 +254,6 @@ async def test_goes_on_accepting_after_a_shortage_of_descriptors(
     assert not failures
 
 
-@pytest.mark.asyncio
 async def test_runs_retention_while_a_reader_holds_a_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     due = asyncio.Event()
 
@@ -297,7 +284,6 @@ async def test_runs_retention_while_a_reader_holds_a_segment(tmp_path: Path, mon
             assert await answer(reader) == struct.pack(">hiq", 0, 1, 10 * len(data))
 
 
-@pytest.mark.asyncio
 async def test_sets_socket_buffers_where_configured(tmp_path: Path) -> None:
     async with (
         make(tmp_path, send_buffer=50_000, receive_buffer=60_000) as broker,
@@ -310,7 +296,6 @@ async def test_sets_socket_buffers_where_configured(tmp_path: Path) -> None:
         assert stream._sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) >= 60_000
 
 
-@pytest.mark.asyncio
 async def test_spreads_random_partitions(tmp_path: Path) -> None:
     async with make(tmp_path, partitions=3) as broker:
         await produce(broker, *[ProduceRequest("t", -1, encode_message(b"a"))] * 60)
@@ -319,7 +304,6 @@ async def test_spreads_random_partitions(tmp_path: Path) -> None:
     assert min(sizes) > 0
 
 
-@pytest.mark.asyncio
 async def test_serves_all_other_logs_beside_a_damaged_one(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """0.7.2 would not start. All that the protocol can say about it is the code for unknown errors, and a FIN."""
     one = encode_message(b"a")
@@ -349,7 +333,6 @@ async def test_serves_all_other_logs_beside_a_damaged_one(tmp_path: Path, capfd:
     assert f"should end at offset {len(one) + 5}" in output
 
 
-@pytest.mark.asyncio
 async def test_creates_no_more_logs_than_max_logs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     async with make(tmp_path, max_logs=3) as broker:
         for number in range(6):
@@ -366,7 +349,6 @@ async def test_creates_no_more_logs_than_max_logs(tmp_path: Path, capfd: pytest.
     )
 
 
-@pytest.mark.asyncio
 async def test_produce_creates_no_topic_with_a_deceptive_name(tmp_path: Path) -> None:
     theirs = "their\u202edrow"
     (tmp_path / f"{theirs}-0").mkdir()
@@ -391,7 +373,6 @@ def open_segments(folder: Path) -> int:
     return sum(target.is_relative_to(folder) and target.suffix == ".kafka" for target in targets)
 
 
-@pytest.mark.asyncio
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks into /proc")
 async def test_closes_files_of_idle_logs_and_reopens_them_on_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -424,7 +405,6 @@ def readers(broker: Broker) -> int:
     return sum(segment._readers for _, _, log in broker.logs() for segment in log.segments)
 
 
-@pytest.mark.asyncio
 async def test_releases_every_segment_after_each_kind_of_answer(tmp_path: Path) -> None:
     big = encode_message(bytes(900_000))
     data, end = FetchRequest("t", 0, 0, 1 << 24), FetchRequest("t", 0, 8 * len(big), 100)
@@ -453,7 +433,6 @@ async def test_releases_every_segment_after_each_kind_of_answer(tmp_path: Path) 
             await asyncio.sleep(0.001)
 
 
-@pytest.mark.asyncio
 async def test_a_cancelled_multifetch_releases_what_it_has_found(tmp_path: Path) -> None:
     async with make(tmp_path) as broker:
         await produce(broker, ProduceRequest("t", 0, encode_message(b"one")))
@@ -467,7 +446,6 @@ async def test_a_cancelled_multifetch_releases_what_it_has_found(tmp_path: Path)
         assert readers(broker) == 0
 
 
-@pytest.mark.asyncio
 async def test_stops_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No consumer finds it, nobody can connect, clients are served to the end, and only then the logs are closed."""
     zookeeper = MemoryZooKeeper()
@@ -516,7 +494,6 @@ async def test_stops_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert steps == ["withdraw", "clients", "logs"]
 
 
-@pytest.mark.asyncio
 async def test_is_ready_only_once_it_is_registered(tmp_path: Path) -> None:
     zookeeper = MemoryZooKeeper()
     zookeeper.put("/brokers/ids/0", b"h-1300000000000:127.0.0.1:9", session_id=7)

@@ -52,7 +52,6 @@ class Observed(socket.socket):
         super().setsockopt(*option)
 
 
-@pytest.mark.asyncio
 @pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="only Linux lets a program ask for acknowledgements")
 async def test_acknowledges_what_no_answer_will_acknowledge() -> None:
     """A JVM producer whose send buffer is smaller than its request waits 40 to 100 ms for each acknowledgement."""
@@ -85,7 +84,6 @@ async def test_acknowledges_what_no_answer_will_acknowledge() -> None:
                 assert await reading == b"next"
 
 
-@pytest.mark.asyncio
 async def test_reads_frames_in_any_pieces(pair: tuple[socket.socket, socket.socket]) -> None:
     stream = ClientStream(pair[0], 1 << 20)
     bodies = [b"a", os.urandom(100_000), b"b" * 16_380, b"c" * 16_381, os.urandom(1 << 20), b"d", *[b"e" * 5_000] * 9]
@@ -106,7 +104,6 @@ async def test_reads_frames_in_any_pieces(pair: tuple[socket.socket, socket.sock
         assert await read(stream) is None
 
 
-@pytest.mark.asyncio
 async def test_reads_little_of_what_follows_a_long_request(pair: tuple[socket.socket, socket.socket]) -> None:
     """It would have to be moved to the front of the buffer, and most of it again with the next request."""
     stream = ClientStream(pair[0], 1 << 20)
@@ -119,7 +116,6 @@ async def test_reads_little_of_what_follows_a_long_request(pair: tuple[socket.so
         assert [await read(stream) for _ in range(300)] == [b"x"] * 300
 
 
-@pytest.mark.asyncio
 async def test_parts_of_a_request_are_good_until_the_next_one_is_asked_for(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
@@ -138,7 +134,6 @@ async def test_parts_of_a_request_are_good_until_the_next_one_is_asked_for(
             part.release()
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("length", [0, -1, -(1 << 31), 101, (1 << 31) - 1])
 async def test_rejects_impossible_lengths(pair: tuple[socket.socket, socket.socket], length: int) -> None:
     await send(pair[1], struct.pack(">i", length))
@@ -146,7 +141,6 @@ async def test_rejects_impossible_lengths(pair: tuple[socket.socket, socket.sock
         await ClientStream(pair[0], 100).frame()
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("data", [b"\0\0", b"\0\0\0\x05abc"])
 async def test_truncated_frame_is_the_end(pair: tuple[socket.socket, socket.socket], data: bytes) -> None:
     await send(pair[1], data)
@@ -154,7 +148,6 @@ async def test_truncated_frame_is_the_end(pair: tuple[socket.socket, socket.sock
     assert await read(ClientStream(pair[0], 100)) is None
 
 
-@pytest.mark.asyncio
 async def test_memory_follows_received_bytes_not_the_announced_length(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
@@ -169,7 +162,6 @@ async def test_memory_follows_received_bytes_not_the_announced_length(
     assert await waiting is None
 
 
-@pytest.mark.asyncio
 async def test_releases_the_buffer_of_a_large_request_when_idle(pair: tuple[socket.socket, socket.socket]) -> None:
     stream = ClientStream(pair[0], 1 << 24)
     body = bytes(1 << 22)
@@ -184,7 +176,6 @@ async def test_releases_the_buffer_of_a_large_request_when_idle(pair: tuple[sock
         assert await waiting is None
 
 
-@pytest.mark.asyncio
 async def test_reads_on_after_its_buffer_was_released_during_a_response(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
@@ -207,7 +198,6 @@ async def test_reads_on_after_its_buffer_was_released_during_a_response(
         assert await reading == b"two"
 
 
-@pytest.mark.asyncio
 async def test_stop_wakes_an_idle_reader_but_what_arrived_is_still_read(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
@@ -222,7 +212,6 @@ async def test_stop_wakes_an_idle_reader_but_what_arrived_is_still_read(
     assert [await read(stream) for _ in range(3)] == [b"one", b"two", None]
 
 
-@pytest.mark.asyncio
 async def test_sends_parts_in_order_whatever_the_reader_does(
     pair: tuple[socket.socket, socket.socket], tmp_path: Path
 ) -> None:
@@ -254,7 +243,6 @@ async def test_sends_parts_in_order_whatever_the_reader_does(
     file.close()
 
 
-@pytest.mark.asyncio
 async def test_truncated_file_ends_the_connection(pair: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(bytes(20_000))
     file = OsFiles().open(tmp_path / "f", create=False)
@@ -264,7 +252,6 @@ async def test_truncated_file_ends_the_connection(pair: tuple[socket.socket, soc
     file.close()
 
 
-@pytest.mark.asyncio
 async def test_raises_when_the_reader_has_gone(pair: tuple[socket.socket, socket.socket]) -> None:
     pair[1].close()
     with pytest.raises(BrokenPipeError):
@@ -272,7 +259,6 @@ async def test_raises_when_the_reader_has_gone(pair: tuple[socket.socket, socket
     ClientStream(pair[0], 100).close()
 
 
-@pytest.mark.asyncio
 async def test_reads_uncached_pages_in_a_thread_first(
     pair: tuple[socket.socket, socket.socket], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,7 +299,6 @@ async def small_parts(path: Path, count: int, size: int) -> tuple[OsSegmentFile,
     return file, [part for _ in range(count) for part in (b"header", SegmentSlice(segment, 0, size))]
 
 
-@pytest.mark.asyncio
 async def test_yields_to_others_among_thousands_of_small_parts(
     pair: tuple[socket.socket, socket.socket], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,7 +332,6 @@ async def test_yields_to_others_among_thousands_of_small_parts(
     file.close()
 
 
-@pytest.mark.asyncio
 async def test_never_holds_a_response_of_many_parts_in_memory_as_a_whole(
     pair: tuple[socket.socket, socket.socket], tmp_path: Path
 ) -> None:
@@ -374,7 +358,6 @@ class Endless(socket.socket):
         return len(buffer)
 
 
-@pytest.mark.asyncio
 async def test_yields_to_others_while_it_receives_a_large_request() -> None:
     length = 64 << 20
     with Endless() as sock:

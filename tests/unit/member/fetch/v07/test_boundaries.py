@@ -15,8 +15,6 @@ from consumerd.member.fetch.v07 import boundaries
 from consumerd.member.fetch.v07.boundaries import FIRST_LOOK, STRIDE, SearchReach, begins_message, boundary_before
 from consumerd.wire.v07 import ErrorCode, FetchRequest, FetchResponse, decode_request, encode_message
 
-pytestmark = pytest.mark.asyncio
-
 P = TopicPartition("t", 3, 1)
 SMALL = [encode_message(b"m" * size) for size in (40, 0, 90, 11)]  # of 50, 10, 100 and 21 bytes
 FOLLOWED, SEARCHED = SearchReach(), SearchReach(walk=0, back=200)

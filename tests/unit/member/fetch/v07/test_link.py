@@ -18,8 +18,6 @@ from consumerd.net.errors import ConnectError
 from tests.support.fetching import FetchingInMemory
 from tests.support.waiting import turns
 
-pytestmark = pytest.mark.asyncio
-
 HOME, ELSEWHERE = ("a", 9092), ("b", 9093)
 
 

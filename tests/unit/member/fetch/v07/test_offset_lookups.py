@@ -15,8 +15,6 @@ from consumerd.net.errors import ConnectError, ConnectionClosedError, RequestTim
 from consumerd.wire.errors import FrameError
 from consumerd.wire.v07 import LATEST, ErrorCode, OffsetsRequest, OffsetsResponse, decode_request
 
-pytestmark = pytest.mark.asyncio
-
 
 def partition(number: int, broker: int = 3) -> TopicPartition:
     return TopicPartition("t", broker, number)

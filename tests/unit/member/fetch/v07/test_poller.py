@@ -17,7 +17,6 @@ from consumerd.testing.clock import FakeClock
 from consumerd.wire.v07 import FetchRequest, MultiFetchRequest
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("longest", [600.0, 1200.0])
 async def test_adds_idle_partitions_without_scanning_all(longest: float) -> None:
     looks = 0
@@ -44,7 +43,6 @@ async def test_adds_idle_partitions_without_scanning_all(longest: float) -> None
     assert 0 < looks < 3 * 300
 
 
-@pytest.mark.asyncio
 async def test_packs_an_entry_once_while_neither_offset_nor_size_changes(rig: Any, monkeypatch: Any) -> None:
     packed: list[FetchRequest] = []
     entry = FetchRequest.entry

@@ -27,8 +27,6 @@ from consumerd.wire.v07 import (
     iter_outer,
 )
 
-pytestmark = pytest.mark.asyncio
-
 T0 = TopicPartition("t", 0, 0)
 
 

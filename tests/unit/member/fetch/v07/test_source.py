@@ -19,8 +19,6 @@ from consumerd.wire.v07 import (
     encode_message_set,
 )
 
-pytestmark = pytest.mark.asyncio
-
 T0 = TopicPartition("t", 0, 0)
 
 

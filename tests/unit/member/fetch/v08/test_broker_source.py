@@ -28,7 +28,6 @@ from consumerd.net.errors import BadFrameError, ConnectionClosedError
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08.fetch_session import PartitionFetch
 
-pytestmark = pytest.mark.asyncio
 MIB = 1 << 20
 
 

@@ -150,7 +150,6 @@ async def started(client: OneBroker, nodes: Nodes | None = None, **settings: Any
         yield made
 
 
-@pytest.mark.asyncio
 async def test_offsets_that_are_asked_for_together_are_one_request() -> None:
     client = OneBroker(offset=7)
     async with started(client) as brokers:
@@ -166,7 +165,6 @@ async def test_offsets_that_are_asked_for_together_are_one_request() -> None:
         assert times[1:] == [[-1], [-2, -2]]
 
 
-@pytest.mark.asyncio
 async def test_ends_of_epochs_that_are_asked_for_while_others_are_looked_up_are_one_request() -> None:
     client = OneBroker(leader_epoch=2, end_offset=7)
     client.reached.clear()
@@ -186,7 +184,6 @@ async def test_ends_of_epochs_that_are_asked_for_while_others_are_looked_up_are_
         assert asked == [[(0, 2)], [(1, 5), (2, 2), (3, 3)]]
 
 
-@pytest.mark.asyncio
 async def test_end_of_the_epoch_that_the_later_of_two_fetchers_asks_for_counts() -> None:
     client = OneBroker(leader_epoch=2, end_offset=7)
     async with started(client) as brokers:
@@ -196,7 +193,6 @@ async def test_end_of_the_epoch_that_the_later_of_two_fetchers_asks_for_counts()
         assert part["leader_epoch"] == 5
 
 
-@pytest.mark.asyncio
 async def test_end_of_the_log_includes_open_transactions() -> None:
     client = OneBroker(offset=7)
     async with started(client, read_committed=True) as brokers:
@@ -205,7 +201,6 @@ async def test_end_of_the_log_includes_open_transactions() -> None:
         assert [body["isolation_level"] for body in client.bodies] == [0, 1]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("version", "answers", "offset"),
     [
@@ -232,7 +227,6 @@ async def test_finds_the_offset_of_a_time(version: int, answers: list[dict[str, 
     assert times == [1234] + [-1 if version else -2] * (len(answers) - 1)
 
 
-@pytest.mark.asyncio
 async def test_error_of_one_partition_is_its_own() -> None:
     client, nodes = OneBroker(offset=7), Nodes()
     client.errors = {1: 6, 2: 29}
@@ -248,7 +242,6 @@ async def test_error_of_one_partition_is_its_own() -> None:
         assert (client.stales, nodes.refreshed) == (["t"], ["t"])  # of the one that is not the leader
 
 
-@pytest.mark.asyncio
 async def test_log_without_an_end_is_an_error() -> None:
     async with started(OneBroker(offset=-1)) as brokers:
         assert await brokers.list_offsets(T0, -1) == ()
@@ -256,7 +249,6 @@ async def test_log_without_an_end_is_an_error() -> None:
             await brokers.log_end(T0)
 
 
-@pytest.mark.asyncio
 async def test_cancelled_look_up_does_not_affect_those_beside_it() -> None:
     client = OneBroker(offset=7)
     client.released.clear()
@@ -274,7 +266,6 @@ async def test_cancelled_look_up_does_not_affect_those_beside_it() -> None:
         assert len(client.bodies) == 2
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("turns", [0, 1, 3], ids=["before it begins", "before it is sent", "once it is sent"])
 async def test_look_up_is_sent_again_for_others_if_the_first_is_cancelled(turns: int) -> None:
     client = OneBroker(offset=7)
@@ -292,7 +283,6 @@ async def test_look_up_is_sent_again_for_others_if_the_first_is_cancelled(turns:
     assert await made.log_end(T0) == 7
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("error", [29, 31])
 async def test_broker_that_does_not_say_where_epochs_end(error: int) -> None:
     client = OneBroker(leader_epoch=-1, end_offset=-1)
@@ -418,7 +408,6 @@ def asking(brokers: V08Brokers, monkeypatch: pytest.MonkeyPatch) -> tuple[V08Sou
     return made, polled, lane
 
 
-@pytest.mark.asyncio
 async def test_memory_of_a_busy_request_is_reserved_and_released(asking: tuple[V08Source, Polled, Lane]) -> None:
     made, polled, lane = asking
     polled.answers = [None, BrokerError("gone"), FetchedPartition(0, b"x", 9, ())]
@@ -433,7 +422,6 @@ async def test_memory_of_a_busy_request_is_reserved_and_released(asking: tuple[V
     assert polled.requests[-1].fetch == PartitionFetch("t", 0, 5, 1000, 4)
 
 
-@pytest.mark.asyncio
 async def test_memory_of_a_polled_response_is_counted(asking: tuple[V08Source, Polled, Lane]) -> None:
     made, polled, lane = asking
     made.idle = True
@@ -444,7 +432,6 @@ async def test_memory_of_a_polled_response_is_counted(asking: tuple[V08Source, P
     assert (lane.budget.used, response.asked) == (3, 64 << 10)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("case", ["usual", "empty", "error", "diverged", "doubtful", "closed", "overdrawn", "failing"])
 async def test_usual_answer_is_in_the_lane_before_the_fetcher_has_its_turn(
     asking: tuple[V08Source, Polled, Lane], case: str
@@ -485,7 +472,6 @@ async def test_usual_answer_is_in_the_lane_before_the_fetcher_has_its_turn(
     assert lane.budget.used == (0 if case == "usual" else held)
 
 
-@pytest.mark.asyncio
 async def test_request_stays_over_empty_answers_once_one_was_sound(asking: tuple[V08Source, Polled, Lane]) -> None:
     made, polled, _ = asking
     made.idle = True
@@ -500,7 +486,6 @@ async def test_request_stays_over_empty_answers_once_one_was_sound(asking: tuple
     assert stays == [False, True, False, True, False]
 
 
-@pytest.mark.asyncio
 async def test_doubt_and_pause_end_the_wait_of_a_request(asking: tuple[V08Source, Polled, Lane]) -> None:
     made, polled, _ = asking
     made.pause()  # nothing is polled
@@ -531,7 +516,6 @@ def test_only_errors_of_leaders_make_a_position_doubtful() -> None:
     assert (stale, made.is_doubtful()) == (["t"], True)
 
 
-@pytest.mark.asyncio
 async def test_failure_of_a_look_up_that_nobody_waits_for_does_not_reach_the_loop() -> None:
     failures: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))

@@ -30,8 +30,6 @@ from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.records import encode_record_batch
 from consumerd.wire.v08.schema import NO_UUID, Api
 
-pytestmark = pytest.mark.asyncio
-
 P = TopicPartition.numbered("t", 0)
 OLD, NEW = b"o" * 16, b"n" * 16
 FAST = FetchSettings(retry_backoff_min=0.001, retry_backoff_max=0.002, max_wait=0.01)

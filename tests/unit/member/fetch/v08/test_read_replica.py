@@ -169,7 +169,6 @@ class Racks:
             await asyncio.wait([task])
 
 
-@pytest.mark.asyncio
 async def test_reads_from_the_follower_that_the_leader_names() -> None:
     racks = Racks()
     async with racks.reading() as take:
@@ -180,7 +179,6 @@ async def test_reads_from_the_follower_that_the_leader_names() -> None:
         assert racks.pool.counters.follower_bytes == racks.pool.counters.received_bytes > 0
 
 
-@pytest.mark.asyncio
 async def test_idle_partition_moves_to_a_follower_that_the_leader_names_later() -> None:
     racks = Racks()
     racks.named = 0
@@ -192,14 +190,12 @@ async def test_idle_partition_moves_to_a_follower_that_the_leader_names_later() 
                 await asyncio.sleep(0)
 
 
-@pytest.mark.asyncio
 async def test_without_a_rack_the_leader_is_read_from() -> None:
     racks = Racks(rack="")
     async with racks.reading() as take:
         assert set(await take(10)) == {(LEADER, "")}
 
 
-@pytest.mark.asyncio
 async def test_waits_at_the_follower_and_moves_when_the_lease_ends() -> None:
     racks = Racks()
     async with racks.reading() as take:
@@ -215,7 +211,6 @@ async def test_waits_at_the_follower_and_moves_when_the_lease_ends() -> None:
         assert [each for each in racks.fetches if each[0] == LEADER] == [(LEADER, "ours")]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "trouble",
     [
@@ -247,7 +242,6 @@ async def test_failure_of_a_follower_is_the_leaders_to_confirm(trouble: Any) -> 
                 await asyncio.sleep(0)
 
 
-@pytest.mark.asyncio
 async def test_offset_that_the_leader_does_not_have_either_is_reset() -> None:
     racks = Racks()
     racks.brokers[NEAR].start = racks.brokers[LEADER].start = 6
@@ -258,7 +252,6 @@ async def test_offset_that_the_leader_does_not_have_either_is_reset() -> None:
         assert fetches[:3] == [(LEADER, "ours"), (NEAR, "ours"), (LEADER, "")]
 
 
-@pytest.mark.asyncio
 async def test_follower_that_is_not_in_the_cluster_is_not_waited_for() -> None:
     racks = Racks()
     racks.alive.remove(NEAR)
@@ -266,7 +259,6 @@ async def test_follower_that_is_not_in_the_cluster_is_not_waited_for() -> None:
         assert set(await take(10)) == {(LEADER, "ours"), (LEADER, "")}
 
 
-@pytest.mark.asyncio
 async def test_leader_serves_while_the_follower_is_silent_because_of_a_quota() -> None:
     racks = Racks()
     async with racks.reading() as take:
@@ -278,7 +270,6 @@ async def test_leader_serves_while_the_follower_is_silent_because_of_a_quota() -
         assert fetches[-1] == (LEADER, "")
 
 
-@pytest.mark.asyncio
 async def test_new_leader_is_asked_which_replica_to_read_from() -> None:
     racks = Racks()
     async with racks.reading() as take:
@@ -289,7 +280,6 @@ async def test_new_leader_is_asked_which_replica_to_read_from() -> None:
         assert (OTHER, "ours") in fetches
 
 
-@pytest.mark.asyncio
 async def test_leader_that_names_a_failed_follower_by_other_means_is_asked_with_pauses() -> None:
     racks = Racks(rack="")
     racks.by_address = True
@@ -305,7 +295,6 @@ async def test_leader_that_names_a_failed_follower_by_other_means_is_asked_with_
         await task
 
 
-@pytest.mark.asyncio
 async def test_end_of_the_log_as_a_follower_has_it_is_not_taken_for_the_leaders() -> None:
     for named, known in ((NEAR, None), (0, 10)):
         racks = Racks()

@@ -67,7 +67,6 @@ def splits_of(files: list[RangeFile], start: int = 0, end: int = 1 << 40, size: 
     return list(files_splits(HERE.topic, HERE.name, files, start, end, size))
 
 
-@pytest.mark.asyncio
 async def test_reads_every_message_with_its_identity_and_offset(tmp_path: Path) -> None:
     await store(tmp_path)
     ((_, files),) = ranges(str(tmp_path)).items()
@@ -81,7 +80,6 @@ async def test_reads_every_message_with_its_identity_and_offset(tmp_path: Path) 
     assert all({name: row[name] for name in same} == same for row in rows)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("size", [0, 700, 1 << 30])
 async def test_splits_have_the_requested_size_and_each_message_once(tmp_path: Path, size: int) -> None:
     await store(tmp_path, seed=size)
@@ -93,7 +91,6 @@ async def test_splits_have_the_requested_size_and_each_message_once(tmp_path: Pa
     assert [tuple(row.values()) for row in rows] == EXPECTED
 
 
-@pytest.mark.asyncio
 async def test_respects_offsets_within_a_range(tmp_path: Path) -> None:
     await store(tmp_path)
     ((_, files),) = ranges(str(tmp_path)).items()
@@ -103,7 +100,6 @@ async def test_respects_offsets_within_a_range(tmp_path: Path) -> None:
         assert [tuple(row.values()) for row in rows] == [message for message in EXPECTED if start <= message[0] < end]
 
 
-@pytest.mark.asyncio
 async def test_lists_only_finished_ranges_of_valid_partitions(tmp_path: Path) -> None:
     other = TopicPartition("a topic: with *", 0, 2)
     await store(tmp_path)
@@ -124,7 +120,6 @@ async def test_lists_only_finished_ranges_of_valid_partitions(tmp_path: Path) ->
         ranges(str(tmp_path / "missing"))
 
 
-@pytest.mark.asyncio
 async def test_rejects_overlapping_ranges_by_name(tmp_path: Path) -> None:
     await store(tmp_path)
     ((_, files),) = ranges(str(tmp_path)).items()

@@ -61,7 +61,6 @@ def serving(broker: V08Broker, **versions: int) -> None:
     broker.answers[API_VERSIONS.key] = lambda *_: {"error_code": 0, "api_keys": keys}
 
 
-@pytest.mark.asyncio
 async def test_works_inside_a_running_loop_and_leaves_no_thread() -> None:
     batch = encode_record_batch([b"a", b"b"], base_offset=0)
     with V08Broker((0, 100, batch)) as broker, client_of(broker) as client:
