@@ -102,6 +102,7 @@ def restore(paths: Sequence[str], *, as_json: bool, allow_torn_tail: bool, **opt
 
     section = target_section(options["to_servers"], options["to_config"])
     configure_logs("warning", "auto")
+    asyncio.run(_check_reached(section))
     stop = StopFlag()
     with stopping(stop):
         with progress("reading") as shown:
@@ -125,16 +126,28 @@ def restore(paths: Sequence[str], *, as_json: bool, allow_torn_tail: bool, **opt
     return ExitCode.OK if sound and not report.differences else ExitCode.CHECK_FAILED
 
 
+async def _check_reached(section: KafkaSection) -> None:
+    """Raise NoBrokerReachedError where the cluster does not answer. To read the archive first may take hours."""
+    import random  # noqa: PLC0415
+
+    from consumerd.base.clock import SystemClock  # noqa: PLC0415
+    from consumerd.cli.clusters import require_names  # noqa: PLC0415
+    from consumerd.service.config.build_v08 import build_bootstrap  # noqa: PLC0415
+    from consumerd.service.daemon.forwarding import target_client  # noqa: PLC0415
+
+    await require_names(build_bootstrap(section))
+    async with target_client(section, _REQUEST_TIMEOUT)(SystemClock(), random.SystemRandom()) as client:
+        await client.any_channel()
+
+
 async def _restore(
     archived: Sequence[ArchivedPartition], section: KafkaSection, stop: StopFlag, options: Mapping[str, Any]
 ) -> RestoreReport:
     import random  # noqa: PLC0415
 
     from consumerd.base.clock import SystemClock  # noqa: PLC0415
-    from consumerd.cli.clusters import require_names  # noqa: PLC0415
     from consumerd.handlers.forward.mapping import BrokerMajorNumbering, TopicNaming  # noqa: PLC0415
     from consumerd.operate.migrate.restore import Restore, restore_settings  # noqa: PLC0415
-    from consumerd.service.config.build_v08 import build_bootstrap  # noqa: PLC0415
     from consumerd.service.daemon.forwarding import make_forward_handler, target_client  # noqa: PLC0415
     from consumerd.wire.v08.records import RecordCodec  # noqa: PLC0415
 
@@ -152,7 +165,6 @@ async def _restore(
 
     codec = options["compress"]
     clock, rng = SystemClock(), random.SystemRandom()
-    await require_names(build_bootstrap(section))
     async with target_client(section, _REQUEST_TIMEOUT)(clock, rng) as client:
         run = Restore(
             archived,

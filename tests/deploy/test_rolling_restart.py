@@ -17,7 +17,7 @@ from tests.deploy.pods import StatefulSet
 from tests.kill.conftest import GROUP, PARTITIONS, Cluster
 from tests.kill.mirrors import TOPIC
 
-pytestmark = [pytest.mark.kill, pytest.mark.zookeeper, pytest.mark.asyncio]
+pytestmark = [pytest.mark.kill, pytest.mark.zookeeper]
 
 PATIENCE = 90.0
 

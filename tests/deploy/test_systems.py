@@ -26,7 +26,6 @@ from tests.kill.test_sink_kills import Place, held
 pytestmark = [
     pytest.mark.long,
     pytest.mark.zookeeper,
-    pytest.mark.asyncio,
     pytest.mark.timeout(3600),
     pytest.mark.skipif(missing_tools() != "", reason=missing_tools()),
 ]

@@ -17,7 +17,7 @@ import pytest
 from consumerd.demo.children import Child
 from consumerd.wire.v07 import OffsetsRequest, ProduceRequest, encode_message
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.kill]
+pytestmark = [pytest.mark.kill]
 
 PROBE = OffsetsRequest("probe", 0, -1, 1).encode()
 ANSWER = struct.pack(">ihiq", 14, 0, 1, 0)

@@ -28,7 +28,7 @@ from consumerd.wire.v07 import (
 )
 from tests.conftest import ZooKeeperFactory
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.kill]
+pytestmark = [pytest.mark.kill]
 
 CONSUMERD = (sys.executable, "-m", "consumerd")
 

@@ -23,7 +23,7 @@ from tests.support.server_network import NoNetworkError, ServerNetwork
 from tests.support.zookeeper_partition import PartitionedEnsemble
 from tests.support.zookeeper_retry import retry
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.asyncio, pytest.mark.long]
+pytestmark = [pytest.mark.zookeeper, pytest.mark.long]
 
 _TICK_MS = 250
 #: Of the members' sessions, in seconds.

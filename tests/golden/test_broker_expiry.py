@@ -15,7 +15,7 @@ from consumerd.net.zk import Session
 from consumerd.net.zk.errors import NoNode
 from consumerd.wire.v07 import ProduceRequest, encode_message
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.kill]
+pytestmark = [pytest.mark.kill]
 
 
 def child(number: int, folder: Path, zk_root: str) -> Child:

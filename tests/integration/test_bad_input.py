@@ -20,7 +20,7 @@ from consumerd.demo.processes import clean_environment, consumerd_command, forma
 from consumerd.net.zk import Session
 from consumerd.wire.v07 import Codec
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.zookeeper]
 
 TP = TopicPartition("t", 0, 0)
 

@@ -35,7 +35,7 @@ from consumerd.net.zk import NoNode, Session
 from consumerd.wire.v07 import LATEST, Codec, OffsetsRequest, ProduceRequest, encode_message_set
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.zookeeper]
 
 PARTITIONS = 4
 CODECS = [Codec.NONE, Codec.GZIP, Codec.SNAPPY]

@@ -12,7 +12,7 @@ import pytest
 from consumerd.base.errors import ExitCode
 from consumerd.demo.processes import DaemonProcess
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.zookeeper]
 
 OLD_BROKER = b"host-1:127.0.0.1:1"
 NEW_BROKER = b'{"jmx_port":-1,"host":"127.0.0.1","version":1,"port":1}'

@@ -18,7 +18,7 @@ from consumerd.base.metrics.catalogue import MEMBER_METRICS
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import DaemonProcess
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.zookeeper]
 
 TP = TopicPartition("t", 0, 0)
 LOOPBACK = {"listen": "127.0.0.1:0", "metrics": True}

@@ -16,7 +16,7 @@ from consumerd.demo.processes import format_toml
 
 from .test_daemon_service import managed
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.zookeeper]
 
 T0, T1, U0 = TopicPartition("t", 0, 0), TopicPartition("t", 0, 1), TopicPartition("u", 0, 0)
 

@@ -12,7 +12,7 @@ from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import format_toml
 from tests.unit.service.config.test_secrets import MARKER, document
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.zookeeper]
 
 TP = TopicPartition("t", 0, 0)
 

@@ -17,7 +17,7 @@ from consumerd.demo.processes import format_toml
 from consumerd.net.zk import NoNode
 from consumerd.wire.registry.paths import offset_path
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.zookeeper]
 
 T = [TopicPartition("t", 0, number) for number in range(2)]
 U = [TopicPartition("u1", 0, number) for number in range(2)]

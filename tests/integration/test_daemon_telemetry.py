@@ -14,7 +14,7 @@ from consumerd.demo.ports import free_port
 from consumerd.demo.processes import BrokerProcess
 from tests.support.collector import attributes, running_collector
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.zookeeper]
 
 TP = TopicPartition("t", 0, 0)
 

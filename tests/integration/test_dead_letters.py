@@ -11,7 +11,7 @@ from consumerd.base.partition import TopicPartition
 from consumerd.handlers.dead_letters import StoredLetter, decode_letter
 from tests.integration.conftest import consumerd
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.zookeeper]
 
 TP = TopicPartition("t", 0, 0)
 REFUSE = {

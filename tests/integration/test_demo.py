@@ -17,7 +17,7 @@ from consumerd.base.java import JavaRuntime
 from consumerd.demo.children import Child
 from consumerd.demo.processes import clean_environment, consumerd_command
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.kill, pytest.mark.asyncio]
+pytestmark = [pytest.mark.zookeeper, pytest.mark.kill]
 
 
 def demo(tmp_path: Path, *arguments: str) -> Child:

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from consumerd.base.partition import TopicPartition
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.zookeeper]
 
 TP = TopicPartition("t", 0, 0)
 

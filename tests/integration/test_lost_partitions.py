@@ -10,7 +10,7 @@ from consumerd.base.errors import ExitCode
 from consumerd.base.partition import TopicPartition
 from consumerd.wire.registry.paths import ids_path
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.zookeeper]
 
 PARTITIONS = [TopicPartition("t", 0, number) for number in range(3)]
 

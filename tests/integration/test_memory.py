@@ -25,7 +25,6 @@ from consumerd.wire import compress
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set
 
 pytestmark = [
-    pytest.mark.asyncio,
     pytest.mark.zookeeper,
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc"),
 ]

@@ -15,7 +15,6 @@ from consumerd.base.partition import TopicPartition
 from consumerd.wire.v07 import Codec
 
 pytestmark = [
-    pytest.mark.asyncio,
     pytest.mark.long,
     pytest.mark.zookeeper,
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prlimit is Linux's"),

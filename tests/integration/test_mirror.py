@@ -23,7 +23,7 @@ from consumerd.storage.log.dump import find_segments, read_segment
 from consumerd.wire.v07 import Codec
 from tests.kill.mirrors import MirrorProcess
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.zookeeper]
 
 PARTITIONS = 3
 NEWER_BROKER = b'{"jmx_port":-1,"timestamp":"1","host":"127.0.0.1","version":1,"port":1}'

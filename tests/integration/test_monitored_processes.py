@@ -18,7 +18,7 @@ from consumerd.net.connect import connect
 from consumerd.producer import Producer, StaticRouter
 from tests.kill.mirrors import MirrorProcess
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.zookeeper]
 
 Samples = dict[tuple[str, tuple[str, ...]], float]
 

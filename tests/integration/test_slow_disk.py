@@ -25,7 +25,7 @@ from consumerd.wire.v07 import OffsetsRequest, ProduceRequest, decode_offsets_re
 from tests.support.slow_disk import SlowDisk, library_or_skip
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.zookeeper]
 
 HOURS = 9000.0
 #: Seconds for whatever has to come on a busy machine.

@@ -20,7 +20,7 @@ from tests.support.browser import find_browser, open_browser
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.zookeeper]
 
 TOKEN = "0123456789abcdef"
 HEALTH = {"listen": "127.0.0.1:0", "metrics": True, "token": TOKEN}

@@ -16,7 +16,7 @@ from consumerd.demo.processes import format_toml
 from consumerd.net.zk import NoAuth, NoNode, Session
 from tests.integration.conftest import consumerd
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.zookeeper]
 
 TP = TopicPartition("t", 0, 0)
 CREDENTIALS = "digest:group:hush-hush"

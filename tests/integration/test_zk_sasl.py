@@ -20,7 +20,7 @@ from consumerd.service.config.build import build_session
 from consumerd.service.config.model import parse
 from consumerd.testing.fault_proxy import FaultProxy
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.zookeeper]
 
 PASSWORD = 'hush "hush" \\ \u00fc'
 LOGIN = """Server {

@@ -27,7 +27,7 @@ from tests.support.waiting import until
 if TYPE_CHECKING:
     from tests.support.kafka import KafkaBroker
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 AUTHORIZERS = {
     "2.8.2": "kafka.security.authorizer.AclAuthorizer",
     "3.9.1": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

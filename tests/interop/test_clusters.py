@@ -38,7 +38,7 @@ from tests.interop.group_harness import GROUP, PARTITIONS, PATIENCE, TOPIC, Grou
 from tests.support.kafka import RELEASES, KafkaBroker
 from tests.support.kafka_cluster import KafkaCluster
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 CLOCK = SystemClock()
 PLACES = [TopicPartition.numbered(TOPIC, number) for number in range(PARTITIONS)]
 

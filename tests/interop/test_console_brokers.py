@@ -15,7 +15,7 @@ from consumerd.demo.processes import clean_environment, consumerd_command
 from consumerd.producer.v08.murmur2 import key_partition
 from tests.support.kafka import RELEASES
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 PARTITIONS = 3
 #: Daily runs test the parts that only 0.8.2 has elsewhere: `topics create --zookeeper` in test_tools_brokers, `produce`
 #: and `consume` with `--zookeeper`, and `--group` without it, in test_old_consumer_groups.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from tests.interop.conftest import JafkaBrokerFactory, JafkaConsumerFactory
 
-pytestmark = [pytest.mark.interop, pytest.mark.zookeeper, pytest.mark.asyncio]
+pytestmark = [pytest.mark.interop, pytest.mark.zookeeper]
 
 
 async def produce(port: int, topic: str, partition: int, payloads: list[bytes], codec: Codec = Codec.NONE) -> int:

@@ -17,7 +17,7 @@ from consumerd.wire.v08.message_types import ConsumerGroupDescribeRequest
 from tests.interop.group_harness import GROUP, PARTITIONS, Group
 from tests.support.kafka import RELEASES
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 #: The shortest that the brokers allow once their limits are lowered.
 SHORT = {
     "group.consumer.min.session.timeout.ms": 6000,

@@ -30,7 +30,7 @@ from consumerd.member.offsets.kafka_store import KafkaOffsetStore
 from tests.interop.group_harness import GROUP, LONG_SESSION, PARTITIONS, TOPIC, Group
 from tests.support.kafka import RELEASES
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 COORDINATING = [version for version, release in RELEASES.items() if release.number >= (0, 9)]
 
 

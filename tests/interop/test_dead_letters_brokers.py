@@ -20,7 +20,7 @@ from consumerd.service.config.model import parse
 from tests.integration.conftest import consumerd
 from tests.interop.test_forward import held
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
 MESSAGE = KeyedMessage(TopicPartition.numbered("t", 3), 7, 0, 8, b"v", b"k", 1_700_000_000_123, 0, ())
 LETTER = Letter(MESSAGE, ValueError("no"), 3)  # type: ignore[arg-type]  # a KeyedMessage is all that a Message is

@@ -23,7 +23,7 @@ from tests.support.jafka import java_command
 from tests.support.jafka_clients import compile_java
 from tests.support.kafka import RELEASES, KafkaRelease, kafka_jars
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
 
 async def join(client: ClusterClient) -> JoinGroupResponse:

@@ -31,7 +31,7 @@ from tests.support.kafka import KafkaBroker, kafka_jars
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 PLACES = [TopicPartition.numbered("events", number) for number in range(2)]
 GROUP = "group"
 

@@ -23,7 +23,7 @@ from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 from consumerd.wire.v08.records import Record, decode_records, encode_record_batch
 from consumerd.wire.v08.records import RecordCodec as NewCodec
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
+pytestmark = [pytest.mark.interop]
 CLOCK = SystemClock()
 CONTEXT = HandlerContext("group", "group_me", CLOCK)
 

@@ -27,7 +27,7 @@ from consumerd.wire.v08.versions import BrokerRelease
 from tests.interop.kerberos import REALM, KeyDistributionCentre
 from tests.support.kafka import RELEASES
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
+pytestmark = [pytest.mark.interop]
 CLOCK = SystemClock()
 MODULE = "com.sun.security.auth.module.Krb5LoginModule required"
 #: Brokers look into these for the realm.

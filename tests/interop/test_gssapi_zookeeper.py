@@ -19,7 +19,7 @@ from consumerd.service.config.build import build_session
 from consumerd.service.config.model import parse
 from tests.interop.kerberos import REALM, KeyDistributionCentre
 
-pytestmark = [pytest.mark.interop, pytest.mark.zookeeper, pytest.mark.asyncio]
+pytestmark = [pytest.mark.interop, pytest.mark.zookeeper]
 MODULE = "com.sun.security.auth.module.Krb5LoginModule required"
 
 

@@ -18,7 +18,7 @@ from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import DaemonProcess, clean_environment, consumerd_command
 from consumerd.member.offsets.kafka_store import KafkaOffsetStore
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 PLACE = TopicPartition.numbered("events", 0)
 
 

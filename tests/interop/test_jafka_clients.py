@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from tests.interop.conftest import JafkaBrokerFactory, JafkaConsumerFactory, JafkaProducerFactory
 
-pytestmark = [pytest.mark.interop, pytest.mark.zookeeper, pytest.mark.asyncio]
+pytestmark = [pytest.mark.interop, pytest.mark.zookeeper]
 
 TOPIC = "events"
 BATCHES = 12

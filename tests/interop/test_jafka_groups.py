@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tests.interop.conftest import JafkaBrokerFactory, JafkaConsumerFactory
 
-pytestmark = [pytest.mark.interop, pytest.mark.zookeeper, pytest.mark.asyncio]
+pytestmark = [pytest.mark.interop, pytest.mark.zookeeper]
 
 
 async def all_ways(group: MixedGroup, streams: int) -> None:

@@ -30,7 +30,7 @@ from consumerd.producer import NotSentError
 from consumerd.producer.v08.murmur2 import key_partition
 from tests.support.kafka import RELEASES, KafkaBroker
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.interop, pytest.mark.zookeeper]
 
 TOPIC, PARTITIONS = "events", 4
 PLACES = [TopicPartition.numbered(TOPIC, number) for number in range(PARTITIONS)]

@@ -47,7 +47,7 @@ from tests.support.kafka_cluster import KafkaCluster
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 #: Seconds in which readers get what they will ever get.
 ENOUGH = 30.0
 

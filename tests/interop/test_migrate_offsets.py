@@ -29,7 +29,7 @@ from consumerd.wire.registry.paths import id_path
 from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.registry.v08.subscription import format_subscription_v08
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 PLACES = [TopicPartition.numbered("events", number) for number in range(3)]
 
 

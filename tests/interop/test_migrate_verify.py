@@ -20,7 +20,7 @@ from consumerd.producer.v08.producer import V08Producer
 from consumerd.storage import segment_name
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
+pytestmark = [pytest.mark.interop]
 CLOCK = SystemClock()
 
 

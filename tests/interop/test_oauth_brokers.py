@@ -35,7 +35,7 @@ from consumerd.net.connection import BrokerConnection
 from tests.interop.test_sasl_brokers import JAAS, client_at
 from tests.support.token_server import AUDIENCE, CLIENT, CLIENT_SECRET, TokenServer
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.long]
+pytestmark = [pytest.mark.interop, pytest.mark.long]
 #: Milliseconds after which brokers expect clients to authenticate again.
 REAUTH = 2000
 HANDLERS = "org.apache.kafka.common.security.oauthbearer."

@@ -24,7 +24,7 @@ from consumerd.wire.v07 import LATEST, OffsetsRequest, ProduceRequest, encode_me
 from tests.support.maven import fetch_jars
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.zookeeper]
 
 PARTITIONS = 8
 RELEASES = {

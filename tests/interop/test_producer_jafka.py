@@ -30,7 +30,7 @@ from tests.support.jafka import JafkaBroker
 if TYPE_CHECKING:
     from tests.interop.conftest import JafkaBrokerFactory
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
+pytestmark = [pytest.mark.interop]
 
 
 def make(router: Router, codec: Codec = Codec.NONE, magic: int = 1, *, verify: bool = False) -> Producer:

@@ -19,7 +19,7 @@ from consumerd.producer import V08Producer, V08ProducerSettings
 from consumerd.wire.v08.records import Record, RecordCodec
 from tests.interop.test_migrate_offsets import run_command
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 
 def settings(**more: Any) -> V08ProducerSettings:

@@ -44,7 +44,7 @@ from tests.support.kafka import RELEASES, KafkaRelease, kafka_jars
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
-pytestmark = [pytest.mark.interop, pytest.mark.zookeeper, pytest.mark.asyncio, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.interop, pytest.mark.zookeeper, pytest.mark.timeout(900)]
 EVERYDAY = "3.9.1"
 OLD, LIBRARY = "events", "library"
 LINES = [b"line %d" % number for number in range(60)]

@@ -35,7 +35,7 @@ from consumerd.wire.v08.records import RecordCodec, encode_message_set, encode_r
 from tests.support.kafka import RELEASES, SHORT_SESSION
 from tests.support.topics import create_topic, recreate_topic
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio]
+pytestmark = [pytest.mark.interop]
 EVERYDAY = ("0.8.2.2", "3.9.1")
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 STAMP = 1_700_000_000_123

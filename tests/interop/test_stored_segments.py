@@ -16,7 +16,7 @@ from consumerd.wire.v08.records import RecordCodec
 from tests.interop.test_record_conversions import COUNT, KEYS, VALUES, Topic
 from tests.support.kafka import KafkaBroker
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 CODECS = {
     "0.8.2.2": (0, "none gzip snappy"),
     "0.10.1.1": (1, "none gzip snappy lz4"),

@@ -40,7 +40,7 @@ async def call(batch):
     handle(batch)
 """
 
-pytestmark = [pytest.mark.interop, pytest.mark.zookeeper, pytest.mark.asyncio, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.zookeeper, pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize(("version", "group"), [("0.8.2.2", "g"), ("1.1.1", "h")])

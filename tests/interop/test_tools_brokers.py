@@ -33,7 +33,7 @@ from tests.support.kafka import RELEASES, kafka_jars
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 GROUP, TOPIC = "g", "events"
 EACH = 10
 

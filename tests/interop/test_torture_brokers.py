@@ -18,7 +18,6 @@ pytestmark = [
     pytest.mark.interop,
     pytest.mark.kill,
     pytest.mark.long,
-    pytest.mark.asyncio,
     pytest.mark.timeout(SECONDS * 3 + 600),
     pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8 as loopback addresses"),
 ]

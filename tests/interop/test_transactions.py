@@ -30,7 +30,7 @@ from consumerd.producer import ProducerFencedError, V08Producer, V08ProducerSett
 from consumerd.service.daemon.forwarding import kafka_section, make_forward_handler
 from tests.support.kafka import RELEASES, SHORT_SESSION
 
-pytestmark = [pytest.mark.interop, pytest.mark.asyncio, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 #: Both versions of the protocol.
 EVERYDAY = ("3.9.1", "4.3.1")
 VERSIONS = [

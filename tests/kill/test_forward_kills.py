@@ -23,7 +23,7 @@ from consumerd.net.zk import NoNode, Session
 from tests.kill.mirrors import BROKER_SETTINGS, TOPIC, MirrorProcess, producers
 from tests.support.kafka import RELEASES, SHORT_SESSION, KafkaBroker, kafka_jars
 
-pytestmark = [pytest.mark.kill, pytest.mark.zookeeper, pytest.mark.interop, pytest.mark.asyncio]
+pytestmark = [pytest.mark.kill, pytest.mark.zookeeper, pytest.mark.interop]
 
 PARTITIONS = 3
 

@@ -12,7 +12,7 @@ import pytest
 
 from consumerd.demo.audit import AuditResult
 
-pytestmark = [pytest.mark.kill, pytest.mark.zookeeper, pytest.mark.asyncio]
+pytestmark = [pytest.mark.kill, pytest.mark.zookeeper]
 
 SESSION_TIMEOUT = 2.0
 #: Of members that leave in order: a session that ran out on a slow machine would repeat what was not committed.

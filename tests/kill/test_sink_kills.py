@@ -26,7 +26,7 @@ from tests.support.postgres import PostgresServer
 from tests.support.receiver import OncePerKey, Receiver
 from tests.support.small_disk import fill, small_disk
 
-pytestmark = [pytest.mark.kill, pytest.mark.zookeeper, pytest.mark.asyncio]
+pytestmark = [pytest.mark.kill, pytest.mark.zookeeper]
 
 #: Kills of one test; `make test-long` has more.
 KILLS = 2 if "CONSUMERD_LONG_SECONDS" not in os.environ else int(os.environ["CONSUMERD_LONG_SECONDS"])

@@ -17,7 +17,6 @@ from tests.torture.sinks import FILES
 pytestmark = [
     pytest.mark.kill,
     pytest.mark.zookeeper,
-    pytest.mark.asyncio,
     pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8 as loopback addresses"),
 ]
 

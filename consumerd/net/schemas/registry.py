@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import json
-import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from ssl import SSLContext
@@ -23,6 +22,7 @@ from consumerd.base.errors import ConfigError
 from consumerd.net.errors import ConnectError
 from consumerd.net.http.request import HttpAnswer, ask
 from consumerd.net.schemas.errors import DecodeError
+from consumerd.net.tls import make_tls_context
 
 _TIMEOUT: Final = 10.0
 _NOT_FOUND: Final = 404
@@ -74,7 +74,7 @@ class SchemaRegistry:
         self.url = url.rstrip("/")
         self._user, self._password, self._token = user, password, token
         self._timeout = timeout
-        self._tls = tls or ssl.create_default_context
+        self._tls = tls or make_tls_context
 
     def schema(self, key: int | str) -> RegisteredSchema:
         """Return the schema with an id, or a GUID. Raises DecodeError if there is none, RegistryUnavailableError."""

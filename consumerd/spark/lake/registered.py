@@ -24,7 +24,7 @@ from ssl import SSLContext
 from typing import Any, Final, NamedTuple
 
 from consumerd.base.credentials import find_file, read_secret
-from consumerd.base.errors import ConfigError
+from consumerd.base.errors import ConfigError, reason_of
 from consumerd.net.schemas.avro import parsed_schemas, read_value
 from consumerd.net.schemas.cache import SchemaCache, keep
 from consumerd.net.schemas.errors import DecodeError
@@ -211,4 +211,4 @@ def _well_known(value: Any) -> Any:
     try:
         return json_format.MessageToDict(value, preserving_proto_field_name=True)
     except Exception as error:  # of many types: a time out of range
-        raise DecodeError(str(error)) from None
+        raise DecodeError(reason_of(error)) from None

@@ -3,7 +3,7 @@
 In: sets to append, offsets to read. Out: segments on disk, and slices of them.
 
 Files in reading order: errors, files, segment, log, manager, loading, recovery, retention, dump, archive,
-archive_tiered, archive_names, archive_items, archive_resync, archive_packed, archive_tar.
+archive_names, archive_tiered, archive_items, archive_resync, archive_packed, archive_tar.
 
 Easy to miss:
 

@@ -5,7 +5,7 @@
 
 Aiven's plugin divides a segment into chunks, each of which may be compressed to a frame of zstd, and encrypted. Frames
 that follow each other are read like one, so only the manifest's members about compression and encryption are needed.
-Source: the plugins' documentation.
+Source: what the plugins publish; segments that a plugin wrote were not at hand.
 """
 
 from __future__ import annotations
@@ -69,8 +69,10 @@ def manifest_of(path: str) -> str:
 def parse_manifest(data: bytes) -> TieredManifest:
     """Read a manifest. Raises CorruptDataError."""
     try:
+        if len(data) > MANIFEST_BYTES:
+            raise ValueError(f"it is larger than {MANIFEST_BYTES} bytes")
         found = json.loads(data)
-        if len(data) > MANIFEST_BYTES or not isinstance(found, dict) or str(found.get("version")) != "1":
+        if not isinstance(found, dict) or str(found.get("version")) != "1":
             raise ValueError("it is not an object of version 1")
         if not isinstance(compression := found.get("compression"), bool):
             raise ValueError("it does not say whether the segment is compressed")

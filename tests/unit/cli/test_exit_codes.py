@@ -49,6 +49,8 @@ SPECIAL: dict[tuple[str, str], list[str]] = {
     ("dead-letters replay", "--config"): ["letters"],
     ("dead-letters replay", "path"): ["--to-topic", "t", "--zookeeper", "127.0.0.1:1"],
     ("handlers test", "--config"): ["letters"],
+    ("log export", "--to-bootstrap-server"): ["letters"],
+    ("log export", "--to-config"): ["letters", "--to-bootstrap-server", "127.0.0.1:1"],
     ("migrate offsets", "--from-zookeeper"): ["--group", "g", "--to-bootstrap-server", "127.0.0.1:1"],
     ("migrate offsets", "--from-bootstrap-server"): ["--group", "g", "--to-bootstrap-server", "127.0.0.1:1"],
     ("migrate offsets", "--from-config"): ["--group", "g", "--to-bootstrap-server", "127.0.0.1:1"],

@@ -26,7 +26,7 @@ from consumerd.wire.v08.records import decode_records, encode_record_batch
 MakeBatch = Callable[..., Batch]
 
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("either_codec")]
+pytestmark = [pytest.mark.usefixtures("either_codec")]
 
 
 def number(message: Message) -> int:

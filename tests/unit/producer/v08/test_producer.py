@@ -24,7 +24,7 @@ from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.v08.records import Record, decode_records
 from tests.support.prepared_requests import Posting, request_body
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("either_codec")]
+pytestmark = [pytest.mark.usefixtures("either_codec")]
 PARTITIONS = 3
 
 

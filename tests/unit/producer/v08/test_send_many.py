@@ -15,7 +15,7 @@ from consumerd.producer.v08.batches import OVERHEAD, BatchRange, Deliveries
 from consumerd.producer.v08.murmur2 import key_partition
 from tests.unit.producer.v08.test_producer import PARTITIONS, MemoryCluster, producer
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("either_codec")]
+pytestmark = [pytest.mark.usefixtures("either_codec")]
 
 
 @pytest.mark.parametrize("keyless", ["sticky", "round_robin"])
