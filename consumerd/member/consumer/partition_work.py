@@ -167,26 +167,18 @@ class PartitionWork:
 
     async def run(self) -> None:
         """Deliver until the lane is closed. Raises HandlerFailedError when the handler's policy says to stop."""
-        while await self._deliver_next():
-            pass
-
-    async def _deliver_next(self) -> bool:
-        """Deliver the next batch; return False when the lane is closed. Raises as `run`.
-
-        A call of its own, so that nothing refers to a handled batch while the next one is awaited: its memory counts
-        as free.
-        """
-        try:
-            fetched = await self._gather()
-        except LaneClosedError:
-            return False
-        try:
-            await self._hand_over_parts(Batch(self.partition, join(fetched)))
-        except HandedBackError:
-            pass  # after a seek, or because the lane is closed: nothing overtakes what was given back
-        finally:
-            self._finished(fetched)
-        return True
+        while True:
+            try:
+                fetched = await self._gather()
+            except LaneClosedError:
+                return
+            try:
+                await self._hand_over_parts(Batch(self.partition, join(fetched)))
+            except HandedBackError:
+                pass  # after a seek, or because the lane is closed: nothing overtakes what was given back
+            finally:
+                self._finished(fetched)
+            del fetched  # the memory of a handled batch counts as free while the next one is awaited
 
     async def _gather(self) -> list[Fetched]:
         """Return the parts of the next batch, none from before a seek. Raises LaneClosedError, with nothing held."""

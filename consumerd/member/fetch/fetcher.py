@@ -193,34 +193,27 @@ class Fetcher:
     async def run(self) -> None:
         """Fetch until cancelled, until the lane is closed, or until a policy ends it."""
         while True:
+            response = None  # nothing refers to the last one while the next one is awaited, which may take long
             try:
                 await self._resumed.wait()
                 await self._lane.wait_for_room()
-                await self._fetch_next()
+                if self._source.is_doubtful():
+                    await self._compare()
+                    continue
+                response = await self._source.ask(self.offset, self._size, self.log, self._put)
+                if response is not None:
+                    await self._process(response)
             except (BrokerError, WireError) as error:
                 if self._source.failed(error):
                     await self._back_off("fetch_failed", reason_of(error))
             except (LaneClosedError, FetchingOverError):
                 return
 
-    async def _fetch_next(self) -> None:
-        """Fetch once.
-
-        A call of its own, so that nothing refers to a response while the next one is awaited, which may take long.
-        """
-        if self._source.is_doubtful():
-            await self._compare()
-            return
-        response = await self._source.ask(self.offset, self._size, self.log, self._put)
-        if response is None:
-            return
+    async def _process(self, response: PartitionResponse) -> None:
         # Doubtful since the request was sent: the messages may be those of another log.
         if response.fetched is None and self._source.is_doubtful():
             response.reservation.release()
-        else:
-            await self._process(response)
-
-    async def _process(self, response: PartitionResponse) -> None:
+            return
         self._policies.broker, self._policies.log = response.broker, self.log
         if response.connection != self._connection:  # the broker may have come back with another log
             self._connection, self._proven = response.connection, False

@@ -85,8 +85,12 @@ class TopicZxids(Protocol):
 
 
 class V08Source:
-    """One partition at its leader; see `PartitionSource`."""
+    """One partition at its leader; see `PartitionSource`, and `Poller`."""
 
+    __slots__ = (
+        "_at_end", "_brokers", "_compared", "_lane", "_partition", "_passed_over", "_polled", "_put", "_replica",
+        "_settings", "_sound", "_taken", "idle",
+    )  # fmt: skip
     identifies = True
 
     def __init__(self, partition: TopicPartition, lane: Lane, brokers: V08Brokers) -> None:
@@ -101,8 +105,10 @@ class V08Source:
         self._at_end = False
         #: The state of leader and topic in which the position was compared.
         self._compared: _Leadership | None = None
-        #: The request that is polled, and where.
+        #: The request that is polled, and where; what puts its messages in the lane; and the answer whose messages are.
         self._polled: tuple[BrokerSource, PartitionRequest] | None = None
+        self._put: Put
+        self._taken: PartitionResponse | None = None
         #: Whether the last response was without an error: then an empty one says nothing new.
         self._sound = False
         #: Where it is read, once a leader has named a follower.
@@ -123,7 +129,7 @@ class V08Source:
     def _now(self) -> float:
         return self._brokers.services.clock.monotonic()
 
-    def _stays(self) -> bool:
+    def stays(self) -> bool:
         """Whether leader and topic are known to be those of the last comparison."""
         return (
             self._compared is not None
@@ -141,25 +147,25 @@ class V08Source:
         if leadership != self._compared:
             self.doubt()
             return None
+        leadership = self._compared  # the equal one that is kept anyway
         source = self._reader(leadership.source)
         await source.wait_out_quota()
         if self.idle:
             # Less than `min_bytes` of one partition would never be enough, however much there is of it.
             size = max(self._settings.poll_bytes, self._settings.min_bytes)
         request = self._request(offset, size, log, leadership.epoch)
-        done: tuple[PartitionResponse, RecordSet] | None = None
-
-        def take(part: FetchedPartition) -> None:
-            nonlocal done
-            done = self._at_once(leadership.source, source, part, size, offset, put)
-
-        request.take = take
         reservation: Reservation | None = None
         try:
             if self.idle:
-                fetched = await self._poll(source, request)
+                request.poller, request.patient = self, self._sound
+                self._polled, self._put = (source, request), put
+                try:
+                    fetched = await source.poll(request)
+                finally:
+                    self._polled = None
+                    done, self._taken = self._taken, None
                 if done is not None:
-                    return done[0]._replace(fetched=done[1])
+                    return done
                 if fetched is None:
                     return None
                 reservation = self._lane.budget.charge(len(fetched.data))
@@ -183,25 +189,25 @@ class V08Source:
             return None
         return _response(source, fetched, size, reservation)
 
-    def _at_once(
-        self, leader: BrokerSource, source: BrokerSource, part: FetchedPartition, size: int, offset: int, put: Put
-    ) -> tuple[PartitionResponse, RecordSet] | None:
-        """Put what is usual in the lane, without a turn of the loop; None for what may have to wait, or is an error."""
-        budget = self._lane.budget
-        if part.error or part.diverged or not part.data or self._lane.closed or self.is_doubtful():
-            return None
-        if self._redirected(leader, source, part):
-            return None
-        response = _response(source, part, size, budget.charge(len(part.data)))
+    def take(self, part: FetchedPartition) -> None:
+        """Put what is usual in the lane, without a turn of the loop; not what may have to wait, or is an error."""
+        budget, leadership = self._lane.budget, self._compared
+        if part.error or part.diverged or not part.data or self._lane.closed or leadership is None:
+            return
+        assert self._polled is not None  # the answer is to its request
+        source, request = self._polled
+        if self._redirected(leadership.source, source, part):
+            return
+        response = _response(source, part, request.fetch.max_bytes, budget.charge(len(part.data)))
         try:
             if budget.is_solvent(response.reservation):
-                put(response, fetched := self._decoded(response, offset))
-                return response, fetched
+                self._put(response, fetched := self._decoded(response, request.fetch.offset))
+                self._taken = response._replace(fetched=fetched)
+                return
         except BaseException:
             response.reservation.release()
             raise
         response.reservation.release()
-        return None
 
     def _reader(self, leader: BrokerSource) -> BrokerSource:
         """Return where to read: the leader, or the follower that it named unless that is gone, or silent by a quota."""
@@ -260,15 +266,6 @@ class V08Source:
         topic, number = self._partition.topic, self._partition.partition
         fetch = PartitionFetch(topic, number, offset, size, epoch, topic_id, last_epoch)
         return PartitionRequest(fetch, asyncio.get_running_loop().create_future())
-
-    async def _poll(self, source: BrokerSource, request: PartitionRequest) -> FetchedPartition | None:
-        if self._sound:
-            request.stays = self._stays
-        self._polled = source, request
-        try:
-            return await source.poll(request)
-        finally:
-            self._polled = None
 
     @property
     def known_end(self) -> int | None:

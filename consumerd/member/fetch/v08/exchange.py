@@ -10,7 +10,7 @@ import asyncio
 import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from consumerd.base.errors import BrokerError
 from consumerd.base.ports import Clock
@@ -28,6 +28,18 @@ from consumerd.wire.v08.fetch_session import PartitionFetch, Place, SessionReque
 UNKNOWN: Final = -1
 
 
+class Poller(Protocol):
+    """The source that polls a partition. One object for all that a request needs of it: thousands wait."""
+
+    def stays(self) -> bool:
+        """Whether a patient request may stay while its answers are empty."""
+        ...
+
+    def take(self, part: FetchedPartition) -> None:
+        """Take the answer as soon as that is here, before the fetcher has its turn."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class PartitionRequest:
     """One partition in the next FETCH."""
@@ -35,10 +47,10 @@ class PartitionRequest:
     fetch: PartitionFetch
     #: None: ask again. Over a quota the broker answers without the partition; or the poll let go of it.
     answer: asyncio.Future[FetchedPartition | None]
-    #: Of a request that is polled: whether it stays while its answers are empty, as long as this says so.
-    stays: Callable[[], bool] | None = None
-    #: Of a request that is polled: called with the answer as soon as that is here, before the fetcher has its turn.
-    take: Callable[[FetchedPartition], None] | None = None
+    #: Of a request that is polled.
+    poller: Poller | None = None
+    #: Of a request that is polled: whether it stays while its answers are empty, as long as `poller` says so.
+    patient: bool = False
 
     @property
     def place(self) -> Place:
@@ -46,11 +58,11 @@ class PartitionRequest:
         return self.fetch.topic, self.fetch.partition
 
     def deliver(self, part: FetchedPartition) -> None:
-        """Let `take` have the answer, unless there is one; the fetcher raises what that raises."""
-        if self.take is None or self.answer.done():
+        """Let the poller take the answer, unless there is one; the fetcher raises what that raises."""
+        if self.poller is None or self.answer.done():
             return
         try:
-            self.take(part)
+            self.poller.take(part)
         except Exception as error:
             self.answer.set_exception(error)
 

@@ -116,7 +116,7 @@ class Polls:
         if self._under_way:
             self._newcomers[place] = request
             self._came.set()
-        if request.stays is None:
+        if not request.patient:
             self._hurried[place] = request
 
     def _remove(self, request: PartitionRequest) -> None:
@@ -263,7 +263,7 @@ class Polls:
             if not self._exchange.leased and all(map(self._exchange.is_fresh, {topic for topic, _ in self._waiting})):
                 return
         for request in self._waiting.values():
-            if request.stays is not None and not request.stays():
+            if request.patient and request.poller is not None and not request.poller.stays():
                 request.settle(None)
 
 

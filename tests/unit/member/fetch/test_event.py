@@ -8,7 +8,10 @@ from consumerd.member.fetch.event import Flag
 
 
 async def begun(count: int, event: Flag) -> list[asyncio.Task[None]]:
-    tasks = [asyncio.create_task(event.wait()) for _ in range(count)]
+    async def wait() -> None:
+        await event.wait()
+
+    tasks = [asyncio.create_task(wait()) for _ in range(count)]
     await asyncio.sleep(0)
     return tasks
 
@@ -41,6 +44,9 @@ async def test_forgets_a_task_that_is_cancelled() -> None:
     first.cancel()
     await asyncio.wait([first])
     assert first.cancelled()
+    [third] = await begun(1, event)
+    assert event._waiters is not None
+    assert len(event._waiters) == 2
     event.set()
-    await asyncio.wait_for(second, 60)
+    await asyncio.wait_for(asyncio.gather(second, third), 60)
     assert event._waiters is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import weakref
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -136,6 +136,21 @@ async def data_of(answer: Awaitable[FetchedPartition | None]) -> bytes | memoryv
 
 def request(number: int, max_bytes: int) -> PartitionRequest:
     return PartitionRequest(PartitionFetch("t", number, 0, max_bytes), asyncio.get_running_loop().create_future())
+
+
+class Waiter:
+    """The poller of a request; it takes no answer before its fetcher's turn unless `take` does."""
+
+    def __init__(
+        self, stays: Callable[[], bool] = lambda: True, take: Callable[[FetchedPartition], None] = lambda part: None
+    ) -> None:
+        self.stays, self.take = stays, take
+
+
+def patient(number: int, stays: Callable[[], bool] = lambda: True) -> PartitionRequest:
+    made = request(number, MIB)
+    made.poller, made.patient = Waiter(stays), True
+    return made
 
 
 async def asking(source: BrokerSource, queue: str, sizes: list[int]) -> list[asyncio.Task[FetchedPartition | None]]:
@@ -369,8 +384,7 @@ async def test_empty_answers_leave_requests_where_they_are(broker: MemoryBroker)
     broker.data = b""
     broker.released.set()
     async with running(broker, FetchSettings(), counters, clock) as source:
-        asked = request(0, MIB)
-        asked.stays = lambda: True
+        asked = patient(0)
         task = asyncio.create_task(source.poll(asked))
         for _ in range(10):
             await asyncio.sleep(0)
@@ -411,8 +425,7 @@ async def test_request_is_released_when_the_metadata_say_so(broker: MemoryBroker
 
     broker.data = b""
     async with running(broker, FetchSettings(), FetchCounters(), clock) as source:
-        asked = request(0, MIB)
-        asked.stays = look
+        asked = patient(0, look)
         task = asyncio.create_task(source.poll(asked))
         for _ in range(5):
             await asyncio.sleep(0)
@@ -493,8 +506,7 @@ async def test_pauses_after_an_empty_answer_that_came_early(broker: MemoryBroker
     broker.data = b""
     gates = broker.gates = [asyncio.Event() for _ in range(2)]
     async with running(broker, FetchSettings(), FetchCounters(), clock) as source:
-        asked = request(0, MIB)
-        asked.stays = lambda: True
+        asked = patient(0)
         task = asyncio.create_task(source.poll(asked))
         for _ in range(5):
             await asyncio.sleep(0)
@@ -521,8 +533,7 @@ async def test_response_confirms_for_some_time_that_there_is_nothing_else(how: s
     broker.data = b"x" * (513 if how == "full" else 512)
     gates = broker.gates = [asyncio.Event() for _ in range(2)]
     async with running(broker, FetchSettings(max_answer_bytes=1024), counters, clock) as source:
-        stays, taken = request(0, 1 << 20), request(1, 1 << 20)
-        stays.stays = taken.stays = lambda: True
+        stays, taken = patient(0), patient(1)
         tasks = [asyncio.create_task(source.poll(each)) for each in (stays, taken)]
         for _ in range(5):
             await asyncio.sleep(0)
@@ -557,7 +568,7 @@ async def test_answers_to_a_poll_are_taken_in_the_turn_of_the_loop_in_which_they
                 raise BadFrameError("no", blamed=True)
 
         for number, each in enumerate(asked[1:], 1):
-            each.take = functools.partial(take_from, number)
+            each.poller = Waiter(take=functools.partial(take_from, number))
         tasks = [asyncio.create_task(source.poll(each)) for each in asked]
         for _ in range(5):
             await asyncio.sleep(0)
@@ -585,10 +596,9 @@ async def test_silence_that_a_quota_demands_is_known_before_anybody_asks_again(b
 async def test_hurried_request_of_a_former_fetcher_does_not_affect_the_present_one(broker: MemoryBroker) -> None:
     broker.data = b""
     async with running(broker, FetchSettings(max_wait=0.01)) as source:
-        former, present = request(0, MIB), request(0, MIB)
+        former, present = patient(0), patient(0)
         tasks = []
         for each in (former, present):
-            each.stays = lambda: True
             tasks.append(asyncio.create_task(source.poll(each)))
             await asyncio.sleep(0)
         source.hurry(former)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import random
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -481,7 +482,7 @@ async def test_request_stays_over_empty_answers_once_one_was_sound(asking: tuple
         made._compared = await made._brokers.leadership(T0)
         polled.answers = [FetchedPartition(0, b"", 9, ())]
         await made.ask(9, 1000, UNKNOWN_LOG, nothing_put)
-        stays.append(polled.requests[-1].stays is not None)
+        stays.append(polled.requests[-1].patient)
         made.classified(FetchOutcome.EMPTY, empty()._replace(readable_end=9), 9)
     assert stays == [False, True, False, True, False]
 
@@ -532,3 +533,31 @@ async def test_failure_of_a_look_up_that_nobody_waits_for_does_not_reach_the_loo
     del asked
     gc.collect()
     assert failures == []
+
+
+async def test_holds_less_than_2500_bytes_for_each_partition_that_waits_at_its_leader(
+    asking: tuple[V08Source, Polled, Lane], brokers: V08Brokers
+) -> None:
+    """Without the lane: the fetcher, its task, the request, and the coroutines that wait for the answer."""
+    compared, polled, _ = asking
+    count = 100
+    lanes = [Lane(TopicPartition.numbered("t", n), ByteBudget(1 << 30), max_bytes=1 << 20) for n in range(count)]
+    tracemalloc.start()
+    try:
+        tasks = []
+        for lane in lanes:
+            made = brokers.source(lane.partition, lane)
+            made._compared, made.idle = compared._compared, True
+            fetcher = Fetcher(lane.partition, 0, lane, made, brokers.services)
+            tasks.append(asyncio.create_task(fetcher.run(), name="fetch"))
+        while len(polled.requests) < count:
+            await asyncio.sleep(0)
+        gc.collect()
+        held = tracemalloc.take_snapshot().statistics("lineno")
+    finally:
+        tracemalloc.stop()
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    largest = [(str(each.traceback), each.size // count) for each in held[:12]]
+    assert sum(each.size for each in held) / count < 2500, largest
