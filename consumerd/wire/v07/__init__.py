@@ -28,35 +28,37 @@ from consumerd.wire.v07.constants import (
     RequestType,
 )
 from consumerd.wire.v07.decode import decode_batch, decode_steps
-from consumerd.wire.v07.encode import encode_message, encode_message_set
 from consumerd.wire.v07.outer import MessageSetTail, OuterMessage, iter_outer, read_outer
 from consumerd.wire.v07.packed import PackedPayloads
-from consumerd.wire.v07.produced import CheckedSet, check_plain_set, check_produced_set, check_steps
-from consumerd.wire.v07.requests import (
-    EncodedProduceRequest,
-    FetchRequest,
-    MultiFetchRequest,
-    MultiProduceRequest,
-    OffsetsRequest,
-    ProduceRequest,
-    Request,
-    decode_request,
-    decode_request_steps,
-    decode_single_request,
-)
-from consumerd.wire.v07.responses import (
-    FetchResponse,
-    MultiFetchResponse,
-    OffsetsResponse,
-    decode_fetch_response,
-    decode_multifetch_response,
-    decode_offsets_response,
-    fetch_response_header,
-    multifetch_response_header,
-    split_fetch_response,
-)
 from consumerd.wire.v07.topics import validate_new_topic, validate_topic
 from consumerd.wire.v07.unwrap import leaf_payloads
+
+if TYPE_CHECKING:
+    from consumerd.wire.v07.encode import encode_message, encode_message_set
+    from consumerd.wire.v07.produced import CheckedSet, check_plain_set, check_produced_set, check_steps
+    from consumerd.wire.v07.requests import (
+        EncodedProduceRequest,
+        FetchRequest,
+        MultiFetchRequest,
+        MultiProduceRequest,
+        OffsetsRequest,
+        ProduceRequest,
+        Request,
+        decode_request,
+        decode_request_steps,
+        decode_single_request,
+    )
+    from consumerd.wire.v07.responses import (
+        FetchResponse,
+        MultiFetchResponse,
+        OffsetsResponse,
+        decode_fetch_response,
+        decode_multifetch_response,
+        decode_offsets_response,
+        fetch_response_header,
+        multifetch_response_header,
+        split_fetch_response,
+    )
 
 __all__ = [
     "DEFAULT_LIMITS",
@@ -108,4 +110,20 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = lazy_names(__name__, {}, {"Message": "MessageLeaf"})
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "consumerd.wire.v07.encode": "encode_message encode_message_set",
+            "consumerd.wire.v07.produced": "CheckedSet check_plain_set check_produced_set check_steps",
+            "consumerd.wire.v07.requests": (
+                "EncodedProduceRequest FetchRequest MultiFetchRequest MultiProduceRequest OffsetsRequest "
+                "ProduceRequest Request decode_request decode_request_steps decode_single_request"
+            ),
+            "consumerd.wire.v07.responses": (
+                "FetchResponse MultiFetchResponse OffsetsResponse decode_fetch_response "
+                "decode_multifetch_response decode_offsets_response fetch_response_header "
+                "multifetch_response_header split_fetch_response"
+            ),
+        },
+        {"Message": "MessageLeaf"},
+    )
