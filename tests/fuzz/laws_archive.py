@@ -11,7 +11,7 @@ from consumerd.storage.archives.zstd import ZstdDecoder
 from consumerd.storage.log.archive import Flaw, read_runs
 from consumerd.storage.log.archive_packed import GzipDecoder, UnpackedStream
 from consumerd.storage.log.archive_tar import TarKind, list_members, read_members
-from consumerd.storage.segments.batches import StoredBatch, read_batches
+from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch, read_batches
 from consumerd.storage.segments.dialect import recognise
 from consumerd.wire.v07 import BatchEnd, DecodeLimits, decode_batch
 
@@ -48,6 +48,11 @@ def exercise_segment(data: bytes) -> None:
         assert whole[: flaws[0] if flaws else None] == batch.payloads
 
 
+def without_records(item: StoredBatch | SegmentFlaw) -> tuple[Any, ...]:
+    """What can be compared: the records of two readings are different objects."""
+    return tuple(value for name, value in item._asdict().items() if name != "records")
+
+
 def exercise_batches(data: bytes) -> None:
     """Batches and flaws tile a segment since 0.8; each offset is read once, unless the batch says that it is wrong."""
     recognise(data)
@@ -55,8 +60,8 @@ def exercise_batches(data: bytes) -> None:
     ends = [0, *(item.position + item.size for item in whole)]
     assert [item.position for item in whole] == ends[:-1]
     assert ends[-1] == len(data)
-    found = [item[:-2] for item in whole]
-    assert found == [item[:-2] for item in read_batches(Dribble(data, 7), 1000, limits=LIMITS, window=50)]
+    cut = list(read_batches(Dribble(data, 7), 1000, limits=LIMITS, window=50))
+    assert [without_records(item) for item in whole] == [without_records(item) for item in cut]
     least = 1000
     for item in whole:
         if isinstance(item, StoredBatch) and item.problem is None:

@@ -124,7 +124,7 @@ async def test_shows_stacks_on_sigusr1_and_ignores_sigusr2(world: Any, loop: str
     (flow,) = [event for event in daemon.events() if "consume t/0-0" in event.get("names", [])]
     assert flow["event"] == "task_stack"
     assert "in OwnedPartitions._flow\n" in flow["stack"]
-    assert "in Lane.get\n" in flow["stack"]  # where it waits, not only where it was begun
+    assert flow["stack"].endswith("in Lane.get")  # where it waits, not only where it was begun
     await world.append(TP, b"two")
     await world.until_printed(daemon, "one", "two")
     assert await daemon.stop() == ExitCode.OK

@@ -65,7 +65,7 @@ def test_one_of_two_copies_of_a_partition_is_read_and_the_other_is_logged_once(
         start = planner.initial()
         planner._looked = -1000.0  # the last look is older than its age
         planner.latest(start, None)
-    assert [record.message for record in caplog.records] == [
+    assert [record.getMessage() for record in caplog.records] == [
         f"{tmp_path}/one/t-3: it ends at offset 2, and {tmp_path}/two/t-3 at 5"
     ]
     assert offsets(plan_batch(read_options({"path": paths, "subscribe": "t"}), Pruning())) == [0, 1, 2, 3, 4]
