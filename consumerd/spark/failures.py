@@ -91,6 +91,15 @@ def declared_errors(place: str | None = None) -> Iterator[None]:
 
 def declared(error: Exception, place: str | None = None) -> ConsumerdError:
     """The declared error that an exception of Spark's stands for. `place` as in `declared_errors`."""
+    try:
+        return _declared(error, place)
+    except (Py4JError, OSError) as unread:  # the message of a Java exception is requested from the JVM
+        if (gone := _gone(unread)) is None:
+            raise
+        return gone
+
+
+def _declared(error: Exception, place: str | None) -> ConsumerdError:
     if (gone := _gone(error)) is not None:
         return gone
     if isinstance(error, PySparkException) and error.getCondition() == _NO_JVM:

@@ -102,7 +102,9 @@ def test_starts_a_session_after_the_jvm_of_another_died(environment: dict[str, s
 
 def cached(environment: dict[str, str], config: dict[str, str]) -> str:
     command = [sys.executable, "-c", _CACHED, json.dumps(config)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.strip()
 
 
 def test_caches_more_rows_than_memory_has_room_for(environment: dict[str, str]) -> None:

@@ -3,12 +3,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JNetworkError
+from pyspark import SparkContext
 from pyspark.errors import PySparkAttributeError, PySparkException
 
 from consumerd.base.errors import BrokerError, ConsumerdError, ExitCode, NotFoundError
 from consumerd.base.files import SystemFiles
 from consumerd.member.fetch.errors import BrokerUnknownError
-from consumerd.spark.failures import FileFailedError, SparkConnectError, SparkFailedError, declared, declared_errors
+from consumerd.spark.failures import (
+    FileFailedError,
+    SparkConnectError,
+    SparkFailedError,
+    SparkGoneError,
+    declared,
+    declared_errors,
+)
 
 TRACEBACK = """[PYTHON_DATA_SOURCE_ERROR] Failed to plan: Traceback (most recent call last):
   File "x.py", line 1, in <module>
@@ -85,6 +94,20 @@ def test_takes_the_last_line_of_a_traceback() -> None:
     text = "[X] Failed to plan: Traceback (most recent call last):\n  File 'x'\nModuleNotFoundError: No module 'a'\n z"
     error = declared(PySparkException(text))
     assert str(error) == "Spark failed: [X] Failed to plan: ModuleNotFoundError: No module 'a'"
+
+
+class UnreadableError(PySparkException):
+    """The JVM that has the message ended before it was read."""
+
+    def __str__(self) -> str:
+        raise Py4JNetworkError("An error occurred while trying to connect to the Java server")
+
+
+def test_reports_that_the_jvm_ended_before_its_error_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SparkContext, "_gateway", None)  # that of other tests' session
+    error = declared(UnreadableError("boom"))
+    assert isinstance(error, SparkGoneError)
+    assert str(error).startswith("Spark's JVM ended, or cannot be reached: ")
 
 
 def test_translates_only_errors_of_spark() -> None:
