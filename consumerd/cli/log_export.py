@@ -96,7 +96,7 @@ def command(
     With --to-bootstrap-server the messages of 0.8 and later are replayed into a cluster instead: with their keys,
     headers and timestamps, each partition into that of its number, without those of transactions that were not
     committed. Topics that the cluster does not have are created. Repeat the command to continue after an interruption:
-    no message is there twice for readers of committed messages. The offsets of groups are not moved.
+    no message is there twice for readers of committed messages. `log offsets` moves the groups then.
 
     PATH is as for `log verify`. Every segment becomes a file OUTPUT/TOPIC/[BROKER-]PARTITION/START-END.ndjson (or
     another extension), named by its offsets. OUTPUT/_manifest.json lists the finished files; a second run exports only

@@ -10,6 +10,7 @@ import click
 from consumerd.base.errors import ExitCode
 from consumerd.base.partition import TopicPartition
 from consumerd.cli.archive_work import checked_layout, show_findings
+from consumerd.cli.log_offsets_restore import reached_target, restore_offsets, target_options
 from consumerd.cli.offsets_input import parse_time
 from consumerd.cli.tables import show_rows, utc_text
 
@@ -23,6 +24,7 @@ Examples:
   consumerd log offsets --group billing --at-time 2026-11-28T03:00 /disk1/kafka /disk2/kafka
   consumerd log offsets --json /backup/broker-*.tar.gz > offsets.json
   consumerd offsets import --bootstrap-server kafka:9092 offsets.json
+  consumerd log offsets --to-bootstrap-server new:9092 --execute --verify /disk1/kafka /disk2/kafka
 """
 
 
@@ -65,18 +67,31 @@ def report_unread(findings: Sequence[ArchiveFinding], unreadable: int, so: str, 
 
 @click.command("offsets", epilog=EXAMPLES)
 @click.option("--group", "groups", multiple=True, metavar="NAME", help="Only this group; may be given several times.")
-@topic_options("Print what `consumerd offsets import` reads.")
-def command(groups: tuple[str, ...], at_time: str | None, as_json: bool, layout: str, paths: tuple[str, ...]) -> int:
+@target_options
+@topic_options("Print what `consumerd offsets import` reads; with a cluster the plan: moves, problems, notes.")
+def command(
+    groups: tuple[str, ...], at_time: str | None, as_json: bool, layout: str, paths: tuple[str, ...], **target: Any
+) -> int:
     """Show the committed offsets of groups in an archive of brokers since 0.8.2, without a broker.
 
     PATH is as for `log verify`. Commits inside of transactions count if these were committed. Damage is reported on
     standard error, and the exit code is 11 then: the offsets of a group may be older than they were.
+
+    With --to-bootstrap-server they become offsets of the cluster to which `log export` replayed the archive: each group
+    continues at the message that it would have read next. Only shows that, unless --execute is given. Groups with
+    members there, with an offset that is further on, or with messages that are not there are refused, with exit code
+    13, and the others are moved. In a pipe: group, topic/partition, before, after, lag, from, remark.
     """
     from consumerd.storage.archives.group_offsets import committed_offsets  # noqa: PLC0415 - `--help` needs none
     from consumerd.storage.archives.sources import find_sources  # noqa: PLC0415 - `--help` needs none
 
+    section = reached_target(target)
     until = None if at_time is None else parse_time(at_time).value
     found = committed_offsets(find_sources(paths), layout=layout, until=until)
+    code = ExitCode.CHECK_FAILED if found.findings or found.unreadable else ExitCode.OK
+    if section is not None:
+        report_unread(found.findings, found.unreadable, "offsets may be too old", "commits")
+        return max(code, restore_offsets(found, section, paths, groups, layout=layout, as_json=as_json, **target))
     if groups:
         found.offsets = {key: offset for key, offset in found.offsets.items() if key.group in groups}
     if as_json:
@@ -84,7 +99,7 @@ def command(groups: tuple[str, ...], at_time: str | None, as_json: bool, layout:
     else:
         _show_rows(found)
     report_unread(found.findings, found.unreadable, "offsets may be too old", "commits")
-    return ExitCode.CHECK_FAILED if found.findings or found.unreadable else ExitCode.OK
+    return code
 
 
 def _show_json(found: ArchivedOffsets) -> None:

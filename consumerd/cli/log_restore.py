@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,18 +19,27 @@ from consumerd.cli.tables import printable, show_rows
 if TYPE_CHECKING:
     from consumerd.base.settings.servers import KafkaSection
     from consumerd.handlers.forward.handler import ForwardHandler
+    from consumerd.handlers.forward.mapping import TopicNaming
     from consumerd.operate.migrate.archived_topics import ArchivedPartition
     from consumerd.operate.migrate.restore import RestoreReport
     from consumerd.storage.archives.pool import StopFlag
+    from consumerd.storage.archives.sources import SegmentSource
     from consumerd.wire.v08.records import RecordCodec
 
 Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
 
 #: Seconds for one answer of the target.
-_REQUEST_TIMEOUT = 30.0
+REQUEST_TIMEOUT = 30.0
 #: Raw bytes of a message; the target's limit is for what is stored, and judged there.
 _LARGEST_MESSAGE = 64 << 20
 
+#: The target's credentials and TLS, as parameter `to_config`.
+to_config_option = click.option(
+    "--to-config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Configuration file of a daemon whose [kafka] is used for that cluster: TLS, SASL, client_id.",
+)
 _OPTIONS = (
     click.option(
         "--to-bootstrap-server",
@@ -40,12 +49,7 @@ _OPTIONS = (
         help="Replay the messages into this cluster (2.5 and later) instead of writing files; may be given several "
         "times.",
     ),
-    click.option(
-        "--to-config",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Configuration file of a daemon whose [kafka] is used for that cluster: TLS, SASL, client_id.",
-    ),
+    to_config_option,
     rename_option(" Other topics keep their names."),
     click.option(
         "--partitions",
@@ -94,7 +98,7 @@ def check_target(options: Mapping[str, Any], output: Path | None) -> None:
 
 def restore(paths: Sequence[str], *, as_json: bool, allow_torn_tail: bool, **options: Any) -> int:
     """Replay the archive, and show the result."""
-    from consumerd.operate.migrate.archived_topics import find_archived, require_sound  # noqa: PLC0415
+    from consumerd.operate.migrate.archived_topics import require_sound  # noqa: PLC0415
     from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415
     from consumerd.storage.archives.pool import StopFlag  # noqa: PLC0415
     from consumerd.storage.archives.sources import find_sources  # noqa: PLC0415
@@ -102,18 +106,10 @@ def restore(paths: Sequence[str], *, as_json: bool, allow_torn_tail: bool, **opt
 
     section = target_section(options["to_servers"], options["to_config"])
     configure_logs("warning", "auto")
-    asyncio.run(_check_reached(section))
+    asyncio.run(check_reached(section))
     stop = StopFlag()
     with stopping(stop):
-        with progress("reading") as shown:
-            sources = find_sources(paths)
-            shown.begin(sum(source.size or 0 for source in sources), None)
-
-            def scanned(copy: ArchivedPartition) -> None:
-                shown.advance(copy.bytes)
-                shown.segment(copy.messages)
-
-            archived = find_archived(sources, options["topics"], layout=options["layout"], scanned=scanned)
+        archived = scan_archive(find_sources(paths), options["topics"], layout=options["layout"])
         if options["on_corrupt"] == "fail":
             require_sound(archived)
         report = asyncio.run(_restore(archived, section, stop, options))
@@ -126,7 +122,23 @@ def restore(paths: Sequence[str], *, as_json: bool, allow_torn_tail: bool, **opt
     return ExitCode.OK if sound and not report.differences else ExitCode.CHECK_FAILED
 
 
-async def _check_reached(section: KafkaSection) -> None:
+def scan_archive(
+    sources: Sequence[SegmentSource], topics: Collection[str], *, layout: str, all_there: bool = True
+) -> list[ArchivedPartition]:
+    """`find_archived`, with its progress."""
+    from consumerd.operate.migrate.archived_topics import find_archived  # noqa: PLC0415
+
+    with progress("reading") as shown:
+        shown.begin(sum(source.size or 0 for source in sources), None)
+
+        def scanned(copy: ArchivedPartition) -> None:
+            shown.advance(copy.bytes)
+            shown.segment(copy.messages)
+
+        return find_archived(sources, topics, layout=layout, all_there=all_there, scanned=scanned)
+
+
+async def check_reached(section: KafkaSection) -> None:
     """Raise NoBrokerReachedError where the cluster does not answer. To read the archive first may take hours."""
     import random  # noqa: PLC0415
 
@@ -136,8 +148,18 @@ async def _check_reached(section: KafkaSection) -> None:
     from consumerd.service.daemon.forwarding import target_client  # noqa: PLC0415
 
     await require_names(build_bootstrap(section))
-    async with target_client(section, _REQUEST_TIMEOUT)(SystemClock(), random.SystemRandom()) as client:
+    async with target_client(section, REQUEST_TIMEOUT)(SystemClock(), random.SystemRandom()) as client:
         await client.any_channel()
+
+
+def topic_naming(renames: Sequence[str]) -> TopicNaming:
+    """The target's names of topics, by `--rename`. Raises UsageError."""
+    from consumerd.handlers.forward.mapping import TopicNaming  # noqa: PLC0415
+
+    try:
+        return TopicNaming(table=dict(map(renaming, renames)))
+    except ValueError as error:
+        raise click.UsageError(f"{error}.") from error
 
 
 async def _restore(
@@ -146,26 +168,23 @@ async def _restore(
     import random  # noqa: PLC0415
 
     from consumerd.base.clock import SystemClock  # noqa: PLC0415
-    from consumerd.handlers.forward.mapping import BrokerMajorNumbering, TopicNaming  # noqa: PLC0415
+    from consumerd.handlers.forward.mapping import BrokerMajorNumbering  # noqa: PLC0415
     from consumerd.operate.migrate.restore import Restore, restore_settings  # noqa: PLC0415
     from consumerd.service.daemon.forwarding import make_forward_handler, target_client  # noqa: PLC0415
     from consumerd.wire.v08.records import RecordCodec  # noqa: PLC0415
 
-    try:
-        naming = TopicNaming(table=dict(renaming(pair) for pair in options["renames"]))
-    except ValueError as error:
-        raise click.UsageError(f"{error}.") from error
+    naming = topic_naming(options["renames"])
     counts = partitions_option(options["partitions"])
     if isinstance(counts, int):
         raise click.UsageError("--partitions must be TOPIC=N: each topic has as many as it had.")
 
     def make_handler(codec: RecordCodec) -> ForwardHandler:
         settings = restore_settings(codec, source=options["source"], max_message_bytes=_LARGEST_MESSAGE)
-        return make_forward_handler(section, naming, BrokerMajorNumbering(), settings, request_timeout=_REQUEST_TIMEOUT)
+        return make_forward_handler(section, naming, BrokerMajorNumbering(), settings, request_timeout=REQUEST_TIMEOUT)
 
     codec = options["compress"]
     clock, rng = SystemClock(), random.SystemRandom()
-    async with target_client(section, _REQUEST_TIMEOUT)(clock, rng) as client:
+    async with target_client(section, REQUEST_TIMEOUT)(clock, rng) as client:
         run = Restore(
             archived,
             client,

@@ -135,7 +135,7 @@ def command(
     plan, backup = asyncio.run(_move(origin, target, options))
     refusals = [] if options.force else plan.refusals
     executed = options.execute and not refusals
-    _show(plan, options, executed=executed, backup=backup)
+    show_plan(plan, as_json=options.as_json, executed=executed, backup=backup)
     if refusals:
         more = f" ({len(refusals) - 1} more reasons)" if len(refusals) > 1 else ""
         raise RefusedError(f"refused: {refusals[0]}{more}; nothing was changed, --force overrides this")
@@ -173,10 +173,11 @@ async def _move(origin: ClusterAddress, target: ClusterAddress, options: _Option
         return plan, path
 
 
-def _show(plan: MovePlan, options: _Options, *, executed: bool, backup: Path | None) -> None:
+def show_plan(plan: MovePlan, *, as_json: bool, executed: bool, backup: Path | None) -> None:
+    """Print what changes, or would change, and the sentences of the plan on standard error."""
     from consumerd.cli.tables import counted, printable, show_rows  # noqa: PLC0415
 
-    if options.as_json:
+    if as_json:
         click.echo(json.dumps(_as_json(plan, executed=executed, backup=backup), indent=2))
         return
     moving = sum(change.moves for change in plan.changes)

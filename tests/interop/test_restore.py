@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import importlib.util
+import json
 import random
 import shutil
 from pathlib import Path
@@ -20,6 +22,9 @@ from consumerd.wire.v08.records import Record, RecordCodec
 from tests.interop.test_migrate_offsets import run_command
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+#: Messages that a group handled before the end, at least; it is stopped in the middle.
+FIRST = 13
+PATIENCE = 90.0
 
 
 def settings(**more: Any) -> V08ProducerSettings:
@@ -61,12 +66,44 @@ async def content(client: ClusterClient, partitions: int) -> list[list[Record]]:
     return found
 
 
-async def test_archive_of_a_broker_is_replayed_into_a_new_one(kafka: Any, cluster_client: Any, tmp_path: Path) -> None:
+Received = list[tuple[int, int, bytes | None]]
+
+
+def member(address: str, group: str, reset: str) -> Any:
+    """A member of a group, by a client of another project."""
+    import aiokafka
+
+    return aiokafka.AIOKafkaConsumer(
+        "events", bootstrap_servers=address, group_id=group, enable_auto_commit=False,
+        auto_offset_reset=reset, isolation_level="read_committed",
+    )  # fmt: skip
+
+
+async def receive(address: str, group: str, count: int, *, reset: str) -> Received:
+    """What a member of another project gets, `count` messages at least: partition, timestamp, value. It commits."""
+    found: Received = []
+    async with member(address, group, reset) as consumer, asyncio.timeout(PATIENCE):
+        while len(found) < count:
+            for records in (await consumer.getmany(timeout_ms=500, max_records=5)).values():
+                found += [(each.partition, each.timestamp, each.value) for each in records]
+        await consumer.commit()
+    return found
+
+
+async def test_archive_of_a_broker_is_replayed_into_a_new_one_and_its_groups_continue(
+    kafka: Any, cluster_client: Any, tmp_path: Path, missing: Any
+) -> None:
+    if importlib.util.find_spec("aiokafka") is None:
+        missing("aiokafka is not installed: see the dependency group `dev`")
     old, new = await asyncio.gather(kafka("3.9.1", partitions=2), kafka("3.9.1", partitions=1))
     async with cluster_client(old) as client:
         await produce(client, 2)
         before = await content(client, 2)
     assert [len(each) for each in before] == [24, 24]
+    everything = [
+        (number, record.timestamp, record.payload) for number, records in enumerate(before) for record in records
+    ]
+    handled = {group: await receive(old.address, group, FIRST, reset="earliest") for group in ("billing", "audit")}
     old.kill()
     archive = tmp_path / "copy"
     shutil.copytree(old.log_directory, archive)
@@ -75,3 +112,23 @@ async def test_archive_of_a_broker_is_replayed_into_a_new_one(kafka: Any, cluste
     assert done.returncode == ExitCode.OK, done.stdout + done.stderr
     async with cluster_client(new) as client:
         assert await content(client, 2) == before
+
+    move = ("log", "offsets", "--to-bootstrap-server", new.address, "--json", str(archive))
+    planned = await run_command(tmp_path, *move)
+    assert planned.returncode == ExitCode.OK, planned.stderr
+    assert {each["group"] for each in json.loads(planned.stdout)["moves"] if each["moves"]} == {"audit", "billing"}
+    assert "dry run, nothing was changed" in planned.stderr
+    for moved in (4, 0):
+        done = await run_command(tmp_path, *move, "--execute", "--verify")
+        assert done.returncode == ExitCode.OK, done.stderr
+        assert sum(each["moves"] for each in json.loads(done.stdout)["moves"]) == moved
+    rest = await receive(new.address, "billing", len(everything) - len(handled["billing"]), reset="none")
+    assert sorted(handled["billing"] + rest, key=str) == sorted(everything, key=str)
+    async with member(new.address, "audit", "none") as alive, asyncio.timeout(PATIENCE):
+        await alive.getone()
+        refused = await run_command(tmp_path, *move, "--execute")
+    assert refused.returncode == ExitCode.REFUSED
+    assert "refused for 2 of 2 groups: group 'audit' has members on the target (aiokafka" in refused.stderr
+    problems = json.loads(refused.stdout)["problems"]
+    assert sum("group 'billing': events/" in each and "would move backwards" in each for each in problems) == 2
+    assert not list(tmp_path.glob("offsets-*.json"))

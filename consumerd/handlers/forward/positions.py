@@ -134,6 +134,11 @@ def forward_name(group: str, cluster: str | None, source: TopicPartition) -> str
     return f"{group}{'' if cluster is None else f'@{cluster}'}/{source}"
 
 
+def is_position(group: str, metadata: str) -> bool:
+    """Whether an offset of `group` with this text is the position of a source partition, not one of a consumer."""
+    return group.count("/") >= 2 and metadata.startswith(f"{_MARK} ")
+
+
 def position_place(topic: str) -> TopicPartition:
     """The partition of which the offset is the position: the first one, which a topic on the target always has."""
     return TopicPartition.numbered(topic, 0)

@@ -54,7 +54,8 @@ class ArchivedPartition:
     `messages`: those that are replayed; `aborted` and `unfinished`: those of transactions that were aborted, and of
     those that are open at the end. `start`: the offset of the first message; `end`: the offset after the last batch.
     `first_time`: the least time of a batch's end, in ms. `codec`: that of the first batch. `findings`: damage. `notes`:
-    sentences about the copies that are not read because they end earlier.
+    sentences about the copies that are not read because they end earlier. `holes`: ranges of offsets without a batch
+    between segments, and at damage.
     """
 
     partition: TopicPartition
@@ -70,6 +71,7 @@ class ArchivedPartition:
     codec: RecordCodec = RecordCodec.NONE
     findings: list[ArchiveFinding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    holes: list[tuple[int, int]] = field(default_factory=list)
     #: By producer, (first, end) offsets of the transactions that are left out, in order.
     _left_out: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
@@ -77,6 +79,16 @@ class ArchivedPartition:
     def bytes(self) -> int:
         """The size of its segments as they are stored."""
         return sum(each.source.size or 0 for each in self.segments)
+
+    @property
+    def log_start(self) -> int:
+        """The offset by which the first segment is named."""
+        return self.segments[0].start
+
+    @property
+    def log_end(self) -> int:
+        """The offset after what was scanned; that by which the first segment is named before."""
+        return max(self.end, self.log_start)
 
     @property
     def damage(self) -> list[ArchiveFinding]:
@@ -88,7 +100,11 @@ class ArchivedPartition:
         begun: dict[int, tuple[int, int]] = {}  # producer -> where its open transaction begins, and its messages
         last = len(self.segments) - 1
         for number, segment in enumerate(self.segments):
+            contiguous = False
             for item in self._items(segment, lambda _: None):
+                if not contiguous and not isinstance(item, SegmentFlaw) and item.offset > self.log_end:
+                    self.holes.append((self.log_end, item.offset))
+                contiguous = not isinstance(item, SegmentFlaw)
                 if isinstance(item, SegmentFlaw):
                     torn = item.kind is FlawKind.TORN and number != last
                     kind = ArchiveFindingKind.LOST if torn else item.kind
@@ -197,11 +213,13 @@ def find_archived(
     topics: Collection[str] = (),
     *,
     layout: str = DEFAULT_LAYOUT,
+    all_there: bool = True,
     scanned: Callable[[ArchivedPartition], None] = lambda _: None,
 ) -> list[ArchivedPartition]:
     """The partitions of `topics` (all without any, but those that brokers keep for themselves), each read once.
 
-    `scanned` is called with each copy. Raises NoSourceError, ConfigError, ReadFailedError.
+    `all_there`: the archive must have each of `topics`, and one at all. `scanned` is called with each copy. Raises
+    NoSourceError, ConfigError, ReadFailedError.
     """
     naming = ArchiveLayout(layout)
     folders: defaultdict[TopicPartition, defaultdict[str, list[ArchivedSegment]]]
@@ -217,9 +235,9 @@ def find_archived(
             continue
         partition = TopicPartition.numbered(name.topic, name.partition)
         folders[partition][source.name.rpartition("/")[0]].append(ArchivedSegment(name.start, source))
-    if missing := sorted(set(topics) - {partition.topic for partition in folders}):
+    if all_there and (missing := sorted(set(topics) - {partition.topic for partition in folders})):
         raise NoSourceError(f"the archive has no segments of the topics {', '.join(missing)}; see `consumerd log ls`")
-    if not folders:
+    if all_there and not folders:
         raise NoSourceError("the archive has no segments of a topic to replay; see `consumerd log ls`")
     return [_chosen(partition, copies, scanned) for partition, copies in sorted(folders.items())]
 

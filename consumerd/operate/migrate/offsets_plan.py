@@ -9,8 +9,8 @@ that its logs do not hold, and live members on either side, are problems: nothin
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
@@ -39,6 +39,11 @@ class OffsetMove:
         """The number of messages that the group will read there, as of now."""
         after = self.change.after
         return None if self.end is None or after is None else max(0, self.end - after)
+
+    def noting(self, note: str | None) -> OffsetMove:
+        """The same with a further remark for the user."""
+        notes = [each for each in (self.change.note, note) if each]
+        return replace(self, change=self.change._replace(note="; ".join(notes) or None))
 
 
 @dataclass(slots=True)
@@ -157,16 +162,10 @@ class MovePlanner:
         wanted: Mapping[TopicPartition, int],
         sources: Mapping[TopicPartition, list[tuple[TopicPartition, int]]],
     ) -> MovePlan:
-        snapshot = await self._snapshot()
-        changes = await V08ChangePlanner(snapshot, self._target.logs).set_to(dict(wanted))
-        ranges = await self._target.logs.ranges(wanted)
-        plan = MovePlan()
+        snapshot = await target_snapshot(self._target, self._group)
+        plan = MovePlan(await planned_moves(self._target, snapshot, wanted, sources))
         plan.problems += [f"group {self._source.group!r}: {each}" for each in (*self._alive(), *self._unread())]
         plan.problems += [f"group {self._group!r} on the target: {each}" for each in in_the_way(snapshot, wanted)]
-        for change in changes:
-            known = ranges[change.partition]
-            end = known.end if isinstance(known, LogRange) else None
-            plan.moves.append(OffsetMove(_forwards_only(change), tuple(sources.get(change.partition, ())), end))
         return plan
 
     def _alive(self) -> list[str]:
@@ -177,11 +176,30 @@ class MovePlanner:
         """Problems of reading the old group, which may hide an offset."""
         return self._source.view.problems
 
-    async def _snapshot(self) -> V08GroupSnapshot:
-        try:
-            return await self._target.snapshot(self._group)
-        except NotFoundError:
-            return V08GroupSnapshot(GroupView(self._group), {}, self._target.coordinator)
+
+async def target_snapshot(target: GroupSource, group: str) -> V08GroupSnapshot:
+    """A snapshot of a group that the target may not know. Raises BrokerError, ZooKeeperError."""
+    try:
+        return await target.snapshot(group)
+    except NotFoundError:
+        return V08GroupSnapshot(GroupView(group), {}, target.coordinator)
+
+
+async def planned_moves(
+    target: GroupSource,
+    snapshot: V08GroupSnapshot,
+    wanted: Mapping[TopicPartition, int],
+    sources: Mapping[TopicPartition, Sequence[tuple[TopicPartition, int]]],
+) -> list[OffsetMove]:
+    """The moves of one group to the offsets `wanted` on the target, each with its problem, if it has one."""
+    changes = await V08ChangePlanner(snapshot, target.logs).set_to(dict(wanted))
+    ranges = await target.logs.ranges(wanted)
+    moves = []
+    for change in changes:
+        known = ranges[change.partition]
+        end = known.end if isinstance(known, LogRange) else None
+        moves.append(OffsetMove(_forwards_only(change), tuple(sources.get(change.partition, ())), end))
+    return moves
 
 
 def _forwards_only(change: OffsetChange) -> OffsetChange:

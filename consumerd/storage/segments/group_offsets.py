@@ -21,6 +21,7 @@ from consumerd.storage.segments.fields import RecordFields, UnreadableRecordErro
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 _KEY_VERSIONS: Final = (0, 1)
 _VALUE_VERSIONS: Final = (0, 1, 2, 3, 4)
+_WITH_EXPIRY: Final = 1
 _WITH_EPOCH: Final = 3
 
 
@@ -33,12 +34,16 @@ class OffsetKey(NamedTuple):
 
 
 class ArchivedOffset(NamedTuple):
-    """A committed offset. `committed` in milliseconds since 1970, None where it is not known."""
+    """A committed offset. `committed` in milliseconds since 1970, None where it is not known.
+
+    `expires`, too: the commit itself has it in version 1 alone (0.9 to 2.0); the brokers' setting applies to others.
+    """
 
     offset: int
     leader_epoch: int | None
     metadata: str
     committed: int | None
+    expires: int | None = None
 
 
 class _Commit(NamedTuple):
@@ -123,4 +128,11 @@ def read_value(data: bytes) -> ArchivedOffset:
     offset, epoch = fields.int64(), fields.int32() if version >= _WITH_EPOCH else -1
     fields.compact = version > _WITH_EPOCH
     metadata, committed = fields.optional_text() or "", fields.int64()
-    return ArchivedOffset(offset, epoch if epoch >= 0 else None, metadata, committed if committed >= 0 else None)
+    expires = fields.int64() if version == _WITH_EXPIRY else -1
+    return ArchivedOffset(
+        offset,
+        epoch if epoch >= 0 else None,
+        metadata,
+        committed if committed >= 0 else None,
+        expires if expires >= 0 else None,
+    )

@@ -51,6 +51,8 @@ SPECIAL: dict[tuple[str, str], list[str]] = {
     ("handlers test", "--config"): ["letters"],
     ("log export", "--to-bootstrap-server"): ["letters"],
     ("log export", "--to-config"): ["letters", "--to-bootstrap-server", "127.0.0.1:1"],
+    ("log offsets", "--to-bootstrap-server"): ["letters"],
+    ("log offsets", "--to-config"): ["letters", "--to-bootstrap-server", "127.0.0.1:1"],
     ("migrate offsets", "--from-zookeeper"): ["--group", "g", "--to-bootstrap-server", "127.0.0.1:1"],
     ("migrate offsets", "--from-bootstrap-server"): ["--group", "g", "--to-bootstrap-server", "127.0.0.1:1"],
     ("migrate offsets", "--from-config"): ["--group", "g", "--to-bootstrap-server", "127.0.0.1:1"],

@@ -80,3 +80,20 @@ def test_damage_is_reported_and_the_rest_counts(archive: Path, capsys: pytest.Ca
 def test_archive_without_the_topic_is_refused(archive: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["log", "offsets", str(archive / "events-0")]) == ExitCode.NOT_FOUND
     assert "the archive holds no segments of __consumer_offsets" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [["--execute"], ["--verify"], ["--rename", "a=b"], ["--to-config", "x.toml"]])
+def test_options_of_a_cluster_need_one(archive: Path, capsys: pytest.CaptureFixture[str], option: list[str]) -> None:
+    assert run(["log", "offsets", *option, str(archive)]) == ExitCode.USAGE
+    assert f"{option[0]} is for a cluster (--to-bootstrap-server)" in capsys.readouterr().err
+
+
+def test_group_that_the_archive_lacks_is_not_found(
+    archive: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def reached(_: object) -> None: ...
+
+    monkeypatch.setattr("consumerd.cli.log_offsets_restore.check_reached", reached)
+    arguments = ["log", "offsets", "--to-bootstrap-server", "127.0.0.1:1", "--group", "c", str(archive)]
+    assert run(arguments) == ExitCode.NOT_FOUND
+    assert "the archive has no committed offset to move" in capsys.readouterr().err

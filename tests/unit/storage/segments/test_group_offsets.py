@@ -80,7 +80,7 @@ def offsets(batches: Iterable[StoredBatch], until: int | None = None) -> list[in
     ("data", "found"),
     [
         ("0000 0000000000000007 0001 6d 0000000000000009", ArchivedOffset(7, None, "m", 9)),
-        ("0001 0000000000000007 0000 0000000000000009 000000000000000a", ArchivedOffset(7, None, "", 9)),
+        ("0001 0000000000000007 0000 0000000000000009 000000000000000a", ArchivedOffset(7, None, "", 9, 10)),
         ("0002 0000000000000007 0001 6d 0000000000000009", ArchivedOffset(7, None, "m", 9)),
         ("0003 0000000000000007 00000002 0001 6d 0000000000000009", ArchivedOffset(7, 2, "m", 9)),
         ("0003 0000000000000007 ffffffff 0000 ffffffffffffffff", ArchivedOffset(7, None, "", None)),

@@ -1,0 +1,161 @@
+"""`consumerd log offsets --to-bootstrap-server`: the groups of an archive continue where it was replayed to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from consumerd.base.errors import ExitCode
+from consumerd.cli.archive_work import progress
+from consumerd.cli.backups import backup_option, backup_path, write_backup
+from consumerd.cli.log_restore import REQUEST_TIMEOUT, check_reached, scan_archive, to_config_option, topic_naming
+from consumerd.cli.migrate_offsets import show_plan
+from consumerd.cli.mirror_v08 import rename_option, target_section
+
+if TYPE_CHECKING:
+    from consumerd.base.settings.servers import KafkaSection
+    from consumerd.operate.admin.v08.broker_groups import BrokerGroups
+    from consumerd.operate.migrate.archived_topics import ArchivedPartition
+    from consumerd.operate.migrate.restored_offsets import RestoredOffsets, SelectedOffsets
+    from consumerd.storage.archives.group_offsets import ArchivedOffsets
+
+Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
+
+_OPTIONS = (
+    click.option(
+        "--to-bootstrap-server",
+        "to_servers",
+        multiple=True,
+        metavar="HOST:PORT,...",
+        help="Plan these offsets for this cluster, to which the archive was replayed by `log export`; may be given "
+        "several times.",
+    ),
+    to_config_option,
+    rename_option(" As for `log export`."),
+    click.option("--execute", is_flag=True, help="Commit the offsets. Without this option, only show them."),
+    click.option("--verify", is_flag=True, help="Then read them again, and compare them with the plan; exit code 11."),
+    backup_option,
+)
+#: Parameters that are for a cluster alone.
+_PARAMETERS = ("to_config", "renames", "execute", "verify", "backup")
+
+
+def target_options(function: Decorated) -> Decorated:
+    """The options of a target cluster, as parameters of their names."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def reached_target(options: Mapping[str, Any]) -> KafkaSection | None:
+    """The [kafka] table of the cluster, which has answered; None if none is named.
+
+    Raises UsageError for an option that is for a cluster alone, ConfigError, NoBrokerReachedError.
+    """
+    from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415
+
+    if options["to_servers"]:
+        section = target_section(options["to_servers"], options["to_config"])
+        configure_logs("warning", "auto")
+        asyncio.run(check_reached(section))
+        return section
+    context = click.get_current_context()
+    for name in _PARAMETERS:
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            (flag,) = [each.opts[0] for each in context.command.params if each.name == name]
+            raise click.UsageError(f"{flag} is for a cluster (--to-bootstrap-server).")
+    return None
+
+
+def restore_offsets(
+    found: ArchivedOffsets,
+    section: KafkaSection,
+    paths: Sequence[str],
+    groups: Sequence[str],
+    *,
+    layout: str,
+    as_json: bool,
+    **options: Any,
+) -> ExitCode:
+    """Plan the offsets of the archive for the cluster, write them if that is requested, and show the result.
+
+    Raises NotFoundError, RefusedError, BrokerError.
+    """
+    from consumerd.base.errors import NotFoundError  # noqa: PLC0415
+    from consumerd.operate.admin.errors import RefusedError  # noqa: PLC0415
+    from consumerd.operate.migrate.offsets_plan import MovePlan  # noqa: PLC0415
+    from consumerd.operate.migrate.restored_offsets import select_offsets  # noqa: PLC0415
+    from consumerd.storage.archives.sources import find_sources  # noqa: PLC0415
+
+    selected = select_offsets(found.offsets, groups)
+    if not selected.committed:
+        raise NotFoundError(
+            "the archive has no committed offset to move; see `consumerd log offsets` without a cluster"
+        )
+    topics = {partition.topic for offsets in selected.committed.values() for partition in offsets}
+    archived = scan_archive(find_sources(paths), topics, layout=layout, all_there=False)
+    plan, backup, differences = asyncio.run(_restore(selected, archived, section, options))
+    shown = MovePlan(plan.moves, [*plan.refusals, *differences], [*selected.notes, *plan.notes])
+    show_plan(shown, as_json=as_json, executed=options["execute"], backup=backup)
+    if plan.refusals:
+        refused = sum(bool(each.refusals) for each in plan.plans)
+        raise RefusedError(
+            f"refused for {refused} of {len(plan.plans)} groups: {plan.refusals[0]}; nothing of these was changed: "
+            "repeat the command when the reasons are removed"
+        )
+    if not options["execute"] and plan.writable:
+        click.echo("consumerd: dry run, nothing was changed: add --execute to do it", err=True)
+    return ExitCode.CHECK_FAILED if differences else ExitCode.OK
+
+
+async def _restore(
+    selected: SelectedOffsets,
+    archived: Sequence[ArchivedPartition],
+    section: KafkaSection,
+    options: Mapping[str, Any],
+) -> tuple[RestoredOffsets, Path | None, list[str]]:
+    """The plan, the file of the previous offsets, and what is not on the target then."""
+    import random  # noqa: PLC0415
+
+    from consumerd.base.clock import SystemClock  # noqa: PLC0415
+    from consumerd.handlers.forward.target_log import TargetLog  # noqa: PLC0415
+    from consumerd.operate.admin.v08.broker_groups import BrokerGroups  # noqa: PLC0415
+    from consumerd.operate.migrate.restored_offsets import OffsetsRestore  # noqa: PLC0415
+    from consumerd.service.daemon.forwarding import target_client  # noqa: PLC0415
+
+    naming = topic_naming(options["renames"])
+    async with target_client(section, REQUEST_TIMEOUT)(SystemClock(), random.SystemRandom()) as client:
+        target = BrokerGroups(client)
+        run = OffsetsRestore(
+            selected.committed, archived, target, TargetLog(client, read_committed=True), naming.target
+        )
+        with progress("comparing") as shown:
+            shown.begin(sum(each.bytes for each in archived), len(archived))
+
+            def compared(partition: ArchivedPartition) -> None:
+                shown.advance(partition.bytes)
+                shown.segment(partition.messages)
+
+            plan = await run.plan(compared)
+        backup = None
+        if options["execute"]:
+            backup = await _write(target, plan, options["backup"])
+        return plan, backup, await run.check(plan.allowed) if options["verify"] else []
+
+
+async def _write(target: BrokerGroups, plan: RestoredOffsets, backup: Path | None) -> Path | None:
+    """Commit what is planned. What the groups had on the target is saved first, if they had anything."""
+    from consumerd.operate.admin.editing import backup_of  # noqa: PLC0415
+
+    changes = [each.change for each in plan.writable]
+    path = None
+    if any(change.before is not None for change in changes):
+        before = backup_of(changes)
+        path = backup or backup_path(sorted(before))
+        await write_backup(path, before)
+    await target.write(changes, force=False)
+    return path
