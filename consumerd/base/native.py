@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeAlias, cast, overload
 PURE = "CONSUMERD_PURE"
 _OFF = {"", "0", "false", "no"}
 #: The interface version that the native codec must have: raised with every change of its interface.
-INTERFACE = 13
+INTERFACE = 14
 
 
 class NativeLimits(Protocol):
@@ -301,6 +301,12 @@ class NativeCodec(Protocol):
         self, data: bytes | bytearray | memoryview, position: int, longest: int, magic: int, last: bool, /
     ) -> tuple[int, int]:
         """As `consumerd.wire.v07.walk.verify`, of the messages of one magic."""
+        ...
+
+    def check_batches(
+        self, data: bytes, position: int, least: int, epoch: int, limits: NativeLimits, shallow: bool, /
+    ) -> tuple[int, int, int, int, int, int, int, int]:
+        """As `consumerd.storage.segments.checking.sound_batches`."""
         ...
 
     def same_kind(self, data: bytes, position: int, least: int, most: int, room: int, /) -> tuple[int, int, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -98,6 +97,8 @@ def check_target(options: Mapping[str, Any], output: Path | None) -> None:
 
 def restore(paths: Sequence[str], *, as_json: bool, allow_torn_tail: bool, **options: Any) -> int:
     """Replay the archive, and show the result."""
+    import asyncio  # noqa: PLC0415 - no other command of `log` needs it
+
     from consumerd.operate.migrate.archived_topics import require_sound  # noqa: PLC0415
     from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415
     from consumerd.storage.archives.pool import StopFlag  # noqa: PLC0415

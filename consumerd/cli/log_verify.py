@@ -34,10 +34,17 @@ Examples:
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object per finding and line, then one with the summary."
 )
+@click.option(
+    "--shallow",
+    is_flag=True,
+    help="Of segments of 0.8 and later check headers and CRCs, as a broker does when it recovers a log, and decode no "
+    "records: much faster for compressed ones, and unreadable-wrapper is not found.",
+)
 @source_options
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 def command(
     as_json: bool,
+    shallow: bool,
     layout: str,
     broker_id: int | None,
     workers: int | None,
@@ -60,7 +67,7 @@ def command(
     from consumerd.storage.archives.verify import VerifyOptions, verify  # noqa: PLC0415 - `--help` needs none
 
     stop = StopFlag()
-    options = VerifyOptions(layout, broker_id, max_expansion)
+    options = VerifyOptions(layout, broker_id, max_expansion, shallow)
     with stopping(stop), progress("verifying") as shown:
         sources = find_sources(paths)
         report = verify(sources, options, workers=worker_count(workers, sources), progress=shown, stop=stop)

@@ -26,8 +26,9 @@ mod zstandard;
 fn consumerd_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     // What `consumerd` checks before it uses any of this: raised with every change of a signature.
-    module.add("INTERFACE", 13)?;
+    module.add("INTERFACE", 14)?;
     module.add_function(wrap_pyfunction!(verify::verify, module)?)?;
+    module.add_function(wrap_pyfunction!(records::checking::check_batches, module)?)?;
     module.add_function(wrap_pyfunction!(records::kinds::same_kind, module)?)?;
     module.add_function(wrap_pyfunction!(encode::encode_set, module)?)?;
     module.add_function(wrap_pyfunction!(encode::encode_produce, module)?)?;

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from consumerd.base import native
 from consumerd.storage.archives.findings import SegmentSummary
-from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch, read_batches
+from consumerd.storage.segments.batches import CheckedBatches, SegmentFlaw, StoredBatch, check_batches, read_batches
 from consumerd.storage.segments.dialect import SegmentDialect, recognise
 from consumerd.storage.segments.kinds import same_kind
 from consumerd.wire.v08.records import RecordCodec, encode_message_set, encode_record_batch
@@ -161,3 +161,40 @@ def test_native_codec_follows_headers_as_the_pure_one(data: bytes, at: int, leas
         found = same_kind(data, min(at, len(data)), least, 150, room)
     with native.using(None):
         assert same_kind(data, min(at, len(data)), least, 150, room) == found
+
+
+def checked(data: bytes, *, shallow: bool) -> tuple[SegmentSummary, list[CheckedBatches]]:
+    """The sum of a segment that is only checked, and what passed at once."""
+    summary = SegmentSummary("source", "stamp", "t-0", 100, dialect=SegmentDialect.V08)
+    items = list(check_batches(io.BytesIO(data), 100, window=300, shallow=shallow))
+    for item in items:
+        summary.see_batch(item)
+    return summary, [item for item in items if isinstance(item, CheckedBatches)]
+
+
+@settings(max_examples=300)
+@given(segments(), st.booleans())
+def test_a_check_sums_up_what_a_reader_sees(data: bytes, shallow: bool) -> None:
+    """No batch is whole and unreadable here: a damaged byte is one that the CRC finds."""
+    _, summary = seen(data, together=False)
+    assert checked(data, shallow=shallow)[0] == summary
+    with native.using(None):
+        assert checked(data, shallow=shallow)[0] == summary
+
+
+@given(st.one_of(segments(), st.binary(max_size=300)))
+def test_both_codecs_pass_the_same_batches_by_their_headers(data: bytes) -> None:
+    codec = installed_native_codec()
+    if codec is None:
+        pytest.skip("the native codec is not installed")
+    with native.using(codec):
+        found = checked(data, shallow=True)
+    with native.using(None):
+        assert checked(data, shallow=True) == found
+
+
+@given(LOGS)
+def test_a_shallow_check_passes_sound_batches_without_decoding(log: list[Set]) -> None:
+    pieces, records = written([one for one in log if one[0] == 2])
+    summary, passed = checked(b"".join(pieces), shallow=True)
+    assert sum(item.records for item in passed) == summary.messages == len(records)

@@ -12,7 +12,7 @@ from typing import Any
 
 from consumerd.storage.log.archive import MESSAGE_FLAWS, ArchivedRun, Flaw, FlawKind, IndexedMessages
 from consumerd.storage.log.archive_names import SegmentName
-from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch
+from consumerd.storage.segments.batches import CheckedBatches, SegmentFlaw, StoredBatch
 from consumerd.storage.segments.copies import CopyDifferenceKind
 from consumerd.storage.segments.dialect import SegmentDialect
 from consumerd.wire.v07 import Codec
@@ -147,20 +147,20 @@ class SegmentSummary:
             self.nonsense += item.next_offset - item.offset
         self._note(item.kind, item.problem, item.offset, item.next_offset)
 
-    def see_batch(self, item: StoredBatch | SegmentFlaw) -> None:
+    def see_batch(self, item: CheckedBatches | StoredBatch | SegmentFlaw) -> None:
         """Count the next batch or the next flaw of a segment of 0.8 and later."""
         self.size = item.position + item.size
         if self.next_offset is None:
             self.next_offset = self.start
+        if isinstance(item, CheckedBatches):
+            self.wrappers += item.compressed
+            self._see_records(item.records, item.control, item.next_offset)
+            self._see_epochs(item.first_epoch, item.last_epoch)
+            return
         if isinstance(item, StoredBatch):
-            records = len(item.records)
-            self.messages += records
             self.wrappers += item.batches if item.codec else 0
-            self.absent += max(0, item.next_offset - self.next_offset - records - (item.control is not None))
-            self.next_offset = max(self.next_offset, item.next_offset)
-            if item.leader_epoch is not None:
-                self.first_epoch = item.leader_epoch if self.first_epoch is None else self.first_epoch
-                self.last_epoch = max(item.leader_epoch, self.first_epoch, self.last_epoch or 0)
+            self._see_records(len(item.records), item.control is not None, item.next_offset)
+            self._see_epochs(item.leader_epoch, item.leader_epoch)
             if item.problem is not None:
                 kind, problem = item.problem
                 self._note(kind, problem, item.offset, item.next_offset)
@@ -172,6 +172,18 @@ class SegmentSummary:
         else:
             self.nonsense += item.size
         self._note(item.kind, item.problem, item.offset, None)
+
+    def _see_records(self, records: int, control: int, next_offset: int) -> None:
+        before = self.start if self.next_offset is None else self.next_offset
+        self.messages += records
+        self.absent += max(0, next_offset - before - records - control)
+        self.next_offset = max(before, next_offset)
+
+    def _see_epochs(self, first: int | None, last: int | None) -> None:
+        if first is None or last is None:
+            return
+        self.first_epoch = first if self.first_epoch is None else self.first_epoch
+        self.last_epoch = max(last, self.first_epoch, self.last_epoch or 0)
 
     def _note(self, kind: FlawKind, problem: str, offset: int, end: int | None) -> None:
         if len(self.findings) < MAX_FINDINGS:

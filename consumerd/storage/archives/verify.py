@@ -27,17 +27,21 @@ from consumerd.storage.log.archive_names import (
     SegmentName,
     segment_start,
 )
-from consumerd.storage.segments.batches import read_batches
+from consumerd.storage.segments.batches import check_batches
 from consumerd.storage.segments.dialect import SegmentDialect
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """`layout` and `broker` say which partition a segment is of; without a broker its folder does."""
+    """`layout` and `broker` say which partition a segment is of; without a broker its folder does.
+
+    `shallow`: of segments of 0.8 and later headers and CRCs are checked, and records are not decoded.
+    """
 
     layout: str = DEFAULT_LAYOUT
     broker: int | None = None
     expansion: int = DEFAULT_EXPANSION
+    shallow: bool = False
 
 
 def verify(
@@ -93,7 +97,7 @@ def _summed_up(opened: OpenSegment, layout: ArchiveLayout, options: VerifyOption
         if (finding := abandoned(opened.name)) is not None:
             return finding
         summary = SegmentSummary(opened.name, opened.stamp, folder, start, name, dialect=dialect)
-        for batch in read_batches(stream, start, together=True):
+        for batch in check_batches(stream, start, shallow=options.shallow):
             summary.see_batch(batch)
         return summary
     summary = SegmentSummary(opened.name, opened.stamp, folder, start, name)

@@ -2,7 +2,7 @@
 
 In: streams of bytes. Out: batches with their records, and the flaws between them.
 
-Files in reading order: dialect, finding, kinds, batches, copies, fields, group_offsets, transaction_log,
+Files in reading order: dialect, finding, kinds, checking, batches, copies, fields, group_offsets, transaction_log,
 cluster_metadata.
 
 Easy to miss:

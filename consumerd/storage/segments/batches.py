@@ -7,7 +7,8 @@ that decodes, CRC included, and has an offset that may follow; a message of magi
 intact one, too, since it may be a part of a compressed one. Batches and flaws tile the segment exactly.
 
 Who needs no single batches gets those of one kind together (`consumerd.storage.segments.kinds`), which is as fast for
-small batches as for large ones; where anything is wrong with them, each of them is judged by itself.
+small batches as for large ones; where anything is wrong with them, each of them is judged by itself. Who needs no
+records gets the number of those that are sound (`consumerd.storage.segments.checking`).
 
 What a broker checks when it recovers a log is checked here: CRC, lengths, offsets that grow, leader epochs that do not
 go back. A batch with a wrong order is readable, so it comes with its `problem`.
@@ -23,6 +24,7 @@ from typing import Final, NamedTuple
 
 from consumerd.storage.log.archive_items import ByteStream, FlawKind
 from consumerd.storage.log.errors import DamagedArchiveError
+from consumerd.storage.segments.checking import sound_batches
 from consumerd.storage.segments.kinds import same_kind
 from consumerd.wire.crc import crc32
 from consumerd.wire.errors import CorruptMessageError
@@ -35,6 +37,8 @@ from consumerd.wire.v08.records.record_batch import CRC_END, HEADER, MAGIC, MIN_
 
 #: Bytes requested from the stream at once.
 WINDOW: Final = 1 << 20
+#: The same where nothing of it is kept: it stays in the cache of a processor.
+CHECK_WINDOW: Final = 1 << 18
 #: Bytes in front of what the length field counts, and the position of the magic.
 OVERHEAD: Final = 12
 _MAGIC_AT: Final = 16
@@ -115,6 +119,34 @@ class SegmentFlaw(NamedTuple):
     raw: bytes = b""
 
 
+class CheckedBatches(NamedTuple):
+    """Sound batches that follow one another, without their records.
+
+    `position` and `size` in bytes of the segment. `next_offset`: the offset to read next. `records`: their number
+    without control batches, of which there are `control`. `compressed`: batches that are. `first_epoch` and
+    `last_epoch`: the first and the greatest leader epoch; None where they have none.
+    """
+
+    position: int
+    size: int
+    next_offset: int
+    records: int
+    compressed: int
+    control: int
+    first_epoch: int | None
+    last_epoch: int | None
+
+
+def check_batches(
+    stream: ByteStream, start: int, *, limits: DecodeLimits = DEFAULT_LIMITS, window: int = CHECK_WINDOW, shallow: bool
+) -> Iterator[CheckedBatches | StoredBatch | SegmentFlaw]:
+    """Check everything in the segment that starts at offset `start`, in order and without a gap, as `read_batches`.
+
+    `shallow`: believe the headers of batches whose CRC is right, and decode no records.
+    """
+    return _Reader(stream, start, limits, window, together=True, shallow=shallow).check()
+
+
 def read_batches(
     stream: ByteStream,
     start: int,
@@ -134,7 +166,16 @@ def read_batches(
 class _Reader:
     """One pass over one segment. `data[at:]` is read and not yet used; `base` is the position of `data[0]`."""
 
-    def __init__(self, stream: ByteStream, start: int, limits: DecodeLimits, window: int, *, together: bool) -> None:
+    def __init__(
+        self,
+        stream: ByteStream,
+        start: int,
+        limits: DecodeLimits,
+        window: int,
+        *,
+        together: bool,
+        shallow: bool = False,
+    ) -> None:
         self.stream = stream
         self.limits = limits
         self.window = window
@@ -149,6 +190,7 @@ class _Reader:
         self.epoch = -1
         self.work = _FREE_WORK
         self.together = together
+        self.shallow = shallow
         #: The position up to which each batch is judged by itself.
         self.alone_until = 0
 
@@ -157,6 +199,16 @@ class _Reader:
             item = self._next()
             yield item
             self.at = item.position + item.size - self.base
+        yield from self._end()
+
+    def check(self) -> Iterator[CheckedBatches | StoredBatch | SegmentFlaw]:
+        while self._has(1):
+            item = self._sound() or self._next()
+            yield item
+            self.at = item.position + item.size - self.base
+        yield from self._end()
+
+    def _end(self) -> Iterator[SegmentFlaw]:
         if self.damage is not None:
             yield SegmentFlaw(FlawKind.ARCHIVE, self.base + self.at, 0, self.least, self.damage)
 
@@ -226,6 +278,27 @@ class _Reader:
                 return True
             size += length
         return True
+
+    def _sound(self) -> CheckedBatches | None:
+        """The sound batches at the position, as many as are read; None if there are none."""
+        size = self._size_of(self.data, self.at) if self._has(_MAGIC_AT + 1) else None
+        if size is None or not self._has(size):
+            return None
+        found = sound_batches(self.data, self.at, self.least, self.epoch, limits=self.limits, shallow=self.shallow)
+        if not found.batches:
+            return None
+        self.least, self.epoch = found.least, found.last_epoch
+        has_epoch = found.first_epoch >= 0
+        return CheckedBatches(
+            self.base + self.at,
+            found.end - self.at,
+            found.least,
+            found.records,
+            found.compressed,
+            found.control,
+            found.first_epoch if has_epoch else None,
+            found.last_epoch if has_epoch else None,
+        )
 
     def _joined(self) -> StoredBatch | None:
         """Whole, sound batches of one kind at the position; None where there are not two of them."""

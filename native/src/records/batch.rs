@@ -15,6 +15,7 @@ const CONTROL: u16 = 0x20;
 
 pub struct Header {
     pub base_offset: i64,
+    pub leader_epoch: i32,
     pub crc: u32,
     pub attributes: u16,
     pub last_offset_delta: i32,
@@ -28,6 +29,7 @@ impl Header {
     pub fn read(data: &[u8], position: usize) -> Option<Self> {
         Some(Header {
             base_offset: be64(data, position)?,
+            leader_epoch: be32(data, position + 12)? as i32,
             crc: be32(data, position + 17)?,
             attributes: (be32(data, position + 21)? >> 16) as u16,
             last_offset_delta: be32(data, position + 23)? as i32,
@@ -51,6 +53,16 @@ impl Header {
     }
 }
 
+/// A record where it was found. Places are in the bytes of all records.
+pub struct Record {
+    pub time: i64,
+    pub delta: i64,
+    pub key: Option<(usize, usize)>,
+    pub value: Option<(usize, usize)>,
+    /// Where the headers begin and end, and how many they are.
+    pub headers: (usize, usize, usize),
+}
+
 /// Read the records of a batch, which are `body` and stand at `base`, onto the columns; returns their offsets.
 pub fn read_records(
     columns: &mut Columns,
@@ -58,15 +70,35 @@ pub fn read_records(
     base: usize,
     header: &Header,
 ) -> Option<Offsets> {
-    let count = usize::try_from(header.count).ok()?;
-    if count.checked_mul(MIN_RECORD)? > body.len() {
-        return None;
-    }
+    let count = count_of(body, header)?;
     let appended = header.log_append_time();
     let mut offsets = Offsets::default();
-    let (mut position, mut next) = (0, 0);
     columns.values.reserve(count);
     columns.times.reserve(count);
+    walk_records(body, header, |record| {
+        let (start, end, found) = record.headers;
+        if found > 0 {
+            columns.push_headers(base + start, end - start, found);
+        }
+        let offset = header.base_offset.wrapping_add(record.delta);
+        offsets.push(&mut columns.listed, offset);
+        let time = if appended { 0 } else { record.time };
+        columns.push(base, record.key, record.value, time);
+    })?;
+    Some(offsets)
+}
+
+/// How many records the header says that `body` has, if it has the room for them.
+fn count_of(body: &[u8], header: &Header) -> Option<usize> {
+    let count = usize::try_from(header.count).ok()?;
+    (count.checked_mul(MIN_RECORD)? <= body.len()).then_some(count)
+}
+
+/// Call `each` with the records of a batch, which are `body`; returns their number, and nothing if one cannot be read.
+#[inline(always)]
+pub fn walk_records(body: &[u8], header: &Header, mut each: impl FnMut(&Record)) -> Option<usize> {
+    let count = count_of(body, header)?;
+    let (mut position, mut next) = (0, 0);
     for _ in 0..count {
         let length = usize::try_from(int32(body, &mut position)?).ok()?;
         let end = position + length;
@@ -80,22 +112,25 @@ pub fn read_records(
         next = delta + 1;
         let key = field(record, &mut position)?;
         let value = field(record, &mut position)?;
+        let start = position;
+        let mut found = 0;
         if *record.get(position)? != 0 {
-            let start = position;
-            let found = skip_headers(record, &mut position)?;
-            if found > 0 {
-                columns.push_headers(base + start, position - start, found);
-            }
+            found = skip_headers(record, &mut position)?;
         } else {
             position += 1;
         }
         if position != end {
             return None;
         }
-        offsets.push(&mut columns.listed, header.base_offset.wrapping_add(delta));
-        columns.push(base, key, value, if appended { 0 } else { time });
+        each(&Record {
+            time,
+            delta,
+            key,
+            value,
+            headers: (start, position, found),
+        });
     }
-    (position == body.len() && next - 1 <= i64::from(header.last_offset_delta)).then_some(offsets)
+    (position == body.len() && next - 1 <= i64::from(header.last_offset_delta)).then_some(count)
 }
 
 #[inline]

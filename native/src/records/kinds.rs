@@ -35,13 +35,12 @@ fn look(data: &[u8], position: usize, most: usize) -> Option<(Kind, i64, i64, us
     if header.control() || last < offset || last == i64::MAX {
         return None;
     }
-    let epoch = be32(data, position + LOG_OVERHEAD)? as i32;
     let producer = if header.transactional() {
         header.producer_id
     } else {
         -1
     };
-    let kind = (magic, header.attributes, epoch, producer);
+    let kind = (magic, header.attributes, header.leader_epoch, producer);
     Some((kind, offset, last, end))
 }
 

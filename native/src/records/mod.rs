@@ -14,6 +14,7 @@ use crate::limits::Limits;
 use crate::payloads::{part_of, within};
 
 pub mod batch;
+pub mod checking;
 mod columns;
 pub mod kinds;
 pub mod old;
@@ -25,6 +26,21 @@ use reader::{Aborted, Opener, Reader, State, KEPT};
 
 thread_local! {
     static OPENER: Cell<Option<Box<Opener>>> = const { Cell::new(None) };
+}
+
+/// Do something with what decompresses, which is kept for the next time unless it has become large.
+fn with_opener<T>(work: impl FnOnce(&mut Opener) -> T) -> T {
+    let mut opener = OPENER.take().unwrap_or_else(|| {
+        Box::new(Opener {
+            inflater: Inflater::new(),
+            buffer: Vec::new(),
+        })
+    });
+    let done = work(&mut opener);
+    if opener.buffer.len() <= KEPT {
+        OPENER.set(Some(opener));
+    }
+    done
 }
 
 /// What stands behind (position, least offset that may follow, next offset, decompressed bytes).
@@ -184,16 +200,7 @@ impl Records {
             },
         };
         let state = py.detach(|| {
-            let mut opener = OPENER.take().unwrap_or_else(|| {
-                Box::new(Opener {
-                    inflater: Inflater::new(),
-                    buffer: Vec::new(),
-                })
-            });
-            reader.read(&mut opener);
-            if opener.buffer.len() <= KEPT {
-                OPENER.set(Some(opener));
-            }
+            with_opener(|opener| reader.read(opener));
             reader.state
         });
         self.leader_epoch = state.leader_epoch;

@@ -379,7 +379,7 @@ impl Reader<'_> {
 }
 
 /// Of the attributes of a message or batch; nothing for a number that no codec has.
-fn codec_of(attributes: u8) -> Option<Codec> {
+pub fn codec_of(attributes: u8) -> Option<Codec> {
     Some(match attributes & CODEC_MASK {
         0 => Codec::None,
         1 => Codec::Gzip,

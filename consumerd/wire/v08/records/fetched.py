@@ -127,7 +127,7 @@ def decode_records(
             isinstance(data, memoryview) and isinstance(data.obj, bytes) and data.contiguous and data.format == "B"
         ):
             data = bytes(data)
-        index, bounds = native.Records(data, offset, list(aborted)), _native_limits(native, limits)
+        index, bounds = native.Records(data, offset, list(aborted)), record_limits(native, limits)
         place = index.read((0, 0, offset, 0), bounds)
         if place[0] == len(data):  # nearly always
             return _native_set(index, {}, offset, place[2])
@@ -466,7 +466,8 @@ def _identified(made: RecordSet, leader_epoch: int | None) -> RecordSet:
 
 
 @lru_cache(maxsize=16)
-def _native_limits(native: NativeCodec, limits: DecodeLimits) -> NativeLimits:
+def record_limits(native: NativeCodec, limits: DecodeLimits) -> NativeLimits:
+    """The limits as the native codec reads them."""
     return native.Limits(
         max_message_bytes=limits.max_message_bytes,
         max_wrapper_bytes=limits.max_decompressed_bytes,

@@ -18,6 +18,7 @@ from consumerd.storage.archives.verify import VerifyOptions, verify
 from consumerd.storage.segments.dialect import SegmentDialect
 from consumerd.wire.v07 import encode_message
 from consumerd.wire.v08.records import RecordCodec, encode_record_batch
+from consumerd.wire.v08.records.crc32c import crc32c
 
 HELLO = encode_message(b"hello")
 
@@ -160,6 +161,19 @@ def test_findings_in_segments_of_08_and_later(tmp_path: Path) -> None:
     assert kinds(report) == ["bad-crc", "nonsense-block", "offset-order", "leader-epoch-order", "torn-tail"]
     (partition,) = report.partitions
     assert (partition.messages, partition.segments[0].corrupt, partition.segments[0].nonsense) == (10, 1, 30)
+
+
+@pytest.mark.usefixtures("either_codec")
+def test_a_shallow_verification_believes_headers_of_intact_batches(tmp_path: Path) -> None:
+    unreadable = bytearray(batch(2))
+    unreadable[-20:] = b"\0" * 20
+    unreadable[17:21] = crc32c(bytes(unreadable[21:])).to_bytes(4)
+    damaged = bytearray(batch(4))
+    damaged[-1] ^= 1
+    since_08(tmp_path / "a-0", 0, batch(0), bytes(unreadable), bytes(damaged), batch(6, 3))
+    deep, shallow = verified(tmp_path), verified(tmp_path, shallow=True)
+    assert [partition.messages for report in (deep, shallow) for partition in report.partitions] == [5, 7]
+    assert (kinds(deep), kinds(shallow)) == (["unreadable-wrapper", "bad-crc"], ["bad-crc"])
 
 
 @pytest.mark.parametrize(
