@@ -8,6 +8,7 @@ import importlib.util
 import json
 import random
 import shutil
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,8 @@ def settings(**more: Any) -> V08ProducerSettings:
     return V08ProducerSettings(codec=RecordCodec.GZIP, create_topics=True, **more)
 
 
-async def produce(client: ClusterClient, partitions: int) -> None:
-    """Keys, headers, tombstones and old timestamps; a transaction that is committed, and one that is aborted."""
+async def produce(client: ClusterClient, partitions: int, *, since: int = 1_500_000_000_000) -> None:
+    """Keys, headers, tombstones and old timestamps; transactions that are committed, and one that is aborted."""
     make = functools.partial(V08Producer, client, clock=SystemClock(), rng=random.Random(1))
     async with make(settings()) as producer:
         for number in range(40):
@@ -40,7 +41,7 @@ async def produce(client: ClusterClient, partitions: int) -> None:
             headers = (("n", b"%d" % number), ("none", None)) if number % 3 == 0 else ()
             await producer.send(
                 "events", value, key=b"k%d" % number, partition=number % partitions,
-                timestamp=1_500_000_000_000 + number, headers=headers,
+                timestamp=since + number, headers=headers,
             )  # fmt: skip
     async with make(settings(transactional_id="a-test", idempotent=True)) as producer:
         await producer.init_transactions()
@@ -53,6 +54,8 @@ async def produce(client: ClusterClient, partitions: int) -> None:
                         raise RuntimeError(kind)
             except RuntimeError:
                 assert kind == b"aborted"
+    async with make(settings(transactional_id="a-test", idempotent=True)) as producer:
+        await producer.init_transactions()  # returns once the last transaction has ended in all partitions
 
 
 async def content(client: ClusterClient, partitions: int) -> list[list[Record]]:
@@ -67,6 +70,16 @@ async def content(client: ClusterClient, partitions: int) -> list[list[Record]]:
 
 
 Received = list[tuple[int, int, bytes | None]]
+
+
+def messages(found: list[list[Record]]) -> Received:
+    """What `receive` returns of these, partition by partition."""
+    return [(number, each.timestamp, each.payload) for number, records in enumerate(found) for each in records]
+
+
+def in_order(received: Received) -> Received:
+    """What was received, partition by partition."""
+    return sorted(received, key=itemgetter(0))
 
 
 def member(address: str, group: str, reset: str) -> Any:
@@ -100,9 +113,7 @@ async def test_archive_of_a_broker_is_replayed_into_a_new_one_and_its_groups_con
         await produce(client, 2)
         before = await content(client, 2)
     assert [len(each) for each in before] == [24, 24]
-    everything = [
-        (number, record.timestamp, record.payload) for number, records in enumerate(before) for record in records
-    ]
+    everything = messages(before)
     handled = {group: await receive(old.address, group, FIRST, reset="earliest") for group in ("billing", "audit")}
     old.kill()
     archive = tmp_path / "copy"
@@ -123,7 +134,7 @@ async def test_archive_of_a_broker_is_replayed_into_a_new_one_and_its_groups_con
         assert done.returncode == ExitCode.OK, done.stderr
         assert sum(each["moves"] for each in json.loads(done.stdout)["moves"]) == moved
     rest = await receive(new.address, "billing", len(everything) - len(handled["billing"]), reset="none")
-    assert sorted(handled["billing"] + rest, key=str) == sorted(everything, key=str)
+    assert in_order(handled["billing"] + rest) == everything
     async with member(new.address, "audit", "none") as alive, asyncio.timeout(PATIENCE):
         await alive.getone()
         refused = await run_command(tmp_path, *move, "--execute")

@@ -26,7 +26,7 @@ from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.topic_configs import topic_settings
 from consumerd.operate.admin.errors import RefusedError
 from consumerd.operate.admin.v08.topic_plan import TopicPlan
-from consumerd.operate.admin.v08.topic_requests import create_topic
+from consumerd.operate.admin.v08.topic_requests import create_topic, wait_until_known
 from consumerd.operate.migrate.archived_topics import ArchivedPartition
 from consumerd.operate.migrate.restored_log import match
 from consumerd.storage.archives.errors import InterruptedWorkError
@@ -159,6 +159,7 @@ class Restore:
                     "key may go to another partition than its old ones"
                 )
         if report.created:
+            await wait_until_known(self._client, report.created)  # the clients of the handlers ask any broker
             report.notes.append(
                 f"created with retention.ms=-1 and retention.bytes=-1, so that old messages stay: "
                 f"{', '.join(report.created)}; set what they had when the groups have caught up"

@@ -89,11 +89,9 @@ def without_other_copies(
         left_out.update(folder for index, folder in enumerate(found) if index not in choice.read)
         for each in choice.differences:
             folder = listed[each.copy].folder
-            findings.append(
-                ArchiveFinding(
-                    each.kind, folder, f"{folder}: {each.problem}", f"{topic}/{partition}", each.offset, each.end
-                )
-            )
+            problem, place = f"{folder}: {each.problem}", f"{topic}/{partition}"
+            replaced = each.copy not in choice.read
+            findings.append(ArchiveFinding(each.kind, folder, problem, place, each.offset, each.end, replaced=replaced))
     if not left_out:
         return list(sources), findings
     kept = [

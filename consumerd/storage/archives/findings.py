@@ -74,6 +74,8 @@ class ArchiveFinding:
     end: int | None = None
     #: The number of things that it stands for.
     count: int = 1
+    #: Whether another copy is read in place of the one that it is about, so that nothing is missing because of it.
+    replaced: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """For `--json` and manifests."""

@@ -77,6 +77,21 @@ def test_damage_is_reported_and_the_rest_counts(archive: Path, capsys: pytest.Ca
     assert captured.err == "consumerd: unreadable parts of the archive: 1; offsets may be too old\n"
 
 
+def test_shorter_copy_is_shown_and_nothing_is_missing(archive: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    behind = archive / "broker-2" / "__consumer_offsets-3"
+    behind.mkdir(parents=True)
+    (behind / f"{0:020}.log").write_bytes(commit(0, "a", 0, 10, 1_700_000_000_000))
+    assert run(["log", "offsets", str(archive)]) == ExitCode.OK
+    captured = capsys.readouterr()
+    assert [line.split("\t")[1:4] for line in captured.out.splitlines() if line.startswith("offset\t")] == [
+        ["a", "events/0", "30"],
+        ["a", "events/1", "20"],
+        ["b", "events/0", "5"],
+    ]
+    assert f"finding\tshorter-copy\t{behind}" in captured.out
+    assert captured.err == ""
+
+
 def test_archive_without_the_topic_is_refused(archive: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["log", "offsets", str(archive / "events-0")]) == ExitCode.NOT_FOUND
     assert "the archive holds no segments of __consumer_offsets" in capsys.readouterr().err

@@ -7,16 +7,18 @@ an answer, a topic to create that exists as it was planned, or one to delete tha
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.base.errors import BrokerError, NotFoundError
 from consumerd.net.client.channel import Channel
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import BrokerRefusedError, error_of
+from consumerd.net.client.metadata import metadata_body
 from consumerd.net.client.retrying import UnansweredAttempts, passes
 from consumerd.operate.admin.errors import ArgumentError
 from consumerd.operate.admin.v08.topic_plan import TopicPlan, require_alive
-from consumerd.wire.v08.apis import CREATE_TOPICS, DELETE_TOPICS
+from consumerd.wire.v08.apis import CREATE_TOPICS, DELETE_TOPICS, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.schema import Api
@@ -62,6 +64,29 @@ async def create_topic(client: ClusterClient, plan: TopicPlan, *, timeout: float
         exists = error.code == ErrorCode.TOPIC_ALREADY_EXISTS
         if check_only or not (exists and unanswered and await _is_there(client, plan)):
             raise
+
+
+async def wait_until_known(client: ClusterClient, topics: Sequence[str]) -> None:
+    """Return when each live broker knows of leaders of created topics, some time after the controller created them.
+
+    Raises BrokerError if that takes longer than the client retries.
+    """
+
+    async def ask(node_id: int) -> None:
+        channel = await client.node_channel(node_id)
+        version = channel.versions.pick(METADATA)
+        answer = await channel.call(METADATA, metadata_body(version, topics), version=version)
+        known = {
+            each["name"]: [each["error_code"], *(part["error_code"] for part in each["partitions"])]
+            for each in answer["topics"]
+        }
+        for topic in topics:
+            code = next(filter(None, known.get(topic, [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION])), 0)
+            if error := error_of(code, f"broker {node_id} does not know the new topic {topic!r} yet"):
+                raise error
+
+    for node_id in (await client.retrying("metadata", client.refresh)).nodes:
+        await client.retrying(f"new topics at broker {node_id}", partial(ask, node_id))
 
 
 async def delete_topic(client: ClusterClient, topic: str, *, timeout: float) -> None:

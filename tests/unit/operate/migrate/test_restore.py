@@ -41,6 +41,8 @@ class Target(TransactionalBroker):
         super().__init__(**{"topics": (), "partitions": 1, **options})
         self.settings: dict[str, str] = {}
         self.made: list[dict[str, Any]] = []
+        #: How often new topics are not known yet.
+        self.late = 0
 
     def _end(self, known: Any, state: str, *, bump: bool) -> None:
         touched = list(known.partitions)
@@ -51,6 +53,9 @@ class Target(TransactionalBroker):
             log.entries.append(Entry((known.producer_id, -1 if state == COMMITTED else -2), None))
 
     def _metadata(self, version: int, body: dict[str, Any], error: int | None) -> dict[str, Any]:
+        if body["topics"]:
+            self.late, unknown = max(0, self.late - 1), self.late
+            body = {"topics": []} if unknown else body
         if body["topics"] is not None:
             body = {"topics": [each for each in body["topics"] if each["name"] in self.topics]}
         return super()._metadata(version, body, error)
@@ -175,6 +180,14 @@ def test_topic_is_created_with_what_it_had_and_every_message_is_there(archive: P
     assert [each.sent for each in again.partitions] == [0, 0]
     assert [each.digest for each in again.partitions] == [each.digest for each in report.partitions]
     assert broker.committed("t") == [*MESSAGES, b"of another"]
+
+
+def test_topic_that_the_brokers_learn_of_later_is_waited_for(archive: Path) -> None:
+    broker = Target()
+    broker.late = 3
+    report = run(broker, archive)
+    assert (report.created, broker.late) == (["t"], 0)
+    assert broker.committed("t") == MESSAGES
 
 
 async def _life(broker: Target, path: Path) -> None:
