@@ -22,11 +22,13 @@ from consumerd.cli.session import (
     timeout_option,
     with_session,
 )
+from consumerd.cli.setting_option import SettingOption
 from consumerd.cli.tables import counted, show_rows
 from consumerd.operate.migrate.findings import ComparisonReport, MessageCounts, PartitionReport
 from consumerd.operate.migrate.message_source import MessageSource
 
 if TYPE_CHECKING:
+    from consumerd.handlers.forward.target_log import TargetLog
     from consumerd.net.client.cluster import ClusterClient
     from consumerd.net.zk import Session
 
@@ -96,6 +98,14 @@ _COLUMNS = [">source", ">there", ">missing", ">changed", ">again", ">late", ">fo
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="Configuration file of a daemon whose [kafka] is used for the target: TLS, SASL, client_id.",
+)
+@click.option(
+    "--isolation",
+    cls=SettingOption,
+    setting="consumerd.base.settings.processing:FetchSection.isolation",
+    type=click.Choice(["read_uncommitted", "read_committed"]),
+    show_default=True,
+    help="Read all messages of clusters of 0.8 and later, or only those of committed transactions.",
 )
 @rename_option()
 @click.option("--topic-template", default="{topic}", show_default=True, help="Name of all other topics on the target.")
@@ -181,27 +191,31 @@ def _report(options: dict[str, Any]) -> ComparisonReport:
 
 
 async def _compare_clusters(naming: Any, options: dict[str, Any]) -> ComparisonReport:
-    from consumerd.handlers.forward.target_log import TargetLog  # noqa: PLC0415
     from consumerd.operate.migrate.cluster_source import V08ClusterSource  # noqa: PLC0415
 
     async with _client("from", options) as client:
-        return await _compare(V08ClusterSource(TargetLog(client), options["topics"]), naming, options)
+        return await _compare(V08ClusterSource(_log(client, options), options["topics"]), naming, options)
 
 
 async def _compare(source: MessageSource, naming: Any, options: dict[str, Any]) -> ComparisonReport:
-    from consumerd.handlers.forward.target_log import TargetLog  # noqa: PLC0415
     from consumerd.operate.migrate.verify import Comparison  # noqa: PLC0415
 
     async with _client("to", options) as client:
         return await Comparison(
             source,
-            TargetLog(client),
+            _log(client, options),
             naming,
             cluster=options["cluster"],
             range_messages=options["range_messages"],
             examples=options["examples"],
             progress=_show_progress if sys.stderr.isatty() else lambda _: None,
         ).run()
+
+
+def _log(client: ClusterClient, options: dict[str, Any]) -> TargetLog:
+    from consumerd.handlers.forward.target_log import TargetLog  # noqa: PLC0415
+
+    return TargetLog(client, read_committed=options["isolation"] == "read_committed")
 
 
 def _show_progress(what: str) -> None:

@@ -37,8 +37,8 @@ Examples:
 Name a target of Kafka 0.7 with --to-zookeeper or --to-broker, a later one with --to-bootstrap-server. The mirror is a
 member of the group: two of them share the partitions. A batch is committed when the target has stored it. Nothing is
 lost when the mirror is stopped, killed or disconnected; what was sent but not committed is sent again, unless --resume
-target continues after what the target has. Each source partition goes to one partition of the target, in order;
-docs/tools.md says which, and how `consumerd migrate verify` compares the two.
+target continues after what the target has, or --exactly-once writes it in transactions. Each source partition goes to
+one partition of the target, in order; docs/tools.md says which, and how `consumerd migrate verify` compares the two.
 """
 
 _OF_KAFKA_TARGETS = {
@@ -48,6 +48,7 @@ _OF_KAFKA_TARGETS = {
     "key": "--key",
     "no_headers": "--no-headers",
     "resume": "--resume",
+    "exactly_once": "--exactly-once",
     "round_robin": "--round-robin",
     "to_config": "--to-config",
 }
@@ -270,6 +271,7 @@ def _kafka_target(options: dict[str, Any]) -> ForwardTarget:
             codec=RecordCodec[options["codec"].upper()],
             max_message_bytes=options["max_message_bytes"],
             resume=ForwardResume(options["resume"] or ForwardResume.COMMITTED),
+            exactly_once=options["exactly_once"],
             partitions=partitions,
             replication_factor=options["replication_factor"],
         )

@@ -75,6 +75,12 @@ _OPTIONS = (
         type=click.Choice(["committed", "target"]),
         help=("Continue after the last commit, or after the last message that the target has.  [default: committed]"),
     ),
+    click.option(
+        "--exactly-once",
+        is_flag=True,
+        help="Send each batch in a transaction that has the position of its partition, too: consumers of committed "
+        "messages get each message once. Requires a target of Kafka 2.5 or later.",
+    ),
 )
 
 

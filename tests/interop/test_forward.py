@@ -209,6 +209,10 @@ async def test_rejects_a_target_without_headers_unless_they_are_optional(kafka: 
     with pytest.raises(HandlerFailedError, match=r"older than 0.11 and does not support headers.*headers = false"):
         await refused.start(CONTEXT)
     await refused.stop()
+    refused = handler_to(broker, headers=False, exactly_once=True)
+    with pytest.raises(HandlerFailedError, match=r"older than 2\.5, and positions in transactions"):
+        await refused.start(CONTEXT)
+    await refused.stop()
     handler = handler_to(broker, headers=False, partitions=2, replication_factor=1, codec="gzip")
     await handler.start(CONTEXT)
     payloads = [b"%d" % n for n in range(50)]

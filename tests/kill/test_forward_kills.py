@@ -86,9 +86,17 @@ async def verify(*arguments: str) -> tuple[int | None, dict[str, Any]]:
     return process.returncode, json.loads(output)
 
 
-@pytest.mark.parametrize("resume", ["target", pytest.param("committed", marks=pytest.mark.long)])
+MODES = {
+    "target": ("--resume", "target"),
+    "committed": ("--resume", "committed"),
+    "exactly_once": ("--exactly-once",),
+}
+VERIFIED = {"committed": ("--allow-duplicates",), "exactly_once": ("--isolation", "read_committed")}
+
+
+@pytest.mark.parametrize("mode", ["target", "exactly_once", pytest.param("committed", marks=pytest.mark.long)])
 async def test_loses_nothing_when_mirror_or_target_is_killed(
-    tmp_path: Path, zookeeper_factory: Any, java: Any, missing: Callable[[str], NoReturn], resume: str
+    tmp_path: Path, zookeeper_factory: Any, java: Any, missing: Callable[[str], NoReturn], mode: str
 ) -> None:
     zookeeper = await zookeeper_factory(tick_ms=250)
     place = f"{zookeeper.connect}/old"
@@ -104,7 +112,7 @@ async def test_loses_nothing_when_mirror_or_target_is_killed(
         async with asyncio.TaskGroup() as starts:
             starts.create_task(target.start())
             starts.create_task(stack.enter_async_context(source))
-        where = ("--to-bootstrap-server", target.address, "--partitions", "2", "--codec", "gzip", "--resume", resume)
+        where = ("--to-bootstrap-server", target.address, "--partitions", "2", "--codec", "gzip", *MODES[mode])
         first, second = (member(tmp_path, name, place, *where) for name in ("first", "second"))
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
@@ -131,9 +139,9 @@ async def test_loses_nothing_when_mirror_or_target_is_killed(
         arguments = (
             "--from-zookeeper", place, "--topic", TOPIC, "--to-bootstrap-server", target.address, "--range", "500",
         )  # fmt: skip
-        code, report = await verify(*arguments, *(["--allow-duplicates"] if resume == "committed" else []))
+        code, report = await verify(*arguments, *VERIFIED.get(mode, ()))
         assert code == 0, report
         totals = report["totals"]
         assert totals["source"] == fed.result() > 1000
         assert totals["missing"] == totals["changed"] == totals["foreign"] == totals["out_of_order"] == 0
-        assert (totals["duplicated"] > 0) == (resume == "committed")
+        assert (totals["duplicated"] > 0) == (mode == "committed")

@@ -31,7 +31,7 @@ from consumerd.handlers.forward.errors import is_hopeless
 from consumerd.handlers.forward.feed import PartitionFeed
 from consumerd.handlers.forward.identity import SourceIdentity, read_identity
 from consumerd.handlers.forward.mapping import SourceNumbering, TopicNaming
-from consumerd.handlers.forward.positions import forward_name
+from consumerd.handlers.forward.positions import forward_name, require_positions
 from consumerd.handlers.forward.settings import ForwardResume, ForwardSettings
 from consumerd.handlers.forward.target_log import TargetLog
 from consumerd.handlers.forward.topics import ForwardTopics
@@ -97,6 +97,8 @@ class ForwardHandler(Handler):
             await client.retrying("find the target", client.refresh)
             if self._settings.headers:
                 await topics.require_headers()
+            if self._settings.exactly_once:
+                require_positions(await client.any_channel())
         except BrokerError as error:
             raise HandlerFailedError(f"cannot forward: {error}") from error
 

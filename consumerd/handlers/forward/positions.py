@@ -18,11 +18,11 @@ from consumerd.base.errors import HandlerFailedError
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.handlers import Batch, SinkPosition
 from consumerd.handlers.forward.errors import OtherLogError
+from consumerd.net.client.channel import Channel
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import error_of
 from consumerd.producer import ProducerTransaction, TransactionOffset, V08Producer
 from consumerd.wire.v08.apis import OFFSET_FETCH
-from consumerd.wire.v08.errors import UnsupportedApiError
 
 if TYPE_CHECKING:
     from consumerd.wire.v08.message_types import OffsetFetchRequest
@@ -144,6 +144,15 @@ def position_place(topic: str) -> TopicPartition:
     return TopicPartition.numbered(topic, 0)
 
 
+def require_positions(channel: Channel) -> None:
+    """Raise HandlerFailedError if the target's broker cannot wait for the end of transactions with a position."""
+    if not channel.versions.has(OFFSET_FETCH, _STABLE):
+        raise HandlerFailedError(
+            f"the target's broker {channel.address} is older than 2.5, and positions in transactions (exactly_once, "
+            "--exactly-once) need 2.5 or later."
+        )
+
+
 async def read_position(client: ClusterClient, name: str, topic: str) -> ForwardPosition | None:
     """The position on the target's `topic` of the source partition with this `forward_name`; None before the first.
 
@@ -158,11 +167,8 @@ async def read_position(client: ClusterClient, name: str, topic: str) -> Forward
 
     async def attempt() -> ForwardPosition | None:
         channel = await client.node_channel(await client.coordinator(name))
-        try:
-            version = channel.versions.pick(OFFSET_FETCH, at_least=_STABLE, at_most=_STABLE)
-        except UnsupportedApiError as error:
-            raise HandlerFailedError(f"exactly_once needs a target of Kafka 2.5 or later: {error}") from error
-        answer = await client.call_coordinator(name, OFFSET_FETCH, body, version=version)
+        require_positions(channel)
+        answer = await client.call_coordinator(name, OFFSET_FETCH, body, version=_STABLE)
         codes = [answer["error_code"]]
         found: ForwardPosition | None = None
         for topic in answer["topics"]:

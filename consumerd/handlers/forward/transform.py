@@ -19,7 +19,7 @@ from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock, SaslMechanism
 from consumerd.handlers import Batch, Handler, HandlerContext, PartitionTakenError
 from consumerd.handlers.forward.errors import is_hopeless
-from consumerd.handlers.forward.positions import PartitionTransactions, forward_name
+from consumerd.handlers.forward.positions import PartitionTransactions, forward_name, require_positions
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.factory import make_client
 from consumerd.net.connection import ConnectionSettings
@@ -87,11 +87,12 @@ class TransactionalHandler(Handler):
         )
 
     async def start(self, context: HandlerContext) -> None:
-        """Connect to the target. Raises HandlerFailedError where it is unavailable."""
+        """Connect to the target. Raises HandlerFailedError where it is unavailable or older than 2.5."""
         self._context = context
         self._client = self.make_client(context.clock)
         try:
             await self._client.retrying("find the target", self._client.refresh)
+            require_positions(await self._client.any_channel())
         except BrokerError as error:
             raise HandlerFailedError(f"cannot begin transactions: {error}") from error
 

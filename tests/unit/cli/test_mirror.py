@@ -39,6 +39,8 @@ KAFKA = ["--to-bootstrap-server", "127.0.0.1:1"]
         ([*TARGET, *SOURCE, "--topic", "t", "--round-robin"], "--round-robin goes with --to-bootstrap-server only"),
         ([*KAFKA, *SOURCE, "--topic", "t", "--resume", "target", "--key", "json:id"], 'requires placing = "keep"'),
         ([*KAFKA, *SOURCE, "--topic", "t", "--resume", "target", "--no-headers"], "needs headers = true"),
+        ([*TARGET, *SOURCE, "--topic", "t", "--exactly-once"], "--exactly-once goes with --to-bootstrap-server only"),
+        ([*KAFKA, *SOURCE, "--topic", "t", "--exactly-once", "--resume", "target"], "has positions of its own"),
         ([*KAFKA, *SOURCE, "--topic", "t", "--key", "column:5"], "a column must be START-END"),
         ([*KAFKA, *SOURCE, "--topic", "t", "--key", "column:5-2"], "is invalid"),
         ([*KAFKA, *SOURCE, "--topic", "t", "--key", "xml:a"], "must be json:PATH, regex:PATTERN or column:START-END"),

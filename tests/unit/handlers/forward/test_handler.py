@@ -122,6 +122,8 @@ async def test_starts_at_a_target_that_supports_what_is_set(headers: bool) -> No
     await started(Client(headers=True), headers=False)
     with pytest.raises(HandlerFailedError, match=r"h:9 is older than 0\.11 and does not support headers"):
         await started(Client(headers=False), headers=True)
+    with pytest.raises(HandlerFailedError, match=r"h:9 is older than 2\.5, and positions in transactions"):
+        await started(Client(headers=False), headers=False, exactly_once=True)
     with pytest.raises(HandlerFailedError, match="cannot forward: no broker"):
         await started(Client(NoBrokerReachedError("no broker")))
 
