@@ -333,6 +333,10 @@ class Batch(Sequence[bytes]):
         """
         return Batch(self.partition, self._content, first=self._first + first, length=length)
 
+    def made_by(self, make: Callable[..., _Made]) -> _Made:
+        """The same messages as a batch of another class, by its constructor. Shares the payloads."""
+        return make(self.partition, self._content, first=self._first, length=self._length)
+
     @property
     def buffer(self) -> BatchBuffer | None:
         """The buffer of the payloads, for sinks that need no object for each; None where they are objects, and for a

@@ -10,8 +10,9 @@ import random
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from ssl import SSLContext
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from consumerd.base.address import parse_addresses
 from consumerd.base.errors import BrokerError, HandlerFailedError, reason_of
@@ -28,6 +29,31 @@ from consumerd.producer import ProducerFencedError, ProducerTransaction, V08Prod
 _DEFAULTS: Final = V08ProducerSettings()
 
 
+class TransactionBatch(Batch):
+    """A batch whose position is committed with its `transaction`, which its parts share."""
+
+    __slots__ = ("produce", "transaction")
+
+    def __init__(self, *args: Any, transaction: ProducerTransaction, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        #: Sends with `send_many` what `produce` sends one by one.
+        self.transaction = transaction
+        #: As `V08Producer.send`: `await batch.produce(topic, value, key)`.
+        self.produce = transaction.send
+
+    def part(self, first: int, length: int) -> TransactionBatch:
+        """As `Batch.part`, in the same transaction."""
+        return _in_transaction(super().part(first, length), self.transaction)
+
+    def rest(self, count: int) -> TransactionBatch:
+        """As `Batch.rest`, in the same transaction."""
+        return self.part(count, len(self) - count) if count else self
+
+
+def _in_transaction(batch: Batch, transaction: ProducerTransaction) -> TransactionBatch:
+    return batch.made_by(partial(TransactionBatch, transaction=transaction))
+
+
 class _Partition(NamedTuple):
     """What is open of a source partition."""
 
@@ -36,7 +62,7 @@ class _Partition(NamedTuple):
 
 
 class TransactionalHandler(Handler):
-    """A handler whose `transform` sends messages to a cluster (2.5 and later) in a transaction for each batch.
+    """A handler whose `transform` produces to a cluster (2.5 and later) in a transaction for each batch.
 
     `bootstrap`: servers of the cluster, `host:port` each. `positions`: a topic there under which the positions stand;
     by default that of the messages, which is there where source and target are the same cluster. `source`: a name of
@@ -68,8 +94,8 @@ class TransactionalHandler(Handler):
         self._open: dict[TopicPartition, _Partition] = {}
 
     @abstractmethod
-    async def transform(self, batch: Batch, transaction: ProducerTransaction) -> None:
-        """Send what follows from `batch` with `transaction`. Returning commits it, with the position after the batch.
+    async def transform(self, batch: TransactionBatch) -> None:
+        """Send what follows from `batch` with its `produce`. Returning commits it, with the position after the batch.
 
         Any error aborts it, and the retry policy decides; the batch comes again, or what of it was not committed.
         """
@@ -120,11 +146,10 @@ class TransactionalHandler(Handler):
         try:
             opened = opened or await self._opened(partition)
             opened.transactions.skip(batch)
-            # A batch of its own: marks of one that is aborted have no effect.
-            rest = batch.part(batch.handled, len(batch) - batch.handled)
-            if len(rest):
+            if batch.handled < len(batch):
                 async with opened.transactions.transaction(batch) as transaction:
-                    await self.transform(rest, transaction)
+                    # A batch of its own: marks of one that is aborted have no effect.
+                    await self.transform(_in_transaction(batch.rest(batch.handled), transaction))
             batch.mark(len(batch))
         except BaseException as error:
             await self._close(partition)

@@ -20,11 +20,11 @@ from consumerd.handlers.forward.handler import ForwardHandler
 from consumerd.handlers.forward.mapping import BrokerMajorNumbering, TopicNaming
 from consumerd.handlers.forward.positions import ForwardPosition, forward_name, position_place
 from consumerd.handlers.forward.settings import ForwardResume, ForwardSettings
-from consumerd.handlers.forward.transform import TransactionalHandler
+from consumerd.handlers.forward.transform import TransactionalHandler, TransactionBatch
 from consumerd.handlers.messages import KeyedMessage
 from consumerd.handlers.sparse_content import SparseContent
 from consumerd.net.client.cluster import ClusterClient
-from consumerd.producer import ProducerTransaction, V08ProducerSettings
+from consumerd.producer import V08ProducerSettings
 from consumerd.wire.v07 import decode_batch, encode_message_set
 from consumerd.wire.v08.records import decode_records
 from tests.support.transactional_broker import FAULTS, Strike, TransactionalBroker
@@ -69,10 +69,10 @@ class Transformer(TransactionalHandler):
         del clock
         return self._broker.client()
 
-    async def transform(self, batch: Batch, transaction: ProducerTransaction) -> None:
+    async def transform(self, batch: TransactionBatch) -> None:
         for number, payload in enumerate(batch):
-            await transaction.send("t", payload, partition=0)
-            await transaction.send("t", payload.upper(), partition=1)
+            await batch.produce("t", payload, partition=0)
+            await batch.rest(number).produce("t", payload.upper(), partition=1)
             batch.mark(number + 1)
 
 
@@ -127,6 +127,36 @@ def test_a_batch_and_its_position_are_one_transaction(level: int) -> None:
     assert forwarded(broker) == MESSAGES
 
 
+def test_parts_of_a_batch_produce_in_its_transaction() -> None:
+    class Parts(Transformer):
+        async def transform(self, batch: TransactionBatch) -> None:
+            seen.append((batch.start_offset, batch.next_offset))
+            for part in (batch.rest(1), batch.part(0, 1), batch.rest(0)):
+                for payload in part:
+                    await part.produce("t", payload, b"k")
+            await batch.transaction.send_many("t", batch.payloads)
+            if len(seen) == 1:
+                raise OSError("the database is unavailable")
+
+    async def play() -> None:
+        handler = Parts(broker)
+        await handler.start(HandlerContext("g", "m", LoopClock()))
+        await handler.position(SOURCE)
+        whole = batch(0, 4)
+        whole.mark(1)
+        with pytest.raises(OSError, match="unavailable"):
+            await handler.handle(whole)
+        assert whole.handled == 1
+        await handler.handle(whole)
+        await handler.stop()
+
+    seen: list[tuple[int, int]] = []
+    broker = TransactionalBroker()
+    run(play())
+    assert seen == [(STEP, 4 * STEP)] * 2
+    assert Counter(forwarded(broker)) == Counter([*MESSAGES[2:4], MESSAGES[1], *MESSAGES[1:4], *MESSAGES[1:4]])
+
+
 async def lives(broker: TransactionalBroker, strike: Strike, start: Start = started) -> None:
     """One process after the other, until one comes to the end."""
     for _ in range(4):
@@ -177,8 +207,8 @@ def test_a_handler_that_fails_leaves_nothing_and_gets_the_batch_again(level: int
     class Failing(Transformer):
         failures = 1
 
-        async def transform(self, batch: Batch, transaction: ProducerTransaction) -> None:
-            await super().transform(batch, transaction)
+        async def transform(self, batch: TransactionBatch) -> None:
+            await super().transform(batch)
             if self.failures:
                 self.failures -= 1
                 raise KeyError
