@@ -17,6 +17,7 @@ from consumerd.cli.session import ClusterAddress, broker_timeout_option, cluster
 if TYPE_CHECKING:
     from consumerd.base.ports import ZooKeeper
     from consumerd.operate.admin.lag import GroupLag
+    from consumerd.operate.admin.lag_times import ReadTimestamps
     from consumerd.operate.admin.v08.group_source import GroupSource
 
 EXAMPLES = """\b
@@ -80,15 +81,19 @@ def command(
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
     from consumerd.net.cluster import ClusterView  # noqa: PLC0415
     from consumerd.operate.admin.lag import read_lags, read_v08_lags  # noqa: PLC0415
+    from consumerd.operate.admin.lag_times import timestamp_reader  # noqa: PLC0415
     from consumerd.operate.admin.v08.broker_groups import BrokerGroups  # noqa: PLC0415
     from consumerd.service.daemon.lag_exporter import LagExporter, serve  # noqa: PLC0415
 
     async def export(
         names: Callable[[], Awaitable[list[str]]],
         lags: Callable[[Sequence[str]], Awaitable[Mapping[str, GroupLag | Exception]]],
+        timestamps: ReadTimestamps | None = None,
     ) -> None:
         clock = SystemClock()
-        exporter = LagExporter(names, lags, cluster=cluster_name, pattern=groups, interval=interval, clock=clock)
+        exporter = LagExporter(
+            names, lags, timestamps, cluster=cluster_name, pattern=groups, interval=interval, clock=clock
+        )
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -106,6 +111,6 @@ def command(
         await source.names()  # a wrong address ends the command, as it does with ZooKeeper
         if isinstance(source, BrokerGroups):
             source.keeps_metadata = True  # of the round's beginning, for all groups
-        await export(source.names, partial(read_v08_lags, source))
+        await export(source.names, partial(read_v08_lags, source), timestamp_reader(source))
 
     run_by_kind(cluster, v07, v08, broker_timeout=broker_timeout)

@@ -25,6 +25,7 @@ from consumerd.cli.session import (
 
 if TYPE_CHECKING:
     from consumerd.operate.admin.lag import PartitionLag
+    from consumerd.operate.admin.lag_times import ReadTimestamps
     from consumerd.operate.admin.v08.group_source import GroupSource
 
 EXAMPLES = """\b
@@ -70,21 +71,31 @@ def command(
     including those that compaction removed. Where the offset or the end of a partition cannot be read, its row has the
     reason and no lag, the total is absent (`null` in JSON), and the exit code is 11.
 
+    The lag in seconds is the age of the first message that is not handled, by its timestamp (Kafka 0.10 and later; READ
+    on the topic is required). Otherwise it is known with --watch alone, of what was written meanwhile.
+
     In a pipe the first field of a line is `partition` or `total`. Fields of a partition: name, owner, committed offset,
-    end of the log, lag, with --watch what was read and written per second, and a remark.
+    end of the log, lag, lag in seconds (not for a single look at Kafka 0.7), with --watch what was read and written per
+    second, and a remark.
     """
+    from consumerd.base.clock import SystemClock  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
-    from consumerd.operate.admin.lag import read_lag, read_v08_lag  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.operate.admin.lag import read_lag, read_v08_lag  # noqa: PLC0415
+    from consumerd.operate.admin.lag_times import LagTimes, timestamp_reader  # noqa: PLC0415
 
     name = cluster.group_or(group)
     repetitions = (1 if watch is None else None) if count is None else count
 
-    async def repeat(read: Callable[[], Awaitable[Sequence[PartitionLag]]], unit: str) -> None:
-        loop = asyncio.get_running_loop()
+    async def repeat(
+        read: Callable[[], Awaitable[Sequence[PartitionLag]]], unit: str, timestamps: ReadTimestamps | None = None
+    ) -> None:
+        loop, times = asyncio.get_running_loop(), LagTimes(SystemClock(), timestamps)
         before: _LagSnapshot | None = None
         number = 0
         while True:
-            snapshot = _LagSnapshot(loop.time(), await read(), unit)
+            at, lags = loop.time(), await read()
+            await times.look(lags)
+            snapshot = _LagSnapshot(at, lags, unit, {each.partition: times.age(each) for each in lags})
             shown = _Shown(by_topic=not (partitions or topics), behind=behind, watching=watch is not None)
             if as_json:
                 click.echo(json.dumps(_as_json(name, snapshot, shown), indent=None if shown.watching else 2))
@@ -100,7 +111,7 @@ def command(
         await repeat(lambda: read_lag(session, name, topics, connector(broker_timeout)), "byte")
 
     async def v08(source: GroupSource) -> None:
-        await repeat(lambda: read_v08_lag(source, name, topics), "message")
+        await repeat(lambda: read_v08_lag(source, name, topics), "message", timestamp_reader(source))
 
     run_by_kind(cluster, v07, v08, groups=[name], broker_timeout=broker_timeout)
 
@@ -110,6 +121,14 @@ class _LagSnapshot(NamedTuple):
     lags: Sequence[PartitionLag]
     #: The unit of offsets.
     unit: str
+    #: The lag in seconds, None where it is unknown.
+    ages: Mapping[TopicPartition, float | None]
+
+    def seconds(self, partitions: Sequence[PartitionLag]) -> int | None:
+        """The largest lag in whole seconds; None where one is unknown."""
+        ages = [self.ages[each.partition] for each in partitions if not each.gone]
+        known = [age for age in ages if age is not None]
+        return round(max(known)) if known and len(known) == len(ages) else None
 
 
 class _Shown(NamedTuple):
@@ -119,6 +138,10 @@ class _Shown(NamedTuple):
     by_topic: bool
     behind: bool
     watching: bool
+
+    def has_seconds(self, snapshot: _LagSnapshot) -> bool:
+        """Whether the lag in seconds may be known: messages of 0.7 have no timestamps."""
+        return self.watching or snapshot.unit == "message"
 
     def lags(self, snapshot: _LagSnapshot) -> list[PartitionLag]:
         return [each for each in snapshot.lags if not self.behind or each.lag != 0]
@@ -148,20 +171,24 @@ def _show(group: str, snapshot: _LagSnapshot, before: _LagSnapshot | None, shown
     not_known = f", {len(unknown)} unknown" if unknown else ""
     at_least = "" if total is not None else "at least "
     title = f"group {group}: {at_least}{counted(known_lag(snapshot.lags), snapshot.unit)} of lag in {known}{not_known}"
-    lag = f">lag ({snapshot.unit}s)"
+    lag = [f">lag ({snapshot.unit}s)"] + [">lag (s)"] * shown.has_seconds(snapshot)
     speeds = _speeds(snapshot, before)
     per_second = "B/s" if snapshot.unit == "byte" else f"{snapshot.unit}s/s"
     rates = [f">read {per_second}", f">written {per_second}"] if shown.watching else []
     lags = shown.lags(snapshot)
     if not (terminal := sys.stdout.isatty()) or not shown.by_topic:
-        columns = ["partition", "owner", ">committed", ">end", lag, *rates, "remark"]
+        columns = ["partition", "owner", ">committed", ">end", *lag, *rates, "remark"]
         rows: list[list[object]] = []
         for each in _sorted(lags) if terminal else lags:
             rates_of = speeds[each.partition] if shown.watching else []
-            rows.append([each.partition, each.owner, each.committed, each.end, each.lag, *rates_of, each.remark])
+            lag_of = [each.lag, snapshot.seconds([each])][: len(lag)]
+            rows.append([each.partition, each.owner, each.committed, each.end, *lag_of, *rates_of, each.remark])
     else:
-        columns = ["topic", ">partitions", ">behind", lag, *rates, "remark"]
-        rows = [_topic_row(topic, of_topic, speeds if shown.watching else {}) for topic, of_topic in _by_topic(lags)]
+        columns = ["topic", ">partitions", ">behind", *lag, *rates, "remark"]
+        rows = []
+        for topic, of_topic in _by_topic(lags):
+            seconds = [snapshot.seconds(of_topic)][: len(lag) - 1]
+            rows.append(_topic_row(topic, of_topic, seconds, speeds if shown.watching else {}))
     most = None
     if shown.watching and terminal:
         click.echo(CLEAR, nl=False)
@@ -190,10 +217,15 @@ def _by_topic(lags: Sequence[PartitionLag]) -> list[tuple[str, list[PartitionLag
     return sorted(topics.items(), key=rank)
 
 
-def _topic_row(topic: str, lags: list[PartitionLag], speeds: Mapping[TopicPartition, list[int | None]]) -> list[object]:
+def _topic_row(
+    topic: str,
+    lags: list[PartitionLag],
+    seconds: Sequence[int | None],
+    speeds: Mapping[TopicPartition, list[int | None]],
+) -> list[object]:
     """The row of a topic whose partitions are sorted: their number, those behind, the lag, the first remark.
 
-    A sum with an unknown part is unknown.
+    `seconds`: the column of the lag in seconds, if there is one. A sum with an unknown part is unknown.
     """
     lag = None if any(each.unread for each in lags) else sum(each.lag or 0 for each in lags)
     rates = []
@@ -204,7 +236,7 @@ def _topic_row(topic: str, lags: list[PartitionLag], speeds: Mapping[TopicPartit
     remark = f"{remarks[0].partition.name}: {remarks[0].remark}" if remarks else ""
     if len(remarks) > 1:
         remark = f"{remark} (and {len(remarks) - 1} more)"
-    return [topic, len(lags), sum(each.lag != 0 for each in lags), lag, *rates, remark]
+    return [topic, len(lags), sum(each.lag != 0 for each in lags), lag, *seconds, *rates, remark]
 
 
 def _speeds(snapshot: _LagSnapshot, before: _LagSnapshot | None) -> dict[TopicPartition, list[int | None]]:
@@ -241,8 +273,13 @@ def _as_json(group: str, snapshot: _LagSnapshot, shown: _Shown) -> dict[str, obj
                 "earliest": each.earliest,
                 "end": each.end,
                 "lag": each.lag,
+                "lag_seconds": _rounded(snapshot.ages[each.partition]),
                 "remark": each.remark or None,
             }
             for each in shown.lags(snapshot)
         },
     }
+
+
+def _rounded(age: float | None) -> float | None:
+    return None if age is None else round(age, 1)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import aiohttp
 import pytest
 import structlog
 
@@ -27,6 +25,7 @@ from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.message_types import ProduceRequest, ProduceRequestPartitionData
 from consumerd.wire.v08.records import encode_message_set, encode_record_batch
 from tests.support.commands import Done
+from tests.support.exporter import exporting
 from tests.support.jafka import java_command
 from tests.support.kafka import RELEASES, kafka_jars
 
@@ -70,20 +69,9 @@ class Tool:
 
 
 async def served_metrics(*place: str) -> list[str]:
-    """The lines of the metrics of the exporter at a place, once it has read the cluster."""
-    command = (sys.executable, "-m", "consumerd", "group", "exporter", *place, "--listen", "127.0.0.1:0")
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(60), aiohttp.ClientSession() as client:
-            url = f"http://127.0.0.1:{(await process.stdout.readline()).split()[1].decode()}"
-            while (await client.get(f"{url}/readyz")).status != 200:
-                await asyncio.sleep(0.05)
-            text = await (await client.get(f"{url}/metrics")).text()
-    finally:
-        process.terminate()
-        assert await process.wait() == 0
-    return text.splitlines()
+    """The lines of the metrics of the exporter at a place."""
+    async with exporting(*place) as scrape:
+        return await scrape()
 
 
 async def fill(client: ClusterClient, topic: str, partition: int, stamp: int) -> None:
@@ -300,7 +288,7 @@ async def test_lists_topics_and_groups_of_brokers(
     now = int(time.time() * 1000)
     async with cluster_client(broker) as client:
         for partition in range(3):
-            await fill(client, TOPIC, partition, now - 5000)
+            await fill(client, TOPIC, partition, now - 60_000)
             await fill(client, TOPIC, partition, now)
     described = (await tool.well("topics", "describe", "--topic", TOPIC, "--json")).json
     assert described["brokers"] == {str(broker.broker_id): bootstrap}
@@ -336,12 +324,18 @@ async def test_lists_topics_and_groups_of_brokers(
         assert (found["coordinator"], found["unowned"], found["problems"]) == ("broker", [], [])
         lag = (await tool.well("group", "lag", "--group", GROUP, "--json")).json
         assert (lag["total"], lag["unit"], lag["unknown"]) == (3, "messages", [])
+        ages = [each["lag_seconds"] for each in lag["partitions"].values()]
+        assert max(ages) == pytest.approx(time.time() - now / 1000, abs=10)  # of messages 20, not of those before
         of_group = f'cluster_name="kafka",group="{GROUP}"'
         owner = f'client_id="other",cluster_name="kafka",consumer_id="{name}",group="{GROUP}",member_host="127.0.0.1"'
+        served = await served_metrics("--bootstrap-server", bootstrap)
         assert {
             f"kafka_consumergroup_group_sum_lag{{{of_group}}} 3.0",
             f'kafka_consumergroup_group_lag{{{owner},partition="1",topic="{TOPIC}"}} 1.0',
-        } <= {*await served_metrics("--bootstrap-server", bootstrap)}
+        } <= {*served}
+        name_of_age = f"kafka_consumergroup_group_max_lag_seconds{{{of_group}}} "
+        (age,) = [float(line.removeprefix(name_of_age)) for line in served if line.startswith(name_of_age)]
+        assert age == pytest.approx(time.time() - now / 1000, abs=10)
         for force in ([], ["--force"]):
             done = await tool("offsets", "set", "--group", GROUP, f"{TOPIC}/0=5", "--execute", *force)
             assert (done.code, "is alive and subscribes" in done.err) == (ExitCode.REFUSED, True)

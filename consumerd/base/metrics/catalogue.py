@@ -345,8 +345,8 @@ GROUP_LAG: Final = _exported(
 )
 GROUP_LAG_SECONDS: Final = _exported(
     "consumergroup_group_lag_seconds",
-    "Seconds since the log was last seen to end at the committed offset or before it; 0 without lag, absent for what "
-    "was committed before the exporter started.",
+    "Age of the first message that is not handled, by its timestamp; where it has none, since the log was last seen to "
+    "end before it. 0 without lag; absent where unknown.",
     _LAG_OF,
     unit="s",
 )

@@ -1,4 +1,4 @@
-"""When a log ended where: the age of messages without timestamps. No I/O."""
+"""The age of the first message that is not handled: by its timestamp, or by when a log ended where. No I/O."""
 
 from __future__ import annotations
 
@@ -35,3 +35,17 @@ class EndTimes:
         """The last time at which the log was seen to end at or before `position`; None: it was never seen to."""
         after = bisect_right(self._seen, (position, math.inf))
         return self._seen[after - 1][1] if after else None
+
+
+def age_of_next(
+    timestamp: int | None, times: EndTimes | None, position: int, *, wall: float, now: float
+) -> float | None:
+    """Seconds since the message at `position` came, at the time `wall` (since 1970), which is `now` of `times`.
+
+    `timestamp`: that of the message, in milliseconds since 1970. Without one, or where it is later than `wall` because
+    a clock is wrong, the message came after the log was last seen to end before it; None for unknown.
+    """
+    if timestamp is not None and (age := wall - timestamp / 1000) >= 0:
+        return age
+    ended = None if times is None else times.ended_at(position)
+    return None if ended is None else now - ended

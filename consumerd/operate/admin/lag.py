@@ -42,6 +42,13 @@ class PartitionLag(NamedTuple):
     gone: bool = False
 
     @property
+    def position(self) -> int | None:
+        """The offset of the first message that is not handled, as far as the log has it; None for unknown."""
+        if self.earliest is None:
+            return None
+        return self.earliest if self.committed is None else max(self.committed, self.earliest)
+
+    @property
     def unread(self) -> bool:
         """Whether the partition has a lag that could not be read."""
         return self.lag is None and not self.gone

@@ -23,7 +23,7 @@ from consumerd.base.errors import ConsumerdError, reason_of
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock
 from consumerd.member.consumer.owned_partition import OwnedView
-from consumerd.member.offsets.end_times import EndTimes
+from consumerd.member.offsets.end_times import EndTimes, age_of_next
 
 if TYPE_CHECKING:
     from consumerd.member.consumer.running_member import RunningMember
@@ -130,13 +130,8 @@ class LagWatch:
 
     def _age(self, view: OwnedView, amount: int) -> float | None:
         """Seconds since the next message came, by its timestamp, or since the log was seen to end before it."""
-        if view.next_timestamp is not None:
-            age = self._clock.wall() - view.next_timestamp / 1000
-            if age >= 0:  # else a clock is wrong
-                return age
-        if not amount:
-            return 0.0
         assert view.position is not None
-        times = self._end_times.get(view.partition)
-        ended = None if times is None else times.ended_at(view.position)
-        return None if ended is None else self._clock.monotonic() - ended
+        wall, now = self._clock.wall(), self._clock.monotonic()
+        times = self._end_times.get(view.partition) if amount else None
+        age = age_of_next(view.next_timestamp, times, view.position, wall=wall, now=now)
+        return age if amount or age is not None else 0.0

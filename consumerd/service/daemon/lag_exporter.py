@@ -5,8 +5,8 @@ groups, for each group that matches, a few at a time, and once for the ends of a
 So its requests are bounded by the number of groups and brokers, however many scrapes there are; rounds never overlap.
 What could not be read in the last round is absent, and so is each sum that it belongs to.
 
-The lag in seconds is the time since a log was last seen to end at the committed offset or before it; what was committed
-before the first round is not known yet.
+The lag in seconds is that of `LagTimes`; where messages have no timestamps, what was committed before the first round
+is not known yet.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from consumerd.base.metrics import catalogue as c
 from consumerd.base.metrics.catalogue import Reading
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock
-from consumerd.member.offsets.end_times import EndTimes
 from consumerd.operate.admin.lag import GroupLag, PartitionLag, known_lag, total_lag
+from consumerd.operate.admin.lag_times import LagTimes, ReadTimestamps
 from consumerd.service.daemon.probes import check_extras, probe_routes
 from consumerd.wire.errors import WireError
 
@@ -45,7 +45,15 @@ class LagExporter:
     """The lag of the groups whose whole name matches `pattern`. `run` must be running. As `Probed` for probes."""
 
     def __init__(
-        self, names: Names, lags: Lags, *, cluster: str, pattern: re.Pattern[str], interval: float, clock: Clock
+        self,
+        names: Names,
+        lags: Lags,
+        read_timestamps: ReadTimestamps | None,
+        *,
+        cluster: str,
+        pattern: re.Pattern[str],
+        interval: float,
+        clock: Clock,
     ) -> None:
         self._names = names
         self._lags = lags
@@ -56,7 +64,7 @@ class LagExporter:
         self._started_wall = clock.wall()
         self._groups: dict[str, GroupLag] = {}
         self._unread: set[str] = set()
-        self._end_times: dict[TopicPartition, EndTimes] = {}
+        self._times = LagTimes(clock, read_timestamps)
         #: The time of the last complete round, and how long it took, in seconds; None before it.
         self._looked_at: float | None = None
         self._seconds: float | None = None
@@ -92,6 +100,8 @@ class LagExporter:
         try:
             groups = [name for name in await self._names() if self._pattern.fullmatch(name)]
             found = await self._lags(groups)
+            known = {name: each for name, each in found.items() if not isinstance(each, Exception)}
+            await self._times.look(partition for each in known.values() for partition in each.partitions)
         except (ConsumerdError, WireError) as error:
             if not self._failing:
                 log.warning("groups_unreadable", reason=reason_of(error))
@@ -103,24 +113,9 @@ class LagExporter:
         for name in sorted(failed.keys() - self._unread):
             log.warning("group_unreadable", group=name, reason=reason_of(failed[name]))
         self._failing, self._unread = False, set(failed)
-        self._groups = {name: each for name, each in found.items() if not isinstance(each, Exception)}
+        self._groups = known
         now = self._looked_at = self._clock.monotonic()
         self._seconds = now - began
-        self._note_ends(now)
-
-    def _note_ends(self, now: float) -> None:
-        """Note where the logs end; of a log that several groups read, the least offset counts."""
-        ends: dict[TopicPartition, int] = {}
-        committed: defaultdict[TopicPartition, list[int]] = defaultdict(list)
-        for group in self._groups.values():
-            for each in group.partitions:
-                if each.end is not None and each.committed is not None:
-                    ends[each.partition] = each.end
-                    committed[each.partition].append(each.committed)
-        former, self._end_times = self._end_times, {}
-        for partition, end in ends.items():
-            times = self._end_times[partition] = former.get(partition) or EndTimes()
-            times.note(end, now, min(committed[partition]))
 
     def readings(self) -> Iterator[Reading]:
         """The result of the last round."""
@@ -156,7 +151,7 @@ class LagExporter:
                 yield Reading(c.GROUP_OFFSET, labels, each.committed)
             if each.lag is not None:
                 yield Reading(c.GROUP_LAG, labels, each.lag)
-            ages.append(self._age(each))
+            ages.append(self._times.age(each))
             if (age := ages[-1]) is not None:
                 yield Reading(c.GROUP_LAG_SECONDS, labels, age)
         for topic, of_topic in topics.items():
@@ -170,16 +165,6 @@ class LagExporter:
         known = [age for age in ages if age is not None]
         if len(known) == len(partitions):
             yield Reading(c.GROUP_MAX_LAG_SECONDS, (self._cluster, name), max(known))
-
-    def _age(self, each: PartitionLag) -> float | None:
-        """Seconds since the log ended at the committed offset or before it; 0 without lag, None for unknown."""
-        if each.lag == 0:
-            return 0.0
-        times = self._end_times.get(each.partition)
-        if each.lag is None or each.committed is None or times is None or self._looked_at is None:
-            return None
-        ended = times.ended_at(each.committed)
-        return None if ended is None else self._looked_at - ended
 
 
 async def serve(exporter: LagExporter, listen: str, stop: asyncio.Event, listening: Callable[[int], None]) -> None:

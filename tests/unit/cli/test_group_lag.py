@@ -63,7 +63,7 @@ async def test_prints_lag_as_json(consumerd: Command, memory: MemoryZooKeeper) -
     document = json.loads(done.out)
     assert (document["unit"], document["total"], document["unknown"]) == ("bytes", None, ["t/1-0"])
     assert document["partitions"]["t/0-0"] == {
-        "owner": "g_a-0", "committed": 30, "earliest": 0, "end": 90, "lag": 60, "remark": None,
+        "owner": "g_a-0", "committed": 30, "earliest": 0, "end": 90, "lag": 60, "lag_seconds": None, "remark": None,
     }  # fmt: skip
     assert document["partitions"]["t/0-1"]["remark"] == "committed 1 bytes beyond the end"
     assert set(document["partitions"]) == {"t/0-0", "t/0-1", "t/1-0"}
@@ -71,7 +71,7 @@ async def test_prints_lag_as_json(consumerd: Command, memory: MemoryZooKeeper) -
 
 async def test_watch_repeats_with_rates(consumerd: Command, memory: MemoryZooKeeper) -> None:
     done = await consumerd("group", "lag", "--group", "g", "--watch", "0.05", "--count", "3", "--topic", "t")
-    speeds = [row[6:8] for row in done.rows if row[:2] == ["partition", "t/0-0"]]
+    speeds = [row[7:9] for row in done.rows if row[:2] == ["partition", "t/0-0"]]
     assert speeds == [["", ""], ["0", "0"], ["0", "0"]]
     assert [row[0] for row in done.rows].count("total") == 3
     done = await consumerd("group", "lag", "--group", "g", "--watch", "0.05", "--count", "2", "--json")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +17,7 @@ from consumerd.net.cluster import GroupView
 from consumerd.operate.admin.errors import CheckFailedError
 from consumerd.operate.admin.lag import GroupLag, PartitionLag, read_v08_lags
 from consumerd.operate.admin.logs import LogRange
+from consumerd.operate.admin.v08.next_messages import Position
 from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
 from consumerd.service.daemon.lag_exporter import LagExporter, serve
 from consumerd.testing.clock import FakeClock
@@ -36,11 +37,20 @@ class Groups:
         self.trouble: BrokerError | None = None
         self.asked: list[Sequence[str]] = []
         self.clock = FakeClock()
+        #: The timestamps of messages, in milliseconds, where the cluster has some.
+        self.dated: dict[Position, int] = {}
+        self.asked_for: list[list[Position]] = []
         self.exporter = self.watching(".*")
 
     def watching(self, pattern: str) -> LagExporter:
         return LagExporter(
-            self.names, self.lags, cluster="c", pattern=re.compile(pattern), interval=30.0, clock=self.clock
+            self.names,
+            self.lags,
+            self.timestamps,
+            cluster="c",
+            pattern=re.compile(pattern),
+            interval=30.0,
+            clock=self.clock,
         )
 
     def set(self, name: str, *partitions: PartitionLag) -> None:
@@ -54,6 +64,10 @@ class Groups:
     async def lags(self, groups: Sequence[str]) -> Mapping[str, GroupLag | Exception]:
         self.asked.append(groups)
         return {name: self.groups[name] for name in groups}
+
+    async def timestamps(self, positions: Collection[Position]) -> Mapping[Position, int]:
+        self.asked_for.append(sorted(positions))
+        return {position: self.dated[position] for position in positions if position in self.dated}
 
     async def look(self, seconds: float = 30.0) -> dict[tuple[str, ...], object]:
         """The readings after another round, by name and labels without those of the cluster and the owner."""
@@ -130,6 +144,26 @@ async def test_lag_in_seconds_is_since_the_log_ended_at_the_committed_offset() -
     found = await groups.look()
     assert key not in found
     assert most not in found
+
+
+async def test_lag_in_seconds_is_the_age_of_the_next_message_by_its_timestamp() -> None:
+    groups = Groups()
+    key, most = ("group_lag_seconds", "g", "t", "0"), ("group_max_lag_seconds", "g")
+    first, second = ((TopicPartition.numbered("t", 0), offset) for offset in (5, 6))
+    groups.set("g", partition(0, 5, 9))
+    groups.dated[first] = round((groups.clock.wall() - 7200) * 1000)
+    for age in (7230.0, 7260.0):
+        found = await groups.look()
+        assert (found[key], found[most]) == (age, age)
+    assert groups.asked_for == [[first]]  # once, while nothing is committed
+    groups.set("g", partition(0, 6, 9))
+    groups.dated[second] = round((groups.clock.wall() + 3600) * 1000)  # a clock is wrong
+    assert key not in await groups.look()
+    groups.set("g", partition(0, 9, 9))
+    assert (await groups.look())[key] == 0
+    groups.set("g", partition(0, None, 9))  # all of the log
+    assert key not in await groups.look()
+    assert groups.asked_for == [[first], [second], [(first[0], 0)]]
 
 
 async def test_several_groups_of_a_log_do_not_disturb_each_others_time() -> None:
