@@ -68,6 +68,12 @@ true false null NaN Infinity -Infinity +Infinity +INF -INF INF -NaN [] {} [[]] [
 {"c":[{"d":"NaN"},null,{"e":1}]} {"c":[1]} "\ud83d\ude00" "\ud800" "\ud800x" ["\ud800","\ud83d\ude00",["\ud800"]] {"\ud800":1}
 'x' 'x"y' 'x\'y' "a\'b" "\q" "\u12" "\u12G4" 01 1. -01 +1 --1 1e 1e+ tru nullx 1x "a [1 {"a":1 [1,] {,} {"a"} {"a":} [1}
 """  # noqa: E501 - a table
+#: Texts with control characters, which Spark accepts as nested Base64 alone.
+CONTROL = [
+    '"\x01YWJj"', '"\x00"', '"YWJj\n YQ=="', '"Y\x01WJj"', '"YWJj\x1f"', '"YWI=\x01YWI="', '"\x01\\u0059WJj"',
+    '"\x01\\u0001YWJj"', '"\x01YWJj\\""', '"\x01YWJ"', '"\x01-_-_"', "'\x01YWJj'", '"\x01YWJj', '"\x7fYWJj"',
+    '["\x01YWJj"]', '{"b":"\x01YWJj"}', '{"z":"\x01YWJj"}', '{"\x01":1}',
+]  # fmt: skip
 WHOLE = [
     b"", b" ", b"null", b"5", b'"x"', b"[]", b'[{"t64":1}]', b"{", b"}", b"{}", b' \t\r\n{"t64":1} ', b'\x0b{"t64":1}',
     b'\xef\xbb\xbf{"t64":1}', b'{"t64":1}\x00', b'{"t64":1,}', b"{t64:1}", b"{'t64':1}", b'{"t64":1}}garbage',
@@ -77,7 +83,11 @@ WHOLE = [
     b'{"t64":1,"\\u006e8":5,"n8":[1]}', b'{"T64":1}', b'{"t64":1,"s":"\xff"}', b'{"t64":1,"z":"\xff"}', b"\xff\xfe",
     b'{"t64":1,"s":"\xed\xa0\x80"}', b'{"t64":1,"s":"\xc0\x80"}', b'{"t64":1,"s":"\xf4\x90\x80\x80"}',
     b'{"t64":1,"s":"a\nb"}', b'{"t64":1,"z":"a\nb"}', b'{"t64":1,"s":"\x7f\xc2\x80"}', b'{"t64":1\xc2\xa0}',
-    b'{"t64":1,"n8":5,"s":"\xff"}', b'{"n8":5', b'{"t64":1,"n8":[1}',
+    b'{"t64":1,"n8":5,"s":"\xff"}', b'{"n8":5', b'{"t64":1,"n8":[1}', b'{"t64":1,"nx":["\x01YWJj"],"n8":5}',
+    b'{"t64":1,"nx":["\x01YWJj"],"z":["\x01YWJj"]}', b'{"t64":1,"nx":["\x01YWJj","x"],"nx":["YWJj"]}',
+    b'{"t64":1,"nx":["\x01YWJj"],"nx":["YWJj"]}', b'{"t64":1,"nx":["\x01YWJj"],"ns":["\x01YWJj"]}',
+    b'{"t64":1,"nx":["\x01YWJj"]},"r":null', b'{"t64":1,"nx":["\x01YWJj"]},"r":{"t64":2}',
+    b'{"t64":1,"nx":["\x01YWJj"]},"x":"\x01YWJj"', b'{"t64":1,"nx":["\x01YWJj"]}}"\x01',
 ]  # fmt: skip
 LONG = [
     b'{"t64":1,"s":%s}' % (b"[" * depth + b"]" * depth) for depth in (100, 997, 998, 999, 1500)
@@ -103,6 +113,7 @@ def borders() -> Iterator[bytes]:
         *NUMBERS,
         *RAW.split(),
         *quoted,
+        *CONTROL,
         *(json.dumps(f" {text}\u0000\u007f ") for text in NUMBERS[::4] + TIMES[::4]),
     ]
     for name, kind in TYPES.items():

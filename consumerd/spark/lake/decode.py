@@ -391,7 +391,7 @@ class _JsonReader:
     def _exact(self, message: bytes) -> Any:
         """The record as Spark reads it, or the reason why it does not."""
         try:
-            objects = json_text.read_records(message.decode())
+            objects, control_texts = json_text.read_records(message.decode())
         except json_text.MalformedJsonError:
             return NOT_AN_OBJECT
         values: dict[str, Any] = {}
@@ -406,7 +406,7 @@ class _JsonReader:
                     values[attribute] = json_text.text_of(token) if convert is None else convert(token)
                 except json_text.NestedTypeError:
                     is_refused = True
-        if objects[-1] is None:
+        if objects[-1] is None or (control_texts and (is_refused or not all(each.is_read for each in control_texts))):
             return NOT_AN_OBJECT
         return NESTED if is_refused else self._record(**values)
 

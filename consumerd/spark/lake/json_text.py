@@ -9,7 +9,8 @@ Where Spark's behaviour is surprising, this follows it. What follows `}` may con
 wrapped in: `{"id":1},"r":{"id":2}` is `id` 2, and behind `}}` anything may stand. A number with a point or an exponent
 becomes a double, and its text Java's text of that (`1e3` is `1000.0`, so never an integer). Nested integers up to 255
 fit a tinyint, and wrap. Nested integers as timestamps are seconds, and wrap. A lone surrogate becomes `?`. A value that
-is refused counts even where a later one has the same name. Source: Spark's `JacksonParser`, and Jackson.
+is refused counts even where a later one has the same name. A text may have control characters where it is read as
+nested Base64, and nowhere else. Source: Spark's `JacksonParser`, and Jackson.
 """
 
 from __future__ import annotations
@@ -48,6 +49,12 @@ class Real(str):
     __slots__ = ()
 
 
+class ControlText(str):
+    """A text with control characters, which only `binary` of a nested type accepts. `is_read`: whether that did."""
+
+    is_read = False
+
+
 class JsonMembers(list[tuple[str, Any]]):
     """The members of an object, in order, repeated names included."""
 
@@ -63,14 +70,18 @@ read_strict: Final[Callable[[str], Token]] = json.JSONDecoder(
 ).decode
 
 
-def read_records(text: str) -> list[JsonMembers | None]:
-    """The objects of a message; the last one counts, unless a former one is refused. Raises MalformedJsonError."""
+def read_records(text: str) -> tuple[list[JsonMembers | None], list[ControlText]]:
+    """The objects of a message, and all its texts with control characters. Raises MalformedJsonError.
+
+    The last object counts, unless a former one is refused.
+    """
     if len(text) <= _SHORT:
         try:
-            return _objects([read_strict(text)])
+            return _objects([read_strict(text)]), []
         except (ValueError, RecursionError):
             pass
-    return _objects(value for name, value in _read(f'{{"r":{text}}}') if name == "r")
+    reader = _Reader(f'{{"r":{text}}}')
+    return _objects(value for name, value in _read(reader) if name == "r"), reader.control_texts
 
 
 def _objects(values: Iterable[Token]) -> list[JsonMembers | None]:
@@ -89,6 +100,7 @@ _QUOTED: Final = {
     quote: re.compile(rf"{quote}([^{quote}\\\x00-\x1f]*(?:{_ESCAPE}[^{quote}\\\x00-\x1f]*)*){quote}")
     for quote in ('"', "'")
 }
+_CONTROL = re.compile(rf'"([^"\\]*(?:{_ESCAPE}[^"\\]*)*)"')
 _ESCAPED = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _SHORT_ESCAPES: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -101,9 +113,8 @@ _WORDS: Final[Mapping[str, Token]] = {
 }  # fmt: skip
 
 
-def _read(text: str) -> JsonMembers:
+def _read(reader: _Reader) -> JsonMembers:
     """The object that the text begins with; what follows it is not read. Raises MalformedJsonError."""
-    reader = _Reader(text)
     root = reader.open()
     assert isinstance(root, JsonMembers)
     stack: list[Any] = [root]
@@ -147,6 +158,7 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self._text = text
         self.at = 0
+        self.control_texts: list[ControlText] = []
 
     def peek(self) -> str:
         """The next character that is not a space; an empty text at the end."""
@@ -169,6 +181,8 @@ class _Reader:
     def name(self) -> str:
         """The name of a member."""
         name = self._quoted(self.peek())
+        if name is None:
+            raise MalformedJsonError("not a name")
         if len(name) > MAX_NAME // 2 and len(name.encode("utf-16-le", "surrogatepass")) > 2 * MAX_NAME:
             raise MalformedJsonError("a name is too long")
         return name
@@ -177,7 +191,8 @@ class _Reader:
         """A text, a number or a word."""
         char = self._text[self.at : self.at + 1]
         if char in ('"', "'"):
-            return self._quoted(char)
+            found = self._quoted(char)
+            return self._control_text() if found is None else found
         if match := _NUMBER.match(self._text, self.at):
             self.at = match.end()
             if match[1][0] == "0" and len(match[1]) > 1:
@@ -191,10 +206,19 @@ class _Reader:
         self.at = word.end()
         return _WORDS[word[0]]
 
-    def _quoted(self, quote: str) -> str:
+    def _quoted(self, quote: str) -> str | None:
         match = _QUOTED[quote].match(self._text, self.at) if quote in _QUOTED else None
+        return None if match is None else self._inner(match)
+
+    def _control_text(self) -> ControlText:
+        match = _CONTROL.match(self._text, self.at)
         if match is None:
             raise MalformedJsonError("not a text")
+        found = ControlText(self._inner(match))
+        self.control_texts.append(found)
+        return found
+
+    def _inner(self, match: re.Match[str]) -> str:
         self.at = match.end()
         return _unescaped(match[1]) if "\\" in match[1] else match[1]
 
@@ -373,8 +397,10 @@ def _decimal(precision: int, scale: int) -> Convert:
 
 
 def _binary(token: Token) -> bytes:
-    """Jackson's Base64: padding is required, and white space may stand between groups of four."""
-    if type(token) is not str:
+    """Jackson's Base64: padding is required, and white space or control characters may stand between groups of four."""
+    if type(token) is ControlText:
+        token.is_read = True
+    elif type(token) is not str:
         raise NestedTypeError
     data = bytearray()
     at = 0
