@@ -130,10 +130,10 @@ def began_at(spark: SparkSession | None, checkpoint: str) -> Offsets | None:
         raise CheckpointError(f"{path} contains no valid offsets ({error}): restore it from a backup.") from None
 
 
-def set_beginning(pipeline: PipelineSpec, starts: Mapping[Key, LogOffset]) -> None:
+def set_beginning(spark: SparkSession | None, pipeline: PipelineSpec, starts: Mapping[Key, LogOffset]) -> None:
     """Record where each log began to be landed, as the table says; partitions that it does not name stay."""
-    known = dict(positions(began(None, pipeline) or {}))
-    path, files = locate(None, _path(pipeline))
+    known = dict(positions(began(spark, pipeline) or {}))
+    path, files = locate(spark, _path(pipeline))
     files.replace(path, format_offsets(sorted_offsets(known | dict(starts))).encode())
 
 

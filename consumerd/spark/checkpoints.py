@@ -64,11 +64,6 @@ class Checkpoint:
         """Whether a query ever began with it."""
         return self._files.exists(f"{self.path}/metadata")
 
-    @property
-    def is_local(self) -> bool:
-        """Whether it is a folder of this machine."""
-        return isinstance(self._files, SystemFiles)
-
     def query_id(self) -> str:
         """The id that Spark gave it when the query first started. Raises TableCorruptError."""
         data = self._files.read(f"{self.path}/metadata")

@@ -70,8 +70,7 @@ class _Landing:
         self._pipeline = pipeline
         self.table = LakeBatchTable(spark, pipeline.bronze, pipeline.format)
         self._checkpoint = Checkpoint(spark, pipeline.checkpoint("land"))
-        if self._checkpoint.is_local:
-            catch_up(pipeline, WritableCheckpoint(self._checkpoint.path), self.table.lake)
+        catch_up(pipeline, WritableCheckpoint(self._checkpoint.path, spark), self.table.lake, spark)
         self._checkpoint.must_match(self.table)
         self._before = self.table.last_batch
         #: Rows that tasks wrote; None while only the table knows.

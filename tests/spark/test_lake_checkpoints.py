@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.base.errors import ConsumerdError
-from consumerd.spark.beginning import begin, source_options
+from consumerd.spark.beginning import began, began_at, begin, source_options
 from consumerd.spark.checkpoints import locked
+from consumerd.spark.lake import open_lake_table
 from consumerd.spark.lake.batches import BatchRunner, PlannedBatch
 from consumerd.spark.lake.checkpoint import WritableCheckpoint
+from consumerd.spark.lake.handover import catch_up
 from consumerd.spark.lake.land import LandSource
 from consumerd.spark.land import land
 from consumerd.spark.progress import open_log
@@ -85,15 +87,58 @@ class Pipeline:
             BatchRunner(WritableCheckpoint(path), source, store, progress=progress, stop=stop).run()
 
 
+class MountedSpec(PipelineSpec):
+    """A pipeline whose checkpoints are on another file system of Hadoop's, which the daemon has as a folder."""
+
+    def checkpoint(self, step: str) -> str:
+        return f"viewfs://{mount_table(Path(self.root))}{PipelineSpec.checkpoint(self, step)}"
+
+
+def mount_table(root: Path) -> str:
+    """A name of its own for each test: Hadoop keeps file systems by their names."""
+    return root.parent.name.replace("_", "-").lower()
+
+
+@pytest.fixture(params=[PipelineSpec, MountedSpec])
+def world(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Iterator[World]:
+    """A table that the daemon appends to, and its checkpoint here and elsewhere."""
+    gateway: Any = spark.sparkContext._gateway
+    made = World(tmp_path, "delta")
+    here = made.pipeline
+    name, target = f"fs.viewfs.mounttable.{mount_table(Path(here.root))}.link.{tmp_path}", f"file://{tmp_path}"
+    hadoop = gateway.jvm.org.apache.spark.deploy.SparkHadoopUtil.get().conf()
+    hadoop.set(name, target)
+    spark.conf.set(name, target)
+    made.pipeline = request.param(here.name, here.root, here.source, format=here.format)
+    yield made
+    hadoop.unset(name)
+    spark.conf.unset(name)
+
+
 @pytest.mark.long
-def test_spark_continues_a_table_that_the_daemon_appended_to(spark: SparkSession, tmp_path: Path) -> None:
-    world = World(tmp_path, "delta")
-    world.consume(10)
-    world.consume(20)
-    world.grow(40)
-    assert land(spark, world.pipeline).rows == 20
-    world.consume(60)
-    world.must_have(60)
+def test_spark_continues_a_table_that_the_daemon_appended_to(spark: SparkSession, world: World) -> None:
+    for appended in (20, 60):
+        world.consume(appended - 10)
+        world.consume(appended)
+        world.grow(appended + 20)
+        assert land(spark, world.pipeline).rows == 20
+        world.must_have(appended + 20)
+
+
+@pytest.mark.parametrize("world", [MountedSpec], indirect=True)
+def test_a_checkpoint_on_another_file_system_is_brought_up_to_the_table(spark: SparkSession, world: World) -> None:
+    for appended in (10, 20):
+        world.consume(appended)
+    there = WritableCheckpoint(world.pipeline.checkpoint("land"), spark)
+    table = open_lake_table(world.pipeline.bronze)
+    catch_up(world.pipeline, there, table, spark)
+    here = world.checkpoint
+    assert here.begin() == there.begin()
+    assert (here.last_planned(), here.last_committed()) == (1, 1)
+    reached = table.offsets()
+    assert reached is not None
+    assert reached.ends_at(here.end(1))
+    assert began_at(None, here.path) == began(spark, world.pipeline) == {"t": {"0": 0}}
 
 
 def test_spark_and_lake_continue_what_the_other_planned(spark: SparkSession, tmp_path: Path) -> None:

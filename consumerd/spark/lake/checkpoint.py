@@ -1,9 +1,10 @@
-"""Spark's checkpoint of a query with one source, written without Spark, so that either can continue what the other did.
+"""Spark's checkpoint of a query with one source, written without it, so that either can continue what the other did.
 
 Strategy: the files are those of Spark 4 (`OffsetSeqLog` and `CommitLog`, version 1), in its order. `offsets/N` says
 where batch N ends and is written before anything of the batch is; `commits/N` is written when all of it is stored. A
-batch that has the first and not the second is repeated with the same end. Beside each file is Hadoop's checksum of it,
-which Spark verifies where it exists: so it is written last, and a crash in between leaves a valid file without one.
+batch that has the first and not the second is repeated with the same end. On this machine Hadoop's checksum of each
+file is beside it, which Spark verifies where it exists: so it is written last, and a crash in between leaves a valid
+file without one. Other file systems have checksums of their own, if any.
 
 Of Spark's settings that an entry records, those of the entry before are kept; a query that begins here has those that
 Spark 4.2 records for a new query on one machine. They concern the state of a query, and the steps that run without
@@ -15,11 +16,15 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 from consumerd.base.errors import ConsumerdError, ExitCode
+from consumerd.base.files import SystemFiles
 from consumerd.spark.checkpoints import Checkpoint, CheckpointError, OffsetLog
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 #: Entries that Spark keeps of each log (`spark.sql.streaming.minBatchesToRetain`).
 KEPT_BATCHES: Final = 100
@@ -54,11 +59,14 @@ class CheckpointTakenError(ConsumerdError):
 
 
 class WritableCheckpoint(Checkpoint):
-    """The checkpoint of one query on this machine, which need not exist yet. One process at a time may write it."""
+    """The checkpoint of one query, which need not exist yet. One process at a time may write it.
 
-    def __init__(self, path: str) -> None:
-        super().__init__(None, path)
-        self._offsets = OffsetLog(None, self.path)
+    `spark`: None for a folder of this machine.
+    """
+
+    def __init__(self, path: str, spark: SparkSession | None = None) -> None:
+        super().__init__(spark, path)
+        self._offsets = OffsetLog(spark, self.path)
 
     def begin(self) -> str:
         """The query's id; a new one if this is the first run. Raises TableCorruptError, CheckpointError, OSError.
@@ -117,7 +125,9 @@ class WritableCheckpoint(Checkpoint):
 
     def _write(self, name: str, data: bytes, *, replace: bool = False) -> None:
         path, sums = f"{self.path}/{name}", self._sums(name)
-        self._files.remove_tree(sums)  # of a former file of that name
+        summed = isinstance(self._files, SystemFiles)
+        if summed:
+            self._files.remove_tree(sums)  # of a former file of that name
         if replace:
             self._files.replace(path, data)
         elif not self._files.create(path, data):
@@ -125,7 +135,8 @@ class WritableCheckpoint(Checkpoint):
                 f"{path} was written by another run meanwhile: stop one of them; two pipelines must differ in name or "
                 "root."
             )
-        self._files.replace(sums, checksums(data))
+        if summed:
+            self._files.replace(sums, checksums(data))
 
     def _verify(self, name: str) -> None:
         data, sums = self._files.read(f"{self.path}/{name}"), self._files.read(self._sums(name))

@@ -65,11 +65,14 @@ def must_have(table: LakeTable, batch: int, end: Any) -> None:
         )
 
 
-def catch_up(pipeline: PipelineSpec, checkpoint: WritableCheckpoint, table: LakeTable) -> None:
+def catch_up(
+    pipeline: PipelineSpec, checkpoint: WritableCheckpoint, table: LakeTable, spark: SparkSession | None = None
+) -> None:
     """Bring the checkpoint of `land` up to a table that the daemon has appended to. Raises CheckpointError, OSError.
 
-    May be killed and repeated at any time. Does nothing where the table belongs to another checkpoint, or a step made
-    its last commit: then the checkpoint has to have that batch, and one that lacks it is older than the table.
+    `spark`: as the checkpoint has it. May be killed and repeated at any time. Does nothing where the table belongs to
+    another checkpoint, or a step made its last commit: then the checkpoint has to have that batch, and one that lacks
+    it is older than the table.
     """
     found = table.offsets()
     if found is None or found.planned or not checkpoint.exists or table.owner() != checkpoint.query_id():
@@ -89,6 +92,6 @@ def catch_up(pipeline: PipelineSpec, checkpoint: WritableCheckpoint, table: Lake
     if last and checkpoint.end(last - 1) is None:
         checkpoint.record(last - 1, ends)  # Spark requires the one before the last
     checkpoint.record(last, ends)
-    add_former(None, pipeline, [FormerLog(*each) for each in found.former])
-    set_beginning(pipeline, found.starts)
+    add_former(spark, pipeline, [FormerLog(*each) for each in found.former])
+    set_beginning(spark, pipeline, found.starts)
     checkpoint.complete(last)
