@@ -17,13 +17,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from consumerd.base.errors import ConfigError, NotFoundError
+from consumerd.base.errors import ConfigError, ConsumerdError, NotFoundError
 from consumerd.spark.lake import open_lake_table
+from consumerd.spark.lake.delta import DeltaLakeTable
 from consumerd.spark.land import land_stream
 from consumerd.spark.refine import _Refining, preview, refine, refine_again
 from consumerd.spark.spec import PipelineSpec, parse_spark
 from consumerd.spark.tables import open_table
 from consumerd.spark.tables.errors import TableBehindError, TableOwnedError
+from tests.unit.spark.lake.test_refine_step import land as land_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -141,6 +143,33 @@ def test_refines_each_identity_once_with_its_reason(
     assert silver[0].tags == ["a"]
     quarantine = open_table(spark, pipeline.quarantine).read()
     assert {"value", "reason", "refined_at", "landed_at"} <= set(quarantine.columns)
+
+
+def test_completes_a_batch_of_which_only_silver_was_written(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = pipeline_of(tmp_path / "lake", fields={"id": "int not null"})
+    commit = DeltaLakeTable.commit
+
+    def stopped(table: DeltaLakeTable, *arguments: Any, **named: Any) -> bool:
+        if table.path == pipeline.quarantine:
+            raise ConsumerdError("stopped")
+        return commit(table, *arguments, **named)
+
+    # Tasks write the first batch, and Spark the second one, which begins with the last message of the first.
+    for batch in range(2):
+        start = 2 * batch
+        land_batch(pipeline, *(b'{"id":%d}' % offset for offset in (start, start + 1)), b"{", batch=batch, start=start)
+        with monkeypatch.context() as patched:
+            patched.setattr(DeltaLakeTable, "commit", stopped)
+            with pytest.raises(ConsumerdError, match="stopped"):
+                refine(spark, pipeline)
+        tables = [open_lake_table(path) for path in (pipeline.silver, pipeline.quarantine)]
+        assert [sum(map(len, table.batches())) for table in tables] == [batch + 1, batch]
+        assert refine(spark, pipeline).batches == 1
+        ids = [row["id"] for row in tables[0].dataset().to_table().sort_by("offset").to_pylist()]
+        refused = [row["offset"] for row in tables[1].dataset().to_table().sort_by("offset").to_pylist()]
+        assert (ids, refused) == [([0, 1], [2]), ([0, 1, 3], [2, 4])][batch]
 
 
 @pytest.mark.timeout(200, func_only=True)

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import pytest
 
-#: The prefixes of the modules that all run in one process.
-_SPARK: Final = ("tests/spark/", "tests/kill/test_spark_")
+#: The folder whose modules all run in one process.
+_SPARK: Final = "tests/spark/"
 #: The other folders in their order: those that mostly wait come first, beside Spark, which computes.
 _FOLDERS: Final = (
     "tests/interop/", "tests/kill/", "tests/deploy/", "tests/faults/", "tests/integration/", "tests/golden/",

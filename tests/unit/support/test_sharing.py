@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).resolve().parents[3]
-SPARK = ("tests/spark/test_a.py", "tests/spark/test_b.py", "tests/kill/test_spark_a.py")
+SPARK = ("tests/spark/test_a.py", "tests/spark/test_b.py", "tests/spark/test_c.py")
 
 _MODULE = """
 import pathlib, pytest
@@ -55,5 +55,5 @@ def test_processes_take_turns_module_by_module(pytester: pytest.Pytester) -> Non
     first, second = (dict.fromkeys(path.read_text().splitlines()) for path in sorted(log.iterdir()))
     assert not set(first) & set(second)
     with_spark = next(names for names in (first, second) if SPARK[0] in names)
-    assert list(with_spark)[: len(SPARK)] == [SPARK[2], *SPARK[:2]]
+    assert list(with_spark)[: len(SPARK)] == [*SPARK]
     assert "tests/unit/test_a.py" in (list(first)[-1], list(second)[-1])

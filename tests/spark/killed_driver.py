@@ -1,4 +1,4 @@
-"""The driver that `test_spark_kills.py` kills: the steps of a pipeline, as `consumerd spark run` performs them.
+"""The driver that `test_process_kills.py` kills: the steps of a pipeline, as `consumerd spark run` performs them.
 
 Arguments: the configuration, then the steps. Prints the results as one line of JSON.
 """
@@ -15,7 +15,7 @@ from consumerd.spark.spec import load_spark
 
 if __name__ == "__main__":
     spec = load_spark(Path(sys.argv[1]))
-    session = build_session("local[2]", config=spec.config)
+    session = build_session(spec.master, config=spec.config)
     result = run_pipeline(session, spec.pipeline(), sys.argv[2:])
     sys.stdout.write(json.dumps(result.as_json()) + "\n")
     sys.stdout.flush()
