@@ -9,7 +9,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 from consumerd.base.budget import ByteBudget, Reservation
 from consumerd.base.partition import TopicPartition
+from consumerd.base.settings.processing import BadMessagePolicy
 from consumerd.member.fetch.lane import Lane
 from consumerd.member.fetch.pool import FetchPool
-from consumerd.member.fetch.settings import BadMessagePolicy, FetchSettings
+from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.fetch.v07.brokers import V07Brokers
 from consumerd.net.errors import ConnectError, ConnectionClosedError, RequestTimeoutError
 from consumerd.wire.v07 import (
@@ -279,8 +280,8 @@ def test_delivers_every_message_once_and_in_order(
         st.binary(max_size=100).map(lambda data: encode_message(data, codec=Codec.GZIP)),
         st.binary(max_size=100).map(lambda data: encode_message(data, codec=Codec.SNAPPY)),
     ),
-    corrupt=st.sampled_from(list(BadMessagePolicy)),
-    oversize=st.sampled_from(list(BadMessagePolicy)),
+    corrupt=st.sampled_from(get_args(BadMessagePolicy)),
+    oversize=st.sampled_from(get_args(BadMessagePolicy)),
     fetch=st.integers(20, 600),
 )
 def test_noise_in_one_partition_never_reaches_another(

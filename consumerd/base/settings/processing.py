@@ -12,6 +12,16 @@ from consumerd.base.settings.setting import Bytes, Field, Names, Positive, Reloa
 
 #: Bytes of one response about many partitions (fetch.max.bytes).
 MAX_ANSWER_BYTES: Final = 50 << 20
+#: Where to continue when the broker does not have the offset (0.7.2: autooffset.reset). Nearest: the beginning for an
+#: offset before it, the end for one after that.
+OutOfRangePolicy = Literal["earliest", "latest", "nearest", "fail"]
+#: What to do with a log that has become another one under a position: read what is new of it (a truncated log from
+#: where it differs, a new one from its beginning), or stop or park as for a bad message.
+LogChangePolicy = Literal["continue", "stop", "park"]
+#: What to do with an unreadable message, larger than `max_size` or corrupt. Fail: report the partition as failed; the
+#: listener decides, usually by stopping the daemon. Skip: continue after the message if its end is known, and report
+#: it; park if it is not. Park: stop fetching this partition, report it, and keep owning it; all others continue.
+BadMessagePolicy = Literal["fail", "skip", "park"]
 _DELAY_UNITS: Final = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
@@ -71,13 +81,13 @@ class FetchSection(Section):
         since="0.2.0",
         examples=[{"events": "7d", "audit": "latest"}],
     )
-    out_of_range: Literal["earliest", "latest", "nearest", "fail"] = Field(
+    out_of_range: OutOfRangePolicy = Field(
         "earliest",
         "Where to continue when the broker does not have the offset (autooffset.reset), or `fail`. `nearest` is the "
         "beginning of the log for an offset before it, and the end for one after that.",
         names=Names(keyword="out_of_range"),
     )
-    log_changed: Literal["continue", "stop", "park"] = Field(
+    log_changed: LogChangePolicy = Field(
         "continue",
         "What to do when the log is another one than the offset was read from, since the topic was created again or "
         "the log was cut off: continue (with all that is new of the log), stop the daemon, or park the partition "
@@ -91,12 +101,12 @@ class FetchSection(Section):
         "open ones to end.",
         names=Names(keyword="isolation", kafka="isolation.level"),
     )
-    corrupt: Literal["fail", "skip", "park"] = Field(
+    corrupt: BadMessagePolicy = Field(
         "fail",
         "What to do with a corrupt message: fail (stop the daemon), skip it, or park its partition (stop reading it).",
         names=Names(keyword="corrupt"),
     )
-    oversize: Literal["fail", "skip", "park"] = Field(
+    oversize: BadMessagePolicy = Field(
         "fail",
         "What to do with a message that is larger than `max_size`: fail, skip it, or park its partition.",
         names=Names(keyword="oversize"),

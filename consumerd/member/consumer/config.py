@@ -18,7 +18,13 @@ from consumerd.base.errors import ConfigError
 from consumerd.base.ports import Clock, SaslMechanism
 from consumerd.base.settings.group import CommitSection, GroupSection, RebalanceSection
 from consumerd.base.settings.kind import ValueKind, kind_of
-from consumerd.base.settings.processing import DaemonSection, FetchSection
+from consumerd.base.settings.processing import (
+    BadMessagePolicy,
+    DaemonSection,
+    FetchSection,
+    LogChangePolicy,
+    OutOfRangePolicy,
+)
 from consumerd.base.settings.servers import KafkaSection, ZooKeeperSection
 from consumerd.base.settings.setting import BrokenRulesError, Seconds, SecondsOrZero
 from consumerd.group.coordinated_tables import CoordinationSettings, all_assignors
@@ -76,10 +82,10 @@ class ConsumerConfig:
     #: Where to start without a committed offset: "earliest", "latest", a time in ISO 8601 or a duration such as "7d".
     initial: str = FetchSection.initial
     initial_by_topic: Mapping[str, str] | None = None
-    out_of_range: Literal["earliest", "latest", "nearest", "fail"] = FetchSection.out_of_range
-    log_changed: Literal["continue", "stop", "park"] = FetchSection.log_changed
-    corrupt: Literal["fail", "skip", "park"] = FetchSection.corrupt
-    oversize: Literal["fail", "skip", "park"] = FetchSection.oversize
+    out_of_range: OutOfRangePolicy = FetchSection.out_of_range
+    log_changed: LogChangePolicy = FetchSection.log_changed
+    corrupt: BadMessagePolicy = FetchSection.corrupt
+    oversize: BadMessagePolicy = FetchSection.oversize
     #: Commit what is handled on an interval and when a partition goes (autocommit.enable, autocommit.interval.ms).
     auto_commit: bool = True
     commit_interval: float = CommitSection.interval

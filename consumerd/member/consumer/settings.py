@@ -10,7 +10,7 @@ from consumerd.base.settings.group import CommitSection
 from consumerd.base.settings.processing import FetchSection
 from consumerd.group.membership_tables import MembershipSettings
 from consumerd.handlers.batching import BatchSettings
-from consumerd.member.fetch.settings import BadMessagePolicy, FetchSettings, LogChangePolicy, ResetPolicy
+from consumerd.member.fetch.settings import FetchSettings
 from consumerd.net.connection import ConnectionSettings
 from consumerd.wire.registry.subscription import Subscription
 
@@ -64,10 +64,6 @@ def make_fetch_settings(keys: FetchSection) -> FetchSettings:
         "poll_bytes": min(keys.size, base.poll_bytes),
         "max_size": max(keys.size, keys.max_size),
         "poll_backoff_min": min(keys.idle_backoff, base.poll_backoff_min),
-        "oversize": BadMessagePolicy(keys.oversize),
-        "corrupt": BadMessagePolicy(keys.corrupt),
-        "out_of_range": ResetPolicy(keys.out_of_range),
-        "log_changed": LogChangePolicy(keys.log_changed),
         "read_committed": keys.isolation == "read_committed",
     }
     return FetchSettings(**same | made)

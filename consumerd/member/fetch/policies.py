@@ -19,6 +19,7 @@ import structlog
 from consumerd.base.errors import BrokerError, ConsumerdError, reason_of
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.base.ports import Clock
+from consumerd.base.settings.processing import OutOfRangePolicy
 from consumerd.member.fetch.errors import (
     CorruptPartitionError,
     LogChangedError,
@@ -30,7 +31,7 @@ from consumerd.member.fetch.lane import Lane
 from consumerd.member.fetch.listener import FetchCounters, FetchListener
 from consumerd.member.fetch.log_changes import LogChange, LogChangeKind
 from consumerd.member.fetch.response import FetchDecision, FetchOutcome
-from consumerd.member.fetch.settings import BadMessagePolicy, FetchSettings, LogChangePolicy, ResetPolicy
+from consumerd.member.fetch.settings import FetchSettings
 from consumerd.wire.registry.values import MAX_OFFSET
 from consumerd.wire.v07 import EARLIEST, LATEST, MessageBatch
 
@@ -93,19 +94,19 @@ class FetchPolicies:
     def corrupt(self, offset: int, decision: FetchDecision) -> int:
         """Handle bytes that are not a message."""
         policy = self._settings.corrupt
-        if policy is BadMessagePolicy.FAIL:
+        if policy == "fail":
             raise self._fail(offset, CorruptPartitionError(self._partition, offset, decision.reason))
-        if policy is BadMessagePolicy.PARK or decision.next_offset is None:
+        if policy == "park" or decision.next_offset is None:
             raise self._park(f"corrupt at offset {offset}: {decision.reason}")
         return self._skip(offset, decision.next_offset, decision.reason)
 
     async def oversize(self, offset: int, decision: FetchDecision) -> int:
         """Handle a message larger than any fetch may be."""
         policy = self._settings.oversize
-        if policy is BadMessagePolicy.FAIL:
+        if policy == "fail":
             limit = self._settings.max_size
             raise self._fail(offset, MessageTooLargeError(self._partition, offset, decision.size, limit))
-        if policy is BadMessagePolicy.PARK or decision.next_offset is None:
+        if policy == "park" or decision.next_offset is None:
             raise self._park(f"oversize at offset {offset}: {decision.reason}")
         # A length that reaches beyond the log is invalid; its end would be out of range and start a reset.
         if decision.next_offset > await self._latest():
@@ -136,7 +137,7 @@ class FetchPolicies:
     async def out_of_range(self, offset: int) -> int:
         """Handle an offset that the broker does not have. Return `offset` itself if the broker names no other one."""
         policy = self._settings.out_of_range
-        if policy is ResetPolicy.FAIL:
+        if policy == "fail":
             raise self._fail(offset, OffsetRefusedError(self._partition, offset))
         new = await self._target(policy, offset)
         if new is None or new == offset:
@@ -148,15 +149,15 @@ class FetchPolicies:
             await written_down
         return new
 
-    async def _target(self, policy: ResetPolicy, offset: int) -> int | None:
+    async def _target(self, policy: OutOfRangePolicy, offset: int) -> int | None:
         """Return the offset that a policy names for one that is out of range; None: the broker names none.
 
         The nearest one is `offset` itself where the log has it by now, as after an election.
         """
-        if policy is ResetPolicy.LATEST:
+        if policy == "latest":
             return await self._listed(LATEST)
         earliest = await self._listed(EARLIEST)
-        if policy is ResetPolicy.EARLIEST or earliest is None:
+        if policy == "earliest" or earliest is None:
             return earliest
         latest = await self._listed(LATEST)
         return None if latest is None else max(earliest, min(offset, latest))
@@ -164,9 +165,9 @@ class FetchPolicies:
     async def log_changed(self, change: LogChange) -> int:
         """Handle a log that is another one than that of the position: return the offset to continue at."""
         policy = self._settings.log_changed
-        if policy is LogChangePolicy.STOP:
+        if policy == "stop":
             raise self._fail(change.offset, LogChangedError(self._partition, change))
-        if policy is LogChangePolicy.PARK:
+        if policy == "park":
             raise self._park(f"its log {change}")
         new = change.divergence
         if new is None and (new := await self._listed(EARLIEST)) is None:

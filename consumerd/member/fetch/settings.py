@@ -3,45 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
-from consumerd.base.settings.processing import MAX_ANSWER_BYTES, FetchSection
+from consumerd.base.settings.processing import (
+    MAX_ANSWER_BYTES,
+    BadMessagePolicy,
+    FetchSection,
+    LogChangePolicy,
+    OutOfRangePolicy,
+)
 from consumerd.wire.v07 import DecodeLimits
 
 KIB = 1024
 MIB = 1024 * KIB
-
-
-class BadMessagePolicy(StrEnum):
-    """The policy for an unreadable message: larger than `max_size`, or corrupt."""
-
-    #: Report the partition as failed; the listener decides, usually by stopping the daemon.
-    FAIL = "fail"
-    #: Continue after the message if its end is known, and report it; park if it is not.
-    SKIP = "skip"
-    #: Stop fetching this partition, report it, and keep owning it: all others continue.
-    PARK = "park"
-
-
-class ResetPolicy(StrEnum):
-    """Position from which to continue if the broker no longer has the offset (0.7.2: autooffset.reset)."""
-
-    EARLIEST = "earliest"
-    LATEST = "latest"
-    #: The beginning for an offset before it, the end for one after that.
-    NEAREST = "nearest"
-    FAIL = "fail"
-
-
-class LogChangePolicy(StrEnum):
-    """The policy for a log that has become another one under a position."""
-
-    #: Read what is new of it: a truncated log from where it differs, a new one from its beginning.
-    CONTINUE = "continue"
-    #: Report the partition as failed, as `BadMessagePolicy.FAIL`.
-    STOP = "stop"
-    #: Stop fetching this partition, as `BadMessagePolicy.PARK`.
-    PARK = "park"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +41,10 @@ class FetchSettings:
     max_answer_bytes: int = MAX_ANSWER_BYTES
     #: Whether messages of aborted and open transactions are left out.
     read_committed: bool = False
-    oversize: BadMessagePolicy = BadMessagePolicy(FetchSection.oversize)
-    corrupt: BadMessagePolicy = BadMessagePolicy(FetchSection.corrupt)
-    out_of_range: ResetPolicy = ResetPolicy(FetchSection.out_of_range)
-    log_changed: LogChangePolicy = LogChangePolicy(FetchSection.log_changed)
+    oversize: BadMessagePolicy = FetchSection.oversize
+    corrupt: BadMessagePolicy = FetchSection.corrupt
+    out_of_range: OutOfRangePolicy = FetchSection.out_of_range
+    log_changed: LogChangePolicy = FetchSection.log_changed
     #: Limits of decoding: see `wire.v07.DecodeLimits`. They allow each message for which a fetch may grow, also a
     #: compressed one of that size.
     limits: DecodeLimits = field(default_factory=DecodeLimits)

@@ -15,7 +15,6 @@ from consumerd.group.membership_tables import MembershipSettings
 from consumerd.handlers import Batch, PartitionTakenError
 from consumerd.member.consumer.errors import GroupRefusedError
 from consumerd.member.fetch.errors import CorruptPartitionError, OffsetBeyondError
-from consumerd.member.fetch.settings import BadMessagePolicy, ResetPolicy
 from consumerd.net.zk.errors import AuthFailed
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
@@ -615,7 +614,7 @@ async def test_stop_at_end_handles_recreated_log(group: Any, policy: str) -> Non
     end = group.broker.append("t", 0, b"a", b"b")
     handler = group.recorder()
     handler.positions = {TopicPartition("t", 0, number): end + 1000 for number in range(2)}  # the second one is empty
-    fetch = group.fetch_settings(out_of_range=ResetPolicy(policy))
+    fetch = group.fetch_settings(out_of_range=policy)
     member = await group.member(handler=handler, stop_at_end=True, fetch=fetch)
     await member.ended()
     assert member.handler.seen == ([b"a", b"b"] if policy == "earliest" else [])
@@ -759,7 +758,7 @@ async def test_continues_by_other_policies(group: Any, policy: str, seen: list[b
     group.broker.append("t", 0, b"three")
     group.broker.append("t", 1, b"other")
     group.broker.logs["t", 0][sound + 11] ^= 1
-    member = await group.member(fetch=group.fetch_settings(corrupt=BadMessagePolicy(policy)))
+    member = await group.member(fetch=group.fetch_settings(corrupt=policy))
     await group.until(lambda: sorted(member.handler.seen) == sorted([*seen, b"other"]))
     group.broker.append("t", 1, b"more")
     await group.until(lambda: b"more" in member.handler.seen)

@@ -19,7 +19,7 @@ from consumerd.member.fetch.lane import Lane
 from consumerd.member.fetch.listener import FetchCounters
 from consumerd.member.fetch.log_changes import LogChange, LogChangeKind
 from consumerd.member.fetch.response import FetchOutcome
-from consumerd.member.fetch.settings import BadMessagePolicy, FetchSettings
+from consumerd.member.fetch.settings import FetchSettings
 from consumerd.net.errors import BadFrameError
 from consumerd.wire.v07 import decode_batch, encode_message, encode_message_set
 from tests.support.fetching import FetchingInMemory
@@ -31,7 +31,7 @@ CUT = MESSAGE[:64]
 NOISE = b"\xff" * 60
 OVERSIZE = encode_message(b"x" * 5000)[:60]
 REFUSED, OUT_OF_RANGE = 6, 1
-SKIP = BadMessagePolicy.SKIP
+SKIP = "skip"
 
 
 class ScriptedSource:
@@ -403,7 +403,7 @@ async def test_compares_a_doubtful_position_before_it_is_used() -> None:
 
 
 async def test_compares_a_doubtful_position_once() -> None:
-    r = Scene(NOISE, offset=40, log=OLD, corrupt=BadMessagePolicy.PARK)
+    r = Scene(NOISE, offset=40, log=OLD, corrupt="park")
     r.source.doubts = True
     await r.play()
     assert r.source.compared == [(40, OLD)]

@@ -6,24 +6,25 @@ import asyncio
 import gzip
 import time
 from collections.abc import Awaitable
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from structlog.testing import capture_logs
 
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
+from consumerd.base.settings.processing import BadMessagePolicy, OutOfRangePolicy
 from consumerd.member.fetch.errors import CorruptPartitionError, MessageTooLargeError
 from consumerd.member.fetch.log_changes import LogChange, LogChangeKind
 from consumerd.member.fetch.policies import FetchingOverError, FetchPolicies
 from consumerd.member.fetch.response import FetchDecision, FetchOutcome
-from consumerd.member.fetch.settings import BadMessagePolicy, FetchSettings, LogChangePolicy, ResetPolicy
+from consumerd.member.fetch.settings import FetchSettings
 from consumerd.wire.batch import memory_of
 from consumerd.wire.v07 import EARLIEST, LATEST, Codec, OffsetsRequest, encode_message, encode_message_set
 from tests.support.fetching import FetchingInMemory
 
 T0 = TopicPartition("t", 0, 0)
-FAIL, SKIP, PARK = BadMessagePolicy.FAIL, BadMessagePolicy.SKIP, BadMessagePolicy.PARK
+FAIL, SKIP, PARK = "fail", "skip", "park"
 BEFORE = encode_message_set([b"before 1", b"before 2"])
 AFTER = encode_message_set([b"after 1", b"after 2"])
 LARGE = encode_message(b"x" * 5000)
@@ -137,7 +138,7 @@ async def test_waits_for_rest_of_torn_tail(rig: Any, scripted_log: Any) -> None:
         assert await r.take(lane, 2) == [b"after 1", b"after 2"]
 
 
-@pytest.mark.parametrize("policy", list(BadMessagePolicy))
+@pytest.mark.parametrize("policy", get_args(BadMessagePolicy))
 async def test_treats_torn_end_of_old_segment_as_corruption(
     rig: Any, scripted_log: Any, policy: BadMessagePolicy
 ) -> None:
@@ -311,24 +312,24 @@ async def test_torn_message_within_the_log_is_corrupt_and_looked_at_again_when_i
 @pytest.mark.parametrize(
     ("policy", "first", "end", "offset", "new"),
     [
-        (ResetPolicy.EARLIEST, (10, 3), (1000,), 5, 10),
-        (ResetPolicy.EARLIEST, (10, 3), (1000,), 2000, 10),
-        (ResetPolicy.EARLIEST, (), (1000,), 5, 5),
-        (ResetPolicy.LATEST, (10,), (1000, 3), 5, 1000),
-        (ResetPolicy.LATEST, (10,), (1000, 3), 2000, 1000),
-        (ResetPolicy.LATEST, (10,), (), 2000, 2000),
-        (ResetPolicy.NEAREST, (10,), (1000,), 9, 10),
-        (ResetPolicy.NEAREST, (10,), (1000,), 1001, 1000),
-        (ResetPolicy.NEAREST, (), (1000,), 1001, 1001),
-        (ResetPolicy.NEAREST, (10,), (), 1001, 1001),
+        ("earliest", (10, 3), (1000,), 5, 10),
+        ("earliest", (10, 3), (1000,), 2000, 10),
+        ("earliest", (), (1000,), 5, 5),
+        ("latest", (10,), (1000, 3), 5, 1000),
+        ("latest", (10,), (1000, 3), 2000, 1000),
+        ("latest", (10,), (), 2000, 2000),
+        ("nearest", (10,), (1000,), 9, 10),
+        ("nearest", (10,), (1000,), 1001, 1000),
+        ("nearest", (), (1000,), 1001, 1001),
+        ("nearest", (10,), (), 1001, 1001),
         # The log has it by now, as after an election: nothing is passed over.
-        (ResetPolicy.NEAREST, (10,), (1000,), 10, 10),
-        (ResetPolicy.NEAREST, (10,), (1000,), 600, 600),
-        (ResetPolicy.NEAREST, (10,), (1000,), 1000, 1000),
+        ("nearest", (10,), (1000,), 10, 10),
+        ("nearest", (10,), (1000,), 600, 600),
+        ("nearest", (10,), (1000,), 1000, 1000),
     ],
 )
 async def test_policy_for_an_offset_out_of_range(
-    policy: ResetPolicy, first: tuple[int, ...], end: tuple[int, ...], offset: int, new: int
+    policy: OutOfRangePolicy, first: tuple[int, ...], end: tuple[int, ...], offset: int, new: int
 ) -> None:
     r = Decided(out_of_range=policy)
     r.first, r.end = first, end
@@ -355,9 +356,9 @@ async def test_policies_for_a_log_that_is_another_one(change: LogChange, new: in
     assert r.listener.events == [("log_changed", T0, change, new)]
     assert r.queued == [(new, new, 0, change.now)]
     assert (r.counters.replaced_logs, r.counters.truncated_logs) == ((1, 0) if change is REPLACED else (0, 1))
-    r = Decided(log_changed=LogChangePolicy.PARK)
+    r = Decided(log_changed="park")
     assert await r.over(r.policies.log_changed(change)) == ("parked", T0, f"its log {change}")
-    r = Decided(log_changed=LogChangePolicy.STOP)
+    r = Decided(log_changed="stop")
     kind, _, error = await r.over(r.policies.log_changed(change))
     assert (kind, error.change, r.listed) == ("failed", change, [])
 

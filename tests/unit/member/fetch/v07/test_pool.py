@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from consumerd.base.partition import TopicPartition
+from consumerd.base.settings.processing import LogChangePolicy
 from consumerd.member.fetch.errors import BrokerUnknownError, CorruptPartitionError
 from consumerd.member.fetch.log_changes import LogChangeKind
-from consumerd.member.fetch.settings import LogChangePolicy, ResetPolicy
 from consumerd.net.errors import ConnectionClosedError
 from consumerd.wire import compress
 from consumerd.wire.v07 import (
@@ -84,7 +84,7 @@ async def test_grows_fetch_when_length_is_cut_off(rig: Any, scripted_log: Any) -
 
 @pytest.mark.parametrize("end", ["earliest", "latest"])
 async def test_resets_offset_out_of_range(rig: Any, scripted_log: Any, numbered: Any, end: str) -> None:
-    async with rig(out_of_range=ResetPolicy(end)) as r:
+    async with rig(out_of_range=end) as r:
         log = r.broker.logs["t", 0] = scripted_log(1000, encode_message_set(numbered(range(3))))
         lane = r.add(offset=5)
         assert await r.listener.first("reset") == ("reset", T0, 5, log.base if end == "earliest" else log.end)
@@ -99,7 +99,7 @@ async def test_resets_offset_out_of_range(rig: Any, scripted_log: Any, numbered:
 
 
 async def test_fails_on_offset_out_of_range_by_policy(rig: Any, scripted_log: Any) -> None:
-    async with rig(out_of_range=ResetPolicy("fail")) as r:
+    async with rig(out_of_range="fail") as r:
         r.broker.logs["t", 0] = scripted_log(1000)
         r.add(offset=5)
         _, partition, error = await r.listener.first("failed")
@@ -112,7 +112,7 @@ async def test_fails_on_offset_out_of_range_by_policy(rig: Any, scripted_log: An
 async def test_resets_to_the_nearest_end_of_the_log(
     rig: Any, scripted_log: Any, numbered: Any, offset: int, expected: int | None
 ) -> None:
-    async with rig(out_of_range=ResetPolicy.NEAREST) as r:
+    async with rig(out_of_range="nearest") as r:
         log = r.broker.logs["t", 0] = scripted_log(1000, encode_message_set(numbered(range(3))))
         r.add(offset=offset)
         assert await r.listener.first("reset") == ("reset", T0, offset, log.end if expected is None else expected)
@@ -144,14 +144,14 @@ async def test_reads_the_log_from_its_beginning_when_the_offset_lies_inside_a_me
         assert r.pool.counters.replaced_logs == len(wrong)
 
 
-@pytest.mark.parametrize("policy", [LogChangePolicy.STOP, LogChangePolicy.PARK])
+@pytest.mark.parametrize("policy", ["stop", "park"])
 async def test_stops_or_parks_when_the_offset_lies_inside_a_message(
     rig: Any, scripted_log: Any, policy: LogChangePolicy
 ) -> None:
     async with rig(log_changed=policy) as r:
         r.broker.logs["t", 0] = scripted_log(0, MIXED)
         r.add(offset=20)
-        if policy is LogChangePolicy.STOP:
+        if policy == "stop":
             _, partition, error = await r.listener.first("failed")
             assert str(error) == (
                 "the log of t/0-0 is another one than that of the position: offset 20 lies inside a message that begins"
