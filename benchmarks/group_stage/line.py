@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from types import TracebackType
 from typing import Any, Self
 
 from consumerd.demo.ports import LOOPBACK
@@ -147,9 +146,7 @@ class Line:
         self._server = await asyncio.get_running_loop().create_server(lambda: _Client(self), LOOPBACK, 0)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
         for end in self._ends:

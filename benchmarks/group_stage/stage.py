@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from benchmarks.group_stage.feed import Feed
@@ -75,9 +74,7 @@ class Stage:
             self._kept = self._stack.pop_all()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._kept.aclose()
 
     async def member(self, kind: str, name: str, initial: str, *, forked: bool = False) -> Member:

@@ -6,7 +6,6 @@ Strategy: a subclass defines how a server starts (`zookeeper`, `processes`); the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from types import TracebackType
 from typing import ClassVar, Self
 
 from consumerd.demo.children import Child
@@ -59,7 +58,5 @@ class StartedChild(ABC):
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()

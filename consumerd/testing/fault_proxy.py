@@ -15,7 +15,6 @@ import socket
 import struct
 from collections.abc import Callable
 from enum import Enum
-from types import TracebackType
 from typing import Final, Self
 
 import structlog
@@ -299,7 +298,5 @@ class FaultProxy:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import random
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 from typing import Any, Self
 
 from consumerd.base.partition import TopicPartition
@@ -151,9 +150,7 @@ class HandlerHarness:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     # -- messages

@@ -7,7 +7,6 @@ blocks in a client, and for tests without an event loop.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from consumerd.testing.fault_proxy import Direction, FaultProxy
@@ -98,7 +97,5 @@ class LoopbackProxy:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -11,7 +11,6 @@ import asyncio
 import copy
 import struct
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from consumerd.wire.errors import EncodeError
@@ -60,9 +59,7 @@ class HostileKafka:
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
         for task in list(self._connections):

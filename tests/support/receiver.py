@@ -8,7 +8,6 @@ import json
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from aiohttp import web
@@ -64,9 +63,7 @@ class Receiver:
         self.url = f"{'http' if self._tls is None else 'https'}://127.0.0.1:{port}/events"
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._runner is not None
         await self._runner.cleanup()
 

@@ -20,7 +20,6 @@ import subprocess
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 #: For tests of networks (RFC 2544): no real host has an address of it.
@@ -107,9 +106,7 @@ class ServerNetwork:
         with contextlib.suppress(subprocess.CalledProcessError):
             _run(["link", "delete", self.name])
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._remove()
 
     # -- for servers

@@ -17,7 +17,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from operator import attrgetter
 from random import Random
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 from weakref import WeakSet
 
@@ -209,9 +208,7 @@ class ClusterClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     # -- metadata

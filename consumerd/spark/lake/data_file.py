@@ -19,7 +19,6 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
-from types import TracebackType
 from typing import Any, Final, Self
 
 import pyarrow as pa
@@ -114,9 +113,7 @@ class DataFileWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._sink is not None:
             for each in (self._writer, self._sink):
                 with contextlib.suppress(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from types import TracebackType
 from typing import Self
 
 import structlog
@@ -149,9 +148,7 @@ class Broker:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     async def run(self) -> None:

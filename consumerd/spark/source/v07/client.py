@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import socket
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from consumerd.base.errors import reason_of
@@ -95,9 +94,7 @@ class BrokerClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -123,9 +120,7 @@ class BrokerLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._client.close()
 
 
