@@ -1,28 +1,14 @@
-"""Both event loops, and a peer that does what a test tells it."""
+"""A peer that does what a test tells it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
-import uvloop
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-@pytest.fixture(params=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]], None]:
-    """Run a coroutine to its end on a fresh loop of either kind, within ten seconds."""
-    factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
-
-    def runner(main: Coroutine[Any, Any, None]) -> None:
-        with asyncio.Runner(loop_factory=factory) as loop:
-            loop.run(asyncio.wait_for(main, 60))
-
-    return runner
 
 
 @pytest.fixture
