@@ -17,12 +17,8 @@ from collections import deque
 from typing import Final
 
 from consumerd.base.errors import BrokerError
-from consumerd.base.ports import Clock
-from consumerd.member.fetch.listener import FetchCounters
-from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.fetch.v08.exchange import Exchange, Line, PartitionRequest, answer_of, cancel, fail
 from consumerd.member.fetch.v08.polls import Polls
-from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.fetching import FetchedPartition
 from consumerd.wire import WireError
 
@@ -35,23 +31,15 @@ BUSY_BYTES: Final = 2 << 20
 class BrokerSource:
     """Sends the requests to one broker. `run` must be running for `fetch` and `poll` to return."""
 
-    def __init__(
-        self,
-        node_id: int,
-        client: ClusterClient,
-        settings: FetchSettings,
-        counters: FetchCounters,
-        clock: Clock,
-        rack: str = "",
-    ) -> None:
-        self.node_id = node_id
-        self._exchange = Exchange(node_id, client, settings, counters, clock, rack)
-        self._polls = Polls(self._exchange)
-        self._line = Line(self._exchange)
-        self._most = min(BUSY_BYTES, settings.max_answer_bytes)
+    def __init__(self, exchange: Exchange) -> None:
+        self.node_id = exchange.node_id
+        self._exchange = exchange
+        self._polls = Polls(exchange)
+        self._line = Line(exchange)
+        self._most = min(BUSY_BYTES, exchange.settings.max_answer_bytes)
         self._requests: deque[PartitionRequest] = deque()
         self._filled = asyncio.Event()
-        self.wait_out_quota = self._exchange.wait_out_quota
+        self.wait_out_quota = exchange.wait_out_quota
         self.poll = self._polls.poll
         self.hurry = self._polls.hurry
         self.confirms = self._polls.confirms

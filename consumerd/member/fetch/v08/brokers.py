@@ -38,7 +38,7 @@ from consumerd.member.fetch.policies import FetchServices
 from consumerd.member.fetch.response import FetchOutcome
 from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.fetch.v08.broker_source import BrokerSource
-from consumerd.member.fetch.v08.exchange import UNKNOWN, PartitionRequest
+from consumerd.member.fetch.v08.exchange import UNKNOWN, Exchange, PartitionRequest
 from consumerd.member.fetch.v08.read_replica import ReadReplica
 from consumerd.net.client.channel import Channel
 from consumerd.net.client.cluster import ClusterClient
@@ -425,9 +425,8 @@ class V08Brokers:
         if (source := sources.get(node_id)) is None:
             assert self._tasks is not None  # fetchers run
             services = self.services
-            source = sources[node_id] = BrokerSource(
-                node_id, self._client, services.settings, services.counters, services.clock, rack
-            )
+            exchange = Exchange(node_id, self._client, services.settings, services.counters, services.clock, rack)
+            source = sources[node_id] = BrokerSource(exchange)
             self._tasks.create_task(source.run(), name=f"source {node_id}")
         return source
 

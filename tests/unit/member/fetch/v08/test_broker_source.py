@@ -19,7 +19,7 @@ from consumerd.base.ports import Clock
 from consumerd.member.fetch.listener import FetchCounters
 from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.fetch.v08.broker_source import BUSY_BYTES, BUSY_SENDERS, BrokerSource
-from consumerd.member.fetch.v08.exchange import PartitionRequest
+from consumerd.member.fetch.v08.exchange import Exchange, PartitionRequest
 from consumerd.net.client.fetching import FetchedPartition
 from consumerd.net.client.metadata import ClusterMetadata, Node
 from consumerd.net.client.settings import ClientSettings
@@ -120,7 +120,7 @@ async def running(
     broker: MemoryBroker, settings: FetchSettings, counters: FetchCounters | None = None, clock: Clock | None = None
 ) -> AsyncIterator[BrokerSource]:
     client: Any = broker
-    source = BrokerSource(1, client, settings, counters or FetchCounters(), clock or SystemClock())
+    source = BrokerSource(Exchange(1, client, settings, counters or FetchCounters(), clock or SystemClock()))
     task = asyncio.create_task(source.run())
     try:
         yield source
