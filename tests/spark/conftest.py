@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from consumerd.base.java import JavaRuntime
+from consumerd.base.java import JavaRuntime, MissingRuntimeError
+from tests.support.kafka import RELEASES, KafkaBroker, kafka_jars
 from tests.support.spark_jvm import QUICK_JVM
 
 if TYPE_CHECKING:
@@ -42,3 +45,21 @@ def spark(java: JavaRuntime, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     register(session)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def broker(java: JavaRuntime, tmp_path: Path, missing: Callable[[str], NoReturn]) -> Iterator[KafkaBroker]:
+    """Kafka 3.9.1 alone, with transactions, and a cleaner that looks often."""
+    release = RELEASES["3.9.1"]
+    try:
+        jars = kafka_jars(release)
+    except MissingRuntimeError as error:
+        missing(str(error))
+    config: dict[str, str | int] = {
+        "log.cleaner.backoff.ms": 100,
+        **{f"transaction.state.log.{name}": 1 for name in ("replication.factor", "min.isr", "num.partitions")},
+    }
+    made = KafkaBroker(tmp_path / "broker", release, None, java=java, jars=jars, broker_id=1, config=config)
+    asyncio.run(made.start())
+    yield made
+    made.kill()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -14,7 +12,6 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from consumerd.base.java import JavaRuntime, MissingRuntimeError
 from consumerd.spark.land import land
 from consumerd.spark.reconcile import reconcile
 from consumerd.spark.reconcile_result import PartitionCheck, ReconcileResult
@@ -22,7 +19,7 @@ from consumerd.spark.refine import refine
 from consumerd.spark.spec import PipelineSpec, parse_spark
 from consumerd.spark.tables import open_table
 from tests.spark.test_spark_docs import run
-from tests.support.kafka import RELEASES, KafkaBroker, kafka_jars
+from tests.support.kafka import KafkaBroker
 from tests.support.lake_tables import change_batch
 
 if TYPE_CHECKING:
@@ -36,23 +33,6 @@ COMPACTED = {
     "min.cleanable.dirty.ratio": "0.01",
     "delete.retention.ms": "0",
 }
-
-
-@pytest.fixture
-def broker(java: JavaRuntime, tmp_path: Path, missing: Callable[[str], NoReturn]) -> Iterator[KafkaBroker]:
-    release = RELEASES["3.9.1"]
-    try:
-        jars = kafka_jars(release)
-    except MissingRuntimeError as error:
-        missing(str(error))
-    alone = {f"transaction.state.log.{name}": 1 for name in ("replication.factor", "min.isr", "num.partitions")}
-    made = KafkaBroker(
-        tmp_path / "broker", release, None, java=java, jars=jars, broker_id=1,
-        config={**alone, "log.cleaner.backoff.ms": 100},
-    )  # fmt: skip
-    asyncio.run(made.start())
-    yield made
-    made.kill()
 
 
 class Topics:

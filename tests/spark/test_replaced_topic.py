@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 import pytest
 from confluent_kafka import Producer
 
-from consumerd.base.java import JavaRuntime, MissingRuntimeError
 from consumerd.spark.aggregate import aggregate, current_windows
 from consumerd.spark.beginning import begin
 from consumerd.spark.lake import open_lake_table
@@ -26,7 +23,7 @@ from consumerd.spark.source.errors import DataLossError
 from consumerd.spark.spec import PipelineSpec, parse_spark
 from consumerd.spark.tables import open_table
 from consumerd.wire.v08.records import encode_record_batch
-from tests.support.kafka import RELEASES, KafkaBroker, kafka_jars
+from tests.support.kafka import KafkaBroker
 from tests.support.topics import create_topic, recreate_topic, topic_id
 from tests.unit.spark.source.v08.fake_broker import V08Broker
 
@@ -34,20 +31,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
-
-
-@pytest.fixture
-def broker(java: JavaRuntime, tmp_path: Path, missing: Callable[[str], NoReturn]) -> Iterator[KafkaBroker]:
-    release = RELEASES["3.9.1"]
-    try:
-        jars = kafka_jars(release)
-    except MissingRuntimeError as error:
-        missing(str(error))
-    alone = {f"transaction.state.log.{name}": 1 for name in ("replication.factor", "min.isr", "num.partitions")}
-    made = KafkaBroker(tmp_path / "broker", release, None, java=java, jars=jars, broker_id=1, config=alone)
-    asyncio.run(made.start())
-    yield made
-    made.kill()
 
 
 class Events:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 from collections import deque
 from collections.abc import Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from tests.support.http_thread import QuietHandler, ThreadedServer
 
-class SchemaRegistryServer:
+
+class SchemaRegistryServer(ThreadedServer):
     """Serves `url` from a thread while it is entered. `script`: statuses and bodies of the next answers instead."""
 
     def __init__(self) -> None:
@@ -24,31 +24,14 @@ class SchemaRegistryServer:
         self.headers: list[dict[str, str]] = []
         registry = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
+        class Handler(QuietHandler):
+            def do_GET(self) -> None:  # noqa: N802 - the name that http.server calls
                 registry.requests.append(self.path)
                 registry.headers.append(dict(self.headers))
-                status, body = registry.script.popleft() if registry.script else registry.answer(self.path)
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                self.answer(*(registry.script.popleft() if registry.script else registry.answer(self.path)))
 
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), name="schema-registry")
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__init__(Handler)
+        self.url = self.base
 
     def add(
         self,

@@ -5,16 +5,16 @@ from __future__ import annotations
 import base64
 import json
 import ssl
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any
 from urllib.parse import parse_qsl
 
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
+
+from tests.support.http_thread import QuietHandler, ThreadedServer
 
 CLIENT, CLIENT_SECRET = "events-app", "hush:hush/hush hush%"
 AUDIENCE = "kafka"
@@ -28,7 +28,7 @@ def _number(number: int) -> str:
     return _encoded(number.to_bytes((number.bit_length() + 7) // 8))
 
 
-class TokenServer:
+class TokenServer(ThreadedServer):
     """Serves `url` (the token endpoint) and `jwks_url` from a thread while it is entered.
 
     `claims` are changed or added in each token; `lifetime` in seconds. `script`: what the next requests get instead, as
@@ -46,45 +46,17 @@ class TokenServer:
         self._key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         server = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
+        class Handler(QuietHandler):
+            def do_POST(self) -> None:  # noqa: N802 - the name that http.server calls
                 form = dict(parse_qsl(self.rfile.read(int(self.headers["Content-Length"])).decode()))
                 server.requests.append((dict(self.headers), form))
-                self._answer(*server.answer(), server.headers)
+                self.answer(*server.answer(), server.headers)
 
-            def do_GET(self) -> None:
-                self._answer(200, json.dumps(server.jwks()).encode(), {})
+            def do_GET(self) -> None:  # noqa: N802 - the name that http.server calls
+                self.answer(200, json.dumps(server.jwks()).encode())
 
-            def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-                self.send_response(status)
-                for name, value in {"Content-Length": str(len(body)), **headers}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        class Server(ThreadingHTTPServer):
-            def handle_error(self, *_: Any) -> None:
-                """Say nothing of clients that closed the connection, or that do not trust it."""
-
-        self._server = Server(("127.0.0.1", 0), Handler)
-        if tls is not None:
-            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
-        self.port = self._server.server_address[1]
-        base = f"{'http' if tls is None else 'https'}://127.0.0.1:{self.port}"
-        self.url, self.jwks_url = f"{base}/token", f"{base}/jwks"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), name="token-server")
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__init__(Handler, tls=tls)
+        self.url, self.jwks_url = f"{self.base}/token", f"{self.base}/jwks"
 
     def answer(self) -> tuple[int, bytes]:
         """Return the next response."""

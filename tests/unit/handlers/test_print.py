@@ -5,7 +5,7 @@ import base64
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,6 @@ from consumerd.handlers.builtin.print import OutputClosedError, PrintHandler
 from consumerd.handlers.builtin.records import encode_records
 
 MakeBatch = Callable[..., Batch]
-
-
-@pytest.fixture
-def pipe() -> Iterator[tuple[int, int]]:
-    ends = os.pipe()
-    yield ends
-    for end in ends:
-        try:
-            os.close(end)
-        except OSError:
-            assert end in ends  # a test has closed it already
 
 
 def test_prints_a_record_as_a_line_with_the_whole_identity(make_batch: MakeBatch) -> None:

@@ -6,24 +6,12 @@ import pty
 import select
 import threading
 import tty
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from consumerd.producer.lines import InputError, LineReader
-
-
-@pytest.fixture
-def pipe() -> Iterator[tuple[int, int]]:
-    ends = os.pipe()
-    yield ends
-    for end in ends:
-        try:
-            os.close(end)
-        except OSError:
-            assert end == ends[1]  # a test has closed the writing end already
 
 
 async def read_all(descriptor: int, limit: int = 1 << 20) -> list[bytes]:

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
-from consumerd.net.cluster import ClusterView
+from consumerd.net.cluster import ClusterView, V08ClusterView
 from consumerd.wire.registry.errors import DialectError
 from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.registry.values import RegisteredBroker
@@ -24,7 +24,9 @@ def view(zk: MemorySession) -> ClusterView:
     return ClusterView(zk)
 
 
-async def test_reads_empty_zookeeper(view: ClusterView) -> None:
+@pytest.mark.parametrize("kind", [ClusterView, V08ClusterView])
+async def test_reads_empty_zookeeper(zk: MemorySession, kind: type[ClusterView] | type[V08ClusterView]) -> None:
+    view = kind(zk)
     assert await view.read_brokers() == {}
     assert await view.read_topics() == {}
     assert await view.read_topics(["t"]) == {}
@@ -126,10 +128,13 @@ async def test_lists_problems_of_group(zookeeper: MemoryZooKeeper, view: Cluster
     assert group.subscribed(["t"]) == []
 
 
-async def test_rejects_other_dialect(zookeeper: MemoryZooKeeper, view: ClusterView) -> None:
-    zookeeper.put("/brokers/ids/0", NEW_BROKER)
+@pytest.mark.parametrize(("kind", "other"), [(ClusterView, NEW_BROKER), (V08ClusterView, b"vm-1:vm:9092")])
+async def test_rejects_other_dialect(
+    zookeeper: MemoryZooKeeper, zk: MemorySession, kind: type[ClusterView] | type[V08ClusterView], other: bytes
+) -> None:
+    zookeeper.put("/brokers/ids/0", other)
     with pytest.raises(DialectError):
-        await view.read_brokers()
+        await kind(zk).read_brokers()
 
 
 async def test_names_nodes_that_no_path_can_have(zk: MemorySession, view: ClusterView) -> None:

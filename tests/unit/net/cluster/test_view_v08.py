@@ -9,11 +9,9 @@ from unittest.mock import patch
 import pytest
 from structlog.testing import capture_logs
 
-from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.group.assignors import range_owners
 from consumerd.net.cluster import PartitionView, V08ClusterView
-from consumerd.wire.registry.errors import DialectError
 from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
 
 if TYPE_CHECKING:
@@ -23,15 +21,6 @@ if TYPE_CHECKING:
 @pytest.fixture
 def view(zk: MemorySession) -> V08ClusterView:
     return V08ClusterView(zk)
-
-
-async def test_reads_empty_zookeeper(view: V08ClusterView) -> None:
-    assert await view.read_brokers() == {}
-    assert await view.read_topics() == {}
-    assert await view.read_topics(["t"]) == {}
-    assert await view.read_groups() == []
-    with pytest.raises(NotFoundError, match="no group 'g'"):
-        await view.read_group("g")
 
 
 async def test_reads_cluster_of_three_brokers(zookeeper: MemoryZooKeeper, view: V08ClusterView, golden: Path) -> None:
@@ -144,9 +133,3 @@ async def test_skips_nodes_deleted_between_list_and_read(
         assert list(await view.read_topics()) == ["t"]
         assert (await view.read_group("g")).claims == {}
     assert logs == []
-
-
-async def test_rejects_other_dialect(zookeeper: MemoryZooKeeper, view: V08ClusterView) -> None:
-    zookeeper.put("/brokers/ids/0", b"vm-1:vm:9092")
-    with pytest.raises(DialectError):
-        await view.read_brokers()
