@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,11 @@ if hasattr(time, "CLOCK_BOOTTIME"):
 
 else:  # pragma: no cover - macOS, whose CLOCK_MONOTONIC continues while the machine sleeps
     _elapsed = time.monotonic
+
+
+def iso_time(seconds: float) -> str:
+    """Seconds since the Unix epoch as ISO 8601 in UTC, to the second: 2026-11-28T03:00:00Z."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 class SystemClock:

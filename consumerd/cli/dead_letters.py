@@ -7,12 +7,12 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from consumerd.base.clock import iso_time
 from consumerd.cli.config_option import subscription_option
 from consumerd.cli.numbers import ZooKeeperAddress
 from consumerd.cli.session import json_option, server_list
@@ -80,7 +80,7 @@ def list_letters(path: Path, topic: str | None, error_type: str | None, progress
             first[kind] = min(letter.failed_at, first.get(kind, letter.failed_at))
             last[kind] = max(letter.failed_at, last.get(kind, letter.failed_at))
     names = ("topic", "partition", "error_type", "letters", "first", "last")
-    rows = [(*kind, counts[kind], _time(first[kind]), _time(last[kind])) for kind in sorted(counts)]
+    rows = [(*kind, counts[kind], iso_time(first[kind]), iso_time(last[kind])) for kind in sorted(counts)]
     if as_json:
         for row in rows:
             click.echo(json.dumps({**dict(zip(names, row, strict=True)), "replayed": replayed[row[:3]]}))
@@ -270,10 +270,6 @@ def _complain(unreadable: list[LetterLine]) -> None:
         )
 
 
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-
-
 def _shown(letter: StoredLetter, receivers: list[str]) -> str:
     from consumerd.base.partition import NO_BROKER  # noqa: PLC0415
     from consumerd.handlers.builtin.records import payload_field  # noqa: PLC0415
@@ -289,7 +285,7 @@ def _shown(letter: StoredLetter, receivers: list[str]) -> str:
         "error_type": letter.error_type,
         "error": letter.error,
         "attempts": letter.attempts,
-        "failed_at": _time(letter.failed_at),
+        "failed_at": iso_time(letter.failed_at),
         "replayed_to": receivers,
     }
     return json.dumps(known)

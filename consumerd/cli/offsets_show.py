@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from consumerd.base.clock import iso_time
 from consumerd.base.partition import TopicPartition
 from consumerd.cli.tables import show_rows
 from consumerd.operate.admin.offset_file import GroupOffsets
@@ -42,7 +42,7 @@ def offset_rows(
     for partition, offset in view.offsets.items():
         if (not topics or partition.topic in topics) and (not partitions or partition.name in partitions):
             stat = view.stats.get(offset_path(view.group, partition)) if view.stats else None  # brokers tell no times
-            written = None if stat is None else _time(stat.modified_ms)
+            written = None if stat is None else iso_time(stat.modified_ms / 1000)
             rows.append(OffsetRow(str(partition), offset, written, None, texts.get(partition)))
     for partition, offset in (at_broker or {}).items():
         if (not topics or partition.topic in topics) and (not partitions or partition.name in partitions):
@@ -94,7 +94,3 @@ def _faults(view: GroupView) -> dict[str, str]:
         return {}
     root = f"{offsets_root(view.group)}/"
     return {path.removeprefix(root): fault for path, fault in view.faults.items() if path.startswith(root)}
-
-
-def _time(milliseconds: int) -> str:
-    return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"

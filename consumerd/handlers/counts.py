@@ -1,4 +1,4 @@
-"""How many calls of a handler failed, were repeated, or wait for a disk; and how many messages were given up."""
+"""Counts of a handler: calls that failed, were repeated or wait for a disk, and messages given up or copied."""
 
 from __future__ import annotations
 
@@ -24,3 +24,13 @@ class HandlerCounts:
     undecodable: Counter[str] = field(default_factory=Counter)
     #: Calls that wait at this moment for room on a full disk.
     disk_full: int = 0
+
+
+@dataclass(slots=True)
+class TargetCounts:
+    """Messages on their way to another cluster since the start, each by the topic of the source."""
+
+    #: Messages that were sent, each as often as it was.
+    sent: Counter[str] = field(default_factory=Counter)
+    #: Messages that the target confirmed.
+    confirmed: Counter[str] = field(default_factory=Counter)

@@ -8,5 +8,5 @@ against it.
 
 In: counts of the other rooms. Out: readings by the names of the catalogue, as text of Prometheus or data of OTLP.
 
-Files in reading order: catalogue, histogram, counts, own, exposition, otlp.
+Files in reading order: catalogue, histogram, own, exposition, otlp.
 """

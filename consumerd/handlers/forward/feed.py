@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 
 from consumerd.base.errors import HandlerFailedError, reason_of
-from consumerd.base.metrics.counts import TargetCounts
 from consumerd.base.partition import NO_BROKER, LogId, TopicPartition
 from consumerd.base.ports import Clock
 from consumerd.handlers import Batch
 from consumerd.handlers.contents import known_timestamp
+from consumerd.handlers.counts import TargetCounts
 from consumerd.handlers.forward.errors import OtherLogError, is_too_large
 from consumerd.handlers.forward.identity import SourceIdentity, SourceMark
 from consumerd.handlers.forward.positions import PartitionTransactions

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from consumerd.base.errors import BrokerError, HandlerFailedError, reason_of
-from consumerd.base.metrics.counts import TargetCounts
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock
 from consumerd.handlers import Batch, Handler, HandlerContext, PartitionTakenError, SinkPosition
+from consumerd.handlers.counts import TargetCounts
 from consumerd.handlers.forward.errors import is_hopeless
 from consumerd.handlers.forward.feed import PartitionFeed
 from consumerd.handlers.forward.identity import SourceIdentity, read_identity

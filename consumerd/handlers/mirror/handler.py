@@ -11,10 +11,10 @@ from __future__ import annotations
 import structlog
 
 from consumerd.base.errors import HandlerFailedError
-from consumerd.base.metrics.counts import TargetCounts
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, Handler
 from consumerd.handlers.chunks import in_chunks
+from consumerd.handlers.counts import TargetCounts
 from consumerd.handlers.mirror.placing import SourceCounts
 from consumerd.handlers.mirror.topics import MirrorTopics
 from consumerd.producer import (

@@ -21,6 +21,7 @@ import structlog
 from consumerd.base.budget import ByteBudget
 from consumerd.base.errors import BrokerError, ConsumerdError, ZooKeeperError, reason_of
 from consumerd.base.partition import TopicPartition
+from consumerd.base.turns import TurnLimit
 from consumerd.handlers import PartitionTakenError
 from consumerd.member.consumer.commits import Commits
 from consumerd.member.consumer.listeners import OwnershipHooks
@@ -28,7 +29,6 @@ from consumerd.member.consumer.owned_partition import OwnedPartition, OwnedView
 from consumerd.member.consumer.partition_work import BatchInHand, PartitionWork, WorkOwner
 from consumerd.member.consumer.sinks import PartitionedHandler
 from consumerd.member.consumer.start_offsets import REFUSED_PAUSE, RETRY_PAUSE, StartFinder
-from consumerd.member.consumer.turnstile import Turnstile
 from consumerd.member.fetch.lane import Lane
 from consumerd.member.offsets.errors import OffsetsUnavailableError
 from consumerd.member.offsets.store import OffsetStore
@@ -98,7 +98,7 @@ class OwnedPartitions:
         #: While all flows are interrupted: the owned partitions that do not flow.
         self._interrupted: dict[TopicPartition, _Interrupted] | None = None
         self._starts = StartFinder(settings, pool, store, handler, fence, clock)
-        self._turnstile = Turnstile(_BEGIN_TOGETHER)
+        self._turns = TurnLimit(_BEGIN_TOGETHER)
         self._commits = Commits(store, fence, clock, owner.stats, self._report_lost, pool.counters)
 
     @property
@@ -158,9 +158,9 @@ class OwnedPartitions:
     async def _flow(self, owned: OwnedPartition) -> None:
         partition = owned.partition
         try:
-            await self._turnstile.enter()
+            await self._turns.wait()
             found = await self._starts.find(partition, owned.session_id)
-            await self._turnstile.enter()  # those of which the offsets were read together are as many
+            await self._turns.wait()  # those of which the offsets were read together are as many
             if owned.closed:  # the handler was asked for its position, and swallowed the cancellation
                 return
             start = owned.start = found.offset

@@ -32,7 +32,7 @@ from consumerd.service.daemon.repeats import REPEATS
 from consumerd.service.daemon.subscription_monitor import Point, SubscriptionMonitor
 
 if TYPE_CHECKING:
-    from consumerd.base.metrics.counts import TargetCounts
+    from consumerd.handlers.counts import TargetCounts
     from consumerd.service.daemon.otel import Telemetry
 
 log = structlog.get_logger(__name__)

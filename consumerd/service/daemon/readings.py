@@ -21,7 +21,7 @@ from consumerd.base.partition import NO_BROKER, TopicPartition
 from consumerd.member.consumer.owned_partition import OwnedView
 
 if TYPE_CHECKING:
-    from consumerd.base.metrics.counts import TargetCounts
+    from consumerd.handlers.counts import TargetCounts
     from consumerd.member.consumer.running_member import RunningMember
     from consumerd.service.daemon.monitor import Monitor
     from consumerd.service.daemon.subscription_monitor import SubscriptionMonitor

@@ -6,11 +6,11 @@ holds no secrets; passwords within what errors say are left out.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from consumerd import __version__
+from consumerd.base.clock import iso_time
 from consumerd.base.partition import NO_BROKER, UNKNOWN_LOG, LogId
 from consumerd.member.consumer.owned_partition import OwnedView
 from consumerd.member.consumer.running_member import RunningMember
@@ -36,8 +36,8 @@ async def read_status(monitor: Monitor) -> dict[str, Any]:
         "version": __version__,
         "group": main["group"],
         "consumer_id": main["consumer_id"],
-        "time": _time(monitor.clock.wall()),
-        "started": _time(monitor.started_wall),
+        "time": iso_time(monitor.clock.wall()),
+        "started": iso_time(monitor.started_wall),
         "uptime_seconds": round(now - monitor.started, 1),
         "alive": monitor.sick is None,
         "ready": not monitor.unready,
@@ -53,15 +53,12 @@ async def read_status(monitor: Monitor) -> dict[str, Any]:
         "rebalances": sorted(rebalances, key=lambda each: each["time"], reverse=True),
         "subscriptions": subscriptions,
         "errors": [
-            {"time": _time(line.at), "level": line.level, "event": line.event, "fields": line.fields} for line in RECENT
+            {"time": iso_time(line.at), "level": line.level, "event": line.event, "fields": line.fields}
+            for line in RECENT
         ],
         "history": _history(monitor),
     }
     return document
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 async def _subscription(monitor: Monitor, part: SubscriptionMonitor) -> dict[str, Any]:
@@ -131,7 +128,7 @@ def _partitions(monitor: Monitor, part: SubscriptionMonitor, member: RunningMemb
                 "lag_seconds": None if lag is None or lag.age is None else round(lag.age, 1),
                 "since_handled_seconds": None if lag is None else round(lag.since_handled, 1),
                 "handled": counts.messages,
-                "last_handled": None if counts.handled_at is None else _time(monitor.wall_of(counts.handled_at)),
+                "last_handled": None if counts.handled_at is None else iso_time(monitor.wall_of(counts.handled_at)),
                 "queued_batches": 0 if view is None else view.queued,
                 "held_bytes": 0 if view is None else view.held_bytes,
                 "busy_seconds": round(busy[partition], 1) if partition in busy else None,
@@ -155,7 +152,7 @@ def _log_change(monitor: Monitor, seen: SeenLogChange) -> dict[str, Any]:
     change = seen.change
     return {
         "kind": change.kind.value,
-        "time": _time(monitor.wall_of(seen.at)),
+        "time": iso_time(monitor.wall_of(seen.at)),
         "offset": change.offset,
         "former": _identity(change.former),
         "now": _identity(change.now),
@@ -195,7 +192,7 @@ def _members(part: SubscriptionMonitor, seen: GroupSeen | None) -> dict[str, Any
 def _rebalances(monitor: Monitor, member: RunningMember[Any]) -> list[dict[str, Any]]:
     return [
         {
-            "time": _time(monitor.wall_of(each.ended)),
+            "time": iso_time(monitor.wall_of(each.ended)),
             "seconds": round(each.seconds, 3),
             "partitions": each.partitions,
             "gained": list(map(str, each.gained)),

@@ -46,7 +46,7 @@ def test_list_counts_by_partition_and_error(path: Path, capsys: pytest.CaptureFi
     assert run(["dead-letters", "list", str(path), "--topic", "t", "--error-type", "ValueError", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
         "topic": "t", "partition": "0-0", "error_type": "ValueError", "letters": 2,
-        "first": "2023-11-14T22:13:21+00:00", "last": "2023-11-14T22:13:23+00:00", "replayed": {},
+        "first": "2023-11-14T22:13:21Z", "last": "2023-11-14T22:13:23Z", "replayed": {},
     }  # fmt: skip
 
 

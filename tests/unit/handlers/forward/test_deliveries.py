@@ -10,9 +10,9 @@ import pytest
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import HandlerFailedError
-from consumerd.base.metrics.counts import TargetCounts
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, HandlerContext
+from consumerd.handlers.counts import TargetCounts
 from consumerd.handlers.forward.feed import PartitionFeed
 from consumerd.handlers.forward.handler import ForwardHandler
 from consumerd.handlers.forward.mapping import BrokerMajorNumbering, TopicNaming

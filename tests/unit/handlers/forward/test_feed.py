@@ -11,9 +11,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from consumerd.base.errors import HandlerFailedError
-from consumerd.base.metrics.counts import TargetCounts
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.handlers import Batch, KeyedMessage
+from consumerd.handlers.counts import TargetCounts
 from consumerd.handlers.forward.errors import OtherLogError
 from consumerd.handlers.forward.feed import PartitionFeed
 from consumerd.handlers.forward.identity import SourceIdentity, SourceMark, read_identity

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumerd.member.consumer.turnstile import Turnstile
+from consumerd.base.turns import TurnLimit
 
 if TYPE_CHECKING:
     from contextvars import Context
@@ -20,7 +20,7 @@ class Turns:
 
     def __init__(self, width: int) -> None:
         self.passed: list[list[int]] = [[]]
-        self._turnstile = Turnstile(width)
+        self._limit = TurnLimit(width)
         asyncio.get_running_loop().call_soon(self._next)
 
     def _next(self) -> None:
@@ -28,7 +28,7 @@ class Turns:
         asyncio.get_running_loop().call_soon(self._next)
 
     async def enter(self, number: int) -> None:
-        await self._turnstile.enter()
+        await self._limit.wait()
         self.passed[-1].append(number)
 
 
@@ -39,20 +39,20 @@ async def test_passes_so_many_in_a_turn_in_their_order() -> None:
 
 
 async def test_single_task_passes_at_once() -> None:
-    turnstile = Turnstile(1)
+    limit = TurnLimit(1)
     loop = asyncio.get_running_loop()
     for _ in range(3):
         turn_over: list[bool] = []
         loop.call_soon(turn_over.append, True)
-        await turnstile.enter()
+        await limit.wait()
         assert not turn_over
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
 
 async def test_loop_has_nothing_to_do_when_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    turnstile = Turnstile(2)
-    await asyncio.gather(*(turnstile.enter() for _ in range(5)))
+    limit = TurnLimit(2)
+    await asyncio.gather(*(limit.wait() for _ in range(5)))
     loop = asyncio.get_running_loop()
     soon, called = loop.call_soon, Counter[object]()
 
@@ -63,7 +63,7 @@ async def test_loop_has_nothing_to_do_when_nobody_waits(monkeypatch: pytest.Monk
     monkeypatch.setattr(loop, "call_soon", count)
     for _ in range(20):
         await asyncio.sleep(0)
-    assert called[turnstile] <= 1  # the end of the last turn
+    assert called[limit] <= 1  # the end of the last turn
 
 
 async def test_those_who_wait_pass_before_those_who_come_later() -> None:
@@ -86,5 +86,5 @@ async def test_cancelled_tasks_take_no_place() -> None:
 
 
 async def test_rejects_width_below_one() -> None:
-    with pytest.raises(ValueError, match="must be positive"):
-        Turnstile(0)
+    with pytest.raises(ValueError, match="must be a positive number, not 0"):
+        TurnLimit(0)
