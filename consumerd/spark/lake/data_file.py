@@ -34,6 +34,8 @@ GROUP_BYTES: Final = 32 << 20
 #: Columns whose values rarely repeat: a dictionary of them takes time to build and is dropped in the end. Of payloads
 #: that do repeat, the size of the file would not show how much memory its rows take.
 _WITHOUT_DICTIONARY: Final = frozenset({"key", "value", "offset", "next_offset"})
+#: Columns that ascend by about the size of a message: stored as differences they take half the space and time.
+_ASCENDING: Final = ("offset", "next_offset")
 #: Characters of a text that statistics keep, as other writers of Delta do.
 _TEXT: Final = 32
 _LAST_CHARACTER: Final = "\U0010ffff"
@@ -196,6 +198,11 @@ def _options(schema: pa.Schema) -> dict[str, Any]:
             for field in schema
             if field.name not in _WITHOUT_DICTIONARY and not pa.types.is_nested(field.type)
         ],
+        "column_encoding": {
+            field.name: "DELTA_BINARY_PACKED"
+            for field in schema
+            if field.name in _ASCENDING and pa.types.is_integer(field.type)
+        },
         "write_statistics": [field.name for field in schema if _is_bounded(field.type)],
         "store_schema": False,  # Arrow's own, which other readers do not know
     }
@@ -290,7 +297,6 @@ def _written(value: Any, kind: pa.DataType, *, up: bool) -> Any:
 _SOURCE: Final = SeenPartition._fields
 _FALSE: Final = repeated(False, pa.bool_(), 1)[0]
 _FIRST: Final = repeated(0, pa.int32(), 1)[0]
-_ONE: Final = repeated(1, pa.int64(), 1)[0]
 
 
 #: The columns by which messages are identified, and what follows them. The first three must be there.
@@ -342,7 +348,7 @@ class Identities:
         if found["min"].as_py() is None:
             return
         # Leaves of a compressed message but the last end where they start.
-        end = pc.max(pc.max_element_wise(pc.add(offset, _ONE), following)).as_py()
+        end = max(found["max"].as_py() + 1, pc.max(following).as_py() or 0)
         start, before = found["min"].as_py(), self._ranges.get(source)
         self._ranges[source] = (start, end) if before is None else (min(before[0], start), max(before[1], end))
         if self.ascending:

@@ -7,7 +7,7 @@ become rows with one commit. What a worker has in memory is one batch of Arrow a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +18,9 @@ from consumerd.spark.lake.batches import BatchDisplay, BatchRunner, PlannedBatch
 from consumerd.spark.lake.checkpoint import WritableCheckpoint
 from consumerd.spark.lake.data_file import DataFile
 from consumerd.spark.lake.handover import catch_up, must_have, planned_offsets
+from consumerd.spark.lake.land_tasks import write_splits
 from consumerd.spark.lake.offsets import TableOffsets
+from consumerd.spark.lake.parts import size_of
 from consumerd.spark.lake.table import BATCH, LakeTable
 from consumerd.spark.lake.tasks import LANDED_AT, FileTarget, landed_schema
 from consumerd.spark.lake.workers import WorkerPool, available_processors
@@ -27,11 +29,9 @@ from consumerd.spark.results import LandResult
 from consumerd.spark.source.discovery import committer_of
 from consumerd.spark.source.options import BATCH_ONLY, SourceOptions, read_options, refuse_options
 from consumerd.spark.source.planning import StreamPlanner
-from consumerd.spark.source.reading import read_rows
 from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.spec_model import interval_seconds
 from consumerd.spark.stopping import stop_on_signals
-from consumerd.spark.tables.errors import TableError
 from consumerd.spark.tables.files import locate
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def land(
                 must_have(table, batch.number, batch.end)
                 return  # committed by a run that was interrupted before it could say so
             splits = source.splits(batch.start, batch.end)
-            shown.batch(batch.number, sum(map(_size, splits)))
+            shown.batch(batch.number, sum(map(size_of, splits)))
             constants = {LANDED_AT: datetime.now(UTC), BATCH: batch.number}
             target = FileTarget(table.path, schema, constants)
             tasks = [
@@ -161,14 +161,10 @@ def _commit(checkpoint: WritableCheckpoint, options: SourceOptions) -> int:
     return committer.commit(reached)
 
 
-def _size(split: Split) -> int:
-    return split.end - split.start
-
-
 def divide(splits: Iterable[Split], workers: int, *, counts_messages: bool) -> list[tuple[Split, ...]]:
     """Neighbours in one task each: even parts for the workers, if those are worth one, of at most `FILE_BYTES`."""
     splits = list(splits)
-    fair = -(-sum(map(_size, splits)) // workers)
+    fair = -(-sum(map(size_of, splits)) // workers)
     most = max(LEAST_MESSAGES, fair) if counts_messages else min(FILE_BYTES, max(LEAST_BYTES, fair))
     parts: list[list[Split]] = []
     held = most
@@ -177,28 +173,5 @@ def divide(splits: Iterable[Split], workers: int, *, counts_messages: bool) -> l
             parts.append([])
             held = 0
         parts[-1].append(split)
-        held += _size(split)
+        held += size_of(split)
     return [tuple(part) for part in parts]
-
-
-def write_splits(
-    splits: Sequence[Split], request: ReadRequest, target: FileTarget
-) -> Generator[tuple[int, int], None, str | None]:
-    """In a worker: the rows of these splits into one file, which is returned as JSON; None without rows.
-
-    Yields sizes in offsets and numbers of rows that were done since. Raises what reading does, and TableError.
-    """
-    try:
-        with target.open() as file:
-            for split in splits:
-                for rows in read_rows(split, request):
-                    file.write(rows)
-                    yield 0, rows.num_rows
-                yield _size(split), 0
-            written = file.close()
-    except OSError as error:
-        raise TableError(
-            f"a file in {target.folder} cannot be written ({error.strerror or error}): check free space and "
-            "permissions; completed work is kept, and the same command continues from there."
-        ) from None
-    return None if written is None else written.to_json()

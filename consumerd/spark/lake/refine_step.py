@@ -11,10 +11,9 @@ the commit. Otherwise no row can be there twice, and none is looked at.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -23,18 +22,17 @@ from consumerd.base.errors import ConfigError
 from consumerd.spark.checkpoints import locked
 from consumerd.spark.lake import open_lake_table
 from consumerd.spark.lake.again import RebuiltTables
-from consumerd.spark.lake.arrays import repeated
 from consumerd.spark.lake.batch_files import BatchFile, LakeFiles
 from consumerd.spark.lake.batches import BatchDisplay, BatchRunner, PlannedBatch, SilentDisplay
-from consumerd.spark.lake.casts import zone_of
 from consumerd.spark.lake.checkpoint import WritableCheckpoint
 from consumerd.spark.lake.data_file import DataFile, Identities
-from consumerd.spark.lake.days import DayWriter, days_of
-from consumerd.spark.lake.decode import REASON, MessageDecoder, MessageFormat
+from consumerd.spark.lake.days import days_of
+from consumerd.spark.lake.decode import MessageFormat
 from consumerd.spark.lake.duplicates import without_duplicates
 from consumerd.spark.lake.folders import open_folder
 from consumerd.spark.lake.reading import read_file
-from consumerd.spark.lake.refine import RefinedFiles, RefineTarget, landed_within, may_repeat, refine_rows
+from consumerd.spark.lake.refine import RefinedFiles, RefineTarget, may_repeat
+from consumerd.spark.lake.refine_tasks import count_verdicts, keep_rows, refine_files
 from consumerd.spark.lake.table import BATCH, LakeTable
 from consumerd.spark.lake.workers import WorkerPool, available_processors
 from consumerd.spark.progress import open_log
@@ -43,7 +41,6 @@ from consumerd.spark.results import RefinePreview, RefineResult
 from consumerd.spark.seen import OffsetStretch, SeenLog, SeenOffsets
 from consumerd.spark.source.columns import IDENTITY
 from consumerd.spark.stopping import stop_on_signals
-from consumerd.spark.tables.errors import TableError
 from consumerd.spark.tables.files import locate
 
 if TYPE_CHECKING:
@@ -336,76 +333,3 @@ def _identities(table: LakeTable, file: DataFile, batch: int) -> Iterator[pa.Rec
     names = [name for name in (*IDENTITY, "next_offset", BATCH) if name in stored.names]
     schema = pa.schema([stored.field(name) for name in names])
     yield from read_file(open_folder(table.path), file.path, schema, to=batch - 1)
-
-
-def refine_files(
-    task: Sequence[BatchFile], files: LakeFiles, target: RefineTarget, batch: int, at: datetime
-) -> Generator[tuple[int, int], None, list[str]]:
-    """In a worker: the rows of these files of bronze into one file of silver and one of quarantine, or one per day.
-
-    Returns `RefinedFiles.to_json` of each; yields bytes and rows that were done. Raises what reading does, and
-    TableError.
-    """
-    rows = chain.from_iterable(
-        read_file(files, file.path, target.bronze, after=file.first - 1, to=file.last) for file in task
-    )
-    try:
-        written = refine_rows(rows, target, batch, at)
-    except OSError as error:
-        raise TableError(
-            f"a file in {' or '.join(target.folders)} cannot be written ({error.strerror or error}): check free space "
-            "and permissions; completed work is kept, and the same command continues from there."
-        ) from None
-    count = sum(file.rows for each in written for file in (each.silver, each.quarantine) if file is not None)
-    yield sum(file.size for file in task), count
-    return [each.to_json() for each in written]
-
-
-def keep_rows(
-    folder: str, name: str, target: RefineTarget, is_refused: bool
-) -> Generator[tuple[int, int], None, list[str]]:
-    """In a worker: the rows of a file of silver, or quarantine, that a rebuild does not refine, into a new one.
-
-    Returns and yields as `refine_files`. They are in the rebuild's first batch, and have the columns of the new tables.
-    """
-    assert target.rebuild is not None
-    schema = target.quarantine if is_refused else target.silver
-    reasons: Counter[str] = Counter()
-    with DayWriter(target.folders[is_refused], schema, target.days[is_refused]) as writer:
-        for rows in landed_within(read_file(open_folder(folder), name, schema), target.rebuild, inside=False):
-            number = repeated(0, pa.int64(), rows.num_rows)
-            rows = rows.set_column(schema.get_field_index(BATCH), schema.field(BATCH), number)
-            writer.write(rows)
-            if is_refused:
-                reasons.update(rows.column(REASON).to_pylist())
-            yield 0, rows.num_rows
-        files = writer.close()
-    parts = [
-        RefinedFiles(
-            None if is_refused else file, file if is_refused else None, file.stretches, file.ascending, reasons={}
-        )
-        for file in files
-    ]
-    return [each.to_json() for each in (replace(parts[0], reasons=dict(reasons)), *parts[1:])] if parts else []
-
-
-def count_verdicts(
-    task: Sequence[BatchFile], files: LakeFiles, target: RefineTarget
-) -> Generator[tuple[int, int], None, tuple[int, dict[str, int]]]:
-    """In a worker: the number of rows of these files of bronze that a rebuild refines, and of those refused by reason.
-
-    Yields as `refine_files`.
-    """
-    assert target.rebuild is not None
-    zone = zone_of(target.zone)
-    assert zone is not None
-    decoder = MessageDecoder(target.messages, zone)
-    count, reasons = 0, Counter[str]()
-    for file in task:
-        bronze = read_file(files, file.path, target.bronze, after=file.first - 1, to=file.last)
-        for rows in landed_within(bronze, target.rebuild):
-            reasons.update(decoder.decode(rows).reasons.to_pylist())
-            count += rows.num_rows
-            yield 0, rows.num_rows
-        yield file.size, 0
-    return count, dict(reasons)

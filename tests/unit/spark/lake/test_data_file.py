@@ -186,6 +186,18 @@ def test_row_groups_are_bounded_in_bytes(tmp_path: Path) -> None:
     assert any("DICTIONARY" in each for each in encodings["text"])
 
 
+def test_offsets_are_stored_as_differences_with_their_bounds(tmp_path: Path) -> None:
+    offsets = [at * 137 for at in range(10_000)]
+    rows = [{"topic": "t", "partition": 0, "offset": at, "next_offset": at + 137} for at in offsets]
+    found = written(tmp_path, MESSAGES, rows)
+    assert found is not None
+    assert found.size < 4 * len(rows)  # two columns of 8 bytes
+    assert (found.minimums["offset"], found.maximums["next_offset"]) == (0, offsets[-1] + 137)
+    assert pq.read_table(tmp_path / found.path)["offset"].to_pylist() == offsets
+    texts = pa.schema([("offset", pa.string())])  # a column of the user's own
+    assert written(tmp_path, texts, [{"offset": "x"}]) is not None
+
+
 def test_failed_writer_leaves_no_file(tmp_path: Path) -> None:
     folder = tmp_path / "t"
     batch = pa.RecordBatch.from_pylist([{"number": 1}], schema=VALUES)
@@ -216,10 +228,10 @@ def test_damaged_description_is_refused() -> None:
             DataFile.from_json(text)
 
 
-def test_room_does_not_import_spark() -> None:
+def test_tasks_import_no_more_than_they_need() -> None:
     code = (
-        "import sys, consumerd.spark.lake.data_file, consumerd.spark.lake.refine;"
-        "sys.exit('pyspark' in sys.modules or 'pydantic' in sys.modules)"  # executors have no pydantic
+        "import sys, consumerd.spark.lake.land_tasks, consumerd.spark.lake.refine_tasks;"
+        "sys.exit(len({'pyspark', 'pydantic', 'structlog'} & sys.modules.keys()))"  # executors have no pydantic
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 

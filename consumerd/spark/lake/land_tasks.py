@@ -1,0 +1,40 @@
+"""The work of one process of `land`: splits of the source -> one file of bronze.
+
+A module of its own, because a worker imports what its task is in, and planning imports several times as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING
+
+from consumerd.spark.lake.parts import size_of
+from consumerd.spark.lake.tasks import FileTarget
+from consumerd.spark.source.reading import read_rows
+from consumerd.spark.tables.errors import TableError
+
+if TYPE_CHECKING:
+    from consumerd.spark.source.request import ReadRequest, Split
+
+
+def write_splits(
+    splits: Sequence[Split], request: ReadRequest, target: FileTarget
+) -> Generator[tuple[int, int], None, str | None]:
+    """In a worker: the rows of these splits into one file, which is returned as JSON; None without rows.
+
+    Yields sizes in offsets and numbers of rows that were done since. Raises what reading does, and TableError.
+    """
+    try:
+        with target.open() as file:
+            for split in splits:
+                for rows in read_rows(split, request):
+                    file.write(rows)
+                    yield 0, rows.num_rows
+                yield size_of(split), 0
+            written = file.close()
+    except OSError as error:
+        raise TableError(
+            f"a file in {target.folder} cannot be written ({error.strerror or error}): check free space and "
+            "permissions; completed work is kept, and the same command continues from there."
+        ) from None
+    return None if written is None else written.to_json()
