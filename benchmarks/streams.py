@@ -42,8 +42,8 @@ from consumerd.wire.registry.subscription import StaticSubscription
 BATCHES = 0.75
 MESSAGES = 0.75
 #: What a handler of messages must reach of the limit, by codec: one that is an `async def`, and one that is a `def`.
-EACH = {surroundings.NATIVE: 0.3, surroundings.PURE: 0.12}
-PLAIN_EACH = {surroundings.NATIVE: 0.45, surroundings.PURE: 0.15}
+EACH = {surroundings.NATIVE: 0.4, surroundings.PURE: 0.12}
+PLAIN_EACH = {surroundings.NATIVE: 0.5, surroundings.PURE: 0.15}
 NAME = "streams"
 HANDLER_OF_BATCHES, ITERATOR_OF_BATCHES = "handler of batches", "stream.batches()"
 HANDLER_OF_VALUES = "handler of batches, every value"

@@ -154,6 +154,7 @@ async def _one_by_one(function: Callable[[Message], Any], awaited: bool, batch: 
     together = 1
     for piece in batch.rest(done).message_pieces(_MESSAGES, _MADE):
         following, end = iter(piece), done + len(piece)
+        del piece  # nobody holds it once its messages are handled: the native codec makes the next ones of it
         if lazily:
             batch.mark_taken(following, end)
         else:

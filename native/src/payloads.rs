@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PySlice, PySliceMethods};
 
 use crate::arrow::{between, filled, put_i64, write_binary, BinaryBuffers, Buffer, Shape, Width};
-use crate::identity::{Message as Identified, MessageKind, Place};
+use crate::identity::{Fields, Lists, MessageKind, Place};
 use crate::inflate::{most_pieces, Allowance, Codec, Inflater};
 use crate::limits::Limits;
 use crate::lines::{write_line, write_row, Frame};
@@ -597,7 +597,7 @@ impl Payloads {
         drop(payloads);
         Ok(MessageLists {
             payloads: slf.unbind(),
-            kind,
+            lists: Lists::new(kind),
             numbers,
             run,
             position,
@@ -773,7 +773,7 @@ impl PayloadIterator {
 #[pyclass(module = "consumerd_native")]
 pub struct MessageLists {
     payloads: Py<Payloads>,
-    kind: Py<MessageKind>,
+    lists: Lists,
     /// Of those that are left.
     numbers: Range<usize>,
     /// Number of the run behind the one of the next message, and where that message is in the data.
@@ -797,40 +797,45 @@ impl MessageLists {
         if self.numbers.start == stop {
             return Ok(None);
         }
-        let mut found = Vec::with_capacity(stop - self.numbers.start);
-        let at = |position: usize| self.offset.wrapping_add(position as i64);
-        for number in self.numbers.start..stop {
-            let mut following = index.runs.get(self.run);
+        let (from, next_offset) = (self.offset, self.next_offset);
+        let at = |position: usize| from.wrapping_add(position as i64);
+        let (mut position, mut number_of_run) = (self.position, self.run);
+        let mut numbers = self.numbers.start..stop;
+        let found = self.lists.list(py, numbers.len(), || {
+            let number = numbers.next().expect("as many as are asked for");
+            let mut following = index.runs.get(number_of_run);
             while let Some(run) = following.filter(|run| run.0 <= number) {
-                self.position = run.1;
-                self.run += 1;
-                following = index.runs.get(self.run);
+                position = run.1;
+                number_of_run += 1;
+                following = index.runs.get(number_of_run);
             }
-            let (begin, _, overhead) = index.runs[self.run - 1];
-            let (payload, offset) = (index.slice(data, number), at(self.position));
+            let (begin, _, overhead) = index.runs[number_of_run - 1];
+            let (payload, offset) = (index.slice(data, number), at(position));
             let place = if overhead > 0 {
-                self.position += overhead + payload.len();
+                position += overhead + payload.len();
                 Place {
                     offset,
                     index: 0,
-                    next_offset: at(self.position),
+                    next_offset: at(position),
                 }
             } else {
                 // Of a wrapper's leaves only the last moves the position.
                 let end = following.map_or(index.ranges.len(), |run| run.0);
-                let behind = following.map_or(self.next_offset, |run| at(run.1));
-                let next_offset = if number + 1 == end { behind } else { offset };
+                let behind = following.map_or(next_offset, |run| at(run.1));
                 Place {
                     offset,
                     index: (number - begin) as u32,
-                    next_offset,
+                    next_offset: if number + 1 == end { behind } else { offset },
                 }
             };
-            let payload = PyBytes::new(py, payload).unbind();
-            let message = Identified::new(self.kind.clone_ref(py), place, Some(payload), None);
-            found.push(Bound::new(py, message)?);
-        }
+            Ok(Fields {
+                place,
+                payload: Some(PyBytes::new(py, payload).unbind()),
+                keyed: None,
+            })
+        })?;
+        (self.position, self.run) = (position, number_of_run);
         self.numbers.start = stop;
-        PyList::new(py, found).map(Some)
+        Ok(Some(found))
     }
 }

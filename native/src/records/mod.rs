@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PySlice, PySliceMethods, PyString, PyTuple};
 
 use crate::arrow::{between, filled, write_binary, BinaryBuffers, Buffer, Shape, Width};
-use crate::identity::{Keyed, Message, MessageKind, Place as MessagePlace};
+use crate::identity::{Fields, Keyed, Lists, MessageKind, Place as MessagePlace};
 use crate::inflate::Inflater;
 use crate::limits::Limits;
 use crate::payloads::{part_of, within};
@@ -344,7 +344,7 @@ impl Records {
         let numbers = between(first, stop, slf.try_borrow()?.__len__())?;
         Ok(RecordLists {
             records: slf.unbind(),
-            kind,
+            lists: Lists::new(kind),
             numbers,
             run: 0,
             next_offset,
@@ -536,7 +536,7 @@ impl ValueIterator {
 #[pyclass(module = "consumerd_native")]
 pub struct RecordLists {
     records: Py<Records>,
-    kind: Py<MessageKind>,
+    lists: Lists,
     /// Of those that are left.
     numbers: Numbers<usize>,
     /// Number of the run behind the one of the message before.
@@ -563,14 +563,16 @@ impl RecordLists {
         let (types, headers) = (self.types.bind(py), self.headers.bind(py));
         let (any_headers, none) = (!headers.is_empty(), PyTuple::empty(py));
         let make = |range: Range| records.make(py, data, range).map(Bound::unbind);
-        let mut found = Vec::with_capacity(stop - self.numbers.start);
-        for number in self.numbers.start..stop {
-            let after = columns.runs[self.run..].partition_point(|run| run.first <= number);
-            self.run += after;
-            let run = &columns.runs[self.run - 1];
+        let (mut number_of_run, next_offset) = (self.run, self.next_offset);
+        let mut numbers = self.numbers.start..stop;
+        let found = self.lists.list(py, numbers.len(), || {
+            let number = numbers.next().expect("as many as are asked for");
+            let after = columns.runs[number_of_run..].partition_point(|run| run.first <= number);
+            number_of_run += after;
+            let run = &columns.runs[number_of_run - 1];
             let offset = run.offsets.at(&columns.listed, number - run.first);
             let behind = if number + 1 == columns.values.len() {
-                self.next_offset
+                next_offset
             } else {
                 offset.wrapping_add(1)
             };
@@ -590,12 +592,14 @@ impl RecordLists {
                 timestamp_type: types.get_item((run.kind + 1) as usize)?.unbind(),
                 headers: own.unwrap_or_else(|| none.clone().into_any()).unbind(),
             };
-            let payload = make(columns.values[number]);
-            let kind = self.kind.clone_ref(py);
-            let message = Message::new(kind, place, payload, Some(Box::new(keyed)));
-            found.push(Bound::new(py, message)?);
-        }
+            Ok(Fields {
+                place,
+                payload: make(columns.values[number]),
+                keyed: Some(Box::new(keyed)),
+            })
+        })?;
+        self.run = number_of_run;
         self.numbers.start = stop;
-        PyList::new(py, found).map(Some)
+        Ok(Some(found))
     }
 }

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import itertools
 import pickle
 import sys
 import time
@@ -98,6 +99,45 @@ def test_a_message_that_is_kept_does_not_hold_the_batch() -> None:
     kept = next(batch.messages())
     del batch
     assert (kept.payload, sys.getrefcount(data)) == (b"x" * 100, before)
+
+
+@pytest.mark.parametrize(
+    "kept", [{0}, {63}, {64}, {1, 5, 64, 130, 199}, set(range(1, 200, 3)), set(range(200))], ids=len
+)
+async def test_messages_that_are_kept_stay_as_they_were(kept: set[int]) -> None:
+    payloads = [b"%d" % number for number in range(200)]
+    batch = Batch(TopicPartition("t", 0, 0), decode_batch(encode_message_set(payloads), 0))
+    expected = list(batch.messages_as(Message._make, batch.partition))
+    handled: dict[int, Message] = {}
+    numbers = itertools.count()
+
+    @message_handler
+    def keep(message: Message) -> None:
+        if (number := next(numbers)) in kept:
+            handled[number] = message
+
+    await keep.handle(batch)
+    iterated = {number: message for number, message in enumerate(batch.messages()) if number in kept}
+    wanted = {number: expected[number] for number in sorted(kept)}
+    assert (handled, iterated) == (wanted, wanted)
+
+
+async def test_the_native_codec_makes_no_objects_for_messages_that_nobody_keeps() -> None:
+    payloads = [b"%d" % number for number in range(1000)]
+    batch = Batch(TopicPartition("t", 0, 0), decode_batch(encode_message_set(payloads), 0))
+    objects: set[int] = set()
+    read: list[bytes] = []
+
+    @message_handler
+    async def read_one(message: Message) -> None:
+        objects.add(id(message))
+        read.append(message.payload)
+
+    await read_one.handle(batch)
+    assert read == payloads
+    if native.codec() is not None:
+        # The first list's and the shorter last one's; the message in hand when a list is made is replaced in it.
+        assert len(objects) <= 2 * 64
 
 
 def test_rest_starts_at_the_first_unmarked_message(make_batch: MakeBatch) -> None:

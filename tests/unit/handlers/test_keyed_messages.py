@@ -65,6 +65,17 @@ def test_messages_are_like_any_others() -> None:
     assert (type(same), same) == (KeyedMessage, made)
 
 
+@pytest.mark.usefixtures("either_codec")
+@pytest.mark.parametrize("step", [1, 3, 64])
+def test_messages_that_are_kept_stay_as_they_were(step: int) -> None:
+    values, keys = [b"%d" % number for number in range(200)], [b"k%d" % number for number in range(200)]
+    headers: Any = {number: (("h", b"%d" % number),) for number in range(0, 200, 2)}
+    data = encode_record_batch(values, keys=keys, timestamps=range(1000, 1200), headers=headers, base_offset=7)
+    batch = Batch(PLACE, decode_records(data, 7))
+    kept: list[object] = [message for number, message in enumerate(batch.messages()) if number % step == 1 % step]
+    assert kept == list(batch.messages_as(KeyedMessage._make, PLACE))[1 % step :: step]
+
+
 def test_records_have_all_fields_of_the_protocol(batch: Batch) -> None:
     first, second, third = (json.loads(line) for line in encode_records(batch))
     assert first == {
