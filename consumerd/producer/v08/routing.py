@@ -65,7 +65,8 @@ class Route:
         if self._turns is not None:
             number = next(self._turns)
             return self._queues[number] or self._make(number)
-        number = self._rng.choice(self._open_to_all)
+        # Of one there is no choice to make: a number from the system costs 2 µs.
+        number = self._rng.choice(self._open_to_all) if len(self._open_to_all) > 1 else self._open_to_all[0]
         self._sticky = self._queues[number] or self._make(number)
         return self._sticky
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import random
 import struct
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -243,6 +245,39 @@ async def test_lone_message_is_written_in_the_next_turn_and_settled_by_the_reade
             brokers.posted[-1](STORED)
             assert delivery.done
             assert (await delivery).offset == 7
+
+
+async def test_lone_messages_need_the_same_calls_each_and_leave_nothing_to_the_garbage_collector() -> None:
+    """Its passes, and anything done now and then, would be what some messages wait for longer than others."""
+    brokers = PostedBrokers()
+    calls = [0]
+
+    def count(_: object, event: str, __: object) -> None:
+        calls[-1] += event == "call"
+
+    async def send(ours: V08Producer) -> None:
+        delivery = await ours.send("t", b"x")
+        await asyncio.sleep(0)
+        brokers.posted.pop()(STORED)
+        await delivery
+
+    brokers.lead({"t": {0: 0}}, 1)
+    async with producer(brokers) as ours:
+        await turns(10)
+        await send(ours)
+        gc.collect()
+        gc.disable()
+        sys.setprofile(count)
+        try:
+            for _ in range(500):
+                calls.append(0)
+                await send(ours)
+        finally:
+            sys.setprofile(None)
+            gc.enable()
+        assert gc.collect() == 0
+    _, *each = calls
+    assert min(each) == max(each) > 0
 
 
 async def test_answer_that_comes_after_the_end_has_no_effect() -> None:
