@@ -262,7 +262,7 @@ async def test_lone_messages_need_the_same_calls_each_and_leave_nothing_to_the_g
         await delivery
 
     brokers.lead({"t": {0: 0}}, 1)
-    async with producer(brokers) as ours:
+    async with producer(brokers, FakeClock()) as ours:
         await turns(10)
         await send(ours)
         gc.collect()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import random
+import sys
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ import pytest
 from consumerd.base.budget import ByteBudget
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import UNKNOWN_LOG, TopicPartition
+from consumerd.handlers import Batch, Message, message_handler
 from consumerd.member.fetch.fetcher import Fetcher, PartitionResponse
 from consumerd.member.fetch.lane import Lane
 from consumerd.member.fetch.policies import FetchingOverError
@@ -431,6 +433,57 @@ async def test_memory_of_a_polled_response_is_counted(asking: tuple[V08Source, P
     response = await made.ask(5, 1000, UNKNOWN_LOG, nothing_put)
     assert response is not None
     assert (lane.budget.used, response.asked) == (3, 64 << 10)
+
+
+async def test_lone_messages_need_the_same_calls_each_and_leave_nothing_to_the_garbage_collector(
+    asking: tuple[V08Source, Polled, Lane], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the answer to a poll until the fetcher has asked again, with the handler and the lane between."""
+    monkeypatch.setattr("consumerd.handlers.api.time", SimpleNamespace(monotonic=lambda: 0.0))  # no turn is too long
+    made, polled, lane = asking
+    made.idle = True
+    fetcher = Fetcher(T0, 0, lane, made, made._brokers.services)
+    calls, handled = [0], []
+
+    def count(_: object, event: str, __: object) -> None:
+        calls[-1] += event == "call"
+
+    @message_handler
+    async def handle(message: Message) -> None:
+        handled.append(message.offset)
+
+    async def deliver(offset: int) -> None:
+        request = polled.requests.pop()
+        part = FetchedPartition(0, encode_record_batch([b"x"], base_offset=offset), offset + 1, ())
+        request.deliver(part)
+        fetched = await lane.get()
+        await handle.handle(Batch(T0, fetched))
+        lane.finished(fetched)
+        request.settle(part)
+        while not polled.requests:
+            await asyncio.sleep(0)
+
+    running = asyncio.create_task(fetcher.run())
+    while not polled.requests:
+        await asyncio.sleep(0)
+    for offset in range(10):
+        await deliver(offset)
+    gc.collect()
+    gc.disable()
+    sys.setprofile(count)
+    try:
+        for offset in range(10, 510):
+            calls.append(0)
+            await deliver(offset)
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    left = gc.collect()
+    running.cancel()
+    await asyncio.wait([running])
+    _, *each = calls
+    assert (handled, left) == (list(range(510)), 0)
+    assert min(each) == max(each) > 0
 
 
 @pytest.mark.parametrize("case", ["usual", "empty", "error", "diverged", "doubtful", "closed", "overdrawn", "failing"])
