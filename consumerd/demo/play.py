@@ -24,6 +24,7 @@ from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock
 from consumerd.base.settings.monitoring import HealthSection
 from consumerd.demo.audit import audit, merge_records
+from consumerd.demo.children import Child
 from consumerd.demo.corpus import Corpus, Measure, measure, named_corpus, standard_library
 from consumerd.demo.errors import ChildError, DemoInputError
 from consumerd.demo.feed import Feed, message_limit
@@ -82,6 +83,8 @@ class Demo:
         self._started = clock.monotonic()
         self._brokers: list[BrokerProcess] = []
         self._daemons: list[DaemonProcess] = []
+        #: What makes tables at the end, and its process, whose Spark starts before.
+        self._pipeline: tuple[Pipeline, Child] | None = None
         #: The way in which the script ended a daemon, by name; one that is not in here has to run.
         self._ended: dict[str, str] = {}
         self._snapshot = DemoSnapshot()
@@ -144,14 +147,17 @@ class Demo:
             self._daemons = [self._daemon(directory, number, zookeeper.connect, size) for number in (1, 2, 3)]
             for daemon in self._daemons:
                 children.callback(daemon.kill)
+            await self._start_spark(directory, children)
             await self._play(zookeeper.connect, ledger, corpus, size, records)
             if not self._options.keep:
                 for broker in self._brokers:
                     await broker.stop()
                 await zookeeper.stop()
             result = await asyncio.to_thread(self._count, ledger, records, message_limit(size))
-            if result.audit.sound and self._options.spark:
-                result = replace(result, pipeline=await self._land(directory), seconds=self._seconds)
+            if result.audit.sound and self._pipeline is not None:
+                result = replace(result, pipeline=await self._land(*self._pipeline), seconds=self._seconds)
+            elif self._pipeline is not None:
+                await self._pipeline[1].stop()
             finished(result)
             if self._options.keep:
                 await self._go_on(corpus, size)
@@ -179,14 +185,22 @@ class Demo:
         await feed.allow(math.inf)
         await feed.run()
 
-    async def _land(self, directory: Path) -> PipelineResult | None:
+    async def _start_spark(self, directory: Path, children: contextlib.ExitStack) -> None:
+        """Start Spark while the daemons work, unless it is not installed or not to be used."""
+        if not self._options.spark:
+            return
         if (package := missing_package()) is not None:
-            self._tell(f"no tables of it without the package {package}: pip install 'consumerd[spark]'")
-            return None
-        self._tell("Spark lands what the daemons stored")
-        length = sum(self._snapshot.ends.values())
-        pipeline = Pipeline(directory / "pipeline", directory / "files", TOPIC, length, self._options.report)
+            self._tell(f"no tables without the package {package}: pip install 'consumerd[spark]'")
+            return
+        pipeline = Pipeline(directory / "pipeline", directory / "files", TOPIC, self._options.report)
         child = await asyncio.to_thread(pipeline.prepare)
+        children.callback(child.end_now)
+        child.start()
+        self._pipeline = pipeline, child
+
+    async def _land(self, pipeline: Pipeline, child: Child) -> PipelineResult:
+        self._tell("Spark lands what the daemons stored")
+        await asyncio.to_thread(pipeline.declare, sum(self._snapshot.ends.values()))
         await pipeline.run(child, self._tell)
         result = await asyncio.to_thread(pipeline.result, child)
         self._tell(f"{result.rows_landed:,} rows landed, {result.gaps} gaps, {result.duplicates} duplicates")

@@ -45,7 +45,7 @@ def ended(tmp_path: Path) -> Callable[..., tuple[Pipeline, Child]]:
     def make(found: Any, *, report: Path | None) -> tuple[Pipeline, Child]:
         page = tmp_path / "page.html"
         page.write_text("<html>")
-        pipeline = Pipeline(tmp_path / "p", tmp_path / "files", "lines", 1000, report)
+        pipeline = Pipeline(tmp_path / "p", tmp_path / "files", "lines", report)
         pipeline.prepare()
         said = {**found, "report": {"page": str(page)}} if found else {}
         (tmp_path / "p" / "pipeline.json").write_text(json.dumps(said))
