@@ -89,7 +89,9 @@ def restore_offsets(
     from consumerd.operate.admin.errors import RefusedError  # noqa: PLC0415
     from consumerd.operate.migrate.offsets_plan import MovePlan  # noqa: PLC0415
     from consumerd.operate.migrate.restored_offsets import select_offsets  # noqa: PLC0415
+    from consumerd.storage.archives.copies import existing_topics  # noqa: PLC0415
     from consumerd.storage.archives.sources import find_sources  # noqa: PLC0415
+    from consumerd.storage.log.archive_names import ArchiveLayout  # noqa: PLC0415
 
     selected = select_offsets(found.offsets, groups)
     if not selected.committed:
@@ -97,7 +99,9 @@ def restore_offsets(
             "the archive has no committed offset to move; see `consumerd log offsets` without a cluster"
         )
     topics = {partition.topic for offsets in selected.committed.values() for partition in offsets}
-    archived = scan_archive(find_sources(paths), topics, layout=layout, all_there=False)
+    sources = find_sources(paths)
+    existing = existing_topics(sources, ArchiveLayout(layout))
+    archived = scan_archive(sources, topics, existing, layout=layout, all_there=False)
     plan, backup, differences = asyncio.run(_restore(selected, archived, section, options))
     shown = MovePlan(plan.moves, [*plan.refusals, *differences], [*selected.notes, *plan.notes])
     show_plan(shown, as_json=as_json, executed=options["execute"], backup=backup)

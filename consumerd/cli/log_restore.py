@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from consumerd.handlers.forward.mapping import TopicNaming
     from consumerd.operate.migrate.archived_topics import ArchivedPartition
     from consumerd.operate.migrate.restore import RestoreReport
+    from consumerd.storage.archives.cluster_metadata import ClusterTopics
     from consumerd.storage.archives.pool import StopFlag
     from consumerd.storage.archives.sources import SegmentSource
     from consumerd.wire.v08.records import RecordCodec
@@ -101,16 +102,20 @@ def restore(paths: Sequence[str], *, as_json: bool, allow_torn_tail: bool, **opt
 
     from consumerd.operate.migrate.archived_topics import require_sound  # noqa: PLC0415
     from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415
+    from consumerd.storage.archives.copies import existing_topics  # noqa: PLC0415
     from consumerd.storage.archives.pool import StopFlag  # noqa: PLC0415
     from consumerd.storage.archives.sources import find_sources  # noqa: PLC0415
     from consumerd.storage.log.archive import FlawKind  # noqa: PLC0415
+    from consumerd.storage.log.archive_names import ArchiveLayout  # noqa: PLC0415
 
     section = target_section(options["to_servers"], options["to_config"])
     configure_logs("warning", "auto")
     asyncio.run(check_reached(section))
     stop = StopFlag()
     with stopping(stop):
-        archived = scan_archive(find_sources(paths), options["topics"], layout=options["layout"])
+        sources = find_sources(paths)
+        existing = existing_topics(sources, ArchiveLayout(options["layout"]))
+        archived = scan_archive(sources, options["topics"], existing, layout=options["layout"])
         if options["on_corrupt"] == "fail":
             require_sound(archived)
         report = asyncio.run(_restore(archived, section, stop, options))
@@ -124,7 +129,12 @@ def restore(paths: Sequence[str], *, as_json: bool, allow_torn_tail: bool, **opt
 
 
 def scan_archive(
-    sources: Sequence[SegmentSource], topics: Collection[str], *, layout: str, all_there: bool = True
+    sources: Sequence[SegmentSource],
+    topics: Collection[str],
+    existing: ClusterTopics | None,
+    *,
+    layout: str,
+    all_there: bool = True,
 ) -> list[ArchivedPartition]:
     """`find_archived`, with its progress."""
     from consumerd.operate.migrate.archived_topics import find_archived  # noqa: PLC0415
@@ -136,7 +146,7 @@ def scan_archive(
             shown.advance(copy.bytes)
             shown.segment(copy.messages)
 
-        return find_archived(sources, topics, layout=layout, all_there=all_there, scanned=scanned)
+        return find_archived(sources, topics, layout=layout, all_there=all_there, existing=existing, scanned=scanned)
 
 
 async def check_reached(section: KafkaSection) -> None:

@@ -2,8 +2,8 @@
 
 Strategy: each partition is read once before anything is written anywhere, which finds damage, counts what is to be
 replayed, and learns which transactions were aborted: a control batch says so only behind their messages. A transaction
-that is open at the end of the archive counts as aborted, since its producer cannot end it any more. Where several
-brokers' copies of a partition are found, the one with the greatest leader epoch and, of these, offset is replayed.
+that is open at the end of the archive counts as aborted, since its producer cannot end it any more. Several copies of a
+partition are all read, so that `consumerd.storage.segments.copies`, which chooses the one to replay, knows each epoch.
 
 All of this blocks.
 """
@@ -20,19 +20,23 @@ from typing import Final, NamedTuple
 from consumerd.base.errors import ConfigError
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers.messages import KeyedMessage
+from consumerd.storage.archives.cluster_metadata import ClusterTopics
+from consumerd.storage.archives.copies import list_folder
 from consumerd.storage.archives.errors import CorruptSegmentError, NoSourceError
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind
 from consumerd.storage.archives.opening import abandoned, open_segments, told_apart
 from consumerd.storage.archives.sources import SegmentSource
 from consumerd.storage.log.archive import DEFAULT_EXPANSION, FlawKind
-from consumerd.storage.log.archive_names import DEFAULT_LAYOUT, ArchiveLayout, MisnamedSegmentError
+from consumerd.storage.log.archive_names import DEFAULT_LAYOUT, ArchiveLayout, MisnamedSegmentError, SegmentName
 from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch, read_batches
+from consumerd.storage.segments.cluster_metadata import METADATA_TOPIC
+from consumerd.storage.segments.copies import CopyDifference, EpochStart, PartitionCopy, choose_copy
 from consumerd.storage.segments.dialect import SegmentDialect
 from consumerd.wire.registry.v08.topic import INTERNAL_TOPICS
 from consumerd.wire.v08.records import RecordCodec
 
 #: What brokers keep for themselves: its content is of the cluster that was.
-_INTERNAL: Final = INTERNAL_TOPICS | {"__cluster_metadata", "__share_group_state"}
+_INTERNAL: Final = INTERNAL_TOPICS | {METADATA_TOPIC, "__share_group_state"}
 #: Messages, and bytes of their keys and values, that are read at once, at least one message.
 _COUNT: Final = 10_000
 _BYTES: Final = 4 << 20
@@ -54,8 +58,8 @@ class ArchivedPartition:
     `messages`: those that are replayed; `aborted` and `unfinished`: those of transactions that were aborted, and of
     those that are open at the end. `start`: the offset of the first message; `end`: the offset after the last batch.
     `first_time`: the least time of a batch's end, in ms. `codec`: that of the first batch. `findings`: damage. `notes`:
-    sentences about the copies that are not read because they end earlier. `holes`: ranges of offsets without a batch
-    between segments, and at damage.
+    sentences about the copies that are not read. `holes`: ranges of offsets without a batch
+    between segments, and at damage; `compacted`: whether offsets are missing elsewhere, too.
     """
 
     partition: TopicPartition
@@ -66,12 +70,14 @@ class ArchivedPartition:
     unfinished: int = 0
     start: int | None = None
     end: int = 0
-    leader_epoch: int = -1
     first_time: int | None = None
+    #: Leader epochs, where they begin.
+    epochs: list[EpochStart] = field(default_factory=list)
     codec: RecordCodec = RecordCodec.NONE
     findings: list[ArchiveFinding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     holes: list[tuple[int, int]] = field(default_factory=list)
+    compacted: bool = False
     #: By producer, (first, end) offsets of the transactions that are left out, in order.
     _left_out: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
@@ -95,6 +101,25 @@ class ArchivedPartition:
         """What cannot be read, other than a torn end, which a broker cuts off when it starts."""
         return [each for each in self.findings if each.kind is not FlawKind.TORN]
 
+    def as_copy(self) -> PartitionCopy:
+        """What a choice between several copies goes by. It was scanned."""
+        starts = {each.start for each in self.segments}
+        gaps = () if self.compacted else tuple(hole for hole in self.holes if hole[1] in starts)
+        listed = list_folder(self.segments[0].source)
+        topic_id, time = (None, None) if listed is None else (listed.topic_id, listed.last_time)
+        return PartitionCopy(
+            self.folder, self.log_start, self.log_end, tuple(self.epochs), gaps=gaps, topic_id=topic_id, time=time
+        )
+
+    def note_difference(self, difference: CopyDifference, folder: str, *, replaced: bool) -> None:
+        """Note a copy in `folder` that is not read, or, not `replaced`, what the one that is read lacks: damage."""
+        problem = f"{folder}: {difference.problem}"
+        if replaced:
+            self.notes.append(f"a copy is not used: {problem}")
+        else:
+            kind, offset, end = difference.kind, difference.offset, difference.end
+            self.findings.append(ArchiveFinding(kind, folder, problem, str(self.partition), offset, end))
+
     def scan(self) -> None:
         """Read all of it once, and fill the fields. Raises ConfigError for segments of 0.7, ReadFailedError."""
         begun: dict[int, tuple[int, int]] = {}  # producer -> where its open transaction begins, and its messages
@@ -102,8 +127,8 @@ class ArchivedPartition:
         for number, segment in enumerate(self.segments):
             contiguous = False
             for item in self._items(segment, lambda _: None):
-                if not contiguous and not isinstance(item, SegmentFlaw) and item.offset > self.log_end:
-                    self.holes.append((self.log_end, item.offset))
+                if not isinstance(item, SegmentFlaw):
+                    self._look_for_hole(item, contiguous=contiguous)
                 contiguous = not isinstance(item, SegmentFlaw)
                 if isinstance(item, SegmentFlaw):
                     torn = item.kind is FlawKind.TORN and number != last
@@ -117,6 +142,13 @@ class ArchivedPartition:
         for producer, (first, count) in begun.items():
             self._leave_out(producer, first, _OPEN)
             self.unfinished += count
+
+    def _look_for_hole(self, item: StoredBatch, *, contiguous: bool) -> None:
+        """`contiguous`: the batch before stands in front of it in the same segment."""
+        if item.offset > self.log_end and not contiguous:
+            self.holes.append((self.log_end, item.offset))
+        elif item.offset > self.log_end or len(item.records.offsets) <= item.last_offset - item.offset:
+            self.compacted = True
 
     def _see(self, item: StoredBatch, begun: dict[int, tuple[int, int]]) -> None:
         offsets = item.records.offsets
@@ -146,7 +178,9 @@ class ArchivedPartition:
 
     def _advance(self, item: StoredBatch) -> None:
         self.end = max(self.end, item.next_offset)
-        self.leader_epoch = max(self.leader_epoch, -1 if item.leader_epoch is None else item.leader_epoch)
+        epoch = -1 if item.leader_epoch is None else item.leader_epoch
+        if epoch > (self.epochs[-1].epoch if self.epochs else -1):
+            self.epochs.append(EpochStart(epoch, item.offset))
 
     def _leave_out(self, producer: int, first: int, end: int) -> None:
         self._left_out.setdefault(producer, []).append((first, end))
@@ -214,54 +248,72 @@ def find_archived(
     *,
     layout: str = DEFAULT_LAYOUT,
     all_there: bool = True,
+    existing: ClusterTopics | None = None,
     scanned: Callable[[ArchivedPartition], None] = lambda _: None,
 ) -> list[ArchivedPartition]:
     """The partitions of `topics` (all without any, but those that brokers keep for themselves), each read once.
 
-    `all_there`: the archive must have each of `topics`, and one at all. `scanned` is called with each copy. Raises
-    NoSourceError, ConfigError, ReadFailedError.
+    `all_there`: the archive must have each of `topics`, and one at all. `existing`: by the cluster's metadata.
+    `scanned` is called with each copy. Raises NoSourceError, ConfigError, ReadFailedError.
     """
     naming = ArchiveLayout(layout)
+    named = {each: name for each in sources if (name := _named(each, naming)) is not None}
+    wanted = {name.topic for name in named.values()} - _INTERNAL
+    wanted &= set(topics or wanted)
     folders: defaultdict[TopicPartition, defaultdict[str, list[ArchivedSegment]]]
     folders = defaultdict(lambda: defaultdict(list))
-    for source in sources:
-        if source.is_tar and source.part is None:
-            raise ConfigError(f"{source.name} is a compressed tar, which cannot be read in order: decompress it first")
-        try:
-            name = naming.name(source.name)
-        except MisnamedSegmentError:
-            continue
-        if abandoned(source.name) is not None or name.topic in _INTERNAL or (topics and name.topic not in topics):
-            continue
-        partition = TopicPartition.numbered(name.topic, name.partition)
-        folders[partition][source.name.rpartition("/")[0]].append(ArchivedSegment(name.start, source))
+    for source, name in named.items():
+        if name.topic in wanted:
+            partition = TopicPartition.numbered(name.topic, name.partition)
+            folders[partition][source.name.rpartition("/")[0]].append(ArchivedSegment(name.start, source))
     if all_there and (missing := sorted(set(topics) - {partition.topic for partition in folders})):
         raise NoSourceError(f"the archive has no segments of the topics {', '.join(missing)}; see `consumerd log ls`")
     if all_there and not folders:
         raise NoSourceError("the archive has no segments of a topic to replay; see `consumerd log ls`")
-    return [_chosen(partition, copies, scanned) for partition, copies in sorted(folders.items())]
+    return [_chosen(partition, copies, existing, scanned) for partition, copies in sorted(folders.items())]
+
+
+def _named(source: SegmentSource, naming: ArchiveLayout) -> SegmentName | None:
+    """The segment by its path; None for a file of no log. Raises ConfigError for a tar that is not read in order."""
+    if source.is_tar and source.part is None:
+        raise ConfigError(f"{source.name} is a compressed tar, which cannot be read in order: decompress it first")
+    try:
+        return None if abandoned(source.name) is not None else naming.name(source.name)
+    except MisnamedSegmentError:
+        return None
 
 
 def _chosen(
     partition: TopicPartition,
     folders: dict[str, list[ArchivedSegment]],
+    existing: ClusterTopics | None,
     scanned: Callable[[ArchivedPartition], None],
 ) -> ArchivedPartition:
-    """The copy to replay, with a note about each other one that ends elsewhere."""
+    """The copy to replay: of one folder, or of several whose segments follow each other."""
     copies = []
     for folder, segments in sorted(folders.items()):
         copy = ArchivedPartition(partition, folder, sorted(segments, key=lambda each: each.start))
         copy.scan()
         scanned(copy)
         copies.append(copy)
-    best = max(copies, key=lambda each: (each.leader_epoch, each.end, -len(each.damage)))
-    for copy in copies:
-        if (copy.leader_epoch, copy.end) != (best.leader_epoch, best.end):
-            best.notes.append(
-                f"{copy.folder} is not used: it ends at offset {copy.end} of leader epoch {copy.leader_epoch}, and "
-                f"{best.folder} at {best.end} of {best.leader_epoch}"
-            )
-    return best
+    chosen = copies[0]
+    if len(copies) > 1:
+        topic = None if existing is None else existing.topics.get(partition.topic)
+        choice = choose_copy([each.as_copy() for each in copies], None if topic is None else topic.topic_id)
+        chosen = copies[choice.read[0]]
+        if len(choice.read) > 1:
+            parts = [copies[index] for index in choice.read]
+            together = ", ".join(each.folder for each in parts)
+            chosen = ArchivedPartition(partition, together, [segment for each in parts for segment in each.segments])
+            chosen.scan()
+        for each in choice.differences:
+            chosen.note_difference(each, copies[each.copy].folder, replaced=each.copy not in choice.read)
+    if existing is not None and partition.topic not in existing.topics:
+        chosen.notes.append(
+            f"{chosen.folder}: the topic {partition.topic} was deleted, by the cluster's metadata: to leave it out, "
+            "choose others with --topic"
+        )
+    return chosen
 
 
 def require_sound(partitions: Sequence[ArchivedPartition]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -84,7 +84,8 @@ def without_other_copies(
         if len(listed) < 2:
             continue
         if topic_ids is None and len({each.topic_id for each in listed} - {None}) > 1:
-            topic_ids = _existing_ids(folders)
+            cluster = existing_topics(sources, layout)
+            topic_ids = {} if cluster is None else cluster.ids
         choice = _chosen(listed, (topic_ids or {}).get(topic))
         left_out.update(folder for index, folder in enumerate(found) if index not in choice.read)
         for each in choice.differences:
@@ -102,15 +103,29 @@ def without_other_copies(
     return kept, findings
 
 
-def _existing_ids(folders: Mapping[tuple[str, int | None, int], Mapping[str, Sequence[str]]]) -> Mapping[str, str]:
-    """Topic -> id, where the sources have the cluster's metadata log."""
-    found = [listed for key in folders if key[0] == METADATA_TOPIC for listed in _listed(folders[key])]
+def existing_topics(sources: Sequence[SegmentSource], layout: ArchiveLayout) -> ClusterTopics | None:
+    """The topics by the cluster's metadata log, where the sources have it in a plain local folder. Blocks."""
+    folders: dict[str, None] = {}
+    for source in sources:
+        with suppress(MisnamedSegmentError):
+            if _is_plain(source) and layout.name(source.name).topic == METADATA_TOPIC:
+                folders[source.path.rpartition("/")[0]] = None
+    found = _listed(folders)
     compare_listed(found)
     folder = _metadata_folder(found)
-    return {} if folder is None else read_cluster_metadata(folder).ids
+    return None if folder is None else read_cluster_metadata(folder)
 
 
-def _listed(folders: Mapping[str, Sequence[str]]) -> list[ListedPartition]:
+def list_folder(source: SegmentSource) -> ListedPartition | None:
+    """What `log ls` shows of a segment's folder, if that is plain and local. Blocks."""
+    return next(iter(_listed([source.path.rpartition("/")[0]])), None) if _is_plain(source) else None
+
+
+def _is_plain(source: SegmentSource) -> bool:
+    return not source.is_remote and not source.is_tar and source.part is None and source.packing is Packing.NONE
+
+
+def _listed(folders: Iterable[str]) -> list[ListedPartition]:
     """What `log ls` shows of each folder; nothing if one of them cannot be compared."""
     found = []
     for folder in folders:

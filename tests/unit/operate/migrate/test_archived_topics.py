@@ -6,8 +6,10 @@ import pytest
 
 from consumerd.base.errors import ConfigError
 from consumerd.operate.migrate.archived_topics import ArchivedPartition, find_archived, require_sound
+from consumerd.storage.archives.cluster_metadata import ClusterTopics
 from consumerd.storage.archives.errors import CorruptSegmentError, NoSourceError
 from consumerd.storage.archives.sources import find_sources
+from consumerd.storage.segments.cluster_metadata import ExistingTopic
 from consumerd.wire.v07 import encode_message_set
 from consumerd.wire.v08.records import RecordCodec
 from tests.support.archives import batch, marker, write_segment
@@ -80,10 +82,60 @@ def test_of_several_copies_the_one_of_the_last_leader_with_the_most_is_replayed(
     write_segment(tmp_path / "three", "t-0", 0, first, batch(1, b"c", leader_epoch=2), batch(2, b"d", leader_epoch=2))
     archived = only(tmp_path / "one", tmp_path / "two", tmp_path / "three")
     assert replayed(archived) == [(0, b"a"), (1, b"c"), (2, b"d")]
-    assert [note.split(" is not used: ")[1].split(", and")[0] for note in archived.notes] == [
-        "it ends at offset 4 of leader epoch 1",
-        "it ends at offset 2 of leader epoch 2",
+    one, two, three = (tmp_path / name / "t-0" for name in ("one", "two", "three"))
+    left_out = "an election left out 3 offsets of it, which are not read"
+    assert archived.notes == [
+        f"a copy is not used: {one}: from offset 1 on it has leader epoch 1, where {three} has leader epoch 2: "
+        + left_out,
+        f"a copy is not used: {two}: it ends at offset 2, and {three} at 3",
     ]
+
+
+def test_the_longest_copy_that_agrees_is_replayed_and_what_it_lacks_is_damage(tmp_path: Path) -> None:
+    """The last leader's copy has lost segments; another one has them, and is shorter."""
+    for name, offsets in {"one": (0, 2, 4), "two": (0, 6)}.items():
+        for offset in offsets:
+            write_segment(tmp_path / name, "t-0", offset, batch(offset, b"%d" % offset, b"%d" % (offset + 1)))
+    archived = only(tmp_path)
+    assert [offset for offset, _ in replayed(archived)] == [*range(6)]
+    assert [str(each.kind) for each in archived.damage] == ["shorter-copy"]
+    with pytest.raises(CorruptSegmentError, match=r"one/t-0: it is read, and ends at offset 6, and .*two/t-0 at 8"):
+        require_sound([archived])
+    one, two = (tmp_path / name / "t-0" for name in ("one", "two"))
+    note = f"a copy is not used: {two}: it has no segments with the offsets 2 to 5, which {one} has"
+    assert archived.notes == [note]
+    # Where offsets are missing inside of a segment, too, compaction has left them out, in each copy others.
+    write_segment(tmp_path / "two", "t-0", 0, batch(0, b"x"), batch(2, b"y"))
+    archived = only(tmp_path)
+    assert [offset for offset, _ in replayed(archived)] == [0, 2, 6, 7]
+    require_sound([archived])
+
+
+def test_parts_of_a_log_in_several_folders_are_replayed_together(tmp_path: Path) -> None:
+    write_segment(tmp_path / "new", "t-0", 2, batch(2, b"c"))
+    write_segment(tmp_path / "old", "t-0", 0, batch(0, b"a", b"b"))
+    archived = only(tmp_path)
+    assert replayed(archived) == [(0, b"a"), (1, b"b"), (2, b"c")]
+    assert (archived.folder, archived.damage, archived.notes) == (
+        f"{tmp_path / 'old' / 't-0'}, {tmp_path / 'new' / 't-0'}",
+        [],
+        [],
+    )
+
+
+def test_the_copy_of_the_existing_topic_is_replayed(tmp_path: Path) -> None:
+    former, present = "MkTsQ5zXQ2uVGZ0p3Zy4ag", "hKImAdDrSReqRnjQuVumFw"
+    for topic_id, values in {former: [b"a", b"b"], present: [b"c"]}.items():
+        segment = write_segment(tmp_path / topic_id, "t-0", 0, batch(0, *values))
+        segment.with_name("partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}\n")
+    for topic_id, values in {former: [b"a", b"b"], present: [b"c"]}.items():
+        existing = ClusterTopics({"t": ExistingTopic("t", topic_id)}, {})
+        (archived,) = find_archived(find_sources([str(tmp_path)]), existing=existing)
+        assert [value for _, value in replayed(archived)] == values
+        (note,) = archived.notes
+        assert f"and the existing topic has {topic_id}" in note
+    (archived,) = find_archived(find_sources([str(tmp_path / former)]), existing=ClusterTopics({}, {}))
+    assert [note.split(": ")[1] for note in archived.notes] == ["the topic t was deleted, by the cluster's metadata"]
 
 
 def test_leaves_out_what_brokers_keep_for_themselves_and_what_they_dropped(tmp_path: Path) -> None:
