@@ -118,7 +118,7 @@ def restore(paths: Sequence[str], *, as_json: bool, allow_torn_tail: bool, **opt
         archived = scan_archive(sources, options["topics"], existing, layout=options["layout"])
         if options["on_corrupt"] == "fail":
             require_sound(archived)
-        report = asyncio.run(_restore(archived, section, stop, options))
+        report = asyncio.run(_restore(archived, existing, section, stop, options))
     if as_json:
         click.echo(json.dumps(_as_json(report)))
     else:
@@ -174,7 +174,11 @@ def topic_naming(renames: Sequence[str]) -> TopicNaming:
 
 
 async def _restore(
-    archived: Sequence[ArchivedPartition], section: KafkaSection, stop: StopFlag, options: Mapping[str, Any]
+    archived: Sequence[ArchivedPartition],
+    existing: ClusterTopics | None,
+    section: KafkaSection,
+    stop: StopFlag,
+    options: Mapping[str, Any],
 ) -> RestoreReport:
     import random  # noqa: PLC0415
 
@@ -206,6 +210,7 @@ async def _restore(
             codec=None if codec is None else RecordCodec[codec.upper()],
             counts=counts,
             replicas=options["replication_factor"],
+            existing=existing,
         )
         with progress("replaying") as shown:
             return await run.run(verify=options["verify"], progress=shown, stop=stop)

@@ -14,12 +14,20 @@ import pytest
 
 from consumerd.base.errors import ExitCode
 from consumerd.demo.processes import clean_environment
+from consumerd.net.client.topic_configs import topic_settings
+from consumerd.operate.admin.v08.topic_plan import TopicPlan
+from consumerd.operate.admin.v08.topic_requests import create_topic, wait_until_known
 from tests.interop.test_restore import FIRST, content, in_order, messages, produce, receive
 
 pytestmark = [pytest.mark.interop, pytest.mark.long, pytest.mark.timeout(900)]
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "disaster.md"
 PATIENCE = 120.0
 PARTITIONS = 3
+#: Of the topics on the old cluster; the second one has no message.
+SETTINGS = {
+    "events": {"max.message.bytes": "500000", "retention.ms": "864000000000"},
+    "table": {"cleanup.policy": "compact"},
+}
 
 
 def blocks() -> dict[str, str]:
@@ -49,6 +57,9 @@ async def test_three_disks_become_a_new_cluster_and_groups_continue(
     disks = tmp_path / "disks"
     async with kafka_cluster("3.9.1", partitions=PARTITIONS) as old:
         async with cluster_client(*old.brokers.values()) as client:
+            for topic, config in SETTINGS.items():
+                await create_topic(client, TopicPlan(topic, PARTITIONS, 3, config=config), timeout=PATIENCE)
+            await wait_until_known(client, list(SETTINGS))
             await produce(client, PARTITIONS)
             handled = await receive(old.bootstrap[0], "billing", FIRST, reset="earliest")
             old.brokers[3].kill()  # from here on its copies are shorter, and have an earlier leader epoch
@@ -78,6 +89,11 @@ async def test_three_disks_become_a_new_cluster_and_groups_continue(
             assert await content(client, PARTITIONS) == before
             topic = (await client.refresh(["events"])).topics["events"]
             assert {len(partition.replicas) for partition in topic.partitions.values()} == {3}
+            keys = ["cleanup.policy", "max.message.bytes", "min.compaction.lag.ms", "retention.ms"]
+            settings = await topic_settings(client, list(SETTINGS), keys)
+        assert [settings["events"][key] for key in keys] == ["delete", "500000", "0", "-1"]
+        assert [settings["table"][key] for key in keys] == ["compact", "1048588", str((1 << 63) - 1), "-1"]
+        assert "topic 'table' had other settings: when the groups have caught up, remove min.comp" in output
         for step in ("plan", "move", "move"):
             code, output = await run(step, disks, bootstrap)
             assert code == ExitCode.OK, output

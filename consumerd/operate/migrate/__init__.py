@@ -4,5 +4,5 @@ In: two clusters, or an archive and a cluster. Out: the messages that differ, an
 
 Files in reading order: verify, message_source, archive_source, cluster_source, ranges, sums, narrowing, findings,
 offsets_plan, offsets_translation, offsets_move, restore, archived_topics, restored_log,
-restored_offsets.
+restored_topics, restored_offsets.
 """

@@ -29,6 +29,8 @@ from consumerd.operate.admin.v08.topic_plan import TopicPlan
 from consumerd.operate.admin.v08.topic_requests import create_topic, wait_until_known
 from consumerd.operate.migrate.archived_topics import ArchivedPartition
 from consumerd.operate.migrate.restored_log import match
+from consumerd.operate.migrate.restored_topics import POLICY, RETENTION, created_settings
+from consumerd.storage.archives.cluster_metadata import ClusterTopics
 from consumerd.storage.archives.errors import InterruptedWorkError
 from consumerd.storage.archives.pool import StopFlag
 from consumerd.storage.archives.progress import Progress
@@ -43,9 +45,7 @@ RESTORE_GROUP: Final = "consumerd-restore"
 _ATTEMPTS: Final = 5
 _SMALLEST, _LARGEST = 0.5, 10.0
 _CREATE_TIMEOUT: Final = 30.0
-_STAMPS, _RETENTION, _POLICY = "message.timestamp.type", "retention.ms", "cleanup.policy"
-#: What a topic is created with: messages that are older than the brokers' default would be deleted at once.
-_KEEP: Final[Mapping[str, str]] = {_RETENTION: "-1", "retention.bytes": "-1"}
+_STAMPS: Final = "message.timestamp.type"
 
 
 def restore_settings(codec: RecordCodec, *, source: str | None, max_message_bytes: int) -> ForwardSettings:
@@ -90,6 +90,7 @@ class Restore:
 
     `codec`: of the messages on the target; None for that of each partition's first batch. `counts`: the numbers of
     partitions of topics that are created, by the names on the target, where these are more than the archive shows.
+    `existing`: the topics by the cluster's metadata, whose partitions and settings created ones get.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Restore:
         codec: RecordCodec | None = None,
         counts: Mapping[str, int] | None = None,
         replicas: int | None = None,
+        existing: ClusterTopics | None = None,
     ) -> None:
         self._archived = archived
         self._client = client
@@ -113,6 +115,7 @@ class Restore:
         self._codec = codec
         self._counts = counts or {}
         self._replicas = replicas
+        self._existing = {} if existing is None else existing.topics
         self._log = TargetLog(client, read_committed=True)
         self._topics = {each.partition.topic: naming.target(each.partition.topic) for each in archived}
 
@@ -145,8 +148,7 @@ class Restore:
         for topic, count in sorted(counts.items()):
             has = there.get(topic)
             if has is None:
-                plan = TopicPlan(topic, max(count, self._counts.get(topic, 0)), self._replicas, config=_KEEP)
-                await create_topic(self._client, plan, timeout=_CREATE_TIMEOUT)
+                report.notes += await self._create(topic, count)
                 report.created.append(topic)
             elif has < count:
                 raise RefusedError(
@@ -167,6 +169,15 @@ class Restore:
         if there:
             report.notes += await self._look_at_settings(sorted(there))
 
+    async def _create(self, topic: str, count: int) -> list[str]:
+        """Create a topic with `count` partitions at least; returns what has to be done later."""
+        had = [self._existing[old] for old, new in self._topics.items() if new == topic and old in self._existing]
+        settings = created_settings(had[0].configuration if had else {}, self._replicas)
+        count = max(count, self._counts.get(topic, 0), *(max(each.partitions, default=-1) + 1 for each in had))
+        plan = TopicPlan(topic, count, self._replicas, config=settings.now)
+        await create_topic(self._client, plan, timeout=_CREATE_TIMEOUT)
+        return [settings.sentence(topic)] if had and had[0].configuration else []
+
     def _needed(self) -> dict[str, int]:
         """The least number of partitions of each topic of the target."""
         counts: dict[str, int] = {}
@@ -177,7 +188,7 @@ class Restore:
 
     async def _look_at_settings(self, topics: Sequence[str]) -> list[str]:
         """Sentences about settings by which messages would change, or go again."""
-        keys = (_STAMPS, _RETENTION, _POLICY)
+        keys = (_STAMPS, RETENTION, POLICY)
         found = await self._client.retrying("settings", lambda: topic_settings(self._client, topics, keys))
         notes, now = [], self._clock.wall() * 1000
         for topic, settings in sorted(found.items()):
@@ -191,8 +202,8 @@ class Restore:
                 for each in self._archived
                 if self._topics[each.partition.topic] == topic and each.first_time is not None
             ]
-            text = settings.get(_RETENTION) or "-1"
-            deletes = "delete" in (settings.get(_POLICY) or "delete") and text.isdecimal()
+            text = settings.get(RETENTION) or "-1"
+            deletes = "delete" in (settings.get(POLICY) or "delete") and text.isdecimal()
             if deletes and times and min(times) < now - int(text):
                 notes.append(
                     f"topic {topic!r} of the target has retention.ms={text}: its brokers delete the older messages "

@@ -21,10 +21,12 @@ from consumerd.operate.migrate import archived_topics as reading
 from consumerd.operate.migrate.archived_topics import ArchivedPartition, find_archived
 from consumerd.operate.migrate.restore import Restore, RestoreReport, restore_settings
 from consumerd.operate.migrate.restored_log import LogMatch, match
+from consumerd.storage.archives.cluster_metadata import ClusterTopics
 from consumerd.storage.archives.errors import InterruptedWorkError
 from consumerd.storage.archives.pool import StopFlag
 from consumerd.storage.archives.progress import NoProgress
 from consumerd.storage.archives.sources import find_sources
+from consumerd.storage.segments.cluster_metadata import ExistingTopic
 from consumerd.wire.v07 import LATEST
 from consumerd.wire.v08.records import RecordCodec
 from tests.support.archives import batch, marker, write_segment
@@ -180,6 +182,20 @@ def test_topic_is_created_with_what_it_had_and_every_message_is_there(archive: P
     assert [each.sent for each in again.partitions] == [0, 0]
     assert [each.digest for each in again.partitions] == [each.digest for each in report.partitions]
     assert broker.committed("t") == [*MESSAGES, b"of another"]
+
+
+def test_topic_is_created_with_the_partitions_and_settings_that_it_had(archive: Path) -> None:
+    had = ExistingTopic("t", "id", {0: (1,), 8: (1,)}, {"max.message.bytes": "5000000", "retention.ms": "1000"})
+    broker = Target()
+    report = run(broker, archive, naming=TopicNaming(table={"t": "u"}), existing=ClusterTopics({"t": had}, {}))
+    (made,) = broker.made
+    assert (made["name"], made["num_partitions"]) == ("u", 9)
+    configs = {each["name"]: each["value"] for each in made["configs"]}
+    assert configs == {"max.message.bytes": "5000000", "retention.ms": "-1", "retention.bytes": "-1"}
+    assert (
+        "topic 'u' had other settings: when the groups have caught up, set retention.ms=1000, and remove "
+        "retention.bytes"
+    ) in report.notes
 
 
 def test_topic_that_the_brokers_learn_of_later_is_waited_for(archive: Path) -> None:
