@@ -59,7 +59,7 @@ _MARKED_FIXTURES = {
 #: takes five minutes on two idle cores: a module that takes long belongs here.
 _SLOW = (
     "tests/deploy/", "tests/interop/", "tests/kill/", "tests/spark/",
-    "tests/faults/test_broker_process.py", "tests/faults/test_zk_ensemble.py",
+    "tests/faults/test_broker_process.py", "tests/faults/test_lake_disk.py", "tests/faults/test_zk_ensemble.py",
     "tests/integration/test_bad_input.py", "tests/integration/test_cli_", "tests/integration/test_daemon_http.py",
     "tests/integration/test_daemon_signals.py", "tests/integration/test_daemon_subscriptions.py",
     "tests/integration/test_dead_letters.py", "tests/integration/test_demo.py",

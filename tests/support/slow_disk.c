@@ -1,4 +1,4 @@
-/* Makes chosen calls to the disk slow, for tests: loaded into a process by LD_PRELOAD (tests/support/slow_disk.py).
+/* Makes chosen calls to the disk slow, or a sync fail, for tests: loaded into a process by LD_PRELOAD (tests/support/slow_disk.py).
  *
  * SLOW_DISK_CONTROL names a file with a struct control. It is mapped, so that the test changes it while the process
  * runs, also for calls that wait already. SLOW_DISK_FOLDER limits it to files below that folder. Calls wait in the
@@ -25,6 +25,8 @@ struct control {
     volatile double write_seconds;
     /* How many calls wait now. */
     long long waiting;
+    /* The sync that returns EIO: 1 is the next one, 0 and less none. */
+    long long failing;
 };
 
 static struct control *control;
@@ -78,6 +80,13 @@ static void slow_sync(int descriptor) {
     if (control != NULL && control->seconds > 0 && concerns(descriptor)) wait_for(&control->seconds);
 }
 
+static int sync_fails(int descriptor) {
+    if (control == NULL || control->failing <= 0 || !concerns(descriptor)) return 0;
+    if (__atomic_sub_fetch(&control->failing, 1, __ATOMIC_SEQ_CST) != 0) return 0;
+    errno = EIO;
+    return 1;
+}
+
 static void slow_write(int descriptor) {
     struct stat state;
     if (control != NULL && control->write_seconds > 0 && fstat(descriptor, &state) == 0 && S_ISREG(state.st_mode) &&
@@ -98,12 +107,14 @@ static void slow_rename(const char *path) {
 int fsync(int descriptor) {
     REAL(fsync);
     slow_sync(descriptor);
+    if (sync_fails(descriptor)) return -1;
     return real(descriptor);
 }
 
 int fdatasync(int descriptor) {
     REAL(fdatasync);
     slow_sync(descriptor);
+    if (sync_fails(descriptor)) return -1;
     return real(descriptor);
 }
 

@@ -1,4 +1,4 @@
-"""A disk on which a sync takes seconds: for one process, below one folder, switched on and off while it runs.
+"""A disk on which a sync takes seconds, or fails: for one process, below one folder, switched while it runs.
 
 Strategy: a small C library (`slow_disk.c`) that LD_PRELOAD puts before the C library. It sleeps in the thread that
 calls fsync, fdatasync, rename or write, which is what a process sees of a busy disk; no right is needed for it.
@@ -25,7 +25,8 @@ from consumerd.base.java import MissingRuntimeError
 _SOURCE: Final = Path(__file__).with_suffix(".c")
 #: `struct control`.
 _SECONDS: Final = struct.Struct("=d")
-_CONTROL: Final = struct.Struct("=ddq")
+_COUNT: Final = struct.Struct("=q")
+_CONTROL: Final = struct.Struct("=ddqq")
 
 
 def build_library(directory: Path) -> Path:
@@ -55,13 +56,15 @@ class SlowDisk:
     """The switch of one process. Files below `folder`, which is there, are slow while `seconds` is set."""
 
     def __init__(self, library: Path, control: Path, folder: Path) -> None:
-        control.write_bytes(_CONTROL.pack(0.0, 0.0, 0))
+        if not control.exists():  # a process that maps it dies if it becomes shorter
+            control.write_bytes(bytes(_CONTROL.size))
         #: For the environment of the process.
         self.environment = {
             "LD_PRELOAD": str(library), "SLOW_DISK_CONTROL": str(control), "SLOW_DISK_FOLDER": str(folder)
         }  # fmt: skip
         with control.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), _CONTROL.size)
+        _CONTROL.pack_into(self._map, 0, 0.0, 0.0, 0, 0)
 
     @property
     def seconds(self) -> float:
@@ -88,6 +91,16 @@ class SlowDisk:
         """How many calls wait for the disk now."""
         waiting: int = _CONTROL.unpack_from(self._map)[2]
         return waiting
+
+    @property
+    def failing(self) -> int:
+        """The sync that returns EIO: 1 is the next one, 0 none."""
+        failing: int = _CONTROL.unpack_from(self._map)[3]
+        return failing
+
+    @failing.setter
+    def failing(self, number: int) -> None:
+        _COUNT.pack_into(self._map, _CONTROL.size - _COUNT.size, number)
 
     def wrapper(self, executable: Path | str, script: Path) -> Path:
         """Write `script`, which runs `executable` with this disk, with the same process id."""

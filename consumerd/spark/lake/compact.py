@@ -16,6 +16,7 @@ from consumerd.spark.lake import open_lake_table
 from consumerd.spark.rebuild import Rebuild
 from consumerd.spark.results import PipelineCompactResult
 from consumerd.spark.spec_model import interval_seconds
+from consumerd.spark.tables.errors import file_errors
 from consumerd.spark.tables.files import locate
 
 if TYPE_CHECKING:
@@ -32,14 +33,15 @@ def compact(pipeline: PipelineSpec) -> PipelineCompactResult:
     spec = pipeline.compact_spec
     results = []
     rebuilding = Path(locate(None, replace(pipeline, rebuild=Rebuild(-1, -1)).refined)[0])
-    for path in (pipeline.bronze, pipeline.silver, pipeline.quarantine, pipeline.aggregate):
-        table = open_lake_table(locate(None, path)[0], pipeline.format)
-        if table.exists:
-            merged = table.optimize(spec.target_bytes)
-            keep = max(interval_seconds(spec.keep), *(_under_way(pipeline, step) for step in _STEPS))
-            # Files of a rebuild are old when they come into the folder, and then a commit names them.
-            removed = [] if rebuilding.exists() and path != pipeline.bronze else table.vacuum(keep)
-            results.append(replace(merged, removed=len(removed)))
+    with file_errors(pipeline.base):
+        for path in (pipeline.bronze, pipeline.silver, pipeline.quarantine, pipeline.aggregate):
+            table = open_lake_table(locate(None, path)[0], pipeline.format)
+            if table.exists:
+                merged = table.optimize(spec.target_bytes)
+                keep = max(interval_seconds(spec.keep), *(_under_way(pipeline, step) for step in _STEPS))
+                # Files of a rebuild are old when they come into the folder, and then a commit names them.
+                removed = [] if rebuilding.exists() and path != pipeline.bronze else table.vacuum(keep)
+                results.append(replace(merged, removed=len(removed)))
     return PipelineCompactResult(pipeline.name, tuple(results))
 
 

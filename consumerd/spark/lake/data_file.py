@@ -118,9 +118,8 @@ class DataFileWriter:
     def __exit__(self, *_: object) -> None:
         if self._sink is not None:
             for each in (self._writer, self._sink):
-                with contextlib.suppress(
-                    OSError, ValueError, pa.ArrowException
-                ):  # the first error is the one to report
+                # The first error is the one to report. RuntimeError: the writer failed to close before.
+                with contextlib.suppress(OSError, ValueError, RuntimeError, pa.ArrowException):
                     if each is not None:
                         each.close()
             with contextlib.suppress(OSError):

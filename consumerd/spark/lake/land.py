@@ -32,6 +32,7 @@ from consumerd.spark.source.planning import StreamPlanner
 from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.spec_model import interval_seconds
 from consumerd.spark.stopping import stop_on_signals
+from consumerd.spark.tables.errors import file_errors
 from consumerd.spark.tables.files import locate
 
 if TYPE_CHECKING:
@@ -81,7 +82,12 @@ def land(
     """
     shown = display or SilentDisplay()
     path = pipeline.checkpoint("land")
-    with stop_on_signals() as stop, locked(None, path), WorkerPool(workers or available_processors()) as pool:
+    with (
+        file_errors(pipeline.base),
+        stop_on_signals() as stop,
+        locked(None, path),
+        WorkerPool(workers or available_processors()) as pool,
+    ):
         checkpoint, table = _opened(pipeline)
         given = source_options(pipeline)
         refuse_options(given, BATCH_ONLY, "a stream")

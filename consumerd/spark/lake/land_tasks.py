@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from consumerd.spark.lake.parts import size_of
 from consumerd.spark.lake.tasks import FileTarget
 from consumerd.spark.source.reading import read_rows
-from consumerd.spark.tables.errors import TableError
+from consumerd.spark.tables.errors import unwritable
 
 if TYPE_CHECKING:
     from consumerd.spark.source.request import ReadRequest, Split
@@ -33,8 +33,5 @@ def write_splits(
                 yield size_of(split), 0
             written = file.close()
     except OSError as error:
-        raise TableError(
-            f"a file in {target.folder} cannot be written ({error.strerror or error}): check free space and "
-            "permissions; completed work is kept, and the same command continues from there."
-        ) from None
+        raise unwritable(target.folder, error) from None
     return None if written is None else written.to_json()

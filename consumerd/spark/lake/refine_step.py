@@ -41,6 +41,7 @@ from consumerd.spark.results import RefinePreview, RefineResult
 from consumerd.spark.seen import OffsetStretch, SeenLog, SeenOffsets
 from consumerd.spark.source.columns import IDENTITY
 from consumerd.spark.stopping import stop_on_signals
+from consumerd.spark.tables.errors import file_errors
 from consumerd.spark.tables.files import locate
 
 if TYPE_CHECKING:
@@ -100,7 +101,12 @@ def refine(
     """
     messages = _messages(pipeline)
     path = pipeline.checkpoint("refine")
-    with stop_on_signals() as stop, locked(None, path), WorkerPool(workers or available_processors()) as pool:
+    with (
+        file_errors(pipeline.base),
+        stop_on_signals() as stop,
+        locked(None, path),
+        WorkerPool(workers or available_processors()) as pool,
+    ):
         if pipeline.rebuild is None:
             RebuiltTables(None, pipeline).complete()
         bronze, silver, quarantine = (

@@ -22,7 +22,7 @@ from consumerd.spark.lake.folders import open_folder
 from consumerd.spark.lake.reading import read_file
 from consumerd.spark.lake.refine import RefinedFiles, RefineTarget, landed_within, refine_rows
 from consumerd.spark.lake.table import BATCH
-from consumerd.spark.tables.errors import TableError
+from consumerd.spark.tables.errors import unwritable
 
 
 def refine_files(
@@ -39,10 +39,7 @@ def refine_files(
     try:
         written = refine_rows(rows, target, batch, at)
     except OSError as error:
-        raise TableError(
-            f"a file in {' or '.join(target.folders)} cannot be written ({error.strerror or error}): check free space "
-            "and permissions; completed work is kept, and the same command continues from there."
-        ) from None
+        raise unwritable(" or ".join(target.folders), error) from None
     count = sum(file.rows for each in written for file in (each.silver, each.quarantine) if file is not None)
     yield sum(file.size for file in task), count
     return [each.to_json() for each in written]
