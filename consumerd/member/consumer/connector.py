@@ -38,7 +38,7 @@ from consumerd.net.connect import Connector
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription, Subscription
-from consumerd.wire.registry.topic_filter import TopicFilter
+from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
 from consumerd.wire.v07 import validate_topic
 
 log = structlog.get_logger(__name__)
@@ -169,6 +169,8 @@ class ConsumerConnector:
         Each stream may bring messages of several topics. Otherwise as `create_message_streams`.
         """
         try:
+            if self._config.broker_filter and topic_filter.kind is FilterKind.WHITELIST:
+                topic_filter.require_re2()
             subscription = FilterSubscription(topic_filter, streams)
         except RegistryError as error:
             raise ConfigError(str(error)) from error

@@ -147,7 +147,10 @@ def build_subscription(section: GroupSection) -> Subscription:
                 validate_topic(topic)
             return StaticSubscription(topics)
         if section.whitelist is not None:
-            return FilterSubscription(TopicFilter(FilterKind.WHITELIST, section.whitelist), section.streams)
+            whitelist = TopicFilter(FilterKind.WHITELIST, section.whitelist)
+            if section.broker_filter:
+                whitelist.require_re2()
+            return FilterSubscription(whitelist, section.streams)
         return FilterSubscription(TopicFilter(FilterKind.BLACKLIST, section.blacklist or ""), section.streams)
     except (RegistryError, InvalidTopicError) as error:
         raise ConfigError(f"group.{key}: {error}") from error

@@ -78,6 +78,10 @@ class TopicFilter:
             raise RegistryError(str(found))
         return found is (self.kind is FilterKind.WHITELIST)
 
+    def require_re2(self) -> None:
+        """Raise RegistryError for a pattern that a broker, which has RE2, does not match as this filter does."""
+        regex.require_re2(self.text)
+
     def steps_for(self, topic: str) -> int:
         """Return the most steps, of about half a microsecond each, of a match of `topic`."""
         return min(self._size * (len(topic) + 1), regex.MAX_STEPS)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from consumerd.wire.registry.regex.matcher import MAX_STEPS, matches
     from consumerd.wire.registry.regex.parser import parse
     from consumerd.wire.registry.regex.program import MAX_INSTRUCTIONS, Program, size
+    from consumerd.wire.registry.regex.re2 import require_re2
 else:
     __getattr__ = lazy_names(
         __name__,
@@ -18,7 +19,8 @@ else:
             "consumerd.wire.registry.regex.matcher": "MAX_STEPS matches",
             "consumerd.wire.registry.regex.parser": "parse",
             "consumerd.wire.registry.regex.program": "MAX_INSTRUCTIONS Program size",
+            "consumerd.wire.registry.regex.re2": "require_re2",
         },
     )
 
-__all__ = ["MAX_INSTRUCTIONS", "MAX_STEPS", "Program", "matches", "parse", "size"]
+__all__ = ["MAX_INSTRUCTIONS", "MAX_STEPS", "Program", "matches", "parse", "require_re2", "size"]

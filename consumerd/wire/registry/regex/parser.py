@@ -79,7 +79,7 @@ def _resolve_quotes(pattern: str) -> list[Char]:
     return chars
 
 
-class _Parser:
+class PatternParser:
     """A place in a pattern. Every error or unknown construct from here on is a RegistryError."""
 
     def __init__(self, pattern: str) -> None:
@@ -250,8 +250,12 @@ class _Parser:
         else:
             return atom
         if self.take("+"):
-            return build.atomic(build.repeat(atom, least, most))
+            return self.possessive(atom, least, most)
         return build.repeat(atom, least, most, lazy=self.take("?"))
+
+    def possessive(self, atom: ProgramFragment, least: int, most: int | None) -> ProgramFragment:
+        """Repeat as `*+` does, which gives nothing back."""
+        return build.atomic(build.repeat(atom, least, most))
 
     def counts(self, text: str) -> tuple[int, int | None]:
         """Read the inside of `{n}`, `{n,}` or `{n,m}`."""
@@ -337,5 +341,5 @@ class _Parser:
 
 def parse(pattern: str) -> Program:
     """Return the program for Java's `String.matches(pattern)`. Raises RegistryError naming an unknown construct."""
-    body = _Parser(pattern).whole()
+    body = PatternParser(pattern).whole()
     return build.complete(build.chain([body, build.assertion(Opcode.LAST)]))

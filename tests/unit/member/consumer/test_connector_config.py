@@ -220,6 +220,13 @@ def test_bootstrap_brokers_choose_coordinator_by_default() -> None:
     assert ConsumerConfig(group="g", **KAFKA, coordination="zookeeper", offsets="both").by_zookeeper
 
 
+async def test_rejects_a_pattern_that_the_broker_cannot_match_before_it_is_asked() -> None:
+    by_broker: dict[str, Any] = {"protocol": "consumer", "broker_filter": True}
+    connector = ConsumerConnector(ConsumerConfig(group="g", **KAFKA, **by_broker))
+    with pytest.raises(ConfigError, match="cannot be matched by a broker"):
+        await connector.create_message_streams_by_filter(Whitelist("(?!test).*"))
+
+
 class Member:
     """The methods of a member that `AssignedStreams` calls."""
 

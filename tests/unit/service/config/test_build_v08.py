@@ -90,6 +90,13 @@ def test_settings_of_the_consumer_protocol_reach_the_membership() -> None:
     assert {name: getattr(settings, name) for name in keys} == keys
 
 
+def test_rejects_a_pattern_that_the_broker_cannot_match() -> None:
+    keys: dict[str, Any] = {"whitelist": "(?!test).*", "coordination": "kafka", "protocol": "consumer"}
+    build(config(**keys))
+    with pytest.raises(ConfigError, match=r"group.whitelist: .* cannot be matched by a broker, .* lookahead"):
+        build(config(**keys, broker_filter=True))
+
+
 async def test_builds_a_consumer_of_fixed_partitions() -> None:
     found = config(partitions={"u": [3, 0, 3], "t": [1]}, coordination="fixed", offsets="none")
     wanted = [TopicPartition.numbered(*each) for each in (("t", 1), ("u", 0), ("u", 3))]

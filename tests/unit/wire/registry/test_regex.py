@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from consumerd.wire.registry.errors import RegistryError
-from consumerd.wire.registry.regex import MAX_INSTRUCTIONS, matches, parse
+from consumerd.wire.registry.regex import MAX_INSTRUCTIONS, matches, parse, require_re2
 
 NAMES = [
     "",
@@ -164,3 +164,45 @@ def test_limits_steps_beside_size() -> None:
     program = parse(".?" * 8000 + "x")
     with pytest.raises(RegistryError, match="simplify"):
         matches(program, "a" * 255)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "problem"),
+    [
+        ("(?=a).*", "lookahead (?=...) is not supported"),
+        ("(?!test).*", "lookahead (?!...) is not supported"),
+        (".*(?<=a)", "lookbehind (?<=...) is not supported"),
+        (".*(?<!a)", "lookbehind (?<!...) is not supported"),
+        ("(?>a*)b", "an atomic group (?>...) is not supported; use (?:...)"),
+        ("a*+b", "a possessive repetition, such as *+, is not supported"),
+        ("a{2}+", "a possessive repetition"),
+        (r"\p{Lower}+", r"\p is not supported; use brackets, such as [a-z]"),
+        (r"[\P{Digit}]", r"\P is not supported"),
+        (r"a\Z", r"\Z is not supported; use \z"),
+        (r"\u0061", r"\u is not supported; use \x{...}"),
+        (r"[\0141]", r"\0 is not supported"),
+        (r"[\Qa-z\E]", r"\Q within brackets is not supported"),
+        ("(?-)a", "a - without flags after it is not supported"),
+        ("a{1001}", "more than 1000 repetitions are not supported"),
+        ("((?:ab){40}c){26}", "more than 1000 repetitions are not supported"),
+        ("(?i)[\u00e9-\U0001d4b3]", "characters that are not ASCII are not supported"),
+        (r"\x{e9}", "characters that are not ASCII are not supported"),
+        ("(a", "a group is not closed"),
+    ],
+)
+def test_names_what_re2_does_not_have(pattern: str, problem: str) -> None:
+    with pytest.raises(RegistryError) as caught:
+        require_re2(pattern)
+    assert "cannot be matched by a broker, which has RE2: " in str(caught.value)
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "events|audit-.*", r"events\..*", "(?i:events)-[0-9]{1,3}", "(?<n>a)+?", r"\Qa.b\E*", r"\x61|\x{62}", "^a$",
+        r"\w+\d\b", "((?:ab){40}c){25}", "(?:a{500}){0}", "(?s-i).",
+    ],
+)  # fmt: skip
+def test_accepts_what_re2_has(pattern: str) -> None:
+    require_re2(pattern)
