@@ -25,6 +25,7 @@ from consumerd.net.connect import connect
 from consumerd.net.errors import ConnectError
 from consumerd.wire.v08.versions import BrokerRelease
 from tests.interop.kerberos import REALM, KeyDistributionCentre
+from tests.interop.reauthentication import REAUTH, check_renewals
 from tests.support.kafka import RELEASES
 
 pytestmark = [pytest.mark.interop]
@@ -43,7 +44,9 @@ def client_at(port: int, identity: GssapiIdentity) -> ClusterClient:
     return ClusterClient([("127.0.0.1", port)], opener, settings, clock=CLOCK, rng=random.Random(1))
 
 
-async def start_broker(kafka: Any, version: str, kdc: KeyDistributionCentre, folder: Path) -> int:
+async def start_broker(
+    kafka: Any, version: str, kdc: KeyDistributionCentre, folder: Path, **settings: str | int
+) -> int:
     """A broker with a listener for Kerberos; its port."""
     plain, port, controller = free_port(), free_port(), free_port()
     keys = kdc.keytab("kafka/127.0.0.1")
@@ -53,7 +56,7 @@ async def start_broker(kafka: Any, version: str, kdc: KeyDistributionCentre, fol
     jaas = folder / "jaas.conf"
     jaas.write_text(f"KafkaServer {{\n {login}\n}};\n")
     public = f"PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{port}"
-    config = {"listeners": public, "sasl.kerberos.service.name": "kafka"}
+    config = {"listeners": public, "sasl.kerberos.service.name": "kafka", **settings}
     if RELEASES[version].kraft:
         config |= {
             "listeners": f"{public},CONTROLLER://127.0.0.1:{controller}",
@@ -120,6 +123,18 @@ async def test_authenticates_with_a_ticket(
             await client.channel("127.0.0.1", port)
     async with client_at(port, GssapiIdentity()) as client:  # the ticket in the cache is enough
         await client.refresh()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("version", ["3.9.1", "4.1.0"])
+async def test_authenticates_again_under_load_without_a_warning_or_a_disconnect(
+    version: str, kafka: Any, kdc: KeyDistributionCentre, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = await start_broker(kafka, version, kdc, tmp_path, **{"connections.max.reauth.ms": REAUTH})
+    identity = GssapiIdentity(keytab=kdc.keytab("alice"))
+    async with client_at(port, identity) as client:
+        await client.retrying("make the topic", lambda: client.refresh(["events"], create=True))
+    await check_renewals(port, identity, monkeypatch)
 
 
 async def test_daemon_authenticates_with_a_keytab(kafka: Any, kdc: KeyDistributionCentre, tmp_path: Path) -> None:

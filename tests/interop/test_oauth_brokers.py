@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import contextlib
 import functools
 import json
 import time
@@ -13,31 +11,23 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from structlog.testing import capture_logs
 
 from consumerd import (
     ClientCredentials,
-    ConsumerConfig,
-    ConsumerConnector,
     OAuthBearer,
     OAuthToken,
     Plain,
-    ProducerConfig,
     Scram,
     TokenCache,
-    open_producer,
 )
 from consumerd.base.errors import BrokerError
 from consumerd.base.ports import SaslMechanism
 from consumerd.demo.ports import free_port
-from consumerd.net.client.channel import Channel
-from consumerd.net.connection import BrokerConnection
+from tests.interop.reauthentication import REAUTH, check_renewals
 from tests.interop.test_sasl_brokers import JAAS, client_at
 from tests.support.token_server import AUDIENCE, CLIENT, CLIENT_SECRET, TokenServer
 
 pytestmark = [pytest.mark.interop, pytest.mark.long]
-#: Milliseconds after which brokers expect clients to authenticate again.
-REAUTH = 2000
 HANDLERS = "org.apache.kafka.common.security.oauthbearer."
 
 
@@ -100,63 +90,6 @@ def unsecured() -> OAuthToken:
     )
 
 
-@contextlib.contextmanager
-def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[str], list[float]]]:
-    """The connections that end, and the lifetimes of authentications that were made again."""
-    ended: list[str] = []
-    again: list[float] = []
-    lost, authenticated = BrokerConnection.connection_lost, Channel.authenticated
-
-    def note_end(self: BrokerConnection, error: Exception | None) -> None:
-        ended.append(self.address)
-        lost(self, error)
-
-    def note_again(self: Channel, until: float, renew: Any) -> None:
-        if self._session is not None:
-            again.append(until - self.now())
-        authenticated(self, until, renew)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(BrokerConnection, "connection_lost", note_end)
-        patch.setattr(Channel, "authenticated", note_again)
-        yield ended, again
-
-
-@contextlib.asynccontextmanager
-async def traffic(port: int, sasl: Callable[[], SaslMechanism]) -> AsyncIterator[list[int]]:
-    """Produce, and consume as a member of a group, all the while; the numbers of messages sent and found at the end."""
-    where = [f"127.0.0.1:{port}"]
-    config = ConsumerConfig(group="g", bootstrap=where, sasl=sasl, commit_interval=0.2, heartbeat_interval=0.3)
-    counts, flows, stop = [0, 0], asyncio.Event(), False
-    async with (
-        open_producer(ProducerConfig(bootstrap=where, sasl=sasl)) as producer,
-        ConsumerConnector(config) as connector,
-        asyncio.timeout(90),
-    ):
-        (stream,) = (await connector.create_message_streams({"events": 1}))["events"]
-
-        async def write() -> None:
-            while not stop:
-                await producer.send("events", [b"x"])
-                counts[0] += 1
-            await producer.send("events", [b"last"])
-            counts[0] += 1
-
-        async def read() -> None:
-            async for _ in stream:
-                stream.ack()
-                counts[1] += 1
-                flows.set()
-                if stop and writer.done() and counts[0] <= counts[1]:
-                    return
-
-        writer, reader = asyncio.create_task(write()), asyncio.create_task(read())
-        await flows.wait()
-        yield counts
-        stop = True
-        await asyncio.gather(writer, reader)
-
-
 @pytest.mark.parametrize("listener", ["SIGNED", "BARE", "PLAIN", "SCRAM"])
 async def test_authenticates_again_under_load_without_a_warning_or_a_disconnect(
     ports: dict[str, int], server: TokenServer, monkeypatch: pytest.MonkeyPatch, listener: str
@@ -172,16 +105,7 @@ async def test_authenticates_again_under_load_without_a_warning_or_a_disconnect(
     sasl, port = mechanisms[listener], ports.get(listener, ports["USERS"])
     async with client_at(port, sasl) as client:
         await client.retrying("make the topic", lambda: client.refresh(["events"], create=True))
-    async with traffic(port, sasl) as counts:
-        with capture_logs() as logs, watched(monkeypatch) as (ended, again):
-            await asyncio.sleep(7)  # of the broker's time
-            warnings = [each for each in logs if each["log_level"] in ("warning", "error", "critical")]
-            problems = [*ended, *warnings]
-    print(listener, counts, "messages,", len(again), "authentications again,", problems)  # noqa: T201
-    assert problems == []
-    assert counts[0] == counts[1] > 100
-    assert len(again) >= 3 * 3  # each of at least three connections, every 1.6 s
-    assert all(0 < lifetime <= REAUTH / 1000 for lifetime in again)
+    await check_renewals(port, sasl, monkeypatch)
     if listener == "SIGNED":
         assert len(server.tokens) >= 3
 
