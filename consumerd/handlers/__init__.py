@@ -2,10 +2,10 @@
 
 In: batches from a lane. Out: return (handled), a failure by the policy, or dead letters.
 
-Files in reading order: api, messages, contents, context, loading, handler_stages, retry, giving_up, disk_full, counts,
-batching, key_lanes, middleware, processes, threads, rate, dead_letters, dead_letter_files, dead_letter_topic,
-dead_letter_progress, dead_letter_replay, recorded, sparse_content, chunks, arrow_columns, tracebacks, slow_calls,
-secrets, secret_options.
+Files in reading order: api, messages, contents, context, loading, handler_stages, retry, giving_up, retry_order,
+disk_full, counts, batching, key_lanes, middleware, processes, threads, rate, dead_letters, dead_letter_files,
+dead_letter_topic, dead_letter_progress, dead_letter_replay, recorded, sparse_content, chunks, arrow_columns,
+tracebacks, slow_calls, secrets, secret_options.
 
 Easy to miss:
 

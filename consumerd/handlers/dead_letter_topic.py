@@ -150,7 +150,10 @@ class TopicDeadLetters(DeadLetters):
     def _as_message(self, letter: Letter, *, keyed: bool) -> ProducerData:
         message = letter.message
         timestamp = known_timestamp(message.timestamp)
-        headers = (*message.headers, *_headers(letter, self._clock.wall()))
+        headers = (
+            *message.headers,
+            *_headers(letter, self._clock.wall() if letter.failed_at is None else letter.failed_at),
+        )
         return ProducerData(self._topic, [message.payload], message.key, None, headers, timestamp)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
@@ -47,6 +48,8 @@ class Letter:
     traceback: str = ""
     #: Characters of the error's text that are recorded: it may quote a message of megabytes.
     max_error: int = MAX_ERROR
+    #: When the message failed, in seconds since 1970; None for the time at which the letter is written.
+    failed_at: float | None = None
 
     def shorter(self) -> Iterator[Letter]:
         """Yield this letter, then with less about its error: without its frames, with a line, and without a text."""
@@ -140,6 +143,16 @@ def original(letter: Letter) -> Letter:
     where = TopicPartition.numbered(topic, partition)
     first: Any = KeyedMessage(where, offset, 0, offset + 1, *message[4:8], headers)
     return replace(letter, message=first, attempts=attempts + letter.attempts, log=read)
+
+
+def failure_time(headers: Sequence[tuple[str, bytes | None]]) -> float | None:
+    """Return when a message with these headers failed last, in seconds since 1970; None where they do not tell."""
+    header = next((value for name, value in reversed(headers) if name == FAILED_AT), None)
+    try:
+        seconds = None if header is None else float(header)
+    except ValueError:
+        return None
+    return seconds if seconds is not None and math.isfinite(seconds) else None
 
 
 def _text(header: bytes | None) -> str | None:

@@ -17,6 +17,7 @@ from consumerd.handlers.counts import HandlerCounts
 from consumerd.handlers.dead_letters import DeadLetters, Letter
 from consumerd.handlers.disk_full import DiskSpace
 from consumerd.handlers.messages import Batch, Message
+from consumerd.handlers.retry_order import FollowsError, RetryOrder
 from consumerd.handlers.tracebacks import brief, short_traceback
 
 log = structlog.get_logger(__name__)
@@ -34,6 +35,7 @@ class GivingUp:
     """Stops, skips or writes dead letters. `name` is the handler's; `dead_letters` go with `dead_letter` alone.
 
     `space` says what happens when the disk of the dead letters is full; without it, that is a failure to store them.
+    `order` learns the keys of messages that are written to a retry topic.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class GivingUp:
         dead_letters: DeadLetters | None,
         counts: HandlerCounts,
         space: DiskSpace | None = None,
+        order: RetryOrder | None = None,
     ) -> None:
         if (on_failure in KEEPING) != (dead_letters is not None):
             raise ValueError('on_failure="dead_letter" or "retry_topic" and a place for the messages go together')
@@ -51,6 +54,7 @@ class GivingUp:
         self._dead_letters = dead_letters
         self._counts = counts
         self._space = space
+        self._order = order
 
     async def give_up(self, failed: Batch, error: BaseException, attempts: int, *, what: str) -> None:
         """Return when the messages of `failed` need not be handled any more.
@@ -85,11 +89,38 @@ class GivingUp:
                 await self._write(self._dead_letters, letters)
         if self._on_failure == "retry_topic":
             self._counts.deferred[failed.topic] += len(failed)
+            if self._order is not None:
+                self._order.add(failed.keys or ())
             log.warning("messages_deferred", **fields)
             return
         given_up_as = self._counts.skipped if self._dead_letters is None else self._counts.dead_lettered
         given_up_as[failed.topic] += len(failed)
         log.error("messages_dead_lettered" if self._dead_letters is not None else "messages_skipped", **fields)
+
+    async def follow(self, batch: Batch, order: RetryOrder) -> None:
+        """Return when the messages of `batch` are in the retry topic, behind those that they follow.
+
+        Each is due when the one before it is. Raises as `give_up`.
+        """
+        assert self._dead_letters is not None  # `order` goes with a retry topic
+        await asyncio.sleep(0)  # as in `give_up`
+        error = FollowsError("an earlier message with the same key waits in a retry topic")
+        for piece in in_chunks(batch.messages(), _LETTERS, _LETTER_BYTES, _payload_size):
+            letters = [
+                Letter(message, error, 0, log=batch.log, failed_at=order.failed_at(message.key)) for message in piece
+            ]
+            await self._write(self._dead_letters, letters)
+            for letter in letters:
+                order.add([letter.message.key], letter.failed_at)
+        self._counts.deferred[batch.topic] += len(batch)
+        log.info(
+            "messages_deferred",
+            handler=self._name,
+            partition=str(batch.partition),
+            offset=batch.start_offset,
+            messages=len(batch),
+            reason=str(error),
+        )
 
     async def _write(self, place: DeadLetters, letters: list[Letter]) -> None:
         if self._space is None:

@@ -30,6 +30,7 @@ from consumerd.handlers.key_lanes import KeyLanes
 from consumerd.handlers.loading import plain_handler
 from consumerd.handlers.middleware import NamedMiddleware, WithMiddleware
 from consumerd.handlers.retry import RetryPolicy, retrying
+from consumerd.handlers.retry_order import RetryOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +67,12 @@ class Stages:
         dead_letters: DeadLetters | None = None,
         counts: HandlerCounts | None = None,
         lanes: int | None = None,
+        order: RetryOrder | None = None,
     ) -> Handler:
         """`plugin` with all stages; with that many `lanes` for each partition, or in its order.
 
-        The results of failures are added to `counts`. `dead_letters` are started and stopped with the handler. Raises
-        HandlerLoadError where lanes or `bisect` do not suit the handler.
+        The results of failures are added to `counts`. `dead_letters` and `order` (as in `retrying`) are started and
+        stopped with the handler. Raises HandlerLoadError where lanes or `bisect` do not suit the handler.
         """
         if policy.bisect and keeps_positions(plain_handler(plugin)):
             # A half may end within a compressed message, where a sink has no position to store it under.
@@ -81,10 +83,10 @@ class Stages:
         counts = HandlerCounts() if counts is None else counts
         inner = _Introduced(WithMiddleware(plugin, self.middleware) if self.middleware else plugin, self)
         handler = retrying(
-            inner, policy, clock=clock, rng=rng, name=self.name, dead_letters=dead_letters, counts=counts
+            inner, policy, clock=clock, rng=rng, name=self.name, dead_letters=dead_letters, counts=counts, order=order
         )
         space = DiskSpace(policy.on_disk_full, policy.max_backoff, clock=clock, rng=rng, name=self.name, counts=counts)
-        giving_up = GivingUp(self.name, policy.on_failure, dead_letters, counts, space)
+        giving_up = GivingUp(self.name, policy.on_failure, dead_letters, counts, space, order)
         if lanes is not None:
             handler = KeyLanes(handler, lanes, plugin=plugin, name=self.name, giving_up=giving_up)
         if self.decoder is not None:

@@ -66,8 +66,8 @@ class KeyLanes(Handler):
         await self._inner.stop()
 
     async def position(self, partition: TopicPartition) -> int | None:
-        """None: such a handler has none."""
-        return None
+        """None of the handler, which has none; the stages within may get ready for the partition."""
+        return await self._inner.position(partition)
 
     async def handle(self, batch: Batch) -> None:
         """Return when all of `batch` is handled; handled messages are marked from its front on meanwhile."""

@@ -24,7 +24,7 @@ from consumerd.base.backoff import sleep_unless
 from consumerd.base.ports import Clock
 from consumerd.handlers.batching import boundary
 from consumerd.handlers.contents import known_timestamp
-from consumerd.handlers.dead_letters import FAILED_AT
+from consumerd.handlers.dead_letters import failure_time
 from consumerd.handlers.messages import Batch
 
 #: Tokens that are taken within this time, in seconds, come back together, with the last of them.
@@ -98,20 +98,10 @@ class TokenBucket:
 def due_times(batch: Batch, delay: float) -> Iterator[float]:
     """Yield when each message of `batch` is due, in seconds since 1970; 0 for one without a timestamp."""
     for message in batch.messages():
-        failed = next((value for name, value in reversed(message.headers) if name == FAILED_AT), None)
-        since = _seconds(failed)
+        since = failure_time(message.headers)
         if since is None and (timestamp := known_timestamp(message.timestamp)) is not None:
             since = timestamp / 1000
         yield 0.0 if since is None else since + delay
-
-
-def _seconds(header: bytes | None) -> float | None:
-    """Return the time in a header; None where it is missing or is none."""
-    try:
-        seconds = None if header is None else float(header)
-    except ValueError:
-        return None
-    return seconds if seconds is not None and math.isfinite(seconds) else None
 
 
 class RateLimiter:

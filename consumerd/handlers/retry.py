@@ -42,6 +42,7 @@ from consumerd.handlers.dead_letters import DeadLetters
 from consumerd.handlers.disk_full import DiskSpace, OnDiskFull, is_disk_full
 from consumerd.handlers.giving_up import GivingUp, OnFailure
 from consumerd.handlers.messages import Batch
+from consumerd.handlers.retry_order import RetryOrder
 from consumerd.handlers.tracebacks import brief, short_traceback
 
 log = structlog.get_logger(__name__)
@@ -81,17 +82,19 @@ def retrying(
     name: str = "handler",
     dead_letters: DeadLetters | None = None,
     counts: HandlerCounts | None = None,
+    order: RetryOrder | None = None,
 ) -> Handler:
     """Wrap `handler` so that its failures are met with `policy`; `name` is what errors and logs call it.
 
     The wrapper starts and stops `dead_letters`, which `on_failure="dead_letter"` needs. Its `handle` raises
     HandlerFailedError when the policy, or the handler itself, says to stop.
-    The results of failures are added to `counts`.
+    The results of failures are added to `counts`. `order`, which goes with `on_failure="retry_topic"`, is started and
+    stopped, too: what follows a message that waits in a retry topic goes there without an attempt.
     """
     counts = counts or HandlerCounts()
     space = DiskSpace(policy.on_disk_full, policy.max_backoff, clock=clock, rng=rng, name=name, counts=counts)
-    giving_up = GivingUp(name, policy.on_failure, dead_letters, counts, space)
-    return _Retrying(handler, policy, clock, rng, name, dead_letters, giving_up, counts, space)
+    giving_up = GivingUp(name, policy.on_failure, dead_letters, counts, space, order)
+    return _Retrying(handler, policy, clock, rng, name, dead_letters, giving_up, counts, space, order)
 
 
 @dataclass(slots=True)
@@ -114,6 +117,7 @@ class _Retrying(Handler):
         giving_up: GivingUp,
         counts: HandlerCounts,
         space: DiskSpace,
+        order: RetryOrder | None,
     ) -> None:
         self._inner = inner
         self._policy = policy
@@ -125,10 +129,13 @@ class _Retrying(Handler):
         self._counts = counts
         self._started = False
         self._space = space
+        self._order = order
 
     async def start(self, context: HandlerContext) -> None:
         if self._dead_letters is not None:
             await self._space.needed_by(self._dead_letters.start)
+        if self._order is not None:
+            await self._order.start()
         await self._patiently("start", "cannot be started", lambda: self._inner.start(context))
         self._started = True
 
@@ -139,6 +146,8 @@ class _Retrying(Handler):
             else:
                 await self._clean_up()
         finally:
+            if self._order is not None:
+                await self._order.stop()
             if self._dead_letters is not None:
                 await self._dead_letters.stop()
 
@@ -151,6 +160,8 @@ class _Retrying(Handler):
 
     async def position(self, partition: TopicPartition) -> int | None:
         """Return the handler's answer; a sink that cannot be reached is retried as often as one that cannot store."""
+        if self._order is not None:
+            await self._order.begin()  # a former owner may have written to the retry topics
         where = str(partition)
         failed = f"cannot tell the position of {where}"
         answer: object = await self._patiently(
@@ -188,6 +199,9 @@ class _Retrying(Handler):
             ) from error
 
     async def handle(self, batch: Batch) -> None:
+        if self._order is not None:
+            await self._handle_in_order(batch, self._order)
+            return
         while failures := await self._exhausted(batch, self._policy.max_attempts):
             if self._policy.bisect and not batch.counted and len(batch) > 1:
                 await self._divide(batch, failures)
@@ -199,6 +213,29 @@ class _Retrying(Handler):
                 break
             batch.mark(end)
         batch.mark(len(batch))
+
+    async def _handle_in_order(self, batch: Batch, order: RetryOrder) -> None:
+        """Handle `batch` but for messages whose keys wait, which go to the retry topic behind their earlier ones."""
+        while (done := batch.handled) < len(batch):
+            rest = batch.rest(done)
+            free = await order.free(rest)
+            if not free:
+                count = order.waiting(rest)
+                await self._giving_up.follow(rest.part(0, count), order)
+                batch.mark(done + count)
+                continue
+            part = rest if free == len(rest) else rest.part(0, free)
+            try:
+                end = free
+                if failures := await self._exhausted(part, self._policy.max_attempts):
+                    end = part.handled + 1 if part.counted else free
+                    await self._give_up(part, end, failures)
+                    failures.last = Exception()  # as in `handle`
+            except BaseException:
+                if part is not batch and part.counted:
+                    batch.mark(done + part.handled)
+                raise
+            batch.mark(done + end)
 
     async def _divide(self, batch: Batch, failures: _Failures) -> None:
         """Handle `batch`, which failed as a whole, in halves. What is handled is marked, so that it is not repeated."""

@@ -246,6 +246,13 @@ class HandlerSection(Section, reload=Reload.HANDLER):
         reload=Reload.RESTART,
         since="0.2.0",
     )
+    retry_order: Literal["none", "key"] = Field(
+        "none",
+        'What stays in order through retry topics: nothing, or each key. With "key" a message whose key has an older '
+        "message in a retry topic follows it there without an attempt.",
+        reload=Reload.RESTART,
+        since="0.2.0",
+    )
     on_disk_full: Literal["wait", "stop"] = Field(
         "wait",
         "What to do when the handler or the dead_letter file finds its disk full, over quota or read-only: wait for "
@@ -300,6 +307,11 @@ class HandlerSection(Section, reload=Reload.HANDLER):
             yield f'on_failure = "{self._keeping}" and a dead_letter file or dead_letter_topic go together'
         if (self.on_failure == "retry_topic") != (self.retry_topic is not None):
             yield 'on_failure = "retry_topic" and retry_topic go together'
+        if self.retry_order == "key":
+            if self.on_failure != "retry_topic":
+                yield 'retry_order = "key" needs on_failure = "retry_topic"'
+            if self.bisect:
+                yield 'retry_order = "key" and bisect do not go together: halves are not in the order of keys'
         if not self.retry_delays or len(set(self.retry_delays)) < len(self.retry_delays):
             yield "retry_delays must be one or more different numbers of seconds"
 

@@ -4,8 +4,8 @@ In: a TOML file, variables of the environment, or property files of 0.7. Out: a 
 the other rooms.
 
 Files in reading order: model, subscriptions, problems, validation, environment, child, effective, reloading, example,
-schema, key_lines, build, build_v08, build_handlers, build_dead_letters, build_subscriptions, convert, convert_toml,
-toml_text, properties.
+schema, key_lines, build, build_v08, build_handlers, build_dead_letters, build_retry_logs, build_subscriptions, convert,
+convert_toml, toml_text, properties.
 
 Easy to miss:
 

@@ -15,6 +15,7 @@ from consumerd.handlers.decoding.api import BYTES, Decoder, load_decoder
 from consumerd.handlers.handler_stages import Stages
 from consumerd.handlers.key_lanes import has_key, no_keys
 from consumerd.handlers.middleware import load_middleware
+from consumerd.handlers.retry_order import RetryOrder
 from consumerd.service.config.build import place_beside
 from consumerd.service.config.model import Config
 
@@ -73,10 +74,21 @@ def build_handler(
     lanes = section.concurrency if section.order == "key" else None
     stages = build_stages(section, metrics)
     stages.check(plugin)
-    handler = stages.around(plugin, policy, clock=clock, rng=rng, dead_letters=letters, counts=counts, lanes=lanes)
+    handler = stages.around(
+        plugin, policy, clock=clock, rng=rng, dead_letters=letters, counts=counts, lanes=lanes,
+        order=_build_retry_order(config, clock=clock, rng=rng),
+    )  # fmt: skip
     if lanes is not None and config.group.dialect == "0.7" and not has_key(plugin):
         raise ConfigError(no_keys(section.name))
     return handler
+
+
+def _build_retry_order(config: Config, *, clock: Clock, rng: Random) -> RetryOrder | None:
+    if config.handler.retry_order != "key":
+        return None
+    from consumerd.service.config.build_retry_logs import BrokerRetryLogs  # noqa: PLC0415 - and what reads logs with it
+
+    return RetryOrder(BrokerRetryLogs(config, clock=clock, rng=rng), config.handler.retry_topics, clock)
 
 
 def build_plugin(section: HandlerSection) -> Handler:

@@ -162,6 +162,10 @@ class RetryStage(NamedTuple):
     handler: HandlerSection
 
 
+#: Of the handler of the last retry topic: nothing waits behind it.
+_AT_THE_END: Final = {"on_failure": "dead_letter", "retry_topic": None, "retry_order": "none"}
+
+
 def retry_stages(name: str, handler: HandlerSection) -> Iterator[RetryStage]:
     """Yield the subscriptions of the retry topics of the subscription `name`.
 
@@ -171,7 +175,7 @@ def retry_stages(name: str, handler: HandlerSection) -> Iterator[RetryStage]:
     prefix = "" if name == MAIN else f"{name}-"
     for number, (topic, delay) in enumerate(zip(handler.retry_topics, handler.retry_delays, strict=False), 1):
         later = handler.retry_delays[number:]
-        then = {"retry_delays": later} if later else {"on_failure": "dead_letter", "retry_topic": None}
+        then = {"retry_delays": later} if later else _AT_THE_END
         stage = handler.replace(delay=float(delay), **then)
         yield RetryStage(f"{prefix}retry-{delay_name(delay)}", topic, stage)
 
@@ -227,6 +231,9 @@ def _rules_of_retry_topics(consumed: list[_Consumed], handlers: Sequence[Handler
             yield Rule(
                 'on_failure = "retry_topic" needs brokers of 0.11 or later: messages of 0.7 have no headers', place
             )
+            return
+        if section.retry_order == "key" and group.coordination != "kafka":
+            yield Rule('retry_order = "key" needs coordination = "kafka": the offsets tell what waits', place)
             return
         for topic in section.retry_topics:
             if (owner.group, topic) in seen:

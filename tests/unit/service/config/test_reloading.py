@@ -42,10 +42,10 @@ def test_the_table_of_operations_says_the_same() -> None:
         keys = [key for key, each in RELOADS.items() if each is how]
         if how is Reload.HANDLER:
             assert rows[how.value] == (
-                "every other key of `[handler]` and of `[subscriptions.handler]`, but for `delay`, `retry_topic` and "
-                "`retry_delays`"
+                "every other key of `[handler]` and of `[subscriptions.handler]`, but for `delay`, `retry_topic`, "
+                "`retry_delays` and `retry_order`"
             )
-            refused = {"handler.delay", "handler.retry_topic", "handler.retry_delays"}
+            refused = {"handler.delay", "handler.retry_topic", "handler.retry_delays", "handler.retry_order"}
             assert {key for key, each in RELOADS.items() if each is Reload.RESTART} >= refused
             others = [
                 key

@@ -361,6 +361,13 @@ def test_what_fails_goes_from_one_retry_topic_to_the_next_and_to_the_dead_letter
         ({"retry_delays": []}, {}, "retry_delays must be one or more different numbers of seconds"),
         ({"retry_delays": [5, 5]}, {}, "retry_delays must be one or more different numbers of seconds"),
         ({}, {"topics": {}, "partitions": {"t": [0]}, "coordination": "fixed"}, 'and coordination = "fixed" do not go'),
+        (
+            {"on_failure": "dead_letter", "retry_topic": None, "retry_order": "key"},
+            {},
+            'retry_order = "key" needs on_failure = "retry_topic"',
+        ),
+        ({"retry_order": "key", "bisect": True}, {}, 'retry_order = "key" and bisect do not go together'),
+        ({"retry_order": "key"}, {}, 'retry_order = "key" needs coordination = "kafka"'),
         ({}, {"dialect": "0.7"}, 'on_failure = "retry_topic" needs brokers of 0.11 or later'),
         ({}, {"topics": {}, "whitelist": ".*"}, "group.whitelist consumes the retry topic 'later-30s', too"),
     ],
@@ -371,6 +378,12 @@ def test_retry_topics_that_cannot_work_are_refused(
     keys = {key: value for key, value in (RETRY | handler).items() if value is not None}
     with pytest.raises(ConfigProblemsError, match=re.escape(sentence)):
         parse({"group": MAIN | group, "handler": keys}, "test.toml", environment=False)
+
+
+def test_each_key_is_in_order_up_to_the_last_retry_topic() -> None:
+    group = {"id": "g", "topics": {"events": 1}, "coordination": "kafka"}
+    made = config(handler=RETRY | {"retry_order": "key"}, group=group, kafka={"bootstrap": ["h:1"]})
+    assert [part.handler.retry_order for part in made.by_subscription().values()] == ["key", "key", "key", "none"]
 
 
 def test_two_handlers_of_a_group_need_two_retry_topics() -> None:
