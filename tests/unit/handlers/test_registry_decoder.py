@@ -156,6 +156,23 @@ def test_json_is_checked_against_its_schema_where_that_is_asked_for(registry: Sc
         decoded(checking, message(framed(key, b"{")))
 
 
+def test_decodes_the_bytes_of_confluents_serializers(registry: SchemaRegistryServer) -> None:
+    """Written by hand by their documented format: a zero byte, the id in four bytes, of Protobuf a path, the value."""
+    tag = {"name": "tag", "type": ["null", "string"]}
+    registry.add({"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}, tag]})
+    registry.add({"type": "object"}, kind="JSON")
+    file = proto("r.proto", ("R", [("id", "int64"), ("n", "int64")]))
+    registry.add(file.SerializeToString(), kind="PROTOBUF")
+    vectors = [
+        ("00 00000001 02 02 02 78", {"id": 1, "tag": "x"}),
+        ("00 00000002" + b'{"id": 1}'.hex(), {"id": 1}),
+        ("00 00000003 00 08 05 10 07", {"id": "5", "n": "7"}),
+    ]
+    decoder = decoder_of(registry)
+    for text, value in vectors:
+        assert decoded(decoder, message(bytes.fromhex(text))) == value
+
+
 def test_header_with_a_guid_names_the_schema(registry: SchemaRegistryServer) -> None:
     guid = str(uuid.UUID(int=7))
     registry.add(USER, key=guid)

@@ -12,6 +12,7 @@ from consumerd.spark.spec import load_spark, parse_spark
 from consumerd.spark.spec_model import interval_seconds, parse_type, size_bytes
 
 REFINE: dict[str, Any] = {"fields": {"id": "bigint not null", "at": "timestamp_ms", "price": "decimal(10, 2)"}}
+REGISTERED = REFINE | {"parse": "schema_registry", "registry_url": "http://r:8081"}
 
 
 def spark(pipeline: dict[str, Any] | None = None, **table: Any) -> dict[str, Any]:
@@ -80,6 +81,39 @@ def test_finds_a_pipeline_by_name_or_the_only_one() -> None:
             'parse = "avro" requires avro_schema, and avro_schema requires parse = "avro"',
         ),
         (spark({"refine": REFINE | {"avro_prefix": "confluent"}}), 'avro_prefix requires parse = "avro"'),
+        (
+            spark({"refine": REFINE | {"parse": "schema_registry"}}),
+            'parse = "schema_registry" requires registry_url, and registry_url requires parse = "schema_registry"',
+        ),
+        (
+            spark({"refine": REFINE | {"registry_url": "http://r:8081"}}),
+            'registry_url requires parse = "schema_registry"',
+        ),
+        (
+            spark({"refine": REGISTERED | {"registry_user": "me"}}),
+            "give registry_user and registry_password_file, or registry_token_file, or none of them",
+        ),
+        (
+            spark({"refine": REGISTERED | {"registry_password_file": "/secret"}}),
+            "give registry_user and registry_password_file",
+        ),
+        (
+            spark(
+                {
+                    "refine": REGISTERED
+                    | {"registry_user": "me", "registry_password_file": "/s", "registry_token_file": "/t"}
+                }
+            ),
+            "or registry_token_file, or none of them",
+        ),
+        (
+            spark({"refine": REGISTERED | {"fields": {"a": "array<int>", "b": {"type": "int", "from": "a"}}}}),
+            "'a' is read as two types; declare one of them",
+        ),
+        (
+            spark({"refine": REGISTERED | {"fields": {"a": "map<int,string>"}}}),
+            "'a' = 'map<int,string>': keys of a map must be strings",
+        ),
         (
             spark({"refine": REFINE | {"parse": "regex", "pattern": "(?<id>.)"}}),
             "pattern has no group (?<at>...) for the field 'at'",
