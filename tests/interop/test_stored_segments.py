@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import subprocess
+from base64 import b64decode, b64encode
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,26 @@ import pytest
 from consumerd.demo.processes import clean_environment, consumerd_command
 from consumerd.wire.v08.records import RecordCodec
 from tests.interop.test_record_conversions import COUNT, KEYS, VALUES, Topic
+from tests.interop.test_restore import produce
 from tests.support.kafka import KafkaBroker
+from tests.support.maven import fetch_jars
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 CODECS = {
     "0.8.2.2": (0, "none gzip snappy"),
     "0.10.1.1": (1, "none gzip snappy lz4"),
+    "0.11.0.3": (2, "none gzip snappy lz4"),
+    "2.8.2": (2, "none gzip snappy lz4 zstd"),
+    "3.9.1": (2, "none gzip snappy lz4 zstd"),
     "4.1.0": (2, "none gzip snappy lz4 zstd"),
+    "4.3.1": (2, "none gzip snappy lz4 zstd"),
 }
+EVERYDAY = ("0.8.2.2", "0.10.1.1", "4.1.0")
+VERSIONS = [pytest.param(version, marks=[] if version in EVERYDAY else pytest.mark.long) for version in CODECS]
+#: What DumpLogSegments shows of a record, in small letters.
+RECORD_FIELDS = ("offset", "keysize", "valuesize", "payloadsize", "createtime", "headerkeys")
+#: How releases name the kinds of timestamps of `log dump --json`.
+CLOCKS = {"create_time": "createtime", "log_append_time": "logappendtime", "none": "notimestamptype"}
 
 
 def said(*arguments: str, whole: bool = False) -> list[dict[str, Any]]:
@@ -39,26 +52,92 @@ def called(*arguments: str, cwd: Path) -> None:
     assert done.returncode == 0, done
 
 
-def dumped(broker: KafkaBroker, file: Path) -> list[tuple[int, int, int, str]]:
-    """(last offset, position, size or -1 where left out, codec) of each batch, as the release's own tool sees it."""
-    command = broker._command("kafka.tools.DumpLogSegments", "--files", str(file))
+def dumped(broker: KafkaBroker, files: list[Path], *more: str) -> list[dict[str, str]]:
+    """What the release's own tool says of each batch, or record, by the names of its fields in small letters."""
+    arguments = ("--files", ",".join(map(str, files)), *more)
+    if broker.release.number < (4, 2):
+        command = broker._command("kafka.tools.DumpLogSegments", *arguments)
+    else:  # in an artifact of its own
+        command = broker._command("org.apache.kafka.tools.DumpLogSegments", *arguments)
+        jars = fetch_jars([f"org.apache.kafka:kafka-tools:{broker.release.version}"])
+        command[command.index("-cp") + 1] = ":".join(map(str, jars))
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=True)
     found = []
     for line in done.stdout.decode().splitlines():
-        if (position := re.search(r"position: (\d+)", line)) is None:
-            continue
-        offset = re.search(r"(?:lastOffset|offset): (\d+)", line)
-        size = re.search(r" size: (\d+)", line)
-        codec = re.search(r"(?:compresscodec|codec): (\w+)", line)
-        assert offset is not None
-        assert codec is not None
-        name = codec[1].removesuffix("CompressionCodec").lower().replace("nocompression", "none").replace("no", "none")
-        name = name.replace("nonene", "none")
-        found.append((int(offset[1]), int(position[1]), int(size[1]) if size else -1, name))
+        fields = {name.lower(): value for name, value in re.findall(r"(\w+): (\[.*?\]|\S+)", line)}
+        if "position" in fields or "keysize" in fields:
+            found.append(fields)
     return found
 
 
-@pytest.mark.parametrize("version", CODECS)
+def as_dumped(line: dict[str, Any], data: bytes) -> dict[str, str]:
+    """A batch of `log dump --json` by the names of DumpLogSegments; `data`: the file's bytes."""
+    is_old = line["magic"] < 2
+    codec = {"none": "NoCompression"}.get(line["codec"], line["codec"]) if is_old else line["codec"]
+    place = line["position"] + (12 if is_old else 17)
+    time = -1 if line["max_timestamp"] is None else line["max_timestamp"]
+    producer = {name: line[name] for name in ("producer_id", "producer_epoch", "base_sequence")}
+    numbers = {name: -1 if value is None else value for name, value in producer.items()}
+    # A plain message of magic 0 or 1 is its own record.
+    alone = line["records"][0] if is_old and line["codec"] == "none" else {"key_base64": None, "value_base64": ""}
+    key_size = 0 if alone["key_base64"] is None else len(b64decode(alone["key_base64"]))
+    payload_size = line["size"] - key_size - 12 - (14, 22, 0)[line["magic"]]
+    sequence, span = numbers["base_sequence"], line["last_offset"] - line["offset"]
+    fields = {
+        "offset": line["last_offset"],
+        "baseoffset": line["offset"],
+        "lastoffset": line["last_offset"],
+        "count": 1 if line["control"] else len(line["records"]),
+        "basesequence": sequence,
+        "lastsequence": -1 if sequence < 0 else sequence + span,
+        "producerid": numbers["producer_id"],
+        "producerepoch": numbers["producer_epoch"],
+        "partitionleaderepoch": -1 if line["leader_epoch"] is None else line["leader_epoch"],
+        "istransactional": line["transactional"],
+        "iscontrol": line["control"] is not None,
+        "deletehorizonms": "OptionalLong.empty",
+        "position": line["position"],
+        CLOCKS[line["timestamp_type"]]: time,
+        "size": line["size"],
+        "keysize": key_size,
+        "payloadsize": -1 if alone["value_base64"] is None else payload_size,
+        "magic": line["magic"],
+        "compresscodec": f"{codec}CompressionCodec".replace("NoCompressionC", "NoC") if is_old else codec,
+        "crc": int.from_bytes(data[place : place + 4]),
+        "isvalid": line["valid"],
+    }
+    return {name: str(value).lower() for name, value in fields.items()}
+
+
+def data_of(deep: list[dict[str, str]]) -> list[dict[str, str]]:
+    """The records, of what is shown with `--deep-iteration`: beside batches since 2.x, and markers of transactions."""
+    return [
+        {name: fields[name] for name in RECORD_FIELDS if name in fields}
+        for fields in deep
+        if "offset" in fields and "endtxnmarker" not in fields
+    ]
+
+
+def record_as_dumped(record: dict[str, Any]) -> dict[str, str]:
+    """A record of `log dump --json` by the names of DumpLogSegments."""
+    sizes = [-1 if record[name] is None else len(b64decode(record[name])) for name in ("key_base64", "value_base64")]
+    fields = {
+        "offset": record["offset"],
+        "keysize": sizes[0],
+        "valuesize": sizes[1],
+        "payloadsize": sizes[1],
+        "createtime": record["timestamp"],
+        "headerkeys": "[" + ",".join(name for name, _ in record["headers"]) + "]",
+    }
+    return {name: str(value).lower() for name, value in fields.items()}
+
+
+def differences(theirs: dict[str, str], ours: dict[str, str]) -> dict[str, tuple[str, str | None]]:
+    """The fields, of those that the tool shows, whose values are not the same."""
+    return {name: (value, ours.get(name)) for name, value in theirs.items() if value.lower() != ours.get(name)}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 async def test_archive_of_a_broker_is_what_its_own_tool_sees(
     kafka: Any, cluster_client: Any, tmp_path: Path, version: str
 ) -> None:
@@ -67,31 +146,47 @@ async def test_archive_of_a_broker_is_what_its_own_tool_sees(
     codecs = [RecordCodec[name.upper()] for name in names.split()]
     async with cluster_client(broker) as client:
         topic = Topic(client, "events")
-        if broker.release.kraft:
+        if magic == 2:
             await topic.create()
         else:  # made by the request for it
             await client.refresh(["events"])
         for codec in codecs:
             await topic.produce(magic, codec)
+        if magic == 2:
+            await produce(client, 1)
     arguments = ("offsets", "set", "--bootstrap-server", broker.address, "--group", "g", "--execute")
     for offset in (7, 11):
         await asyncio.to_thread(called, *arguments, f"events/0={offset}", cwd=tmp_path)
     await broker.stop()
-    (file,) = (broker.log_directory / "events-0").glob("*.log")
-    lines = said("log", "dump", "--json", str(file))
-    theirs = await asyncio.to_thread(dumped, broker, file)
-    told = [size >= 0 for _, _, size, _ in theirs]
-    ours = [
-        (line["last_offset"], line["position"], line["size"] if size else -1, line["codec"])
-        for line, size in zip(lines, told, strict=True)
+    # Several ones: the messages of transactions are younger.
+    files = sorted((broker.log_directory / "events-0").glob("*.log"))
+    lines = said("log", "dump", "--json", *map(str, files))
+    theirs = await asyncio.to_thread(dumped, broker, files)
+    data = {str(file): file.read_bytes() for file in files}
+    assert [
+        differences(fields, as_dumped(line, data[line["file"]])) for fields, line in zip(theirs, lines, strict=True)
+    ] == [{}] * len(lines)
+    records = [record for line in lines if not line["control"] for record in line["records"]]
+    deep = await asyncio.to_thread(dumped, broker, files, "--deep-iteration")
+    assert [
+        differences(fields, record_as_dumped(record)) for fields, record in zip(data_of(deep), records, strict=True)
+    ] == [{}] * len(records)
+    count = COUNT * len(codecs)
+    assert [record["offset"] for record in records[:count]] == list(range(count))
+    assert {line["control"] for line in lines} == ({None} if magic < 2 else {None, "commit", "abort"})
+    committed = said("log", "dump", "--json", "--isolation", "read_committed", *map(str, files))
+    aborted = [
+        line
+        for line in lines
+        if b64encode(b"aborted").decode() in [record["value_base64"] for record in line["records"]]
     ]
-    assert ours == theirs
-    assert [record["offset"] for line in lines for record in line["records"]] == list(range(COUNT * len(codecs)))
-    assert sum(line["size"] for line in lines) == file.stat().st_size
+    assert len(aborted) == (magic == 2)
+    assert committed == [line for line in lines if line not in aborted]
+    assert sum(line["size"] for line in lines) == sum(map(len, data.values()))
     (summary,) = said("log", "verify", "--json", str(broker.log_directory))
     found = {row["partition"]: row for row in summary["summary"]["partitions"]}
     (row,) = [row for name, row in found.items() if name.endswith("/events-0")]
-    assert (row["messages"], row["end"]) == (COUNT * len(codecs), COUNT * len(codecs))
+    assert (row["messages"], row["end"]) == (len(records), lines[-1]["next_offset"])
     assert len(VALUES) == len(KEYS) == COUNT
     # The group's last commit, as the broker kept it.
     (kept,) = said("log", "offsets", "--json", str(broker.log_directory), whole=True)
