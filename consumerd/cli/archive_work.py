@@ -39,6 +39,17 @@ def checked_layout(_: click.Context, __: click.Parameter, text: str) -> str:
         raise click.BadParameter(f"{error}.") from None
 
 
+#: `--isolation`, of what shows or exports the records of an archive.
+isolation_option = click.option(
+    "--isolation",
+    type=click.Choice(["read_uncommitted", "read_committed"]),
+    default="read_uncommitted",
+    show_default=True,
+    help="All messages of 0.8 and later, or those outside of transactions and of committed ones: the archive is read "
+    "twice. A transaction that is open at its end counts as aborted.",
+)
+
+
 def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say where segments are and how to read them."""
     for option in reversed(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from consumerd.cli import log_export, log_ls, log_offsets, log_transactions, log_verify
+from consumerd.cli.archive_work import isolation_option
 from consumerd.cli.log_table import Column, Entry, show_table
 from consumerd.cli.tables import printable
 
@@ -43,19 +44,27 @@ command.add_command(log_verify.command)
 
 @command.command("dump", epilog=EXAMPLES)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line instead of a table.")
+@isolation_option
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
-def dump(as_json: bool, paths: tuple[Path, ...]) -> None:
+def dump(as_json: bool, isolation: str, paths: tuple[Path, ...]) -> None:
     """Show every outer message or batch of segment files, and of directories with such, in order.
 
     Segments of 0.7 and of 0.8 and later are told apart by their bytes. A damaged message is shown as not valid, and the
     dump continues after it; bytes between messages are one entry. Problems are summarised on standard error and do
-    not change the exit code, which is 0.
+    not change the exit code, which is 0. With --isolation read_committed the batches of aborted transactions are left
+    out, by the control batches of the named files.
     """
     from consumerd.storage.segments.dialect import SegmentDialect  # noqa: PLC0415  # `--help` needs no storage
     from consumerd.storage.segments.finding import find_segment_files  # noqa: PLC0415
 
     problems = _Problems()
-    for path, start, dialect in find_segment_files(paths):
+    files = find_segment_files(paths)
+    left_out = {}
+    if isolation == "read_committed":
+        from consumerd.cli.log_v08 import find_uncommitted  # noqa: PLC0415
+
+        left_out = find_uncommitted(files)
+    for path, start, dialect in files:
         if dialect is SegmentDialect.V07:
             from consumerd.storage.log.dump import read_segment  # noqa: PLC0415
 
@@ -67,7 +76,7 @@ def dump(as_json: bool, paths: tuple[Path, ...]) -> None:
         else:
             from consumerd.cli import log_v08  # noqa: PLC0415
 
-            batches = problems.watch(path, log_v08.read(path, start))
+            batches = problems.watch(path, log_v08.read(path, start, left_out.get(path.parent)))
             if as_json:
                 log_v08.show_json(path, batches)
             else:

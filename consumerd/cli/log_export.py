@@ -10,6 +10,7 @@ import click
 
 from consumerd.base.errors import ExitCode
 from consumerd.cli.archive_work import (
+    isolation_option,
     partition_json,
     progress,
     show_findings,
@@ -79,6 +80,7 @@ Examples:
     is_flag=True,
     help="With --on-corrupt skip or keep: after unreadable bytes, continue at the next intact messages.",
 )
+@isolation_option
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 @restore_options
 @source_options
@@ -143,6 +145,7 @@ def _options(
     to_offset: int | None,
     on_corrupt: str,
     resync: bool,
+    isolation: str,
     layout: str,
     broker_id: int | None,
     max_expansion: int,
@@ -164,6 +167,7 @@ def _options(
         on_corrupt=OnCorrupt(on_corrupt),
         resync=resync,
         expansion=max_expansion,
+        read_committed=isolation == "read_committed",
     )
 
 

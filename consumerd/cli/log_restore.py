@@ -70,7 +70,17 @@ _OPTIONS = (
 )
 #: Parameters that are for the cluster alone, and for files alone.
 RESTORE_PARAMETERS = ("to_servers", "to_config", "renames", "partitions", "replication_factor", "source", "verify")
-_OF_FILES = ("file_format", "payload", "from_offset", "to_offset", "resync", "broker_id", "workers", "max_expansion")
+_OF_FILES = (
+    "file_format",
+    "payload",
+    "from_offset",
+    "to_offset",
+    "resync",
+    "broker_id",
+    "workers",
+    "max_expansion",
+    "isolation",
+)
 
 
 def restore_options(function: Decorated) -> Decorated:

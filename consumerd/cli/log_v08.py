@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from base64 import b64encode
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,14 @@ from consumerd.base.errors import NotFoundError
 from consumerd.cli.log_table import Column
 from consumerd.storage.log.errors import StorageError
 from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch, read_batches
+from consumerd.storage.segments.dialect import SegmentDialect
+from consumerd.storage.segments.finding import SegmentFile
+from consumerd.storage.segments.transactions import (
+    SegmentTransactions,
+    UncommittedRanges,
+    transactions_of,
+    uncommitted,
+)
 
 COLUMNS = (
     Column("offset", 0, right=True),
@@ -37,15 +46,28 @@ class DumpedBatch(NamedTuple):
     problem: str | None
 
 
-def read(path: Path, start: int) -> Iterator[DumpedBatch]:
-    """The batches of a file. Raises StorageError, NotFoundError."""
+def find_uncommitted(files: Iterable[SegmentFile]) -> dict[Path, UncommittedRanges]:
+    """By directory, the transactions in its files that were not committed. Raises as `read`."""
+    found: defaultdict[Path, list[SegmentTransactions]] = defaultdict(list)
+    for path, start, dialect in files:
+        if dialect is SegmentDialect.V08:
+            found[path.parent].append(transactions_of(_items(path, start, together=True), start))
+    return {folder: uncommitted(segments) for folder, segments in found.items()}
+
+
+def read(path: Path, start: int, left_out: UncommittedRanges | None = None) -> Iterator[DumpedBatch]:
+    """The batches of a file without those of transactions in `left_out`. Raises StorageError, NotFoundError."""
+    for item in _items(path, start):
+        if isinstance(item, SegmentFlaw):
+            yield DumpedBatch(item, item.offset, item.problem)
+        elif left_out is None or not left_out.has(item):
+            yield DumpedBatch(item, item.next_offset, None if item.problem is None else item.problem[1])
+
+
+def _items(path: Path, start: int, *, together: bool = False) -> Iterator[StoredBatch | SegmentFlaw]:
     try:
         with path.open("rb", buffering=0) as file:
-            for item in read_batches(file, start):
-                if isinstance(item, StoredBatch):
-                    yield DumpedBatch(item, item.next_offset, None if item.problem is None else item.problem[1])
-                else:
-                    yield DumpedBatch(item, item.offset, item.problem)
+            yield from read_batches(file, start, together=together)
     except FileNotFoundError:
         raise NotFoundError(f"{path} was deleted while it was read") from None
     except OSError as error:

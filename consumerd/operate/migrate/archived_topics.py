@@ -32,6 +32,7 @@ from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch, read_ba
 from consumerd.storage.segments.cluster_metadata import METADATA_TOPIC
 from consumerd.storage.segments.copies import CopyDifference, EpochStart, PartitionCopy, choose_copy
 from consumerd.storage.segments.dialect import SegmentDialect
+from consumerd.storage.segments.transactions import OPEN_END, UncommittedRanges
 from consumerd.wire.registry.v08.topic import INTERNAL_TOPICS
 from consumerd.wire.v08.records import RecordCodec
 
@@ -40,8 +41,6 @@ _INTERNAL: Final = INTERNAL_TOPICS | {METADATA_TOPIC, "__share_group_state"}
 #: Messages, and bytes of their keys and values, that are read at once, at least one message.
 _COUNT: Final = 10_000
 _BYTES: Final = 4 << 20
-#: Behind every offset.
-_OPEN: Final = 1 << 63
 
 
 class ArchivedSegment(NamedTuple):
@@ -78,8 +77,7 @@ class ArchivedPartition:
     notes: list[str] = field(default_factory=list)
     holes: list[tuple[int, int]] = field(default_factory=list)
     compacted: bool = False
-    #: By producer, (first, end) offsets of the transactions that are left out, in order.
-    _left_out: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    _left_out: UncommittedRanges = field(default_factory=UncommittedRanges)
 
     @property
     def bytes(self) -> int:
@@ -140,7 +138,7 @@ class ArchivedPartition:
                 else:
                     self._see(item, begun)
         for producer, (first, count) in begun.items():
-            self._leave_out(producer, first, _OPEN)
+            self._left_out.add(producer, first, OPEN_END)
             self.unfinished += count
 
     def _look_for_hole(self, item: StoredBatch, *, contiguous: bool) -> None:
@@ -174,7 +172,7 @@ class ArchivedPartition:
             self.messages += count
         else:
             self.aborted += count
-            self._leave_out(item.producer.id, first, item.offset)
+            self._left_out.add(item.producer.id, first, item.offset)
 
     def _advance(self, item: StoredBatch) -> None:
         self.end = max(self.end, item.next_offset)
@@ -182,17 +180,8 @@ class ArchivedPartition:
         if epoch > (self.epochs[-1].epoch if self.epochs else -1):
             self.epochs.append(EpochStart(epoch, item.offset))
 
-    def _leave_out(self, producer: int, first: int, end: int) -> None:
-        self._left_out.setdefault(producer, []).append((first, end))
-
     def _is_left_out(self, item: StoredBatch) -> bool:
-        if item.control is not None:
-            return True
-        if not item.transactional or item.producer is None:
-            return False
-        ranges = self._left_out.get(item.producer.id, [])
-        at = bisect_left(ranges, item.offset, key=lambda each: each[1])
-        return at < len(ranges) and ranges[at][0] <= item.offset
+        return item.control is not None or self._left_out.has(item)
 
     def _items(
         self, segment: ArchivedSegment, on_bytes: Callable[[int], object]
@@ -217,7 +206,7 @@ class ArchivedPartition:
 
         `scan` was called. Raises ReadFailedError.
         """
-        ends = [*(each.start for each in self.segments[1:]), _OPEN]
+        ends = [*(each.start for each in self.segments[1:]), OPEN_END]
         found: list[KeyedMessage] = []
         size = 0
         for segment, end in zip(self.segments, ends, strict=True):

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 from consumerd.base.files import SystemFiles
@@ -19,7 +20,8 @@ from consumerd.storage.archives.contiguity import ArchiveReport, judge
 from consumerd.storage.archives.copies import without_other_copies
 from consumerd.storage.archives.errors import DuplicateSegmentError, InterruptedWorkError, OutputFolderError
 from consumerd.storage.archives.export_worker import ExportTask, SegmentExported, export_source, wanted
-from consumerd.storage.archives.findings import ArchiveFinding
+from consumerd.storage.archives.findings import ArchiveFinding, SegmentSummary
+from consumerd.storage.archives.isolation import find_uncommitted
 from consumerd.storage.archives.manifest import Manifest, ManifestEntry, load
 from consumerd.storage.archives.opening import stamp_of
 from consumerd.storage.archives.options import ExportFormat, ExportOptions
@@ -30,6 +32,7 @@ from consumerd.storage.archives.progress import BytesRead, Progress
 from consumerd.storage.archives.sources import Packing, SegmentSource
 from consumerd.storage.log.archive_names import INSIDE, ArchiveLayout, MisnamedSegmentError, SegmentName
 from consumerd.storage.log.segment import SUFFIX
+from consumerd.storage.segments.transactions import UncommittedRanges
 
 #: The manifest is written at most once in this many seconds, and not more than a twentieth of the time: what a kill
 #: costs.
@@ -76,6 +79,8 @@ class ArchiveExport:
         self._files = files or SystemFiles()
         self._folder = OutputFolder(folder, self._files)
         self._manifest = Manifest(options.fixed())
+        #: By the folder of a partition, the transactions that are left out.
+        self._left_out: dict[str, UncommittedRanges] = {}
         #: Segment -> the source that it was exported from.
         self._origins: dict[SegmentName, str] = {}
         #: Finished file -> the source that it was made of.
@@ -96,6 +101,9 @@ class ArchiveExport:
             self._manifest = load(self._folder.read_manifest(), self._options)
             self._outputs = self._manifest.outputs()
             self._folder.clean(self._outputs.__contains__)
+            if self._options.read_committed:
+                sources, workers = self._sources, self._workers
+                self._left_out = find_uncommitted(sources, self._options, workers=workers, stop=self._stop)
             tasks = self._plan()
             self._save()
             self._next_save = 0.0  # the first result is safe at once, the others soon
@@ -126,11 +134,11 @@ class ArchiveExport:
                 entries = inside.get(source.name, ())
                 done = frozenset(entry.key for entry in entries if self._holds(entry, source))
                 self._kept += len(done)
-                tasks.append(ExportTask(source, done))
+                tasks.append(ExportTask(source, done, self._left_out))
             elif (former := self._manifest.entries.get(source.name)) is not None and self._holds(former, source):
                 self._kept += 1
             elif self._is_wanted(source):
-                tasks.append(ExportTask(source))
+                tasks.append(ExportTask(source, left_out=self._left_out_of(source)))
         in_tars = any(task.source.is_tar for task in tasks)
         self._progress.begin(sum(task.source.size or 0 for task in tasks), None if in_tars else len(tasks))
         return sorted(tasks, key=lambda task: -(task.source.size or 0))
@@ -140,7 +148,8 @@ class ArchiveExport:
         if entry.summary.stamp != stamp_of(source):
             self._changed += 1
             return False
-        if entry.summary.flaws and entry.policy != self._policy:
+        committed = self._options.read_committed
+        if (entry.summary.flaws or committed) and entry.policy != self._policy_of(entry.summary):
             return False
         try:
             if self._layout.name(entry.key) != entry.summary.name:
@@ -148,6 +157,23 @@ class ArchiveExport:
         except MisnamedSegmentError:
             return False
         return entry.output is None or self._folder.size(entry.output) == entry.size
+
+    def _left_out_of(self, source: SegmentSource) -> dict[str, UncommittedRanges]:
+        """The transactions of the partition of a single segment."""
+        try:
+            folder = self._layout.name(source.name).folder
+        except MisnamedSegmentError:
+            return {}
+        return {folder: self._left_out[folder]} if folder in self._left_out else {}
+
+    def _policy_of(self, summary: SegmentSummary) -> str:
+        """What a segment's rows depend on beside itself: a later one may say that a transaction was committed."""
+        assert summary.name is not None
+        left_out = self._left_out.get(summary.name.folder, UncommittedRanges()).between(summary.start, summary.end)
+        if not left_out:
+            return self._policy
+        digest = sha256(repr(left_out).encode()).hexdigest()
+        return f"{self._policy}, without {len(left_out)} transactions {digest}"
 
     def _is_wanted(self, source: SegmentSource) -> bool:
         """Whether a single segment needs a worker; also notes which partition it is of."""
@@ -205,7 +231,7 @@ class ArchiveExport:
             self._claim_output(output, made.summary.source)
             self._folder.commit(Path(made.partial), output)
         entry = ManifestEntry(
-            made.summary, self._policy, output, made.start, made.end, made.rows, made.size, made.sha256
+            made.summary, self._policy_of(made.summary), output, made.start, made.end, made.rows, made.size, made.sha256
         )
         former = self._manifest.entries.get(entry.key)
         if former is not None and former.output is not None:

@@ -7,8 +7,8 @@ Damaged messages are handled as configured; bytes that are not messages never be
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
@@ -28,6 +28,7 @@ from consumerd.storage.log.archive import MESSAGE_FLAWS, ArchivedRun, Flaw, Flaw
 from consumerd.storage.log.archive_names import ArchiveLayout, MisnamedSegmentError, SegmentName
 from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch, read_batches
 from consumerd.storage.segments.dialect import SegmentDialect
+from consumerd.storage.segments.transactions import UncommittedRanges
 
 if TYPE_CHECKING:
     from consumerd.storage.archives.pool import Emit
@@ -35,10 +36,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ExportTask:
-    """A source, and the names of the segments in it that a former run has finished."""
+    """A source, and the names of the segments in it that a former run has finished.
+
+    `left_out`: by the folder of a partition, the transactions whose records are not exported.
+    """
 
     source: SegmentSource
     done: frozenset[str] = frozenset()
+    left_out: Mapping[str, UncommittedRanges] = field(default_factory=dict)
 
 
 class SegmentExported(NamedTuple):
@@ -58,7 +63,6 @@ def export_source(options: ExportOptions, folder: str, files: SystemFiles, task:
 
     Raises CorruptSegmentError if the policy requires it, WriteFailedError, MissingExtraError.
     """
-    layout = ArchiveLayout(options.layout, options.broker)
     meter = ReadMeter(emit)
     source = task.source
     try:
@@ -66,7 +70,7 @@ def export_source(options: ExportOptions, folder: str, files: SystemFiles, task:
             if isinstance(opened, ArchiveFinding):
                 emit(opened)
             elif opened.name not in task.done:
-                _export_one(opened, layout, options, Path(folder), files, emit)
+                _export_one(opened, task, options, Path(folder), files, emit)
     except ReadFailedError as error:
         emit(ArchiveFinding(ArchiveFindingKind.UNREADABLE, source.name, str(error)))
     meter.finish(source.size)
@@ -82,13 +86,13 @@ def wanted(name: SegmentName, size: int | None, options: ExportOptions) -> bool:
 
 
 def _export_one(
-    opened: OpenSegment, layout: ArchiveLayout, options: ExportOptions, folder: Path, files: SystemFiles, emit: Emit
+    opened: OpenSegment, task: ExportTask, options: ExportOptions, folder: Path, files: SystemFiles, emit: Emit
 ) -> None:
     if (finding := abandoned(opened.name)) is not None:
         emit(finding)
         return
     try:
-        name = layout.name(opened.name)
+        name = ArchiveLayout(options.layout, options.broker).name(opened.name)
     except MisnamedSegmentError as error:
         emit(ArchiveFinding(ArchiveFindingKind.MISNAMED, opened.name, str(error)))
         return
@@ -100,8 +104,9 @@ def _export_one(
         return
     with _Segment(name, opened, options, folder, files, dialect) as segment:
         if since_08:
+            uncommitted = task.left_out.get(name.folder, UncommittedRanges())
             for batch in read_batches(stream, name.start, together=True):
-                segment.take_batch(batch)
+                segment.take_batch(batch, uncommitted)
         else:
             for item in read_indexed(stream, name.start, resync=options.resync, expansion=options.expansion):
                 segment.take(item)
@@ -158,12 +163,13 @@ class _Segment:
                 self._rows += 1
                 self._into().add_flaw(item)
 
-    def take_batch(self, item: StoredBatch | SegmentFlaw) -> None:
-        """Take the next batch or the next flaw of a segment of 0.8 and later."""
+    def take_batch(self, item: StoredBatch | SegmentFlaw, left_out: UncommittedRanges) -> None:
+        """Take the next batch or the next flaw of a segment of 0.8 and later, without what is left out."""
         options, last = self._options, self._options.last
         self._summary.see_batch(item)
         if isinstance(item, StoredBatch):
-            if item.next_offset > options.first and (last is None or item.offset < last):
+            selected = item.next_offset > options.first and (last is None or item.offset < last)
+            if selected and not left_out.has(item):
                 self._take_records(item)
             return
         beyond = last is not None and item.offset >= last

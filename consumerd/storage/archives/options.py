@@ -54,6 +54,8 @@ class ExportOptions:
     on_corrupt: OnCorrupt = OnCorrupt.FAIL
     resync: bool = False
     expansion: int = DEFAULT_EXPANSION
+    #: Leave out records of transactions that were aborted, or are open at the end of the archive.
+    read_committed: bool = False
 
     @property
     def suffix(self) -> str:
@@ -64,10 +66,11 @@ class ExportOptions:
 
     def fixed(self) -> dict[str, Any]:
         """Return the options that all files of one folder must have in common."""
-        return {
+        fixed = {
             "format": str(self.format),
             "compression": str(self.compression),
             "base64": self.base64,
             "first": self.first,
             "last": self.last,
         }
+        return fixed | {"isolation": "read_committed"} if self.read_committed else fixed

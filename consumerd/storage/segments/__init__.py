@@ -2,8 +2,8 @@
 
 In: streams of bytes. Out: batches with their records, and the flaws between them.
 
-Files in reading order: dialect, finding, kinds, checking, batches, copies, fields, group_offsets, transaction_log,
-cluster_metadata.
+Files in reading order: dialect, finding, kinds, checking, batches, copies, transactions, fields, group_offsets,
+transaction_log, cluster_metadata.
 
 Easy to miss:
 

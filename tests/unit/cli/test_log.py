@@ -15,6 +15,7 @@ from consumerd.cli.main import run
 from consumerd.wire.v07 import Codec, encode_message_set
 from consumerd.wire.v08.records import encode_message_set as encode_message_set_v08
 from consumerd.wire.v08.records import encode_record_batch
+from tests.support.archives import batch, marker, write_segment
 
 HELLO = bytes.fromhex("0000000b 01 00 3610a686") + b"hello"
 BAD = bytes.fromhex("0000000b 01 00 00000000") + b"hello"
@@ -212,3 +213,13 @@ def test_table_of_batches_shows_the_same(log_v08: Path, capsys: pytest.CaptureFi
     assert rows[3][4:10] == ["yes", "2", "none", "2", "2023-11-14T22:13:20.001Z", "2"]
     assert rows[3][10] == "'hello'"
     assert rows[4][:2] == ["9", str(len((log_v08 / f"{6:020}.log").read_bytes()) - 30)]
+
+
+def test_leaves_out_batches_of_aborted_transactions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The control batch is in a later segment."""
+    write_segment(tmp_path, "events-0", 0, batch(0, b"plain"), batch(1, b"aborted", producer=7))
+    write_segment(tmp_path, "events-0", 2, marker(2, 7, commit=False), batch(3, b"committed", producer=7))
+    write_segment(tmp_path, "events-0", 4, marker(4, 7, commit=True))
+    for isolation, offsets in (("read_committed", [0, 2, 3, 4]), ("read_uncommitted", [0, 1, 2, 3, 4])):
+        assert run(["log", "dump", "--json", "--isolation", isolation, str(tmp_path)]) == ExitCode.OK
+        assert [line["offset"] for line in lines(capsys.readouterr().out)] == offsets
