@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,14 +23,21 @@ EXAMPLES = """\b
 Examples:
   consumerd log ls /var/lib/kafka
   consumerd log ls /disk1/kafka /disk2/kafka
+  consumerd log ls --html archive.html /archive
   consumerd log ls --json /archive | jq 'select(.findings != [])'
 """
 
 
 @click.command("ls", epilog=EXAMPLES)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object per partition, and a last one with totals.")
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write a page with a timeline to FILE, too: for a browser without a network, and for printing.",
+)
 @click.argument("paths", metavar="DIR...", nargs=-1, required=True)
-def command(as_json: bool, paths: tuple[str, ...]) -> None:
+def command(as_json: bool, html: Path | None, paths: tuple[str, ...]) -> None:
     """Show the partitions in directories of any Kafka, without reading everything.
 
     Only names, indexes, and the first and last batches of segments are read, so this is quick, and most damage stays
@@ -55,10 +63,25 @@ def command(as_json: bool, paths: tuple[str, ...]) -> None:
     cluster = compare_all(partitions)
     if cluster is not None:
         unread += cluster.findings
+    if html is not None:
+        _write_page(html, paths, partitions, unread)
     if as_json:
         _show_json(partitions, unread, cluster)
     else:
         _show_rows(partitions, unread, cluster)
+
+
+def _write_page(
+    file: Path, paths: Sequence[str], partitions: Sequence[ListedPartition], unread: Sequence[ArchiveFinding]
+) -> None:
+    from consumerd.cli.log_page import archive_page  # noqa: PLC0415
+    from consumerd.storage.archives.errors import WriteFailedError  # noqa: PLC0415
+
+    page = archive_page(paths, partitions, _findings(partitions, unread), _totals(partitions, unread))
+    try:
+        file.write_text(page, "utf-8", "replace")
+    except OSError as error:
+        raise WriteFailedError(f"{file} cannot be written: {error.strerror}; name another file") from error
 
 
 def _findings(partitions: Sequence[ListedPartition], unread: Sequence[ArchiveFinding]) -> list[ArchiveFinding]:

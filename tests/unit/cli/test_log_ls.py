@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from consumerd.base.errors import ExitCode
+from consumerd.cli import log_page
 from consumerd.cli.main import run
+from consumerd.storage.archives.listing import ListedPartition
+from consumerd.storage.log.archive_items import FlawKind
 from consumerd.wire.v07 import encode_message_set
 from consumerd.wire.v08.records import RecordCodec, encode_record_batch
 from consumerd.wire.v08.records import encode_message_set as encode_old_set
@@ -253,3 +256,34 @@ def test_paths_without_segments_are_refused(tmp_path: Path, capsys: pytest.Captu
     assert "holds no segments; name directories with" in capsys.readouterr().err
     assert run(["log", "ls", str(tmp_path / "missing")]) == ExitCode.NOT_FOUND
     assert "does not exist; name directories" in capsys.readouterr().err
+
+
+def test_page_has_what_was_listed_and_nothing_of_hostile_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "<b>disk&"
+    segment(root / "events-0", 0, batch(0) + batch(2, DAY + 60_000))
+    segment(root / "events-1", 0, batch(0, DAY + 30_000) + batch(2)[:30])
+    page = tmp_path / "archive.html"
+    assert run(["log", "ls", "--html", str(page), str(root)]) == ExitCode.OK
+    assert "events/1" in capsys.readouterr().out
+    text = page.read_text("utf-8")
+    assert "&lt;b&gt;disk&amp;" in text
+    assert "<b>" not in text
+    assert "default-src 'none'" in text
+    assert text.count('class="bar"') == 1
+    assert text.count('class="bar flawed"') == 1
+    assert "torn-tail" in text
+    assert "margin-left:min(0.00%,100% - 3px);width:100.00%" in text
+    assert run(["log", "ls", "--html", str(tmp_path / "no" / "page.html"), str(root)]) == ExitCode.BROKER
+    assert "name another file" in capsys.readouterr().err
+
+
+def test_page_shows_partitions_with_findings_first_where_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_page, "MOST_ROWS", 2)
+    listed = [ListedPartition(f"/a/t-{number}", "t", number) for number in range(4)]
+    listed[3].note(FlawKind.TORN, "", "torn")
+    text = log_page.archive_page(["/a"], listed, listed[3].findings, {"bytes": 3 << 20})
+    assert [number for number in range(4) if f"t/{number}<" in text] == [0, 3]
+    assert "2 of 4 partitions" in text
+    assert "3.0 MiB" in text
