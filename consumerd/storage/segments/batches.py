@@ -154,13 +154,17 @@ def read_batches(
     limits: DecodeLimits = DEFAULT_LIMITS,
     window: int = WINDOW,
     together: bool = False,
+    position: int = 0,
 ) -> Iterator[StoredBatch | SegmentFlaw]:
     """Read everything in the segment that starts at offset `start`, in order and without a gap.
 
-    `together`: sound batches of one kind are one `StoredBatch`, as many as are in the window. Never raises for the
-    data. Errors of the stream are raised, except DamagedArchiveError, which is a flaw.
+    `position`: that of the stream's first byte in the segment, where the batch of offset `start` stands. `together`:
+    sound batches of one kind are one `StoredBatch`, as many as are in the window. Never raises for the data. Errors of
+    the stream are raised, except DamagedArchiveError, which is a flaw.
     """
-    return _Reader(stream, start, limits, window, together=together).read()
+    reader = _Reader(stream, start, limits, window, together=together)
+    reader.base = position
+    return reader.read()
 
 
 class _Reader:

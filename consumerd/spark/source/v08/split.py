@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from consumerd.spark.source.option_values import BootstrapLocation
@@ -48,11 +48,18 @@ class V08Split:
         return f"{self.topic}/{self.partition} from {self.start} to {self.end}"
 
 
+class SegmentPart(NamedTuple):
+    """A place in a segment file where a batch begins: its position in bytes, and its first offset."""
+
+    position: int
+    offset: int
+
+
 @dataclass(frozen=True, repr=False)
 class StoredSplit:
     """The messages of one partition from offset `start` up to `end`, which are in one segment file.
 
-    `broker`: whose copy of the partition it is; None where the layout does not name it.
+    `broker`: whose copy of the partition it is; None where the layout does not name it. `part`: where reading begins.
     """
 
     topic: str
@@ -61,6 +68,7 @@ class StoredSplit:
     start: int
     end: int
     location: FileRange
+    part: SegmentPart
 
     @property
     def topic_id(self) -> None:

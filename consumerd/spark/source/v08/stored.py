@@ -1,7 +1,8 @@
 """A partition of 0.8 and later in segment files: its view for planning, and the rows of a split.
 
-Strategy: a split is one segment, or its part between two offsets, and is read from the segment's beginning, where
-offsets and leader epochs are judged as a broker does. Gaps between offsets are what compaction leaves, so they are not
+Strategy: a split is one segment, or its part between two offsets. A large segment is read in parts that begin at
+batches to which its index leads (`consumerd.spark.source.v08.segment_parts`); offsets and leader epochs are judged as a
+broker does, from the beginning of the part on. Gaps between offsets are what compaction leaves, so they are not
 a loss. All records are rows, those of aborted transactions too, as a consumer with `read_uncommitted` sees them.
 """
 
@@ -11,6 +12,7 @@ import logging
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -22,7 +24,8 @@ from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v07.segment_file import SplitStream, open_segment
 from consumerd.spark.source.v07.split import FileRange, broker_partition
 from consumerd.spark.source.v08.reading import V08Rows
-from consumerd.spark.source.v08.split import StoredSplit
+from consumerd.spark.source.v08.segment_parts import parts_of
+from consumerd.spark.source.v08.split import SegmentPart, StoredSplit
 from consumerd.storage.log.archive_items import MAX_SEGMENT_BYTES
 from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch, read_batches
 from consumerd.wire.v07 import DEFAULT_LIMITS, DecodeLimits
@@ -78,22 +81,30 @@ class StoredPartitionLog:
         return self.end
 
     def splits(self, start: int, end: int, max_bytes: int) -> list[Split]:
-        """One per segment: `max_bytes` has no effect, since a part of a segment is read from its beginning."""
+        """One per segment, or per part of about `max_bytes` of a segment with an index; 0: one per segment."""
         ends = [*(each.segment_start for each in self.segments[1:]), self.end]
-        return [
-            StoredSplit(self.topic, self.broker, self.partition, max(start, each.segment_start), min(end, stop), each)
-            for each, stop in zip(self.segments, ends, strict=True)
-            if max(start, each.segment_start) < min(end, stop)
-        ]
+        found: list[Split] = []
+        for segment, stop in zip(self.segments, ends, strict=True):
+            low, high = max(start, segment.segment_start), min(end, stop)
+            if low >= high:
+                continue
+            parts = parts_of(segment, max_bytes)
+            for part, following in pairwise([*parts, SegmentPart(0, high)]):
+                first, last = max(low, part.offset), min(high, following.offset)
+                if first < last:
+                    found.append(StoredSplit(self.topic, self.broker, self.partition, first, last, segment, part))
+        return found
 
 
 def read_segment(
-    segment: FileRange, topic: str, partition: int, limits: DecodeLimits
+    segment: FileRange, topic: str, partition: int, limits: DecodeLimits, part: SegmentPart | None = None
 ) -> Iterator[StoredBatch | SegmentFlaw]:
-    """Batches and flaws of a file. Raises FileNotFoundError, FileReadError."""
+    """Batches and flaws of a file, from the beginning of `part` on. Raises FileNotFoundError, FileReadError."""
     start = segment.segment_start
+    position, offset = part or (0, start)
     with open_segment(segment, topic, partition) as reader:
-        yield from read_batches(SplitStream(reader, start, start + MAX_SEGMENT_BYTES), start, limits=limits)
+        stream = SplitStream(reader, start + position, start + MAX_SEGMENT_BYTES)
+        yield from read_batches(stream, offset, limits=limits, position=position)
 
 
 def segment_end(segment: FileRange, topic: str, partition: int, limits: DecodeLimits) -> int:
@@ -126,13 +137,13 @@ class _Reader:
         self._split = split
         self._request = request
         self._rows = V08Rows(split, request.columns)
-        self._position = split.location.segment_start
+        self._position = split.part.offset
         self._flaw: SegmentFlaw | None = None
         self._dropped = 0
 
     def read(self) -> Iterator[pa.RecordBatch]:
         split = self._split
-        for item in read_segment(split.location, split.topic, split.partition, self._request.limits):
+        for item in read_segment(split.location, split.topic, split.partition, self._request.limits, split.part):
             if isinstance(item, SegmentFlaw):
                 self._flaw = self._flaw or item
                 continue
