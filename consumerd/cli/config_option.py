@@ -35,3 +35,19 @@ def config_option(
         metavar="FILE",
         help=description,
     )
+
+
+def step_options(*session: Callable[[Any], Any]) -> Callable[[Decorated], Decorated]:
+    """The options that all steps of a pipeline have; `session`: those of Spark's session, where they run on it."""
+
+    def decorate(function: Decorated) -> Decorated:
+        for option in (
+            click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
+            *session,
+            click.option("--pipeline", metavar="NAME", help="Name of the pipeline; required if there are several."),
+            config_option("Configuration file (TOML) that declares the pipeline."),
+        ):
+            function = option(function)
+        return function
+
+    return decorate

@@ -13,7 +13,7 @@ import click
 
 from consumerd.base.errors import ConfigError, ExitCode
 from consumerd.cli.again_options import AgainOptions, again_options
-from consumerd.cli.config_option import config_option
+from consumerd.cli.config_option import step_options
 from consumerd.cli.lake_progress import batch_display
 from consumerd.cli.spark_session import StoppedBySignal
 from consumerd.cli.spark_show import show_json, show_result
@@ -63,21 +63,6 @@ def command() -> None:
     """
 
 
-def _step(name: str, examples: str) -> Callable[[Callable[..., int | None]], click.Command]:
-    """A command with the options that all steps have."""
-
-    def make(function: Callable[..., int | None]) -> click.Command:
-        for option in (
-            click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
-            click.option("--pipeline", metavar="NAME", help="Name of the pipeline; required if there are several."),
-            config_option("Configuration file (TOML) that declares the pipeline."),
-        ):
-            function = option(function)
-        return command.command(name, epilog=examples)(function)
-
-    return make
-
-
 _workers = click.option(
     "--workers",
     type=click.IntRange(min=1),
@@ -107,7 +92,8 @@ def _show(step: str, result: Any, *, as_json: bool, continuous: bool = False) ->
         raise StoppedBySignal("stopped by a signal; the same command continues where this one stopped.")
 
 
-@_step("land", LAND_EXAMPLES)
+@command.command("land", epilog=LAND_EXAMPLES)
+@step_options()
 @_workers
 @click.option(
     "--continuous",
@@ -133,7 +119,8 @@ def land(path: Path, pipeline: str | None, workers: int | None, as_json: bool, c
     _show("land", result, as_json=as_json, continuous=continuous)
 
 
-@_step("refine", REFINE_EXAMPLES)
+@command.command("refine", epilog=REFINE_EXAMPLES)
+@step_options()
 @_workers
 @again_options
 def refine(path: Path, pipeline: str | None, workers: int | None, as_json: bool, **again: Any) -> None:
@@ -157,7 +144,8 @@ def refine(path: Path, pipeline: str | None, workers: int | None, as_json: bool,
     _show("refine", result, as_json=as_json)
 
 
-@_step("reconcile", RECONCILE_EXAMPLES)
+@command.command("reconcile", epilog=RECONCILE_EXAMPLES)
+@step_options()
 @_workers
 @click.option(
     "--shallow",
@@ -178,7 +166,8 @@ def reconcile(path: Path, pipeline: str | None, workers: int | None, as_json: bo
     return ExitCode.OK if result.is_clean else ExitCode.CHECK_FAILED
 
 
-@_step("compact", COMPACT_EXAMPLES)
+@command.command("compact", epilog=COMPACT_EXAMPLES)
+@step_options()
 def compact(path: Path, pipeline: str | None, as_json: bool) -> None:
     """Merge small files of the pipeline's tables into large ones, and remove files that nothing needs any more.
 

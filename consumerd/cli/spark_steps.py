@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ import click
 
 from consumerd.base.errors import ConfigError, ExitCode
 from consumerd.cli.again_options import AgainOptions, again_options
-from consumerd.cli.config_option import config_option
+from consumerd.cli.config_option import step_options
 from consumerd.cli.spark_session import StoppedBySignal, Work, require_spark, session_options, working
 from consumerd.cli.spark_show import show_json, show_result, show_steps
 
@@ -82,23 +82,8 @@ _shallow = click.option(
 )
 
 
-def _step(name: str, examples: str) -> Callable[[Callable[..., int | None]], click.Command]:
-    """A command with the options that all steps have."""
-
-    def make(function: Callable[..., int | None]) -> click.Command:
-        for option in (
-            click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
-            session_options,
-            click.option("--pipeline", metavar="NAME", help="Name of the pipeline; required if there are several."),
-            config_option("Configuration file (TOML) that declares the pipeline."),
-        ):  # fmt: skip
-            function = option(function)
-        return click.command(name, epilog=examples)(function)
-
-    return make
-
-
-@_step("land", LAND_EXAMPLES)
+@click.command("land", epilog=LAND_EXAMPLES)
+@step_options(session_options)
 @_continuous
 def land(continuous: bool, **options: Any) -> int:
     """Append to bronze what the source has and bronze has not: every message once, as it is.
@@ -109,7 +94,8 @@ def land(continuous: bool, **options: Any) -> int:
     return _run(("land",), continuous=continuous, **options)
 
 
-@_step("refine", REFINE_EXAMPLES)
+@click.command("refine", epilog=REFINE_EXAMPLES)
+@step_options(session_options)
 @again_options
 def refine(again: bool, since: str | None, until: str | None, dry_run: bool, **options: Any) -> int:
     """Parse what is new in bronze: into silver if it fits the declared schema, else into quarantine with the reason."""
@@ -117,7 +103,8 @@ def refine(again: bool, since: str | None, until: str | None, dry_run: bool, **o
     return _run(("refine",), again=wanted, **options)
 
 
-@_step("aggregate", AGGREGATE_EXAMPLES)
+@click.command("aggregate", epilog=AGGREGATE_EXAMPLES)
+@step_options(session_options)
 def aggregate(**options: Any) -> int:
     """Count and sum what is new in silver, per window of event time and group.
 
@@ -126,16 +113,15 @@ def aggregate(**options: Any) -> int:
     return _run(("aggregate",), **options)
 
 
-@_step("compact", COMPACT_EXAMPLES)
+@click.command("compact", epilog=COMPACT_EXAMPLES)
+@step_options(session_options)
 def compact(**options: Any) -> int:
     """Merge small files of the pipeline's tables into large ones. Safe to interrupt and repeat, and for readers."""
     return _run(("compact",), **options)
 
 
 @click.command("convert", epilog=CONVERT_EXAMPLES)
-@config_option("Configuration file (TOML) that declares the pipeline.")
-@click.option("--pipeline", metavar="NAME", help="Name of the pipeline; required if there are several.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@step_options()
 def convert(path: Path, pipeline: str | None, as_json: bool) -> None:
     """Turn the pipeline's tables of the earlier Parquet layout into Delta tables, in place.
 
@@ -153,7 +139,8 @@ def convert(path: Path, pipeline: str | None, as_json: bool) -> None:
         show_result("convert", converted)
 
 
-@_step("reconcile", RECONCILE_EXAMPLES)
+@click.command("reconcile", epilog=RECONCILE_EXAMPLES)
+@step_options(session_options)
 @_shallow
 def reconcile(shallow: bool, **options: Any) -> int:
     """Compare, per partition, what the source has with what is in the tables: gaps, duplicates, counts, a hash.
@@ -163,7 +150,8 @@ def reconcile(shallow: bool, **options: Any) -> int:
     return _run(("reconcile",), shallow=shallow, **options)
 
 
-@_step("report", REPORT_EXAMPLES)
+@click.command("report", epilog=REPORT_EXAMPLES)
+@step_options(session_options)
 @_shallow
 def report(shallow: bool, **options: Any) -> int:
     """Reconcile, and write one self-contained HTML page: throughput, lag, sizes, reasons of quarantine, gaps.
@@ -173,7 +161,8 @@ def report(shallow: bool, **options: Any) -> int:
     return _run(("reconcile", "report"), shallow=shallow, **options)
 
 
-@_step("run", RUN_EXAMPLES)
+@click.command("run", epilog=RUN_EXAMPLES)
+@step_options(session_options)
 @_shallow
 @_rounds
 def run(shallow: bool, continuous: bool, **options: Any) -> int:

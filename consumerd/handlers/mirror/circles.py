@@ -21,7 +21,7 @@ from consumerd.net.cluster.reading import children, data, read_all
 from consumerd.net.zk import parse_connect_string
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.paths import id_path, ids_path
-from consumerd.wire.registry.subscription import Subscription, parse_subscription
+from consumerd.wire.registry.subscription import Subscription, is_subscribed, parse_subscription
 
 #: The prefix of the host's name in the id of a member that mirrors.
 _MARK = "mirror-"
@@ -98,11 +98,3 @@ async def find_reverse_mirrors(
         if topics := [topic for topic in ours if is_subscribed(theirs, topic)]:
             found[name] = topics
     return found
-
-
-def is_subscribed(subscription: Subscription, topic: str) -> bool:
-    """Whether the subscription includes a topic; False where its filter is too complex for the name."""
-    try:
-        return subscription.streams_for(topic) > 0
-    except RegistryError:
-        return False

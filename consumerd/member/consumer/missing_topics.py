@@ -13,8 +13,7 @@ from typing import Final
 import structlog
 
 from consumerd.group.rules import Topics
-from consumerd.wire.registry.errors import RegistryError
-from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription, Subscription
+from consumerd.wire.registry.subscription import StaticSubscription, Subscription, is_subscribed
 
 log = structlog.get_logger(__name__)
 
@@ -49,13 +48,6 @@ class MissingTopics:
         subscription = self._subscription
         if isinstance(subscription, StaticSubscription):
             return [topic for topic in subscription.streams if not topics.get(topic)]
-        if any(brokers and _meets(subscription, topic) for topic, brokers in topics.items()):
+        if any(brokers and is_subscribed(subscription, topic) for topic, brokers in topics.items()):
             return []
         return [subscription.format()]
-
-
-def _meets(subscription: FilterSubscription, topic: str) -> bool:
-    try:
-        return subscription.streams_for(topic) > 0
-    except RegistryError:  # too intricate for this name: the assignment leaves the topic out too, and warns
-        return False

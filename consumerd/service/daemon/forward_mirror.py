@@ -19,7 +19,7 @@ from consumerd.base.settings.servers import KafkaSection
 from consumerd.handlers.forward.handler import ForwardHandler
 from consumerd.handlers.forward.mapping import BrokerMajorNumbering, SourceNumbering, TopicNaming
 from consumerd.handlers.forward.settings import ForwardSettings
-from consumerd.handlers.mirror.circles import CircleError, is_subscribed, refuse_same_cluster, resolve_address
+from consumerd.handlers.mirror.circles import CircleError, refuse_same_cluster, resolve_address
 from consumerd.handlers.mirror.placing import SourceCounts
 from consumerd.net.client.metadata import ClusterMetadata
 from consumerd.net.cluster import V08ClusterView, read_dialect
@@ -31,7 +31,7 @@ from consumerd.service.daemon.forwarding import make_forward_handler, target_cli
 from consumerd.service.daemon.mirroring import Starting
 from consumerd.service.daemon.service import start_client
 from consumerd.wire.registry.dialect import Dialect
-from consumerd.wire.registry.subscription import Subscription
+from consumerd.wire.registry.subscription import Subscription, is_subscribed
 
 if TYPE_CHECKING:
     from random import Random

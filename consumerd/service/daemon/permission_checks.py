@@ -17,6 +17,7 @@ from consumerd.base.ports import Check, Create, Operation, SetData, ZooKeeper
 from consumerd.net.client.cluster import ClusterClient, topic_partitions
 from consumerd.net.client.errors import error_of, topic_error
 from consumerd.net.client.fetching import fetch_partitions
+from consumerd.net.cluster.reading import children
 from consumerd.net.zk import MultiFailed, NoAuth, NoNode
 from consumerd.wire.registry.paths import ids_path, offsets_path, owners_path
 from consumerd.wire.v08 import ErrorCode
@@ -78,7 +79,7 @@ async def require_nodes(session: ZooKeeper, group: str, topics: Sequence[str], *
         await _require(session, [*await _missing(session, folder), Create(f"{folder}/check-{uuid.uuid4()}", b"")])
     if offsets:
         for topic in topics:
-            for some in _pieces(await _children(session, offsets_path(group, topic))):
+            for some in _pieces(await children(session, offsets_path(group, topic))):
                 await _require(session, [SetData(f"{offsets_path(group, topic)}/{name}", b"") for name in some])
     return "its nodes can be written"
 
@@ -101,13 +102,6 @@ async def _missing(session: ZooKeeper, folder: str) -> list[Operation]:
         missing.insert(0, Create(folder, None))
         folder = folder.rpartition("/")[0]
     return missing
-
-
-async def _children(session: ZooKeeper, folder: str) -> list[str]:
-    try:
-        return await session.children(folder)
-    except NoNode:
-        return []
 
 
 def _pieces(names: list[str]) -> Iterator[list[str]]:

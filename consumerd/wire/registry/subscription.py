@@ -84,6 +84,14 @@ class FilterSubscription:
 Subscription = StaticSubscription | FilterSubscription
 
 
+def is_subscribed(subscription: Subscription, topic: str) -> bool:
+    """Whether the subscription includes a topic; False where its filter is too complex for the name."""
+    try:
+        return subscription.streams_for(topic) > 0
+    except RegistryError:
+        return False
+
+
 def parse_subscription(data: bytes | str | None) -> Subscription:
     """Read the node of a member. Raises DialectError for a member of Kafka 0.8+, else RegistryError."""
     text = text_of(data, "the subscription of a member")
