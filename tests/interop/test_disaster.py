@@ -19,7 +19,7 @@ from consumerd.operate.admin.v08.topic_plan import TopicPlan
 from consumerd.operate.admin.v08.topic_requests import create_topic, wait_until_known
 from tests.interop.test_restore import FIRST, content, in_order, messages, produce, receive
 
-pytestmark = [pytest.mark.interop, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "disaster.md"
 PATIENCE = 120.0
 PARTITIONS = 3
@@ -51,6 +51,7 @@ async def run(name: str, disks: Path, bootstrap: str = "") -> tuple[int, str]:
     return process.returncode, output.decode()
 
 
+@pytest.mark.long
 async def test_three_disks_become_a_new_cluster_and_groups_continue(
     kafka_cluster: Any, cluster_client: Any, tmp_path: Path
 ) -> None:
