@@ -81,13 +81,8 @@ def land(
     brokers, data loss), of the checkpoint (in use, damaged, another table's) and of the table.
     """
     shown = display or SilentDisplay()
-    path = pipeline.checkpoint("land")
-    with (
-        file_errors(pipeline.base),
-        stop_on_signals() as stop,
-        locked(None, path),
-        WorkerPool(workers or available_processors()) as pool,
-    ):
+    path, count = pipeline.checkpoint("land"), workers or available_processors()
+    with file_errors(pipeline.base), stop_on_signals() as stop, locked(None, path), WorkerPool(count) as pool:
         checkpoint, table = _opened(pipeline)
         given = source_options(pipeline)
         refuse_options(given, BATCH_ONLY, "a stream")

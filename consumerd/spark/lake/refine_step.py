@@ -100,13 +100,8 @@ def refine(
     Raises ConsumerdError: ConfigError where the pipeline declares no `refine`, or one that only Spark can parse.
     """
     messages = _messages(pipeline)
-    path = pipeline.checkpoint("refine")
-    with (
-        file_errors(pipeline.base),
-        stop_on_signals() as stop,
-        locked(None, path),
-        WorkerPool(workers or available_processors()) as pool,
-    ):
+    path, count = pipeline.checkpoint("refine"), workers or available_processors()
+    with file_errors(pipeline.base), stop_on_signals() as stop, locked(None, path), WorkerPool(count) as pool:
         if pipeline.rebuild is None:
             RebuiltTables(None, pipeline).complete()
         bronze, silver, quarantine = (
