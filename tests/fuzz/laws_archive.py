@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import io
+from collections.abc import Iterable
 from typing import Any, Final
 
 from consumerd.storage import DamagedArchiveError
+from consumerd.storage.archives.findings import SegmentSummary
 from consumerd.storage.archives.zstd import ZstdDecoder
 from consumerd.storage.log.archive import Flaw, read_runs
 from consumerd.storage.log.archive_packed import GzipDecoder, UnpackedStream
 from consumerd.storage.log.archive_tar import TarKind, list_members, read_members
-from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch, read_batches
-from consumerd.storage.segments.dialect import recognise
+from consumerd.storage.segments.batches import CheckedBatches, SegmentFlaw, StoredBatch, check_batches, read_batches
+from consumerd.storage.segments.dialect import SegmentDialect, recognise
 from consumerd.wire.v07 import BatchEnd, DecodeLimits, decode_batch
 
 LIMITS: Final = DecodeLimits(max_message_bytes=1 << 20, max_decompressed_bytes=1 << 20)
@@ -53,6 +55,13 @@ def without_records(item: StoredBatch | SegmentFlaw) -> tuple[Any, ...]:
     return tuple(value for name, value in item._asdict().items() if name != "records")
 
 
+def summed(items: Iterable[CheckedBatches | StoredBatch | SegmentFlaw]) -> SegmentSummary:
+    summary = SegmentSummary("source", "stamp", "t-0", 1000, dialect=SegmentDialect.V08)
+    for item in items:
+        summary.see_batch(item)
+    return summary
+
+
 def exercise_batches(data: bytes) -> None:
     """Batches and flaws tile a segment since 0.8; each offset is read once, unless the batch says that it is wrong."""
     recognise(data)
@@ -62,6 +71,9 @@ def exercise_batches(data: bytes) -> None:
     assert ends[-1] == len(data)
     cut = list(read_batches(Dribble(data, 7), 1000, limits=LIMITS, window=50))
     assert [without_records(item) for item in whole] == [without_records(item) for item in cut]
+    assert summed(check_batches(io.BytesIO(data), 1000, limits=LIMITS, shallow=False)) == summed(whole)
+    checked = list(check_batches(Dribble(data, 7), 1000, limits=LIMITS, window=50, shallow=True))
+    assert sum(item.size for item in checked) == len(data)
     least = 1000
     for item in whole:
         if isinstance(item, StoredBatch) and item.problem is None:

@@ -34,6 +34,7 @@ from consumerd.storage.archives.manifest import Manifest, ManifestEntry, load
 from consumerd.storage.archives.options import ExportOptions
 from consumerd.storage.archives.outputs import is_output
 from consumerd.storage.log.archive_names import ArchiveLayout, MisnamedSegmentError, SegmentName
+from consumerd.storage.log.archive_tiered import MANIFEST_BYTES, TieredManifest, parse_manifest
 from consumerd.storage.log.manager import CLEAN_MARKER
 from consumerd.storage.segments.batches import StoredBatch, read_batches
 from consumerd.storage.segments.cluster_metadata import ClusterMetadataReader
@@ -162,6 +163,24 @@ def _check_epochs(data: bytes) -> None:
 
 def _epochs() -> dict[str, bytes]:
     return {"none": b"0\n0\n", "two": b"0\n2\n0 0\n7 1000\n", "wrong": b"0\n2\n7 0\n3 10\n"}
+
+
+def _check_tiered_manifest(data: bytes) -> None:
+    """How a segment is stored, by an object of version 1 that says so, or CorruptDataError."""
+    with suppress(CorruptDataError):
+        found = parse_manifest(data)
+        assert len(data) <= MANIFEST_BYTES
+        told = json.loads(data)
+        assert found == TieredManifest(told["compression"], told.get("encryption") is not None)
+
+
+def _tiered_manifests() -> dict[str, bytes]:
+    chunks = {"type": "fixed", "originalChunkSize": 1024, "originalFileSize": 3000, "transformedChunks": "AAAA"}
+    plain = {"version": "1", "chunkIndex": chunks, "segmentIndexes": {"offset": {"position": 0}}, "compression": False}
+    encryption = {"dataKey": "key1:c2VjcmV0", "aad": "YWFk"}
+    found = {"plain": plain, "zstd": plain | {"compression": True}, "encrypted": plain | {"encryption": encryption}}
+    texts = {name: json.dumps(manifest).encode() for name, manifest in found.items()}
+    return {**texts, "array": b"[]", "nested": b'{"version":"1","chunkIndex":' + b"[" * 100}
 
 
 def _check_cluster(data: bytes) -> None:
@@ -355,6 +374,10 @@ TARGETS: Final = (
         exercise_batches, _stored_segments, changed_records, 1024,
     ),
     Target("leader-epochs", "Epochs that ascend, or CorruptDataError.", _check_epochs, _epochs),
+    Target(
+        "tiered-manifest", "How a tiered segment is stored, or CorruptDataError.",
+        _check_tiered_manifest, _tiered_manifests, changed_json, 8192,
+    ),
     Target("cluster-metadata", "Changes of topics, or records that are counted.", _check_cluster, _clusters),
     Target(
         "broker-records", "Offsets and transactions, or UnreadableRecordError.",
