@@ -31,11 +31,15 @@ from consumerd.storage.archives.pool import StopFlag
 from consumerd.storage.archives.progress import NoProgress
 from consumerd.storage.archives.sources import SegmentSource, find_sources
 from consumerd.storage.archives.verify import VerifyOptions, verify
+from consumerd.storage.segments.batches import StoredBatch, read_batches
 from consumerd.wire.v07 import Codec, decode_batch
+from consumerd.wire.v08.records import RecordCodec, encode_record_batch
 
 NAME = "archive"
 #: What all else stands beside: reading and decoding alone.
 LIMIT = "decode"
+#: Messages of a batch: as a busy producer makes them, and as one that waits for each message.
+BATCHES = {"150 in a batch": 150, "1 in a batch": 1}
 CASES = [
     ("plain 100 B", 100, Codec.NONE),
     ("plain 1000 B", 1000, Codec.NONE),
@@ -79,6 +83,30 @@ def decode(folder: Path) -> int:
     return count
 
 
+def write_log(folder: Path, size: int, codec: RecordCodec, megabytes: int, together: int) -> int:
+    """A segment of about so many megabytes, with batches of `together` messages; returns the number of messages."""
+    values = payloads(size)[:together]
+    folder.mkdir()
+    count = written = 0
+    with (folder / f"{0:020d}.log").open("wb") as file:
+        while written < megabytes << 20:
+            one = encode_record_batch(
+                values, codec=codec, base_offset=count, timestamps=1_700_000_000_000, leader_epoch=1
+            )
+            count += together
+            written += file.write(one)
+    return count
+
+
+def decode_log(folder: Path) -> int:
+    """Every record of the segment, as batches of one kind are decoded together."""
+    (path,) = folder.iterdir()
+    with path.open("rb", buffering=0) as file:
+        items = list(read_batches(file, 0, together=True))
+    assert all(isinstance(item, StoredBatch) for item in items)
+    return sum(len(item.records) for item in items if isinstance(item, StoredBatch))
+
+
 def export(sources: list[SegmentSource], out: Path, options: dict[str, Any]) -> int:
     shutil.rmtree(out, ignore_errors=True)
     run = ArchiveExport(
@@ -98,27 +126,51 @@ def measure(megabytes: int, rounds: int, root: Path) -> list[Measurement]:
     for case, size, codec in CASES:
         folder = root / f"{codec.name}{size}-0"
         count = write(folder, size, codec, megabytes)
-        total = sum(path.stat().st_size for path in folder.iterdir())
-        sources = find_sources([str(folder)])
-        checked = verify(sources, VerifyOptions(), workers=1, progress=NoProgress(), stop=StopFlag())
-        assert checked.is_sound(allow_torn_tail=False)
-        assert sum(partition.messages for partition in checked.partitions) == decode(folder) == count
-        subjects: dict[str, Callable[[], object]] = {
-            LIMIT: partial(decode, folder),
-            "verify": partial(verify, sources, VerifyOptions(), workers=1, progress=NoProgress(), stop=StopFlag()),
-        }
-        for name, options in EXPORTS.items():
-            subjects[name] = partial(export, sources, root / "out", options)
-        seconds = laps(subjects, rounds, time.process_time)
-        figures, messages = rates(seconds, total / 1e6), rates(seconds, count / 1e6)
-        for name in subjects:
-            named = f"{case}, {name}, {surroundings.codec()}"
-            if name != LIMIT:
-                results += compared(NAME, named, "MB/cpu-s", figures, ours=name, others=[LIMIT])
-            results.append(
-                Measurement(NAME, named, OURS, statistics.median(messages[name]), "M msg/cpu-s", rounds=rounds)
-            )
-        shutil.rmtree(folder)
+        results += _measure_one(case, folder, count, decode, rounds, EXPORTS)
+    for kind, together in BATCHES.items():
+        for codec_08 in (RecordCodec.NONE, RecordCodec.ZSTD):
+            folder = root / f"{codec_08.name}{together}-0"
+            count = write_log(folder, 100, codec_08, megabytes, together)
+            case = f".log {'plain' if codec_08 is RecordCodec.NONE else 'zstd'} 100 B, {kind}"
+            exports = {"parquet": EXPORTS["parquet"]}
+            results += _measure_one(case, folder, count, decode_log, rounds, exports, shallow=True)
+    return results
+
+
+def _measure_one(
+    case: str,
+    folder: Path,
+    count: int,
+    decoded: Callable[[Path], int],
+    rounds: int,
+    exports: dict[str, dict[str, Any]],
+    *,
+    shallow: bool = False,
+) -> list[Measurement]:
+    """One case; its folder is removed. `shallow`: also a verification that decodes no records."""
+    results: list[Measurement] = []
+    total = sum(path.stat().st_size for path in folder.iterdir())
+    sources = find_sources([str(folder)])
+    check = partial(verify, sources, workers=1, progress=NoProgress(), stop=StopFlag())
+    checked = check(VerifyOptions())
+    assert checked.is_sound(allow_torn_tail=False)
+    assert sum(partition.messages for partition in checked.partitions) == decoded(folder) == count
+    subjects: dict[str, Callable[[], object]] = {
+        LIMIT: partial(decoded, folder),
+        "verify": partial(check, VerifyOptions()),
+    }
+    if shallow:
+        subjects["verify --shallow"] = partial(check, VerifyOptions(shallow=True))
+    for name, options in exports.items():
+        subjects[name] = partial(export, sources, folder.parent / "out", options)
+    seconds = laps(subjects, rounds, time.process_time)
+    figures, messages = rates(seconds, total / 1e6), rates(seconds, count / 1e6)
+    for name in subjects:
+        named = f"{case}, {name}, {surroundings.codec()}"
+        if name != LIMIT:
+            results += compared(NAME, named, "MB/cpu-s", figures, ours=name, others=[LIMIT])
+        results.append(Measurement(NAME, named, OURS, statistics.median(messages[name]), "M msg/cpu-s", rounds=rounds))
+    shutil.rmtree(folder)
     return results
 
 
