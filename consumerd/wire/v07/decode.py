@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import replace
 from functools import lru_cache
+from typing import Unpack
 
 from consumerd.base.native import NativeCodec, NativeLimits
 from consumerd.base.native import codec as native_codec
-from consumerd.wire.batch import BatchEnd, memory_of
+from consumerd.wire.batch import BatchEnd, BatchEnding, memory_of
 from consumerd.wire.compression import Codec
 from consumerd.wire.errors import CorruptMessageError, TooLargeError
 from consumerd.wire.v07.batch import MessageBatch, MessageRun
@@ -120,7 +121,7 @@ class _Decoder:
             ended = yield from self._open(item, item.codec)
             if ended is not None:
                 return ended
-        return self._batch(BatchEnd.COMPLETE)
+        return self._batch(end=BatchEnd.COMPLETE)
 
     def _look(self) -> OuterMessage | MessageSetTail:
         """Read the message, or the tail, at the position."""
@@ -149,14 +150,14 @@ class _Decoder:
     def _open(self, item: OuterMessage, codec: Codec) -> Generator[None, None, MessageBatch | None]:
         """Add the leaves of a wrapper, or return the batch that ends with it, or before it."""
         if self._is_full():
-            return self._batch(BatchEnd.PARTIAL, needed=4 + item.size)
+            return self._batch(end=BatchEnd.PARTIAL, needed=4 + item.size)
         try:
             leaves, expanded = unwrap(codec, item.payload, limits=self.small)
         except TooLargeError as error:
             if self.small is self.limits:
                 return self._corrupt(item, f"cannot be decompressed: {error}", certain=True)
             if self.position:  # it begins the next batch
-                return self._batch(BatchEnd.PARTIAL, needed=4 + item.size)
+                return self._batch(end=BatchEnd.PARTIAL, needed=4 + item.size)
             return (yield from self._pack(item, codec))
         except CorruptMessageError as error:
             return self._corrupt(item, f"cannot be decompressed: {error}", certain=True)
@@ -205,37 +206,27 @@ class _Decoder:
 
     def _cut(self, tail: MessageSetTail) -> MessageBatch:
         if tail.problem is None:
-            return self._batch(BatchEnd.PARTIAL, needed=tail.needed)
-        return self._batch(BatchEnd.CORRUPT, problem=f"the message at offset {tail.offset} has {tail.problem}")
+            return self._batch(end=BatchEnd.PARTIAL, needed=tail.needed)
+        return self._batch(end=BatchEnd.CORRUPT, problem=f"the message at offset {tail.offset} has {tail.problem}")
 
     def _corrupt(self, item: OuterMessage, what: str, *, certain: bool) -> MessageBatch:
         """End at a message that is whole but bad. Its length counts if `certain`, or if another could follow it."""
         after = self.position + 4 + item.size
         believed = certain or plausible_after(self.data, after, self.limits.max_message_bytes)
         return self._batch(
-            BatchEnd.CORRUPT,
+            end=BatchEnd.CORRUPT,
             problem=f"the message at offset {item.offset} {what}",
             resume_offset=item.next_offset if believed else None,
         )
 
-    def _batch(
-        self,
-        end: BatchEnd,
-        *,
-        problem: str | None = None,
-        resume_offset: int | None = None,
-        needed: int | None = None,
-    ) -> MessageBatch:
+    def _batch(self, **ending: Unpack[BatchEnding]) -> MessageBatch:
         return MessageBatch(
             self.payloads,
             self.runs,
             self.offset,
             self.offset + self.position,
             self.payload_bytes,
-            end=end,
-            problem=problem,
-            resume_offset=resume_offset,
-            needed=needed,
+            **ending,
         )
 
 
@@ -272,14 +263,7 @@ class _NativeDecoder(_Decoder):
     def _is_full(self) -> bool:
         return self.index.is_full(self.native_limits)
 
-    def _batch(
-        self,
-        end: BatchEnd,
-        *,
-        problem: str | None = None,
-        resume_offset: int | None = None,
-        needed: int | None = None,
-    ) -> MessageBatch:
+    def _batch(self, **ending: Unpack[BatchEnding]) -> MessageBatch:
         self.index.settle()
         return MessageBatch(
             self.index,
@@ -287,10 +271,7 @@ class _NativeDecoder(_Decoder):
             self.offset,
             self.offset + self.position,
             self.index.payload_bytes,
-            end=end,
-            problem=problem,
-            resume_offset=resume_offset,
-            needed=needed,
+            **ending,
         )
 
 
