@@ -31,7 +31,7 @@ def test_declares_a_valid_pipeline(tmp_path: Path) -> None:
     tables = configuration(tmp_path, tmp_path / "files", "lines", 1000)
     spec = parse_spark({"spark": {**tables["spark"], "pipelines": {"lines": tables["spark.pipelines.lines"]}}}, "demo")
     pipeline = spec.pipeline("lines")
-    assert pipeline.source == {"files": str(tmp_path / "files"), "subscribe": "lines", "maxBytesPerTrigger": "501"}
+    assert pipeline.source == {"files": str(tmp_path / "files"), "subscribe": "lines", "maxBytesPerTrigger": "751"}
     assert pipeline.aggregate_spec is not None
     pattern = re.compile(module._PATTERN.replace("(?<", "(?P<"))
     words = {line: match["word"] for line in ("  if x:", "}", "", "42", "end\r") if (match := pattern.fullmatch(line))}
