@@ -19,7 +19,7 @@ from xml.sax.saxutils import escape
 from consumerd.base.java import MissingRuntimeError
 
 _PLUGIN: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
-_COORDINATES = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+")
+_COORDINATES = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+(:[\w.-]+)?")
 #: Optional parts of old log4j releases that no public repository has ever held.
 _NEVER_PUBLISHED: Final = (("com.sun.jmx", "jmxri"), ("com.sun.jdmk", "jmxtools"), ("javax.jms", "jms"))
 
@@ -39,8 +39,9 @@ def _project(coordinates: Sequence[str]) -> str:
     )
     dependencies = "".join(
         f"<dependency><groupId>{escape(group)}</groupId><artifactId>{escape(artifact)}</artifactId>"
-        f"<version>{escape(version)}</version><exclusions>{exclusions}</exclusions></dependency>"
-        for group, artifact, version in (text.split(":") for text in coordinates)
+        f"<version>{escape(version)}</version>{''.join(f'<classifier>{escape(each)}</classifier>' for each in also)}"
+        f"<exclusions>{exclusions}</exclusions></dependency>"
+        for group, artifact, version, *also in (text.split(":") for text in coordinates)
     )
     return (
         '<?xml version="1.0" encoding="UTF-8"?><project><modelVersion>4.0.0</modelVersion>'
@@ -50,7 +51,9 @@ def _project(coordinates: Sequence[str]) -> str:
 
 
 def fetch_jars(coordinates: Sequence[str], *, cache: Path | None = None, timeout: float = 300.0) -> list[Path]:
-    """The jars of `group:artifact:version` coordinates and of all they need at run time. Blocks while Maven works.
+    """The jars of `group:artifact:version` coordinates, and of all they need at run time. Blocks while Maven works.
+
+    A fourth part is the classifier.
 
     Raises MissingRuntimeError when Maven is missing, fails (with what it says first) or takes longer than `timeout`
     seconds, ValueError for text that is not a coordinate.
