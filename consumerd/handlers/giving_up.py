@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import structlog
 
-from consumerd.base.errors import HandlerFailedError
+from consumerd.base.errors import HandlerFailedError, reason_of
 from consumerd.handlers.chunks import in_chunks
 from consumerd.handlers.counts import HandlerCounts
 from consumerd.handlers.dead_letters import DeadLetters, Letter
@@ -119,7 +119,7 @@ class GivingUp:
             partition=str(batch.partition),
             offset=batch.start_offset,
             messages=len(batch),
-            reason=str(error),
+            reason=reason_of(error),
         )
 
     async def _write(self, place: DeadLetters, letters: list[Letter]) -> None:

@@ -122,6 +122,7 @@ async def test_shows_lag_without_brokers(consumerd: Command, memory: MemoryZooKe
         "7",
         "",
         "",
+        "",
         "no broker with a PLAINTEXT listener is registered",
     ]
     assert (done.rows[-1], done.code) == (["total", "", "11"], ExitCode.CHECK_FAILED)
