@@ -31,7 +31,7 @@ from consumerd.base.metrics.catalogue import (
     PROCESS_METRICS,
     Metric,
 )
-from consumerd.cli.main import COMMANDS, LazyGroup
+from consumerd.cli.main import COMMANDS, cli
 from consumerd.service.config.model import Config
 from consumerd.service.config.reloading import RELOADS
 from consumerd.service.config.toml_text import toml_value
@@ -151,7 +151,7 @@ def _default(value: Any) -> str:
 
 def commands(command: click.Command | None = None, path: str = "consumerd") -> Iterator[tuple[str, click.Command]]:
     """Each command with its full name, in the order of `--help`."""
-    command = command or LazyGroup("consumerd")
+    command = command or cli
     yield path, command
     if isinstance(command, click.Group):
         context = click.Context(command, info_name=path)

@@ -8,7 +8,6 @@ prints it. Tracebacks appear with `--debug`, and for defects of consumerd itself
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import signal
 import sys
@@ -21,8 +20,9 @@ import click
 
 from consumerd import __version__
 from consumerd.base import native
-from consumerd.base.errors import ConsumerdError, ExitCode, did_you_mean
+from consumerd.base.errors import ConsumerdError, ExitCode
 from consumerd.base.frames import current_frames
+from consumerd.cli.lazy_commands import LazyCommands
 
 #: command -> (module, what the list of commands says about it)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -41,7 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "consumerd.cli.config",
         "Print an example, a schema or the effective values; convert 0.7 property files.",
     ),
-    "log": ("consumerd.cli.log", "Read directories of .kafka segment files without a broker."),
+    "log": ("consumerd.cli.log", "Read segment files of any Kafka without a broker."),
     "handlers": ("consumerd.cli.handlers", "List handlers, and try one with messages from a file."),
     "dead-letters": (
         "consumerd.cli.dead_letters",
@@ -82,9 +82,7 @@ def _noticing_closed_pipes() -> Iterator[None]:
         raise
 
 
-class LazyGroup(click.Group):
-    """A group whose commands live in modules that are imported on first use."""
-
+class _Commands(LazyCommands):
     def make_context(self, *arguments: Any, **extra: Any) -> click.Context:
         """As click, which prints --help and --version here."""
         with _noticing_closed_pipes():
@@ -97,35 +95,10 @@ class LazyGroup(click.Group):
             sys.stdout.flush()
         return result
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the order of `COMMANDS`, most used first."""
-        return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command's module; None for an unknown name."""
-        if cmd_name not in COMMANDS:
-            return None
-        module = importlib.import_module(COMMANDS[cmd_name][0])
-        command = module.command
-        assert isinstance(command, click.Command)
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click, with the nearest name for one that does not exist."""
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError:
-            ctx.fail(f"No such command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
-
-
-@click.command(cls=LazyGroup, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=_Commands, modules=COMMANDS, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(
     __version__, "-V", "--version", prog_name="consumerd", message=f"%(prog)s %(version)s ({native.describe()})"
 )
