@@ -38,6 +38,7 @@ CORE = {"base", "cli", "demo", "group", "handlers", "member", "net", "producer",
 EXTRAS = {
     "consumerd.base.metrics.exposition": "prometheus_client",
     "consumerd.base.metrics.otlp": "opentelemetry",
+    "consumerd.demo.early_spark": "py4j",
     "consumerd.net.http.server": "aiohttp",
     "consumerd.service.daemon.otel": "opentelemetry",
     "consumerd.service.daemon.tracing": "opentelemetry",

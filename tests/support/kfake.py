@@ -16,7 +16,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from consumerd.base.errors import ConsumerdError
 from tests.support.maven import cache_directory
 
 SOURCE: Final = Path(__file__).parents[1] / "interop" / "kfake"
@@ -24,7 +23,7 @@ SOURCE: Final = Path(__file__).parents[1] / "interop" / "kfake"
 _PATIENCE: Final = 400.0
 
 
-class KfakeMissingError(ConsumerdError):
+class KfakeMissingError(Exception):
     """There is no program, and no Go to compile it."""
 
 
