@@ -91,10 +91,11 @@ def command(
 
     section = reached_target(target)
     until = None if at_time is None else parse_time(at_time).value
-    found = committed_offsets(find_sources(paths), layout=layout, until=until)
+    sources = find_sources(paths)
+    found = committed_offsets(sources, layout=layout, until=until)
     if section is not None:
         code = report_unread(found.findings, found.unreadable, "offsets may be too old", "commits")
-        return max(code, restore_offsets(found, section, paths, groups, layout=layout, as_json=as_json, **target))
+        return max(code, restore_offsets(found, section, sources, groups, layout=layout, as_json=as_json, **target))
     if groups:
         found.offsets = {key: offset for key, offset in found.offsets.items() if key.group in groups}
     if as_json:

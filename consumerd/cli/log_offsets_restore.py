@@ -12,9 +12,9 @@ import click
 from consumerd.base.errors import ExitCode
 from consumerd.cli.archive_work import progress
 from consumerd.cli.backups import backup_option, backup_path, write_backup
-from consumerd.cli.log_restore import REQUEST_TIMEOUT, check_reached, scan_archive, to_config_option, topic_naming
+from consumerd.cli.log_restore import REQUEST_TIMEOUT, check_reached, refuse_given, scan_archive, topic_naming
 from consumerd.cli.migrate_offsets import show_plan
-from consumerd.cli.mirror_v08 import rename_option, target_section
+from consumerd.cli.mirror_v08 import rename_option, target_section, to_config_option, to_servers_option
 
 if TYPE_CHECKING:
     from consumerd.base.settings.servers import KafkaSection
@@ -22,18 +22,12 @@ if TYPE_CHECKING:
     from consumerd.operate.migrate.archived_topics import ArchivedPartition
     from consumerd.operate.migrate.restored_offsets import RestoredOffsets, SelectedOffsets
     from consumerd.storage.archives.group_offsets import ArchivedOffsets
+    from consumerd.storage.archives.sources import SegmentSource
 
 Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
 
 _OPTIONS = (
-    click.option(
-        "--to-bootstrap-server",
-        "to_servers",
-        multiple=True,
-        metavar="HOST:PORT,...",
-        help="Plan these offsets for this cluster, to which the archive was replayed by `log export`; may be given "
-        "several times.",
-    ),
+    to_servers_option("Plan these offsets for this cluster, to which the archive was replayed by `log export`"),
     to_config_option,
     rename_option(" As for `log export`."),
     click.option("--execute", is_flag=True, help="Commit the offsets. Without this option, only show them."),
@@ -63,18 +57,14 @@ def reached_target(options: Mapping[str, Any]) -> KafkaSection | None:
         configure_logs("warning", "auto")
         asyncio.run(check_reached(section))
         return section
-    context = click.get_current_context()
-    for name in _PARAMETERS:
-        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-            (flag,) = [each.opts[0] for each in context.command.params if each.name == name]
-            raise click.UsageError(f"{flag} is for a cluster (--to-bootstrap-server).")
+    refuse_given(_PARAMETERS, "a cluster (--to-bootstrap-server)")
     return None
 
 
 def restore_offsets(
     found: ArchivedOffsets,
     section: KafkaSection,
-    paths: Sequence[str],
+    sources: Sequence[SegmentSource],
     groups: Sequence[str],
     *,
     layout: str,
@@ -90,7 +80,6 @@ def restore_offsets(
     from consumerd.operate.migrate.offsets_plan import MovePlan  # noqa: PLC0415
     from consumerd.operate.migrate.restored_offsets import select_offsets  # noqa: PLC0415
     from consumerd.storage.archives.copies import existing_topics  # noqa: PLC0415
-    from consumerd.storage.archives.sources import find_sources  # noqa: PLC0415
     from consumerd.storage.log.archive_names import ArchiveLayout  # noqa: PLC0415
 
     selected = select_offsets(found.offsets, groups)
@@ -99,7 +88,6 @@ def restore_offsets(
             "the archive has no committed offset to move; see `consumerd log offsets` without a cluster"
         )
     topics = {partition.topic for offsets in selected.committed.values() for partition in offsets}
-    sources = find_sources(paths)
     existing = existing_topics(sources, ArchiveLayout(layout))
     archived = scan_archive(sources, topics, existing, layout=layout, all_there=False)
     plan, backup, differences = asyncio.run(_restore(selected, archived, section, options))

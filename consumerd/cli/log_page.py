@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from consumerd.base.version import __version__
 from consumerd.cli.tables import utc_text
+from consumerd.spark.report.wording import size
 
 if TYPE_CHECKING:
     from consumerd.storage.archives.findings import ArchiveFinding
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 MOST_ROWS: Final = 2000
 _COLUMNS: Final = ("Partition", "Segments", "Bytes", "Offsets", "Time (UTC)", "Formats", "Findings", "Folder")
 _NUMBERS: Final = frozenset({"Segments", "Bytes", "Offsets"})
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def archive_page(
@@ -62,7 +62,7 @@ finds what these do not show.</footer>
 
 
 def _tiles(totals: Mapping[str, int]) -> str:
-    values = {name: _size(number) if name == "bytes" else f"{number:,}" for name, number in totals.items()}
+    values = {name: size(number) if name == "bytes" else f"{number:,}" for name, number in totals.items()}
     tiles = (f"<div><dt>{escape(name)}</dt><dd>{value}</dd></div>" for name, value in values.items())
     return f'<dl class="tiles">{"".join(tiles)}</dl>\n'
 
@@ -111,7 +111,7 @@ def _row(each: ListedPartition) -> str:
     read = "" if each.read else " (another copy is read)"
     return (
         f'<tr><th scope="row">{_name(each)}</th><td class="number">{each.segments:,}</td>'
-        f'<td class="number">{_size(each.bytes)}</td><td class="number">{offsets}</td><td>{times}</td>'
+        f'<td class="number">{size(each.bytes)}</td><td class="number">{offsets}</td><td>{times}</td>'
         f"<td>{escape(', '.join(sorted(each.formats)))}</td>"
         f'<td class="{"flawed" if kinds else "soft"}">{escape(kinds) or "none"}</td>'
         f"<td><code>{escape(each.folder)}</code>{read}</td></tr>\n"
@@ -141,10 +141,3 @@ def _number(number: int | None) -> str:
 
 def _time(milliseconds: int | None) -> str:
     return utc_text(milliseconds) or "?"
-
-
-def _size(count: int) -> str:
-    size, unit = float(count), 0
-    while size >= 1024 and unit < len(_UNITS) - 1:
-        size, unit = size / 1024, unit + 1
-    return f"{size:,.1f} {_UNITS[unit]}" if unit else f"{count} B"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,7 +11,14 @@ import click
 
 from consumerd.base.errors import ExitCode
 from consumerd.cli.archive_work import progress, show_findings, stopping
-from consumerd.cli.mirror_v08 import partitions_option, rename_option, renaming, target_section
+from consumerd.cli.mirror_v08 import (
+    partitions_option,
+    rename_option,
+    renaming,
+    target_section,
+    to_config_option,
+    to_servers_option,
+)
 from consumerd.cli.numbers import PositiveInt
 from consumerd.cli.tables import printable, show_rows
 
@@ -33,22 +40,8 @@ REQUEST_TIMEOUT = 30.0
 #: Raw bytes of a message; the target's limit is for what is stored, and judged there.
 _LARGEST_MESSAGE = 64 << 20
 
-#: The target's credentials and TLS, as parameter `to_config`.
-to_config_option = click.option(
-    "--to-config",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Configuration file of a daemon whose [kafka] is used for that cluster: TLS, SASL, client_id.",
-)
 _OPTIONS = (
-    click.option(
-        "--to-bootstrap-server",
-        "to_servers",
-        multiple=True,
-        metavar="HOST:PORT,...",
-        help="Replay the messages into this cluster (2.5 and later) instead of writing files; may be given several "
-        "times.",
-    ),
+    to_servers_option("Replay the messages into this cluster (2.5 and later) instead of writing files"),
     to_config_option,
     rename_option(" Other topics keep their names."),
     click.option(
@@ -90,18 +83,24 @@ def restore_options(function: Decorated) -> Decorated:
     return function
 
 
+def refuse_given(parameters: Iterable[str], what: str) -> None:
+    """Raise UsageError for the first of `parameters` of the command that is on the command line: it is for `what`."""
+    context = click.get_current_context()
+    for name in parameters:
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            (flag,) = [each.opts[0] for each in context.command.params if each.name == name]
+            raise click.UsageError(f"{flag} is for {what}.")
+
+
 def check_target(options: Mapping[str, Any], output: Path | None) -> None:
     """Raise UsageError unless either files or a cluster is named, and the options are of that."""
     to_cluster = bool(options["to_servers"])
     if to_cluster == (output is not None):
         raise click.UsageError("give either --output, a folder for files, or --to-bootstrap-server, a cluster.")
-    context = click.get_current_context()
-    wrong = _OF_FILES if to_cluster else RESTORE_PARAMETERS
-    given = [name for name in wrong if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]
-    if given:
-        (flag,) = [each.opts[0] for each in context.command.params if each.name == given[0]]
-        where = "files" if to_cluster else "a cluster (--to-bootstrap-server)"
-        raise click.UsageError(f"{flag} is for {where}.")
+    if to_cluster:
+        refuse_given(_OF_FILES, "files")
+    else:
+        refuse_given(RESTORE_PARAMETERS, "a cluster (--to-bootstrap-server)")
     if to_cluster and options["on_corrupt"] == "keep":
         raise click.UsageError("--on-corrupt keep is for files: fail or skip what cannot be read.")
 

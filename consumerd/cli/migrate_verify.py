@@ -12,7 +12,7 @@ import click
 
 from consumerd.base.errors import ExitCode
 from consumerd.cli.archive_work import checked_layout
-from consumerd.cli.mirror_v08 import rename_option, renaming
+from consumerd.cli.mirror_v08 import rename_option, renaming, to_config_option, to_servers_option
 from consumerd.cli.numbers import PositiveInt, ZooKeeperAddress
 from consumerd.cli.session import (
     bootstrap_servers,
@@ -85,20 +85,8 @@ _COLUMNS = [">source", ">there", ">missing", ">changed", ">again", ">late", ">fo
 @click.option("--broker-id", type=click.IntRange(0, (1 << 31) - 1), help="Id of the broker whose archive it is.")
 @click.option("--topic", "topics", multiple=True, help="Only this topic; may be given several times.")
 @click.option("--group", help="Compare only up to what this group of the 0.7 cluster has committed.")
-@click.option(
-    "--to-bootstrap-server",
-    "to_servers",
-    multiple=True,
-    required=True,
-    metavar="HOST:PORT,...",
-    help="Brokers of the new cluster; may be given several times.",
-)
-@click.option(
-    "--to-config",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Configuration file of a daemon whose [kafka] is used for the target: TLS, SASL, client_id.",
-)
+@to_servers_option("Brokers of the new cluster", required=True)
+@to_config_option
 @click.option(
     "--isolation",
     cls=SettingOption,

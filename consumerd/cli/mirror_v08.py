@@ -28,20 +28,28 @@ def rename_option(more: str = "") -> Callable[[_Decorated], _Decorated]:
     )
 
 
-_OPTIONS = (
-    click.option(
+def to_servers_option(about: str, *, required: bool = False) -> Callable[[_Decorated], _Decorated]:
+    """`--to-bootstrap-server` (parameter `to_servers`). `about`: the beginning of its help."""
+    return click.option(
         "--to-bootstrap-server",
         "to_servers",
         multiple=True,
+        required=required,
         metavar="HOST:PORT,...",
-        help="Brokers of a target cluster of Kafka 0.8 or later; may be given several times.",
-    ),
-    click.option(
-        "--to-config",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Configuration file of a daemon whose [kafka] is used for the target: TLS, SASL, client_id.",
-    ),
+        help=f"{about}; may be given several times.",
+    )
+
+
+#: The target's credentials and TLS, as parameter `to_config`.
+to_config_option = click.option(
+    "--to-config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Configuration file of a daemon whose [kafka] is used for the target: TLS, SASL, client_id.",
+)
+_OPTIONS = (
+    to_servers_option("Brokers of a target cluster of Kafka 0.8 or later"),
+    to_config_option,
     rename_option(" Other topics keep their names."),
     click.option(
         "--partitions",

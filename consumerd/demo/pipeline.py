@@ -1,8 +1,8 @@
 """The demo's last step: the stored messages become tables, and the tables are compared with the messages.
 
 Strategy: as an operator would do it. A configuration declares the pipeline, `consumerd spark run` runs it as a process
-of its own, and its JSON is the result. Its Spark starts earlier (`early_spark`), while there are no files yet: that
-takes a third of the pipeline's time. The input are the files of the daemons' `files` handler, written under kills and
+of its own, and its JSON is the result. Its Spark starts earlier (`early_spark`), while there are no files yet. The
+input are the files of the daemons' `files` handler, written under kills and
 handovers. The lines are any text, so the declared pattern requires a word in front: lines with one go to silver and
 are counted by it, all else (empty lines, brackets, bytes that are not text) to quarantine with the reason.
 """

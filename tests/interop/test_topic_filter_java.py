@@ -34,7 +34,8 @@ def java_answers(
     java: JavaRuntime, program: str, jars: Sequence[Path], directory: Path, cases: Iterable[tuple[str, list[str]]]
 ) -> list[str]:
     """What a program of `java/` says: a 1 or 0 per name, or ! for a pattern that it does not have."""
-    compile_java(java, [Path(__file__).with_name("java") / f"{program}.java"], jars, directory)
+    sources = [Path(__file__).with_name("java") / f"{name}.java" for name in dict.fromkeys(["TopicMatches", program])]
+    compile_java(java, sources, jars, directory)
     return subprocess.run(
         [java.executable, "-cp", ":".join(map(str, [directory, *jars])), program],
         input="".join("\t".join([pattern, *names]) + "\n" for pattern, names in cases),

@@ -26,7 +26,7 @@ class OffsetRefusedError(BrokerError):
     def __init__(self, partition: TopicPartition, offset: int) -> None:
         super().__init__(
             f"{partition} has no offset {offset} on its broker (deleted by retention, or never written); set the"
-            " group's offset to one that exists, or choose another fetch.out_of_range than fail"
+            " group's offset to one that exists, or set fetch.out_of_range to earliest, latest or nearest"
         )
         self.partition = partition
         self.offset = offset

@@ -182,7 +182,7 @@ class _Reader:
         """The name of a member."""
         name = self._quoted(self.peek())
         if name is None:
-            raise MalformedJsonError("not a name")
+            raise MalformedJsonError("a name of a member is missing")
         if len(name) > MAX_NAME // 2 and len(name.encode("utf-16-le", "surrogatepass")) > 2 * MAX_NAME:
             raise MalformedJsonError("a name is too long")
         return name

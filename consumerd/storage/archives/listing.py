@@ -30,6 +30,7 @@ from consumerd.storage.log.segment import SUFFIX, parse_segment_name
 from consumerd.storage.segments.batches import batch_size, is_intact
 from consumerd.storage.segments.copies import EpochStart, parse_epochs
 from consumerd.storage.segments.dialect import SegmentDialect, recognise
+from consumerd.storage.segments.kinds import MAGIC_AT
 from consumerd.wire.v08.records.codecs import CODEC_MASK
 from consumerd.wire.v08.records.record_batch import HEADER, MAGIC, read_header
 
@@ -43,7 +44,6 @@ _CHECKED: Final = 4 << 20
 _SMALL_FILE: Final = 4096
 #: The most of a checkpoint of leader epochs: 30,000 elections.
 _CHECKPOINT: Final = 1 << 20
-_MAGIC_AT: Final = 16
 #: The least length that a message of 0.7 begins with: that of its magic and CRC.
 _OLD_LEAST: Final = 5
 _CHECKPOINT_FILE: Final = "leader-epoch-checkpoint"
@@ -325,7 +325,7 @@ def _ends_of(folder: str, file: _File) -> _Ends:
             _follow_old(opened, file, ends)
             return ends
         if batch_size(head) is not None:
-            ends.formats.add(str(head[_MAGIC_AT]))
+            ends.formats.add(str(head[MAGIC_AT]))
             ends.first_time = _first_time(head)
             _see_epoch(head, ends)
         position = 0
@@ -368,7 +368,7 @@ def _is_of(head: bytes, start: int, last: int) -> bool:
     if batch_size(head) is None:
         return False
     offset = int.from_bytes(head[:8])
-    return start <= offset and (head[_MAGIC_AT] != MAGIC or offset <= last)
+    return start <= offset and (head[MAGIC_AT] != MAGIC or offset <= last)
 
 
 class _Batch(NamedTuple):
@@ -427,14 +427,14 @@ def _follow(opened: BinaryIO, file: _File, position: int, ends: _Ends) -> None:
             last.pop()
     if last:
         ends.end, ends.last_time = _next_offset(last[-1].head), _last_time(last[-1].head)
-        ends.formats.add(str(last[-1].head[_MAGIC_AT]))
+        ends.formats.add(str(last[-1].head[MAGIC_AT]))
         _see_epoch(last[-1].head, ends)
     elif not begin:
         ends.end = file.start
 
 
 def _see_epoch(head: bytes, ends: _Ends) -> None:
-    if head[_MAGIC_AT] == MAGIC and len(head) == HEADER.size:
+    if head[MAGIC_AT] == MAGIC and len(head) == HEADER.size:
         header = read_header(head, 0)
         if header.leader_epoch >= 0:
             ends.epochs.append(EpochStart(header.leader_epoch, header.base_offset))
@@ -447,30 +447,30 @@ def _no_batch(head: bytes, position: int, size: int | None, file_size: int) -> t
         return FlawKind.TORN, f"the batch at position {position} is torn: the file has {rest} bytes of its {size}"
     if not head.strip(b"\0"):
         return FlawKind.TORN, f"zeros begin at position {position}: space that the broker reserved, or a lost end"
-    if rest <= _MAGIC_AT:
+    if rest <= MAGIC_AT:
         return FlawKind.TORN, f"the batch at position {position} is torn: the file has {rest} bytes of its header"
     return FlawKind.NONSENSE, f"the bytes at position {position} are not a batch"
 
 
 def _next_offset(head: bytes) -> int:
-    if head[_MAGIC_AT] == MAGIC:
+    if head[MAGIC_AT] == MAGIC:
         return read_header(head, 0).last_offset + 1
     return int.from_bytes(head[:8]) + 1
 
 
 def _first_time(head: bytes) -> int | None:
     """The time of the first record; that of a compressed message of magic 1 is of its last."""
-    if head[_MAGIC_AT] == MAGIC:
+    if head[MAGIC_AT] == MAGIC:
         return _time(read_header(head, 0).base_timestamp) if len(head) == HEADER.size else None
-    if head[_MAGIC_AT] and not head[_MAGIC_AT + 1] & CODEC_MASK:
+    if head[MAGIC_AT] and not head[MAGIC_AT + 1] & CODEC_MASK:
         return _last_time(head)
     return None
 
 
 def _last_time(head: bytes) -> int | None:
-    if head[_MAGIC_AT] == MAGIC:
+    if head[MAGIC_AT] == MAGIC:
         return _time(read_header(head, 0).max_timestamp)
-    return _time(_OLD_HEAD.unpack_from(head)[5]) if head[_MAGIC_AT] and len(head) >= _OLD_HEAD.size else None
+    return _time(_OLD_HEAD.unpack_from(head)[5]) if head[MAGIC_AT] and len(head) >= _OLD_HEAD.size else None
 
 
 def _time(milliseconds: int) -> int | None:

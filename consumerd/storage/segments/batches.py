@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 from consumerd.storage.log.archive_items import ByteStream, FlawKind
 from consumerd.storage.log.errors import DamagedArchiveError
 from consumerd.storage.segments.checking import sound_batches
-from consumerd.storage.segments.kinds import same_kind
+from consumerd.storage.segments.kinds import MAGIC_AT, MAX_OFFSET, OFFSET_AND_LENGTH, OVERHEAD, same_kind
 from consumerd.wire.crc import crc32
 from consumerd.wire.errors import CorruptMessageError
 from consumerd.wire.v07 import DEFAULT_LIMITS, DecodeLimits
@@ -39,14 +39,10 @@ from consumerd.wire.v08.records.record_batch import CRC_END, HEADER, MAGIC, MIN_
 WINDOW: Final = 1 << 20
 #: The same where nothing of it is kept: it stays in the cache of a processor.
 CHECK_WINDOW: Final = 1 << 18
-#: Bytes in front of what the length field counts, and the position of the magic.
-OVERHEAD: Final = 12
-_MAGIC_AT: Final = 16
 #: The position of the attributes' second byte in a batch of magic 2.
 _ATTRIBUTES_AT: Final = 22
 #: The least values of the length field, by magic.
 _LEAST: Final = (14, 22, MIN_LENGTH)
-_HEAD = struct.Struct(">qi")
 _MARKER = struct.Struct(">hh")
 _MARKERS: Final = {0: "abort", 1: "commit", 2: "leader-change", 3: "snapshot-header", 4: "snapshot-footer"}
 #: Where a batch may begin: an offset and a length that are not negative, and a magic of 0 to 2.
@@ -57,7 +53,6 @@ _FREE_WORK: Final = 64 << 20
 _WORK_PER_PLACE: Final = 2048
 #: Spoiled batches in a row, after which the length of the first is believed.
 _BELIEVED_AFTER: Final = 16
-_MAX_OFFSET: Final = (1 << 63) - 2
 #: Bytes of batches that are read together: plain ones, and compressed ones, which become larger.
 _TOGETHER: Final = 1 << 20
 _TOGETHER_COMPRESSED: Final = 1 << 17
@@ -220,7 +215,7 @@ class _Reader:
         if self.together and self.base + self.at >= self.alone_until and (joined := self._joined()) is not None:
             self._advance(joined)
             return joined
-        if not self._has(_MAGIC_AT + 1):
+        if not self._has(MAGIC_AT + 1):
             return self._zeros() or self._torn(None)
         size = self._size_of(self.data, self.at)
         if size is None:
@@ -275,7 +270,7 @@ class _Reader:
         for _ in range(_BELIEVED_AFTER):
             if not self._has(size + 1):
                 return True
-            length = self._size_of(self.data, self.at + size) if self._has(size + _MAGIC_AT + 1) else None
+            length = self._size_of(self.data, self.at + size) if self._has(size + MAGIC_AT + 1) else None
             if length is None or not self._has(size + length):
                 return False
             if is_intact(self.data[self.at + size : self.at + size + length]):
@@ -285,7 +280,7 @@ class _Reader:
 
     def _sound(self) -> CheckedBatches | None:
         """The sound batches at the position, as many as are read; None if there are none."""
-        size = self._size_of(self.data, self.at) if self._has(_MAGIC_AT + 1) else None
+        size = self._size_of(self.data, self.at) if self._has(MAGIC_AT + 1) else None
         if size is None or not self._has(size):
             return None
         found = sound_batches(self.data, self.at, self.least, self.epoch, limits=self.limits, shallow=self.shallow)
@@ -332,21 +327,21 @@ class _Reader:
 
     def _stored(self, data: bytes, position: int, records: RecordSet, *, alone: bool = True) -> StoredBatch:
         """What stands at a position, by its header and its records; for several batches, by that of the first."""
-        if data[_MAGIC_AT] == MAGIC:
+        if data[MAGIC_AT] == MAGIC:
             return self._batch(data, position, records)
-        offset = _HEAD.unpack_from(data)[0]
+        offset = OFFSET_AND_LENGTH.unpack_from(data)[0]
         runs = records.runs
         first = runs[0].offsets[0] if runs else offset
-        attributes = data[_MAGIC_AT + 1]
-        stamps = [stamp for stamp in records.timestamps if stamp >= 0] if alone and data[_MAGIC_AT] else []
+        attributes = data[MAGIC_AT + 1]
+        stamps = [stamp for stamp in records.timestamps if stamp >= 0] if alone and data[MAGIC_AT] else []
         return StoredBatch(
             position,
             len(data),
             first,
             offset,
-            data[_MAGIC_AT],
+            data[MAGIC_AT],
             RecordCodec(attributes & CODEC_MASK),
-            timestamp_type(data[_MAGIC_AT], attributes),
+            timestamp_type(data[MAGIC_AT], attributes),
             max(stamps, default=None),
             None,
             None,
@@ -402,10 +397,10 @@ class _Reader:
     def _zeros(self) -> SegmentFlaw | None:
         """Zeros: reserved space, or what a file system gave back empty. None if something else is here."""
         start = self.base + self.at
-        if self.data[self.at : self.at + _MAGIC_AT].strip(b"\0"):
+        if self.data[self.at : self.at + MAGIC_AT].strip(b"\0"):
             return None
         while not self.data[self.at :].strip(b"\0"):
-            self.at = max(self.at, len(self.data) - _MAGIC_AT)
+            self.at = max(self.at, len(self.data) - MAGIC_AT)
             if not self._has(len(self.data) - self.at + 1):
                 rest = self.base + len(self.data) - start
                 problem = (
@@ -443,7 +438,7 @@ class _Reader:
         """
         while self.work >= 0:
             data, base = self.data, self.base
-            stop = len(data) if high is None else min(len(data), high + _MAGIC_AT - base)
+            stop = len(data) if high is None else min(len(data), high + MAGIC_AT - base)
             self.work += max(0, stop - (low - base)) * _WORK_PER_BYTE
             for match in _PLACE.finditer(data, low - base, stop):
                 self.work -= _WORK_PER_PLACE
@@ -454,9 +449,9 @@ class _Reader:
             # Looking at a place may have read on.
             if high is not None or (self.ended and base + stop >= self.base + len(self.data)):
                 return None
-            low = max(low, base + stop - _MAGIC_AT)
+            low = max(low, base + stop - MAGIC_AT)
             self.at = low - self.base
-            self._has(_MAGIC_AT + self.window)
+            self._has(MAGIC_AT + self.window)
         return None
 
     def _at(self, position: int, size: int) -> bytes | None:
@@ -466,9 +461,9 @@ class _Reader:
         return self.data[position - self.base : position - self.base + size]
 
     def _is_proven(self, position: int) -> bool:
-        head = self._at(position, _MAGIC_AT + 1)
+        head = self._at(position, MAGIC_AT + 1)
         size = None if head is None else self._size_of(head)
-        if head is None or size is None or size > self.work or _HEAD.unpack_from(head)[0] < self.least:
+        if head is None or size is None or size > self.work or OFFSET_AND_LENGTH.unpack_from(head)[0] < self.least:
             return False
         self.work -= size
         data = self._at(position, size)
@@ -482,11 +477,11 @@ class _Reader:
 
         A message inside of a compressed one may be stored as it is, but for its offset, which no CRC covers.
         """
-        head = self._at(position, _MAGIC_AT + 1)
+        head = self._at(position, MAGIC_AT + 1)
         if head is None:
             return True
         size = self._size_of(head)
-        if size is None or _HEAD.unpack_from(head)[0] < least:
+        if size is None or OFFSET_AND_LENGTH.unpack_from(head)[0] < least:
             return False
         self.work -= size
         data = self._at(position, size)
@@ -498,24 +493,24 @@ def batch_size(data: bytes, at: int = 0, *, most: int = DEFAULT_LIMITS.max_messa
 
     `most`: bytes that a message may have.
     """
-    if len(data) - at <= _MAGIC_AT:
+    if len(data) - at <= MAGIC_AT:
         return None
-    offset, size = _HEAD.unpack_from(data, at)
-    magic = data[at + _MAGIC_AT]
-    if not 0 <= offset <= _MAX_OFFSET or magic >= len(_LEAST) or not _LEAST[magic] <= size <= most + OVERHEAD:
+    offset, size = OFFSET_AND_LENGTH.unpack_from(data, at)
+    magic = data[at + MAGIC_AT]
+    if not 0 <= offset <= MAX_OFFSET or magic >= len(_LEAST) or not _LEAST[magic] <= size <= most + OVERHEAD:
         return None
     return int(OVERHEAD + size)
 
 
 def codec_of(data: bytes, at: int = 0) -> int:
     """The number of the compression of the batch or message whose header is at `data[at]`."""
-    return data[at + (_ATTRIBUTES_AT if data[at + _MAGIC_AT] == MAGIC else _MAGIC_AT + 1)] & CODEC_MASK
+    return data[at + (_ATTRIBUTES_AT if data[at + MAGIC_AT] == MAGIC else MAGIC_AT + 1)] & CODEC_MASK
 
 
 def is_intact(data: bytes) -> bool:
     """Whether the CRC of a whole batch or message is right."""
-    if data[_MAGIC_AT] != MAGIC:
-        return crc32(data[_MAGIC_AT:]) == int.from_bytes(data[OVERHEAD:_MAGIC_AT])
+    if data[MAGIC_AT] != MAGIC:
+        return crc32(data[MAGIC_AT:]) == int.from_bytes(data[OVERHEAD:MAGIC_AT])
     # 2 MiB, with the library of C++: not before the first batch.
     from consumerd.wire.v08.records.crc32c import crc32c  # noqa: PLC0415
 

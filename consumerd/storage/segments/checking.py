@@ -12,17 +12,14 @@ import struct
 from typing import Final, NamedTuple
 
 from consumerd.base.native import codec as native_codec
+from consumerd.storage.segments.kinds import MAGIC_AT, MAX_OFFSET, OFFSET_AND_LENGTH, OVERHEAD
 from consumerd.wire.crc import crc32
 from consumerd.wire.v07 import DecodeLimits
 from consumerd.wire.v08.records.codecs import CODEC_MASK
 from consumerd.wire.v08.records.fetched import record_limits
 from consumerd.wire.v08.records.record_batch import CRC_END, HEADER, MAGIC, read_header
 
-_HEAD = struct.Struct(">qi")
-_OVERHEAD: Final = _HEAD.size
-_MAGIC_AT: Final = 16
 _LARGEST_CODEC: Final = 4
-_MAX_OFFSET: Final = (1 << 63) - 2
 #: Of a message of magic 0 and 1: the position of its key's length.
 _KEY_AT: Final = (18, 26)
 _LENGTH = struct.Struct(">i")
@@ -65,15 +62,15 @@ def sound_batches(
 def _passed(data: bytes, found: SoundBatches, most: int) -> SoundBatches | None:
     """What was found, with what stands behind it; None where that is not sound, or has to be decoded."""
     position = found.end
-    if len(data) - position <= _MAGIC_AT:
+    if len(data) - position <= MAGIC_AT:
         return None
-    offset, size = _HEAD.unpack_from(data, position)
-    end = position + _OVERHEAD + size
+    offset, size = OFFSET_AND_LENGTH.unpack_from(data, position)
+    end = position + OVERHEAD + size
     if not 0 <= size <= most or end > len(data) or offset < found.least:
         return None
-    if data[position + _MAGIC_AT] == MAGIC:
+    if data[position + MAGIC_AT] == MAGIC:
         return _batch(data, found, end)
-    if offset > _MAX_OFFSET or not _is_plain_message(data[position:end]):
+    if offset > MAX_OFFSET or not _is_plain_message(data[position:end]):
         return None
     return found._replace(end=end, batches=found.batches + 1, records=found.records + 1, least=offset + 1)
 
@@ -88,7 +85,7 @@ def _batch(data: bytes, found: SoundBatches, end: int) -> SoundBatches | None:
     codec, epoch = header.attributes & CODEC_MASK, header.leader_epoch
     is_possible = (
         header.last_offset_delta >= 0
-        and header.last_offset <= _MAX_OFFSET
+        and header.last_offset <= MAX_OFFSET
         and codec <= _LARGEST_CODEC
         and (header.control or 0 <= header.count <= header.last_offset_delta + 1)
         and not 0 <= epoch < found.last_epoch
@@ -109,10 +106,10 @@ def _batch(data: bytes, found: SoundBatches, end: int) -> SoundBatches | None:
 
 def _is_plain_message(message: bytes) -> bool:
     """Whether a whole message of magic 0 or 1 is intact, not compressed, and as long as its fields."""
-    magic = message[_MAGIC_AT]
+    magic = message[MAGIC_AT]
     if magic >= len(_KEY_AT) or len(message) < _KEY_AT[magic] + 2 * _LENGTH.size:
         return False
-    if message[_MAGIC_AT + 1] & CODEC_MASK or crc32(message[_MAGIC_AT:]) != int.from_bytes(message[12:_MAGIC_AT]):
+    if message[MAGIC_AT + 1] & CODEC_MASK or crc32(message[MAGIC_AT:]) != int.from_bytes(message[12:MAGIC_AT]):
         return False
     place = _KEY_AT[magic]
     for _ in range(2):

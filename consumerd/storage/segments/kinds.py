@@ -13,12 +13,14 @@ from typing import Final, NamedTuple
 from consumerd.base.native import codec as native_codec
 from consumerd.wire.v08.records.record_batch import HEADER, MAGIC, read_header
 
-_HEAD = struct.Struct(">qi")
-_OVERHEAD: Final = _HEAD.size
-_MAGIC_AT: Final = 16
+#: What batches and messages of all magics begin with: offset and length; the position of the magic.
+OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
+OVERHEAD: Final = OFFSET_AND_LENGTH.size
+MAGIC_AT: Final = 16
+#: The largest offset of a record: that of the next one is an offset, too.
+MAX_OFFSET: Final = (1 << 63) - 2
 #: The least values of the length field of magic 0 and 1.
 _LEAST: Final = (14, 22)
-_MAX_OFFSET: Final = (1 << 63) - 2
 
 
 class SameKind(NamedTuple):
@@ -58,20 +60,20 @@ class _Look(NamedTuple):
 
 def _look(data: bytes, position: int, most: int) -> _Look | None:
     """None for a control batch, for what is not whole, and for what no header can be."""
-    if len(data) - position <= _MAGIC_AT:
+    if len(data) - position <= MAGIC_AT:
         return None
-    offset, size = _HEAD.unpack_from(data, position)
-    end, magic = position + _OVERHEAD + size, data[position + _MAGIC_AT]
+    offset, size = OFFSET_AND_LENGTH.unpack_from(data, position)
+    end, magic = position + OVERHEAD + size, data[position + MAGIC_AT]
     if offset < 0 or not 0 <= size <= most or end > len(data):
         return None
     if magic != MAGIC:
-        if magic >= len(_LEAST) or size < _LEAST[magic] or offset > _MAX_OFFSET:
+        if magic >= len(_LEAST) or size < _LEAST[magic] or offset > MAX_OFFSET:
             return None
-        return _Look((magic, data[position + _MAGIC_AT + 1], -1, -1), offset, offset, end)
+        return _Look((magic, data[position + MAGIC_AT + 1], -1, -1), offset, offset, end)
     if end < position + HEADER.size:
         return None
     header = read_header(data, position)
-    if header.control or not offset <= header.last_offset <= _MAX_OFFSET:
+    if header.control or not offset <= header.last_offset <= MAX_OFFSET:
         return None
     producer = header.producer_id if header.transactional else -1
     return _Look((magic, header.attributes, header.leader_epoch, producer), offset, header.last_offset, end)
