@@ -16,8 +16,7 @@ import asyncio
 import random
 import statistics
 import time
-from types import SimpleNamespace
-from typing import Any, cast
+from dataclasses import dataclass
 
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
@@ -25,8 +24,10 @@ from benchmarks.race import Measurement, compared, show
 from consumerd.base.budget import ByteBudget
 from consumerd.base.clock import SystemClock
 from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import Clock
 from consumerd.handlers import Batch, RetryPolicy, retrying
 from consumerd.handlers.builtin.null import NullHandler
+from consumerd.handlers.rate import RateLimiter
 from consumerd.member.consumer.fence import FIXED_SESSION, Fence, FixedLease
 from consumerd.member.consumer.partition_work import PartitionWork
 from consumerd.member.consumer.settings import ConsumerSettings
@@ -46,19 +47,30 @@ SETS = {"full fetch": 10_000, "idle poll": 600, "one message": 1}
 TP = TopicPartition("t", 0, 0)
 
 
+@dataclass
+class Owner:
+    """A member of one partition, without a group."""
+
+    settings: ConsumerSettings
+    clock: Clock
+    fence: Fence
+    stats: ConsumerStats
+    rate: RateLimiter
+
+    def check_end(self) -> None:
+        """It ends with its lane."""
+
+
 async def way(messages: int, count: int) -> float:
     """Seconds for one batch of `count` messages, all the way."""
     clock, stats = SystemClock(), ConsumerStats()
     handler = retrying(NullHandler(), RetryPolicy(), clock=clock, rng=random.Random(1))
-    owner = cast(
-        "Any",
-        SimpleNamespace(
-            settings=ConsumerSettings("bench", "bench_1", StaticSubscription({"t": 1})),
-            clock=clock,
-            fence=Fence(FixedLease(), clock, 0.5),
-            stats=stats,
-            check_end=lambda: None,
-        ),
+    owner = Owner(
+        ConsumerSettings("bench", "bench_1", StaticSubscription({"t": 1})),
+        clock,
+        Fence(FixedLease(), clock, 0.5),
+        stats,
+        RateLimiter(None, clock),
     )
     lane = Lane(TP, ByteBudget(1 << 30), max_bytes=1 << 30)
     sink = PlainHandler(handler).for_partition(TP, 0, lambda: True)
