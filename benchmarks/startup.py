@@ -5,8 +5,8 @@
     python -m benchmarks startup --cases classic --subjects consumerd --timeline
 
 Cases: `zk1`, `zk10` (a group in ZooKeeper, whose answers take 1 or 10 ms, on a broker of 3.9.1); `classic` and
-`consumer` (a group at a broker of 4.x, by its classic protocol and by that of KIP-848, which consumerd does not speak).
-Beside consumerd are Kafka's Java consumer of that release and confluent-kafka (librdkafka), where they can take part.
+`consumer` (a group at a broker of 4.x, by its classic protocol and by that of KIP-848). Beside consumerd are Kafka's
+Java consumer of that release and confluent-kafka (librdkafka), where they can take part.
 
 A message goes to each of ten partitions every 20 ms, so that a figure is waiting and not the absence of messages. All
 members have default settings, but begin with what comes; the broker does not hold the first rebalance back
@@ -85,6 +85,8 @@ class Stage(KafkaStage):
             found["group"] = {"id": group, "topics": {topic: 1}}
             found["kafka"] = {}
             found["zookeeper"] = {"connect": self._zookeeper}
+        elif self.case == "consumer":
+            found["group"]["protocol"] = "consumer"
         return {**found, "log": {"format": "json"}}
 
     async def feed(self, topic: str) -> None:
@@ -96,9 +98,8 @@ class Stage(KafkaStage):
 
     def names(self, options: argparse.Namespace) -> dict[str, str | None]:
         """The subjects that can be members here, with the interpreter of ours."""
-        found: dict[str, str | None] = {}
-        if self.case != "consumer":
-            found |= {name: python for name, python in subjects(options, self.protocol).items() if python is not None}
+        ours = subjects(options, self.protocol)
+        found: dict[str, str | None] = {name: python for name, python in ours.items() if python is not None}
         if self._zookeeper is None:
             wanted = tuple(options.subjects or ("",))
             found |= {name: None for name in (JAVA, LIBRDKAFKA) if name.startswith(wanted)}
