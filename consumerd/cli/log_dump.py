@@ -6,7 +6,6 @@ import json
 import sys
 from binascii import b2a_base64
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -26,48 +25,51 @@ Examples:
   consumerd log dump /var/lib/kafka/events-0
   consumerd log dump /var/lib/kafka/events-0/00000000000000000000.log
   consumerd log dump --json /archive | jq 'select(.valid | not)'
+  consumerd log dump s3://archive/kafka.tar.gz
 """
 
 
 @click.command("dump", epilog=EXAMPLES)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line instead of a table.")
 @isolation_option
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
-def command(as_json: bool, isolation: str, paths: tuple[Path, ...]) -> None:
-    """Show every outer message or batch of segment files, and of directories with such, in order.
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+def command(as_json: bool, isolation: str, paths: tuple[str, ...]) -> None:
+    """Show every outer message or batch of segment files, and of directories, tars and URLs with such, in order.
 
     Segments of 0.7 and of 0.8 and later are told apart by their bytes. A damaged message is shown as not valid, and the
     dump continues after it; bytes between messages are one entry. Problems are summarised on standard error and do
     not change the exit code, which is 0. With --isolation read_committed the batches of aborted transactions are left
     out, by the control batches of the named files.
     """
+    from consumerd.storage.archives.dumped import DumpedSegment, find_dumped, open_dumped  # noqa: PLC0415  # for --help
     from consumerd.storage.segments.dialect import SegmentDialect  # noqa: PLC0415  # `--help` needs no storage
-    from consumerd.storage.segments.finding import find_segment_files  # noqa: PLC0415
 
     problems = _Problems()
-    files = find_segment_files(paths)
+    found = find_dumped(paths)
     left_out = {}
     if isolation == "read_committed":
         from consumerd.cli.log_v08 import find_uncommitted  # noqa: PLC0415
 
-        left_out = find_uncommitted(files)
-    for path, start, dialect in files:
-        if dialect is SegmentDialect.V07:
-            from consumerd.storage.log.dump import read_segment  # noqa: PLC0415
+        left_out = find_uncommitted(each for each in open_dumped(found) if isinstance(each, DumpedSegment))
+    for segment in open_dumped(found):
+        if not isinstance(segment, DumpedSegment):
+            problems.note(segment.problem)
+        elif segment.dialect is SegmentDialect.V07:
+            from consumerd.storage.log.dump import read_entries  # noqa: PLC0415
 
-            entries = problems.watch(path, read_segment(path, start))
+            entries = problems.watch(segment.name, read_entries(segment.stream, segment.start))
             if as_json:
-                _show_json(path, entries)
+                _show_json(segment.name, entries)
             else:
-                show_table(path, entries, _COLUMNS, _cells)
+                show_table(segment.name, entries, _COLUMNS, _cells)
         else:
             from consumerd.cli import log_v08  # noqa: PLC0415
 
-            batches = problems.watch(path, log_v08.read(path, start, left_out.get(path.parent)))
+            batches = problems.watch(segment.name, log_v08.read(segment, left_out.get(segment.folder)))
             if as_json:
-                log_v08.show_json(path, batches)
+                log_v08.show_json(segment.name, batches)
             else:
-                show_table(path, batches, log_v08.COLUMNS, log_v08.cells)
+                show_table(segment.name, batches, log_v08.COLUMNS, log_v08.cells)
     problems.report()
 
 
@@ -80,21 +82,30 @@ class _Problems:
         self._bad = 0
         self._shown: list[str] = []
 
-    def watch(self, path: Path, entries: Iterable[Entry]) -> Iterator[Entry]:
+    def note(self, problem: str) -> None:
+        """A file that is not shown."""
+        self._files += 1
+        self._entries += 1
+        self._see(problem)
+
+    def _see(self, problem: str) -> None:
+        self._bad += 1
+        if len(self._shown) < PROBLEMS_SHOWN:
+            self._shown.append(problem)
+
+    def watch(self, name: str, entries: Iterable[Entry]) -> Iterator[Entry]:
         self._files += 1
         for entry in entries:
             self._entries += 1
             if entry.problem is not None:
-                self._bad += 1
-                if len(self._shown) < PROBLEMS_SHOWN:
-                    self._shown.append(f"{printable(str(path))}: {entry.problem}")
+                self._see(f"{name}: {entry.problem}")
             yield entry
 
     def report(self) -> None:
         if not self._bad:
             return
         for line in self._shown:
-            click.echo(f"consumerd: {line}", err=True)
+            click.echo(f"consumerd: {printable(line)}", err=True)
         click.echo(f"consumerd: {self._bad} of {self._entries} entries in {self._files} files are not valid", err=True)
 
 
@@ -102,9 +113,9 @@ def _codec_name(entry: LogEntry) -> str | None:
     return None if entry.codec is None else entry.codec.name.lower()
 
 
-def _show_json(path: Path, entries: Iterator[LogEntry]) -> None:
+def _show_json(name: str, entries: Iterator[LogEntry]) -> None:
     # Put together by hand: a segment has millions of entries, and only the name and the problem can need escapes.
-    start = f'{{"file": {json.dumps(str(path))}, "offset": '
+    start = f'{{"file": {json.dumps(name)}, "offset": '
     write, encode = sys.stdout.write, b2a_base64
     for entry in entries:
         payloads = ", ".join([f'"{encode(payload, newline=False).decode()}"' for payload in entry.payloads])

@@ -23,6 +23,7 @@ EXAMPLES = """\b
 Examples:
   consumerd log ls /var/lib/kafka
   consumerd log ls /disk1/kafka /disk2/kafka
+  consumerd log ls s3://backup/broker-1.tar.gz s3://backup/broker-2.tar.gz
   consumerd log ls --html archive.html /archive
   consumerd log ls --json /archive | jq 'select(.findings != [])'
 """
@@ -36,12 +37,13 @@ Examples:
     metavar="FILE",
     help="Write a page with a timeline to FILE, too: for a browser without a network, and for printing.",
 )
-@click.argument("paths", metavar="DIR...", nargs=-1, required=True)
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 def command(as_json: bool, html: Path | None, paths: tuple[str, ...]) -> None:
-    """Show the partitions in directories of any Kafka, without reading everything.
+    """Show the partitions in an archive of any Kafka, without reading everything.
 
-    Only names, indexes, and the first and last batches of segments are read, so this is quick, and most damage stays
-    unseen: `log verify` finds it. Findings do not change the exit code, which is 0.
+    PATH is a directory, a tar, or a URL of one. Only names, indexes, and the first and last batches of segments are
+    read, so this is quick, and most damage stays unseen: `log verify` finds it. Compressed tars and segments are read
+    from beginning to end. Findings do not change the exit code, which is 0.
     """
     from consumerd.storage.archives.copies import compare_all  # noqa: PLC0415 - `--help` needs no archive
     from consumerd.storage.archives.errors import NoSourceError  # noqa: PLC0415 - `--help` needs no archive

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from consumerd.cli.tables import printable
@@ -37,14 +36,14 @@ class Column(NamedTuple):
 
 
 def show_table(
-    path: Path, entries: Iterator[Entry], columns: Sequence[Column], cells: Callable[[Entry], tuple[str, ...]]
+    name: str, entries: Iterator[Entry], columns: Sequence[Column], cells: Callable[[Entry], tuple[str, ...]]
 ) -> None:
     """Print a file's entries: `columns`, then one with the first payload or the problem."""
     from rich.console import Console  # noqa: PLC0415  # only where a table is printed
     from rich.table import Table  # noqa: PLC0415
 
     console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, emoji=False, markup=False)
-    console.print(printable(str(path)), soft_wrap=True)
+    console.print(printable(name), soft_wrap=True)
     header = True
     digits = 0
     while rows := list(islice(entries, ROWS_PER_TABLE)):

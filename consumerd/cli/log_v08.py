@@ -8,15 +8,12 @@ from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from consumerd.base.errors import NotFoundError
 from consumerd.cli.log_table import Column
-from consumerd.storage.log.errors import StorageError
+from consumerd.storage.archives.dumped import DumpedSegment
 from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch, read_batches
 from consumerd.storage.segments.dialect import SegmentDialect
-from consumerd.storage.segments.finding import SegmentFile
 from consumerd.storage.segments.transactions import (
     SegmentTransactions,
     UncommittedRanges,
@@ -46,38 +43,29 @@ class DumpedBatch(NamedTuple):
     problem: str | None
 
 
-def find_uncommitted(files: Iterable[SegmentFile]) -> dict[Path, UncommittedRanges]:
-    """By directory, the transactions in its files that were not committed. Raises as `read`."""
-    found: defaultdict[Path, list[SegmentTransactions]] = defaultdict(list)
-    for path, start, dialect in files:
-        if dialect is SegmentDialect.V08:
-            found[path.parent].append(transactions_of(_items(path, start, together=True), start))
-    return {folder: uncommitted(segments) for folder, segments in found.items()}
+def find_uncommitted(segments: Iterable[DumpedSegment]) -> dict[str, UncommittedRanges]:
+    """By folder, the transactions in its segments that were not committed. Raises as `segments`."""
+    found: defaultdict[str, list[SegmentTransactions]] = defaultdict(list)
+    for each in segments:
+        if each.dialect is SegmentDialect.V08:
+            items = read_batches(each.stream, each.start, together=True)
+            found[each.folder].append(transactions_of(items, each.start))
+    return {folder: uncommitted(transactions) for folder, transactions in found.items()}
 
 
-def read(path: Path, start: int, left_out: UncommittedRanges | None = None) -> Iterator[DumpedBatch]:
-    """The batches of a file without those of transactions in `left_out`. Raises StorageError, NotFoundError."""
-    for item in _items(path, start):
+def read(segment: DumpedSegment, left_out: UncommittedRanges | None = None) -> Iterator[DumpedBatch]:
+    """The batches of a segment without those of transactions in `left_out`. Raises the errors of its stream."""
+    for item in read_batches(segment.stream, segment.start):
         if isinstance(item, SegmentFlaw):
             yield DumpedBatch(item, item.offset, item.problem)
         elif left_out is None or not left_out.has(item):
             yield DumpedBatch(item, item.next_offset, None if item.problem is None else item.problem[1])
 
 
-def _items(path: Path, start: int, *, together: bool = False) -> Iterator[StoredBatch | SegmentFlaw]:
-    try:
-        with path.open("rb", buffering=0) as file:
-            yield from read_batches(file, start, together=together)
-    except FileNotFoundError:
-        raise NotFoundError(f"{path} was deleted while it was read") from None
-    except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def show_json(path: Path, batches: Iterator[DumpedBatch]) -> None:
+def show_json(name: str, batches: Iterator[DumpedBatch]) -> None:
     """One object per line."""
     for batch in batches:
-        line = {"file": str(path), **(_batch(batch) if isinstance(batch.item, StoredBatch) else _flaw(batch))}
+        line = {"file": name, **(_batch(batch) if isinstance(batch.item, StoredBatch) else _flaw(batch))}
         sys.stdout.write(json.dumps(line) + "\n")
 
 

@@ -6,17 +6,18 @@ that covers it continues; one that ends behind the log counts last. The last rec
 
 from __future__ import annotations
 
-import os
 import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind
+from consumerd.storage.archives.folders import LOCAL_FILES, ArchiveFiles
 from consumerd.storage.archives.listing import ListedPartition
-from consumerd.storage.log.archive_items import ByteStream
+from consumerd.storage.archives.opening import unpacked
+from consumerd.storage.archives.sources import Packing, kind_of, printable, unpacked_name
+from consumerd.storage.log.archive_items import DEFAULT_EXPANSION, ByteStream
 from consumerd.storage.log.archive_names import parse_segment_file
 from consumerd.storage.segments.batches import StoredBatch, read_batches
 from consumerd.storage.segments.cluster_metadata import ClusterMetadataReader, ExistingTopic
@@ -39,9 +40,9 @@ class ClusterTopics:
         return {name: topic.topic_id for name, topic in self.topics.items()}
 
 
-def read_cluster_metadata(folder: str) -> ClusterTopics:
+def read_cluster_metadata(folder: str, files: ArchiveFiles = LOCAL_FILES) -> ClusterTopics:
     """Read the metadata log in a folder. Blocks. What cannot be read is a finding."""
-    return _Reader(folder).read()
+    return _Reader(folder, files).read()
 
 
 def compare_topics(partitions: Sequence[ListedPartition], cluster: ClusterTopics) -> list[ArchiveFinding]:
@@ -96,8 +97,9 @@ def _listing(numbers: Sequence[int], most: int = 10) -> str:
 class _Reader:
     """One reading of a folder. `next` is the offset that has to follow in the log."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, files: ArchiveFiles) -> None:
         self._folder = folder
+        self._files = files
         self._records = ClusterMetadataReader()
         self._next = 0
         self._findings: list[ArchiveFinding] = []
@@ -106,8 +108,8 @@ class _Reader:
     def read(self) -> ClusterTopics:
         segments: list[tuple[int, str]] = []
         try:
-            for name in os.listdir(self._folder):  # noqa: PTH208 - names, as they are
-                if (parsed := parse_segment_file(name)) is not None and not parsed.state:
+            for name in self._files.names(self._folder):
+                if (parsed := parse_segment_file(unpacked_name(name))) is not None and not parsed.state:
                     segments.append((parsed.start, name))
                 elif (match := _SNAPSHOT.fullmatch(name)) is not None:
                     self._snapshots.append((int(match[1]), int(match[2]), name))
@@ -123,8 +125,9 @@ class _Reader:
 
     def _take_segment(self, start: int, name: str) -> None:
         try:
-            with _opened(f"{self._folder}/{name}") as file:
-                for item in read_batches(file, start):
+            with self._files.open(f"{self._folder}/{name}") as file:
+                packing, _ = kind_of(name) or (Packing.NONE, False)
+                for item in read_batches(unpacked(file, packing, DEFAULT_EXPANSION), start):
                     if isinstance(item, StoredBatch):
                         if item.offset > self._next and not self._take_snapshot(item.offset):
                             self._report(f"has no offsets {self._next} to {item.offset - 1}, and no snapshot of them")
@@ -138,7 +141,7 @@ class _Reader:
         usable = [each for each in self._snapshots if each[0] >= offset]
         for end, _, name in reversed(usable) if last else usable:
             try:
-                with _opened(f"{self._folder}/{name}") as file:
+                with self._files.open(f"{self._folder}/{name}") as file:
                     records = _snapshot(file)
             except OSError as error:
                 self._report(f"has a snapshot {name} that cannot be read: {error.strerror or error}")
@@ -152,15 +155,9 @@ class _Reader:
         return False
 
     def _report(self, problem: str) -> None:
-        folder = self._folder.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        folder = printable(self._folder)
         problem = f"{folder} {problem}: which topics exist is a guess"
         self._findings.append(ArchiveFinding(ArchiveFindingKind.METADATA, folder, problem))
-
-
-def _opened(path: str) -> BinaryIO:
-    if not Path(path).is_file():  # opening a FIFO waits for a writer
-        raise OSError("it is not a regular file")
-    return Path(path).open("rb", buffering=0)
 
 
 def _snapshot(file: ByteStream) -> ClusterMetadataReader | None:

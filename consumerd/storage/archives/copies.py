@@ -1,21 +1,42 @@
 """Copies of one partition of 0.8 and later, in several data directories or on several brokers' disks: which is read.
 
-Strategy: a folder is judged by what `log ls` reads of it, and `consumerd.storage.segments.copies` decides. Copies in
-tars, in compressed files and at URLs are not compared: what holds the same offsets there is an error of those who read.
+Strategy: a folder is judged by what `log ls` reads of it, wherever it is, and `consumerd.storage.segments.copies`
+decides.
 """
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
+from dataclasses import replace
+from typing import Final
 
+from consumerd.storage import StorageError
 from consumerd.storage.archives.cluster_metadata import ClusterTopics, compare_topics, read_cluster_metadata
 from consumerd.storage.archives.findings import ArchiveFinding
+from consumerd.storage.archives.folders import (
+    LOCAL_FILES,
+    ArchiveFiles,
+    ArchiveFolder,
+    PackedTarFiles,
+    PlainTarFiles,
+    RemoteFiles,
+    tar_files,
+    whole_tar,
+)
 from consumerd.storage.archives.listing import ListedPartition, list_partition
-from consumerd.storage.archives.sources import Packing, SegmentSource
+from consumerd.storage.archives.opening import unpacked
+from consumerd.storage.archives.sources import (
+    Packing,
+    SegmentSource,
+    is_segment,
+    kind_of,
+    printable,
+    remote_system,
+    unpacked_name,
+)
+from consumerd.storage.log.archive_items import DEFAULT_EXPANSION
 from consumerd.storage.log.archive_names import LOG_SUFFIX, ArchiveLayout, MisnamedSegmentError, segment_start
 from consumerd.storage.log.archive_tiered import tiered_start
 from consumerd.storage.segments.batches import StoredBatch, read_batches
@@ -28,10 +49,9 @@ def compare_all(partitions: Sequence[ListedPartition]) -> ClusterTopics | None:
     metadata = [each for each in partitions if each.topic == METADATA_TOPIC]
     others = [each for each in partitions if each.topic != METADATA_TOPIC]
     compare_listed(metadata)
-    if (folder := _metadata_folder(metadata)) is None:
+    if (cluster := _topics(metadata)) is None:
         compare_listed(others)
         return None
-    cluster = read_cluster_metadata(folder)
     compare_listed(others, cluster.ids)
     cluster.findings += compare_topics(others, cluster)
     return cluster
@@ -52,35 +72,60 @@ def compare_listed(partitions: Sequence[ListedPartition], topic_ids: Mapping[str
                 listed[found.copy].note(found.kind, "", f"{listed[found.copy].folder}: {found.problem}")
 
 
-def _metadata_folder(partitions: Sequence[ListedPartition]) -> str | None:
-    """Of the copies of the cluster's metadata log, the folder of the one that is read; None without one."""
-    read = (each.last_file for each in partitions if each.partition == 0 and not each.state and each.read)
-    return next((file.rpartition("/")[0] for file in read if file), None)
+def _topics(partitions: Sequence[ListedPartition]) -> ClusterTopics | None:
+    """What the copy of the cluster's metadata log that is read says; None without one."""
+    for each in partitions:
+        if each.partition == 0 and not each.state and each.read and each.last_file:
+            return read_cluster_metadata(each.last_file.rpartition("/")[0], each.files)
+    return None
+
+
+class _Folders:
+    """The folders of sources. A compressed tar is read to find its own."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, ArchiveFiles] = {}
+
+    def of(self, source: SegmentSource) -> Iterator[ArchiveFolder]:
+        """The folder of a segment, or those in a tar; none where they cannot be read."""
+        try:
+            files = self._files_of(source)
+            paths = files.folders() if source.is_tar and isinstance(files, _TARS) else (source.folder,)
+            for path in paths:
+                yield ArchiveFolder(path, frozenset(files.names(path)), files)
+        except (OSError, StorageError):
+            return
+
+    def _files_of(self, source: SegmentSource) -> ArchiveFiles:
+        if not source.is_tar and source.part is None and not source.is_remote:
+            return LOCAL_FILES
+        key = source.path if source.is_tar or source.part is not None else source.path.partition("://")[0]
+        if key not in self._files:
+            if source.is_tar:
+                self._files[key] = tar_files(source)
+            elif source.part is not None:
+                self._files[key] = tar_files(whole_tar(source))
+            else:
+                self._files[key] = RemoteFiles(remote_system(source.path))
+        return self._files[key]
+
+
+_TARS: Final = (PlainTarFiles, PackedTarFiles)
 
 
 def without_other_copies(
     sources: Sequence[SegmentSource], layout: ArchiveLayout
 ) -> tuple[list[SegmentSource], list[ArchiveFinding]]:
-    """The sources without copies that are not read, and how the copies differ. Blocks."""
-    folders: dict[tuple[str, int | None, int], dict[str, list[str]]] = defaultdict(dict)
-    apart: set[str] = set()
-    for source in sources:
-        folder, _, file = source.path.rpartition("/")
-        is_log = file.endswith(LOG_SUFFIX) and tiered_start(file) is None
-        if source.is_remote or source.is_tar or source.part is not None or not is_log:
-            if source.part is None:
-                apart.add(folder)
-            continue
-        try:
-            name = layout.name(source.name)
-        except MisnamedSegmentError:
-            continue
-        folders[name.topic, name.broker, name.partition].setdefault(folder, []).append(file)
+    """The sources without copies that are not read, and how the copies differ. Blocks.
+
+    A tar that is the only source is not looked into for copies: it would be read twice.
+    """
+    folders = _Folders()
     left_out: set[str] = set()
     findings: list[ArchiveFinding] = []
     topic_ids: Mapping[str, str] | None = None
-    for (topic, _, partition), found in folders.items():
-        listed = _listed(found) if len(found) > 1 and apart.isdisjoint(found) else []
+    for (topic, _, partition), found in _copies_in(sources, layout, folders).items():
+        listed = _listed(found.values()) if len(found) > 1 else []
         if len(listed) < 2:
             continue
         if topic_ids is None and len({each.topic_id for each in listed} - {None}) > 1:
@@ -96,43 +141,74 @@ def without_other_copies(
     if not left_out:
         return list(sources), findings
     kept = [
-        each
+        replace(each, left_out=each.left_out | left_out) if each.is_tar else each
         for each in sources
-        if each.part is not None or each.packing is not Packing.NONE or each.path.rpartition("/")[0] not in left_out
+        if each.is_tar or each.folder not in left_out
     ]
     return kept, findings
 
 
+def _copies_in(
+    sources: Sequence[SegmentSource], layout: ArchiveLayout, folders: _Folders
+) -> dict[tuple[str, int | None, int], dict[str, ArchiveFolder]]:
+    """Partition -> its folders, by their paths, where there are several, and they hold segments since 0.8 alone."""
+    places = _places(sources, folders)
+    named: defaultdict[tuple[str, int | None, int], list[str]] = defaultdict(list)
+    for path, (_, names) in places.items():
+        if all(map(_is_log, names)):
+            with suppress(MisnamedSegmentError):
+                name = layout.name(printable(f"{path}/{min(names)}"))
+                named[name.topic, name.broker, name.partition].append(path)
+    return {
+        key: {path: folder for path in paths for folder in folders.of(places[path][0]) if folder.path == path}
+        for key, paths in named.items()
+        if len(paths) > 1
+    }
+
+
+def _places(sources: Sequence[SegmentSource], folders: _Folders) -> dict[str, tuple[SegmentSource, set[str]]]:
+    """Folder -> a source that leads to it, and the names of the segments in it."""
+    found: dict[str, tuple[SegmentSource, set[str]]] = {}
+    for source in sources:
+        if not source.is_tar:
+            found.setdefault(source.folder, (source, set()))[1].add(source.place.rpartition("/")[2])
+        elif len(sources) > 1 and not source.is_special:
+            found |= {
+                folder.path: (source, names)
+                for folder in folders.of(source)
+                if (names := {name for name in folder.names if is_segment(name)})
+            }
+    return found
+
+
+def _is_log(name: str) -> bool:
+    """Whether a segment is one since 0.8 of a broker's disk."""
+    return unpacked_name(name).endswith(LOG_SUFFIX) and tiered_start(unpacked_name(name)) is None
+
+
 def existing_topics(sources: Sequence[SegmentSource], layout: ArchiveLayout) -> ClusterTopics | None:
-    """The topics by the cluster's metadata log, where the sources have it in a plain local folder. Blocks."""
-    folders: dict[str, None] = {}
+    """The topics by the cluster's metadata log, where the sources have it, not in a compressed tar. Blocks."""
+    folders, found = _Folders(), {}
     for source in sources:
         with suppress(MisnamedSegmentError):
-            if _is_plain(source) and layout.name(source.name).topic == METADATA_TOPIC:
-                folders[source.path.rpartition("/")[0]] = None
-    found = _listed(folders)
-    compare_listed(found)
-    folder = _metadata_folder(found)
-    return None if folder is None else read_cluster_metadata(folder)
+            if not source.is_tar and source.folder not in found and layout.name(source.name).topic == METADATA_TOPIC:
+                found[source.folder] = next(folders.of(source), None)
+    listed = _listed(each for each in found.values() if each is not None)
+    compare_listed(listed)
+    return _topics(listed)
 
 
 def list_folder(source: SegmentSource) -> ListedPartition | None:
-    """What `log ls` shows of a segment's folder, if that is plain and local. Blocks."""
-    return next(iter(_listed([source.path.rpartition("/")[0]])), None) if _is_plain(source) else None
+    """What `log ls` shows of the folder of a segment, which is not in a compressed tar. Blocks."""
+    folder = next(_Folders().of(source), None)
+    return None if folder is None else next(iter(_listed([folder])), None)
 
 
-def _is_plain(source: SegmentSource) -> bool:
-    return not source.is_remote and not source.is_tar and source.part is None and source.packing is Packing.NONE
-
-
-def _listed(folders: Iterable[str]) -> list[ListedPartition]:
+def _listed(folders: Iterable[ArchiveFolder]) -> list[ListedPartition]:
     """What `log ls` shows of each folder; nothing if one of them cannot be compared."""
     found = []
     for folder in folders:
-        try:
-            listed = list_partition(folder, os.listdir(folder))  # noqa: PTH208 - names, as they are
-        except OSError:
-            return []
+        listed = list_partition(folder)
         if listed is None or not _is_copy(listed):
             return []
         found.append(listed)
@@ -150,7 +226,7 @@ def _chosen(listed: Sequence[ListedPartition], topic_id: str | None) -> CopyChoi
 
 def _copy(listed: ListedPartition) -> PartitionCopy:
     assert listed.start is not None
-    end = _read_end(listed.last_file) if listed.end is None else listed.end
+    end = _read_end(listed) if listed.end is None else listed.end
     return PartitionCopy(
         listed.folder,
         listed.start,
@@ -163,11 +239,13 @@ def _copy(listed: ListedPartition) -> PartitionCopy:
     )
 
 
-def _read_end(path: str) -> int:
+def _read_end(listed: ListedPartition) -> int:
     """The offset after the last whole batch of a segment to whose end its index does not lead."""
-    end = segment_start(path.rpartition("/")[2]) or 0
-    with suppress(OSError), Path(path).open("rb", buffering=0) as file:
-        for item in read_batches(file, end):
+    name = listed.last_file.rpartition("/")[2]
+    end = segment_start(name) or 0
+    packing, _ = kind_of(name) or (Packing.NONE, False)
+    with suppress(OSError), listed.files.open(listed.last_file) as file:
+        for item in read_batches(unpacked(file, packing, DEFAULT_EXPANSION), end):
             if isinstance(item, StoredBatch):
                 end = max(end, item.next_offset)
     return end

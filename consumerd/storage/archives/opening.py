@@ -76,7 +76,7 @@ def open_segments(
         seen: set[str] = set()
         try:
             for member, data in read_members(stream):
-                if not is_segment(member.name):
+                if not is_segment(member.name) or source.leaves_out(member.name):
                     continue
                 inside = f"{name}{INSIDE}{member.name}"
                 if member.is_unsafe:
@@ -105,7 +105,7 @@ def _refused(source: SegmentSource) -> str | None:
     """Why a tiered segment is not read: its manifest says that it is encrypted. None if it is read."""
     data = b""
     path = manifest_of(source.path)
-    with contextlib.suppress(Exception), _opened(replace(source, path=path)) as file:  # often there is none
+    with contextlib.suppress(Exception), opened_file(replace(source, path=path)) as file:  # often there is none
         data = file.read(MANIFEST_BYTES + 1)
     try:
         encrypted = bool(data) and parse_manifest(data).encrypted
@@ -203,7 +203,7 @@ def unpacked(stream: ByteStream, packing: Packing, expansion: int) -> ByteStream
 def _raw(source: SegmentSource, on_bytes: Callable[[int], object]) -> Iterator[_RawStream]:
     with contextlib.ExitStack() as stack:
         try:
-            file = stack.enter_context(_opened(source))
+            file = stack.enter_context(opened_file(source))
             if source.part is not None:
                 file.seek(source.part.position)
         except ConsumerdError:
@@ -213,7 +213,15 @@ def _raw(source: SegmentSource, on_bytes: Callable[[int], object]) -> Iterator[_
         yield _RawStream(file, source, on_bytes)
 
 
-def _opened(source: SegmentSource) -> contextlib.AbstractContextManager[Any]:
+@contextlib.contextmanager
+def unpacked_bytes(source: SegmentSource, expansion: int) -> Iterator[ByteStream]:
+    """The bytes of a source, decompressed. Raises as `open_segments`."""
+    with _raw(source, lambda _: None) as raw:
+        yield unpacked(raw, source.packing, expansion)
+
+
+def opened_file(source: SegmentSource) -> contextlib.AbstractContextManager[Any]:
+    """The file of a source, which can seek. Raises the errors of its file system, MissingExtraError."""
     if not source.is_remote:
         return Path(source.path).open("rb", buffering=0)
     opened: contextlib.AbstractContextManager[Any] = extra("fsspec", f"reading {source.path}").open(source.path, "rb")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -71,12 +71,27 @@ class SegmentSource:
     part: TarPart | None = None
     #: Not a regular file (a FIFO, a device, a socket): opening it might wait for ever.
     is_special: bool = False
+    #: Folders in a tar, as `place` of a member begins, that are not read: other copies are.
+    left_out: frozenset[str] = frozenset()
+
+    @property
+    def place(self) -> str:
+        """The path, with the member's name behind `!/`."""
+        return self.path if self.part is None else f"{self.path}{INSIDE}{self.part.name}"
 
     @property
     def name(self) -> str:
-        """The path, printable in any encoding, with the member's name behind `!/`."""
-        path = self.path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-        return path if self.part is None else f"{path}{INSIDE}{self.part.name}"
+        """The place, printable in any encoding."""
+        return printable(self.place)
+
+    @property
+    def folder(self) -> str:
+        """The folder of the place."""
+        return self.place.rpartition("/")[0]
+
+    def leaves_out(self, member: str) -> bool:
+        """Whether a member of a tar is in a folder that is not read."""
+        return bool(self.left_out) and f"{self.path}{INSIDE}{member}".rpartition("/")[0] in self.left_out
 
 
 def kind_of(name: str) -> tuple[Packing, bool] | None:
@@ -95,6 +110,21 @@ def kind_of(name: str) -> tuple[Packing, bool] | None:
     return _KINDS[ending]
 
 
+def printable(name: str) -> str:
+    """A name of a file, in any encoding."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def unpacked_name(name: str) -> str:
+    """The name of a file as it was before it was compressed."""
+    return name.removesuffix(Packing.GZIP.value).removesuffix(Packing.ZSTD.value)
+
+
+def is_url(path: str) -> bool:
+    """Whether a path is for fsspec."""
+    return "://" in path or "::" in path
+
+
 def is_segment(name: str) -> bool:
     """Whether a tar's member of this name claims to be a segment."""
     kind = kind_of(name)
@@ -108,7 +138,7 @@ def find_sources(paths: Sequence[str]) -> list[SegmentSource]:
     """
     found: dict[str, SegmentSource] = {}
     for path in paths:
-        sources = list(_remote(path) if "://" in path or "::" in path else _local(path))
+        sources = list(_remote(path) if is_url(path) else _local(path))
         if not sources:
             raise NoSourceError(
                 f"{path} holds no segments; name {SUFFIX} files (0.7), {LOG_SUFFIX} files named by their offset (0.8 "
@@ -141,19 +171,26 @@ def _refuse(error: OSError) -> None:
 
 
 def _local_file(path: str, kind: tuple[Packing, bool]) -> Iterator[SegmentSource]:
-    status = os.stat(path)  # noqa: PTH116 - one of a million
-    packing, is_tar = kind
-    if not stat.S_ISREG(status.st_mode):
-        yield SegmentSource(path, 0, _mtime(status), packing, is_tar, is_special=True)
+    source = local_source(path)
+    if source.is_special:
+        yield source
         return
-    source = SegmentSource(path, status.st_size, _mtime(status), packing, is_tar)
-    parts = _parts(source) if is_tar and packing is Packing.NONE else None
+    parts = _parts(source) if source.is_tar and source.packing is Packing.NONE else None
     if parts is None:
         yield source
         return
     for part in parts:
         packing, is_tar = kind_of(part.name) or kind
         yield replace(source, size=part.size, packing=packing, is_tar=is_tar, part=part)
+
+
+def local_source(path: str) -> SegmentSource:
+    """The file at a path whose name is that of a source. Raises OSError."""
+    status = os.stat(path)  # noqa: PTH116 - one of a million
+    packing, is_tar = kind_of(path) or (Packing.NONE, False)
+    if not stat.S_ISREG(status.st_mode):
+        return SegmentSource(path, 0, _mtime(status), packing, is_tar, is_special=True)
+    return SegmentSource(path, status.st_size, _mtime(status), packing, is_tar)
 
 
 def _mtime(status: os.stat_result) -> str:
@@ -175,37 +212,48 @@ def _parts(tar: SegmentSource) -> list[TarPart] | None:
 
 
 def _remote(url: str) -> Iterator[SegmentSource]:
+    files, _, details = remote_tree(url)
+    for path, info in details.items():
+        if kind_of(path) is not None:
+            yield remote_source(files, path, info)
+
+
+def remote_tree(url: str) -> tuple[Any, str, Mapping[str, Mapping[str, Any]]]:
+    """The file system of a URL, the path in it, and the files below: path -> what the store says of one.
+
+    Raises NoSourceError, ReadFailedError, MissingExtraError.
+    """
     core = extra("fsspec.core", f"reading {url}")
+    details: Mapping[str, Mapping[str, Any]]
     try:
         files, path = core.url_to_fs(url)
-        details: Mapping[str, Mapping[str, Any]]
         if files.isdir(path):
             details = files.find(path, detail=True)
         elif files.exists(path):
             details = {path: files.info(path)}
         else:
             raise NoSourceError(f"{url} does not exist")
-        found = list(_remote_files(files, details))
     except (NoSourceError, MemoryError):
         raise
     except ImportError as error:
         raise ReadFailedError(f"{url} cannot be read: {error}") from error
     except Exception as error:  # each file system has errors of its own
         raise ReadFailedError(f"{url} cannot be read: {reason_of(error)}") from error
-    yield from found
+    return files, path, details
 
 
-def _remote_files(files: Any, details: Mapping[str, Mapping[str, Any]]) -> Iterable[SegmentSource]:
-    for path, info in details.items():
-        if (kind := kind_of(path)) is not None:
-            size = info.get("size")
-            yield SegmentSource(
-                str(files.unstrip_protocol(path)),
-                size if isinstance(size, int) else None,
-                _remote_stamp(info),
-                *kind,
-                is_remote=True,
-            )
+def remote_system(url: str) -> Any:
+    """The file system of a URL that was found. Raises MissingExtraError."""
+    return extra("fsspec.core", f"reading {url}").url_to_fs(url)[0]
+
+
+def remote_source(files: Any, path: str, info: Mapping[str, Any]) -> SegmentSource:
+    """A file at a URL."""
+    size = info.get("size")
+    packing, is_tar = kind_of(path) or (Packing.NONE, False)
+    url = str(files.unstrip_protocol(path))
+    known = size if isinstance(size, int) else None
+    return SegmentSource(url, known, _remote_stamp(info), packing, is_tar, is_remote=True)
 
 
 def _remote_stamp(info: Mapping[str, Any]) -> str:

@@ -8,13 +8,14 @@ length still gives the start of the next message; a torn tail or an impossible l
 
 from __future__ import annotations
 
-import os
+import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from consumerd.base.errors import NotFoundError
-from consumerd.storage.log.errors import StorageError
+from consumerd.storage.log.archive_items import ByteStream
+from consumerd.storage.log.errors import DamagedArchiveError, StorageError
 from consumerd.storage.log.segment import parse_segment_name
 from consumerd.wire.errors import CorruptMessageError
 from consumerd.wire.v07 import (
@@ -91,12 +92,16 @@ def read_segment(
 
 
 def read_entries(
-    file: BinaryIO, start: int, *, limits: DecodeLimits = DEFAULT_LIMITS, window: int = WINDOW
+    file: ByteStream, start: int, *, limits: DecodeLimits = DEFAULT_LIMITS, window: int = WINDOW
 ) -> Iterator[LogEntry]:
-    """Read the entries of a seekable binary file from its present position on, which has offset `start`."""
+    """Read the entries of a stream from its present position on, which has offset `start`."""
     data, position, offset, wanted = b"", 0, start, window
+    damage: str | None = None
     while True:
-        fresh = file.read(wanted)
+        try:
+            fresh = file.read(wanted)
+        except DamagedArchiveError as error:
+            fresh, damage = b"", str(error)
         data, offset, position = data[position:] + fresh, offset + position, 0
         while isinstance(item := read_outer(data, position, offset + position, limits.max_message_bytes), OuterMessage):
             yield _open(item, limits)
@@ -104,7 +109,10 @@ def read_entries(
         if item.problem is not None or not fresh:
             break
         wanted = max(window, (item.needed or 0) - (len(data) - position))
-    if position < len(data):
+    if damage is not None:
+        problem = f"the segment is truncated at offset {offset + position}: {damage}"
+        yield LogEntry(offset + position, offset + len(data), False, None, None, None, [], problem)
+    elif position < len(data):
         rest = len(data) - position + _unread(file)
         size = int.from_bytes(data[position : position + 4], signed=True) if len(data) - position >= 4 else None
         yield _rest(item, size, rest)
@@ -143,6 +151,9 @@ def _rest(tail: MessageSetTail, size: int | None, rest: int) -> LogEntry:
     return LogEntry(tail.offset, tail.offset + rest, False, None, None, size, [], problem)
 
 
-def _unread(file: BinaryIO) -> int:
-    here = file.tell()
-    return file.seek(0, os.SEEK_END) - here
+def _unread(file: ByteStream) -> int:
+    count = 0
+    with contextlib.suppress(DamagedArchiveError):
+        while fresh := file.read(WINDOW):
+            count += len(fresh)
+    return count

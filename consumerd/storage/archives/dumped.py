@@ -1,0 +1,94 @@
+"""The segments that `log dump` shows: named files, whatever they are called, and what archives hold, in order.
+
+Strategy: a plain file of the disk is shown as it is (`consumerd.storage.segments.finding`), also one that no archive
+would count; everything else is opened as an archive is, and nothing of it is unpacked to disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from consumerd.base.errors import NotFoundError
+from consumerd.storage.archives.errors import NoSourceError
+from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind
+from consumerd.storage.archives.opening import open_segments, told_apart
+from consumerd.storage.archives.sources import Packing, SegmentSource, find_sources, is_url, kind_of, printable
+from consumerd.storage.log.archive_items import DEFAULT_EXPANSION, ByteStream
+from consumerd.storage.log.archive_names import segment_start
+from consumerd.storage.log.errors import StorageError
+from consumerd.storage.segments.dialect import SegmentDialect
+from consumerd.storage.segments.finding import SegmentFile, find_segment_files
+
+
+class DumpedSegment(NamedTuple):
+    """A segment to be read now: its name, its folder, the offset at which it starts, its dialect, its bytes."""
+
+    name: str
+    folder: str
+    start: int
+    dialect: SegmentDialect
+    stream: ByteStream
+
+
+def find_dumped(paths: Sequence[str]) -> list[SegmentFile | SegmentSource]:
+    """Segment files, and the sources of others, of files, directories and URLs.
+
+    Raises NotFoundError for a path that leads to no segment, StorageError, MissingExtraError.
+    """
+    return [found for path in paths for found in _found(path)]
+
+
+def _found(path: str) -> Sequence[SegmentFile | SegmentSource]:
+    packing, is_tar = kind_of(path) or (Packing.NONE, False)
+    if is_url(path) or ((packing is not Packing.NONE or is_tar) and Path(path).is_file()):
+        return find_sources([path])
+    if not Path(path).is_dir():
+        return find_segment_files([Path(path)])
+    plain, others, refused = _below(path)
+    if not plain and not others and refused is not None:
+        raise refused
+    return [*plain, *others]
+
+
+def _below(path: str) -> tuple[list[SegmentFile], list[SegmentSource], NotFoundError | None]:
+    """The plain segments below a directory, the other ones, and the error where there are none of the former."""
+    try:
+        others = [each for each in find_sources([path]) if each.packing is not Packing.NONE or each.is_tar or each.part]
+    except NoSourceError:
+        others = []
+    try:
+        return find_segment_files([Path(path)]), others, None
+    except NotFoundError as error:
+        return [], others, error
+
+
+def open_dumped(found: Sequence[SegmentFile | SegmentSource]) -> Iterator[DumpedSegment | ArchiveFinding]:
+    """The segments with their bytes, each until the next one is asked for. Raises StorageError, NotFoundError."""
+    for each in found:
+        if isinstance(each, SegmentFile):
+            yield from _plain(each)
+            continue
+        for opened in open_segments(each, expansion=DEFAULT_EXPANSION, on_bytes=lambda _: None):
+            if isinstance(opened, ArchiveFinding):
+                yield opened
+                continue
+            folder, _, file = opened.name.rpartition("/")
+            if (start := segment_start(file)) is None:
+                problem = f"{opened.name} is not named by its first message's offset; it was not read"
+                yield ArchiveFinding(ArchiveFindingKind.MISNAMED, opened.name, problem)
+                continue
+            dialect, stream = told_apart(opened)
+            yield DumpedSegment(opened.name, folder, start, dialect, stream)
+
+
+def _plain(segment: SegmentFile) -> Iterator[DumpedSegment]:
+    path = segment.path
+    try:
+        with path.open("rb", buffering=0) as file:
+            yield DumpedSegment(printable(str(path)), str(path.parent), segment.start, segment.dialect, file)
+    except FileNotFoundError:
+        raise NotFoundError(f"{path} was deleted while it was read") from None
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
