@@ -204,15 +204,20 @@ class Group:
         await child.wait_for_line(lambda line: line.startswith("assigned"), 60.0)
         return child
 
-    async def java_member(self, assignor: str, group: str = GROUP) -> Child:
-        """Kafka's own client, of the broker's version. `assignor`: "consumer" for the consumer protocol."""
+    async def java_member(
+        self, assignor: str, group: str = GROUP, *, topics: str = TOPIC, isolation: str = "read_uncommitted"
+    ) -> Child:
+        """Kafka's own client, of the broker's version. `assignor`: "consumer" for the consumer protocol.
+
+        `topics`: names with commas between.
+        """
         jars = kafka_jars(self.release)
         classes = self.directory / "classes"
         classes.mkdir(exist_ok=True)
         source = Path(__file__).with_name("java") / "KafkaMember.java"
         await asyncio.to_thread(compile_java, self.java, [source], jars, classes)
         number = len(self.foreign)
-        settings = ["max.poll.records=50"]
+        settings = ["max.poll.records=50", f"isolation.level={isolation}"]
         if assignor == "consumer":
             settings.append("group.protocol=consumer")
         else:
@@ -228,7 +233,7 @@ class Group:
             "KafkaMember",
             ",".join(self.bootstrap),
             group,
-            TOPIC,
+            topics,
             *settings,
         )
         child = Child(command, log=self.directory / f"foreign-{number}.log", name=f"java-{number}", pipe=True)

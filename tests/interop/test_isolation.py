@@ -32,9 +32,9 @@ def lags(daemon: DaemonProcess) -> int | None:
     return told[-1] if told else None
 
 
-def doctor(address: str, group: str) -> list[dict[str, Any]]:
-    """What has to be fixed in a group."""
-    command = consumerd_command("group", "doctor", "--bootstrap-server", address, "--group", group, "--json")
+def doctor(address: str, group: str, *options: str) -> list[dict[str, Any]]:
+    """What has to be fixed in a group. `options`: more of the command."""
+    command = consumerd_command("group", "doctor", "--bootstrap-server", address, "--group", group, "--json", *options)
     done = subprocess.run(command, capture_output=True, env=clean_environment(), timeout=60, check=False)
     findings = [each for each in json.loads(done.stdout)["findings"] if not each["notice"]]
     assert done.returncode == (ExitCode.CHECK_FAILED if findings else ExitCode.OK)

@@ -166,7 +166,7 @@ async def read_position(client: ClusterClient, name: str, topic: str) -> Forward
     }
 
     async def attempt() -> ForwardPosition | None:
-        channel = await client.node_channel(await client.coordinator(name))
+        channel = await client.coordinator_channel(name)
         require_positions(channel)
         answer = await client.call_coordinator(name, OFFSET_FETCH, body, version=_STABLE)
         codes = [answer["error_code"]]

@@ -391,6 +391,18 @@ class ClusterClient:
         self._coordinators |= known
         return found
 
+    async def coordinator_channel(self, name: str, kind: int = GROUP) -> Channel:
+        """Return the channel to the coordinator of a group or transactional id (`kind`).
+
+        One attempt; a coordinator that cannot be reached is forgotten. Raises as `coordinator` and `node_channel`.
+        """
+        node_id = await self.coordinator(name, kind)
+        try:
+            return await self.node_channel(node_id)
+        except (ConnectError, ConnectionClosedError):
+            self.forget_coordinator(name, kind)
+            raise
+
     def forget_coordinator(self, name: str, kind: int = GROUP) -> None:
         """Forget the coordinator, which proved wrong: the next call looks it up."""
         self._coordinators.pop((kind, name), None)
@@ -402,10 +414,10 @@ class ClusterClient:
 
         One attempt; a coordinator that cannot be reached is forgotten.
         """
-        node_id = await self.coordinator(name, kind)
+        channel = await self.coordinator_channel(name, kind)
         try:
-            return await self.call_node(node_id, api, body, **options)
-        except (ConnectError, ConnectionClosedError):
+            return await channel.call(api, body, **options)
+        except ConnectionClosedError:
             self.forget_coordinator(name, kind)
             raise
 

@@ -293,9 +293,7 @@ class Transactions:
         what = f"cannot begin transactions of {self.transactional_id!r}"
 
         async def attempt() -> None:
-            channel = await self._client.node_channel(
-                await self._client.coordinator(self.transactional_id, TRANSACTION)
-            )
+            channel = await self._client.coordinator_channel(self.transactional_id, TRANSACTION)
             version = channel.versions.pick(INIT_PRODUCER_ID)
             body: InitProducerIdRequest = {
                 "transactional_id": self.transactional_id,
@@ -369,7 +367,7 @@ class Transactions:
         implicit = self.state.version >= _IMPLICIT
 
         async def attempt() -> None:
-            channel = await self._client.node_channel(await self._client.coordinator(group))
+            channel = await self._client.coordinator_channel(group)
             version = channel.versions.pick(
                 TXN_OFFSET_COMMIT,
                 at_least=_OFFSETS_SINCE if implicit else 0,
@@ -436,7 +434,7 @@ class Transactions:
     async def _end(self, what: str, *, commit: bool) -> None:
         implicit = self.state.version >= _IMPLICIT
         body: EndTxnRequest = {**self._producer(), "committed": commit}
-        channel = await self._client.node_channel(await self._client.coordinator(self.transactional_id, TRANSACTION))
+        channel = await self._client.coordinator_channel(self.transactional_id, TRANSACTION)
         version = channel.versions.pick(
             END_TXN, at_least=_END_SINCE if implicit else 0, at_most=None if implicit else _END_SINCE - 1
         )

@@ -253,7 +253,7 @@ class _V08Cluster(_Cluster):
     async def group(self, section: GroupSection) -> str:
         name = section.id
         if section.protocol == "consumer":
-            channel = await self._client.node_channel(await self._client.coordinator(name))
+            channel = await self._client.coordinator_channel(name)
             if not channel.versions.has(CONSUMER_GROUP_HEARTBEAT):
                 raise BrokerError(f"broker {channel.address} does not have ConsumerGroupHeartbeat; {NOT_OFFERED}")
         from consumerd.operate.admin.v08.broker_groups import BrokerGroups  # noqa: PLC0415

@@ -1,8 +1,8 @@
 import java.lang.reflect.Method;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.Arrays;
 import java.util.Collection;
-import java.util.Collections;
 import java.util.Properties;
 import java.util.concurrent.atomic.AtomicBoolean;
 import org.apache.kafka.clients.consumer.CommitFailedException;
@@ -15,7 +15,7 @@ import org.apache.kafka.common.TopicPartition;
 /**
  * A member of a consumer group that a broker coordinates, by Kafka's own client (0.9 to 4.x).
  *
- * Arguments: bootstrap, group, topic, then key=value settings. Says "CLAIM nanoseconds partition" for what it is given,
+ * Arguments: bootstrap, group, topics with commas between, then key=value settings. Says "CLAIM nanoseconds partition" for what it is given,
  * "MSG nanoseconds partition offset text" for what it is handed, and "DONE" when it left at the end of its input.
  */
 public final class KafkaMember {
@@ -60,7 +60,7 @@ public final class KafkaMember {
         input.setDaemon(true);
         input.start();
         try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(settings)) {
-            consumer.subscribe(Collections.singletonList(arguments[2]), new ConsumerRebalanceListener() {
+            consumer.subscribe(Arrays.asList(arguments[2].split(",")), new ConsumerRebalanceListener() {
                 @Override
                 public void onPartitionsRevoked(Collection<TopicPartition> partitions) { }
 

@@ -221,7 +221,7 @@ class BrokerGroups:
 
     async def _committed(self, group: str) -> Mapping[TopicPartition, CommittedOffset]:
         async def ask() -> Mapping[TopicPartition, CommittedOffset]:
-            channel = await self.client.node_channel(await self.client.coordinator(group))
+            channel = await self.client.coordinator_channel(group)
             store = KafkaOffsetStore(self.client, group)
             wanted: list[TopicPartition] | None = None
             if not channel.versions.has(OFFSET_FETCH, _ALL_OFFSETS):

@@ -11,9 +11,10 @@ import pytest
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError, NotFoundError
 from consumerd.net.client.channel import KnownResponse
-from consumerd.net.client.cluster import ClusterClient, topic_partitions
+from consumerd.net.client.cluster import GROUP, TRANSACTION, ClusterClient, topic_partitions
 from consumerd.net.client.errors import BrokerRefusedError, UnavailableError
 from consumerd.net.client.settings import ClientSettings
+from consumerd.net.errors import ConnectError
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08.apis import APIS, FIND_COORDINATOR, HEARTBEAT, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode
@@ -99,6 +100,8 @@ class Cluster:
         #: Ports of those that demand to bootstrap again, and the port of each connection that was made.
         self.sends_away: set[int] = set()
         self.dialed: list[int] = []
+        #: Ports at which no connection can be made.
+        self.gone: set[int] = set()
         #: The last version of METADATA, if it is not ours, and the bodies of the requests.
         self.version: int | None = None
         self.bodies: list[dict[str, Any]] = []
@@ -110,6 +113,8 @@ class Cluster:
 
     async def open(self, host: str, port: int) -> Any:
         self.dialed.append(port)
+        if port in self.gone:
+            raise ConnectError(f"cannot connect to broker {host}:{port}: Connection refused")
         return OneOfThree(self, port)
 
     def forget(self, host: str, port: int) -> None:
@@ -237,6 +242,19 @@ async def test_retries_until_broker_is_known_again() -> None:
         await client.refresh()
         asyncio.get_running_loop().call_later(0.05, cluster.nodes.add, 3)
         assert (await client.retrying("lead", lambda: client.leader("t", 0))).id == 3
+
+
+async def test_looks_up_the_coordinator_again_that_cannot_be_connected_to() -> None:
+    cluster = Cluster()
+    async with client_of(cluster) as client:
+        await client.refresh()
+        cluster.gone, cluster.leader = {2}, 2
+        for kind in (GROUP, TRANSACTION):
+            with pytest.raises(ConnectError):
+                await client.coordinator_channel("g", kind)
+        cluster.leader = 3  # the metadata still have the former one
+        for kind in (GROUP, TRANSACTION):
+            assert (await client.coordinator_channel("g", kind)).address == "h:3"
 
 
 async def test_closes_channel_opened_during_close() -> None:
