@@ -14,7 +14,7 @@ from consumerd.cli.decoder_options import decoder_options, decoder_table
 from consumerd.cli.numbers import PositiveInt
 from consumerd.cli.offsets_input import parse_target, parse_time
 from consumerd.cli.session import ClusterAddress, cluster_options
-from consumerd.cli.setting_option import SettingOption
+from consumerd.cli.setting_option import SettingOption, fetch_isolation_option
 
 if TYPE_CHECKING:
     from consumerd.handlers.builtin.console import Field
@@ -81,13 +81,7 @@ joined only if --group names it.
 )
 @click.option("--max-messages", type=PositiveInt(), help="Stop after this many messages.")
 @click.option("--exit-at-end", is_flag=True, help="Stop when all messages that were there at the start are printed.")
-@click.option(
-    "--isolation",
-    cls=SettingOption,
-    setting="consumerd.base.settings.processing:FetchSection.isolation",
-    type=click.Choice(["read_uncommitted", "read_committed"]),
-    help=("With --bootstrap-server: print all messages, or only those of committed transactions. [default: {default}]"),
-)
+@fetch_isolation_option("With --bootstrap-server: print all messages, or only those of committed transactions.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object per message: identity, key, timestamp, headers."
 )

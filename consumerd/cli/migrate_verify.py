@@ -22,7 +22,7 @@ from consumerd.cli.session import (
     timeout_option,
     with_session,
 )
-from consumerd.cli.setting_option import SettingOption
+from consumerd.cli.setting_option import fetch_isolation_option
 from consumerd.cli.tables import counted, show_rows
 from consumerd.operate.migrate.findings import ComparisonReport, MessageCounts, PartitionReport
 from consumerd.operate.migrate.message_source import MessageSource
@@ -87,14 +87,7 @@ _COLUMNS = [">source", ">there", ">missing", ">changed", ">again", ">late", ">fo
 @click.option("--group", help="Compare only up to what this group of the 0.7 cluster has committed.")
 @to_servers_option("Brokers of the new cluster", required=True)
 @to_config_option
-@click.option(
-    "--isolation",
-    cls=SettingOption,
-    setting="consumerd.base.settings.processing:FetchSection.isolation",
-    type=click.Choice(["read_uncommitted", "read_committed"]),
-    show_default=True,
-    help="Read all messages of clusters of 0.8 and later, or only those of committed transactions.",
-)
+@fetch_isolation_option("Read all messages of clusters of 0.8 and later, or only those of committed transactions.")
 @rename_option()
 @click.option("--topic-template", default="{topic}", show_default=True, help="Name of all other topics on the target.")
 @click.option("--source", "cluster", metavar="NAME", help="Name of the source in the headers, if it has one.")

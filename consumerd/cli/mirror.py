@@ -18,7 +18,7 @@ from consumerd.cli.mirror_v08 import (
 )
 from consumerd.cli.numbers import PositiveFloat, PositiveInt, ZooKeeperAddress
 from consumerd.cli.session import SERVER_TIMEOUT, bootstrap_servers, server_list
-from consumerd.cli.setting_option import SettingOption
+from consumerd.cli.setting_option import SettingOption, fetch_isolation_option
 
 if TYPE_CHECKING:
     from consumerd.service.config.model import Config
@@ -51,6 +51,7 @@ _OF_KAFKA_TARGETS = {
     "exactly_once": "--exactly-once",
     "round_robin": "--round-robin",
     "to_config": "--to-config",
+    "isolation": "--isolation",
 }
 _SAID_BY_CONFIG = {
     "from_zookeeper": "--from-zookeeper",
@@ -60,6 +61,7 @@ _SAID_BY_CONFIG = {
     "whitelist": "--whitelist",
     "blacklist": "--blacklist",
     "initial": "--from",
+    "isolation": "--isolation",
     "health_listen": "--health-listen",
     "metrics": "--metrics",
 }
@@ -118,6 +120,10 @@ _SAID_BY_CONFIG = {
     setting="consumerd.base.settings.processing:FetchSection.initial",
     type=click.Choice(["earliest", "latest"]),
     help="Where to start in partitions without a committed offset.  [default: {default}]",
+)
+@fetch_isolation_option(
+    "With --to-bootstrap-server: copy all messages of the source (0.11 and later), or only those of committed "
+    "transactions."
 )
 @click.option(
     "--any-partition", is_flag=True, help="Let each batch go to any partition: balances better, but loses the order."
@@ -194,8 +200,7 @@ def _config(options: dict[str, Any]) -> Config:
             group[name] = options[name]
     document: dict[str, Any] = {"group": group}
     document |= _health(options)
-    if options["initial"]:
-        document["fetch"] = {"initial": options["initial"]}
+    document["fetch"] = {name: options[name] for name in ("initial", "isolation") if options[name]}
     if options["from_servers"]:
         group["coordination"] = "kafka"
         document["kafka"] = {

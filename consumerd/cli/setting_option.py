@@ -6,9 +6,22 @@ import importlib
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 import click
+
+_Decorated = TypeVar("_Decorated", bound="Callable[..., Any]")
+
+
+def fetch_isolation_option(about: str) -> Callable[[_Decorated], _Decorated]:
+    """`--isolation` (parameter `isolation`, None where it is not given) of what fetches messages. `about`: its help."""
+    return click.option(
+        "--isolation",
+        cls=SettingOption,
+        setting="consumerd.base.settings.processing:FetchSection.isolation",
+        type=click.Choice(["read_uncommitted", "read_committed"]),
+        help=f"{about}  [default: {{default}}]",
+    )
 
 
 class SettingOption(click.Option):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import zlib
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -266,6 +267,24 @@ async def test_mirrors_newer_clusters_and_rejects_loops(kafka: Any, cluster_clie
             assert [i and (i.partition, i.offset) for i in identities] == [
                 (TopicPartition.numbered("events", number), n) for n in range(50)
             ]
+
+        async with V08Producer(
+            client, V08ProducerSettings(transactional_id="m"), clock=CLOCK, rng=random.Random(1)
+        ) as p:
+            for payload in (b"aborted", b"committed"):
+                with suppress(RuntimeError):
+                    async with p.transaction() as transaction:
+                        await transaction.send("events", payload, partition=0)
+                        if payload == b"aborted":
+                            await p.flush()
+                            raise RuntimeError("abort")
+        for isolation, expected in ((), [b"aborted", b"committed"]), (("read_committed",), [b"committed"]):
+            options = [word for name in isolation for word in ("--isolation", name)]
+            topic = "-".join(("all", *isolation))
+            options += ["--group", topic, "--rename", f"events={topic}", "--partitions", "2"]
+            code, errors = await mirror(*arguments, *target, *options)
+            assert code == 0, errors
+            assert [record.payload for record in (await held(client, topic))[0][50:]] == expected
 
 
 async def test_mirrors_groups_of_0_8_in_zookeeper(kafka: Any, cluster_client: Any, zk_root: str) -> None:

@@ -25,6 +25,8 @@ KAFKA = ["--to-bootstrap-server", "127.0.0.1:1"]
         ([*TARGET, "-c", "x.toml", "--group", "g"], "--group and --config contradict each other"),
         ([*TARGET, "-c", "x.toml", "--topic", "t"], "--topic and --config contradict each other"),
         ([*TARGET, "-c", "x.toml", "--from", "latest"], "--from and --config contradict each other"),
+        ([*KAFKA, "-c", "x.toml", "--isolation", "read_committed"], "--isolation and --config contradict each other"),
+        ([*TARGET, *SOURCE, "--topic", "t", "--isolation", "read_committed"], "--isolation goes with --to-bootstrap"),
         ([*TARGET, *KAFKA], "one of --to-zookeeper, --to-broker and --to-bootstrap-server"),
         ([*TARGET, "--from-bootstrap-server", "h:1", "--group", "g"], "brokers of 0.7 have no keys"),
         ([*TARGET, *SOURCE, "--topic", "t", "--key", "json:id"], "--key goes with --to-bootstrap-server only"),
