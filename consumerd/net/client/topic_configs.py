@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from consumerd.net.client.channel import Channel
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import error_of, topic_error
-from consumerd.wire.v08.apis.describe_configs import DESCRIBE_CONFIGS, GROUP, TOPIC
+from consumerd.wire.v08.apis.topics import DESCRIBE_CONFIGS, GROUP, TOPIC
 
 if TYPE_CHECKING:
     from consumerd.wire.v08.message_types import DescribeConfigsRequest

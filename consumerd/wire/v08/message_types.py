@@ -295,13 +295,6 @@ TxnOffsetCommitResponseTopic = TypedDict("TxnOffsetCommitResponseTopic", {"name"
     "partitions": list[TxnOffsetCommitResponsePartition]})
 TxnOffsetCommitResponse = TypedDict("TxnOffsetCommitResponse", {"throttle_time_ms": int,
     "topics": list[TxnOffsetCommitResponseTopic]})
-SaslAuthenticateRequest = TypedDict("SaslAuthenticateRequest", {"auth_bytes": bytes})
-SaslAuthenticateResponse = TypedDict("SaslAuthenticateResponse", {"error_code": int, "error_message": str | None,
-    "auth_bytes": bytes, "session_lifetime_ms": NotRequired[int]})
-DeleteGroupsRequest = TypedDict("DeleteGroupsRequest", {"groups_names": Sequence[str]})
-DeleteGroupsResponseResult = TypedDict("DeleteGroupsResponseResult", {"group_id": str, "error_code": int})
-DeleteGroupsResponse = TypedDict("DeleteGroupsResponse", {"throttle_time_ms": int,
-    "results": list[DeleteGroupsResponseResult]})
 DescribeConfigsRequestResource = TypedDict("DescribeConfigsRequestResource", {"resource_type": int,
     "resource_name": str, "configuration_keys": Sequence[str] | None})
 DescribeConfigsRequest = TypedDict("DescribeConfigsRequest", {"resources": Sequence[DescribeConfigsRequestResource],
@@ -317,6 +310,13 @@ DescribeConfigsResponseResult = TypedDict("DescribeConfigsResponseResult", {"err
     "configs": list[DescribeConfigsResponseConfig]})
 DescribeConfigsResponse = TypedDict("DescribeConfigsResponse", {"throttle_time_ms": int,
     "results": list[DescribeConfigsResponseResult]})
+SaslAuthenticateRequest = TypedDict("SaslAuthenticateRequest", {"auth_bytes": bytes})
+SaslAuthenticateResponse = TypedDict("SaslAuthenticateResponse", {"error_code": int, "error_message": str | None,
+    "auth_bytes": bytes, "session_lifetime_ms": NotRequired[int]})
+DeleteGroupsRequest = TypedDict("DeleteGroupsRequest", {"groups_names": Sequence[str]})
+DeleteGroupsResponseResult = TypedDict("DeleteGroupsResponseResult", {"group_id": str, "error_code": int})
+DeleteGroupsResponse = TypedDict("DeleteGroupsResponse", {"throttle_time_ms": int,
+    "results": list[DeleteGroupsResponseResult]})
 DescribeProducersRequestTopic = TypedDict("DescribeProducersRequestTopic", {"name": str,
     "partition_indexes": Sequence[int]})
 DescribeProducersRequest = TypedDict("DescribeProducersRequest", {"topics": Sequence[DescribeProducersRequestTopic]})

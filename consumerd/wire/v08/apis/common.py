@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from consumerd.wire.v08.schema import ARRAY, BOOLEAN, INT16, INT32, INT64, NO_UUID, STRING, STRUCT, UUID, Field
+from consumerd.wire.v08.schema import (
+    ARRAY,
+    BOOLEAN,
+    INT16,
+    INT32,
+    INT64,
+    NO_UUID,
+    STRING,
+    STRUCT,
+    UUID,
+    Field,
+    FieldType,
+)
 
 #: Operations that a client may do, where it did not ask for them.
 NO_OPERATIONS = -(2**31)
@@ -19,16 +31,20 @@ def array(name: str, what: str, *of: Field, **options: Any) -> Field:
     return Field(name, ARRAY, what, of=of, **options)
 
 
+def ignorable(name: str, type: FieldType, what: str, *, default: Any, **options: Any) -> Field:  # noqa: A002
+    """A field that is left out of versions without it. `options` as `Field` takes them."""
+    return Field(name, type, what, default=default, ignorable=True, **options)
+
+
 def throttle_time(*, since: int) -> Field:
     """`throttle_time_ms`, in the answers of brokers that slow clients down."""
-    return Field(
+    return ignorable(
         "throttle_time_ms",
         INT32,
         "How long a quota holds the client back, ms; 0 without a violation. Brokers before 2.0 waited so long before "
         "they answered; later ones answer at once, and the client has to be silent for so long.",
         since=since,
         default=0,
-        ignorable=True,
     )
 
 
@@ -39,7 +55,7 @@ def error_code(what: str = "The error, 0 for none.", *, since: int = 0, until: i
 
 def optional_string(name: str, what: str, *, since: int, until: int | None = None) -> Field:
     """A string that may be null, and is left out of versions without it."""
-    return Field(name, STRING, what, since=since, until=until, nullable=since, default=None, ignorable=True)
+    return ignorable(name, STRING, what, since=since, until=until, nullable=since, default=None)
 
 
 def error_message(*, since: int, until: int | None = None) -> Field:
@@ -49,18 +65,17 @@ def error_message(*, since: int, until: int | None = None) -> Field:
 
 def topic_id(what: str = "The topic's id.", *, since: int) -> Field:
     """`topic_id`: the topic's id where it stands beside or instead of the name."""
-    return Field("topic_id", UUID, what, since=since, default=NO_UUID, ignorable=True)
+    return ignorable("topic_id", UUID, what, since=since, default=NO_UUID)
 
 
 def current_leader_epoch(*, since: int) -> Field:
     """`current_leader_epoch`: a broker whose epoch is another one refuses the partition (KIP-320)."""
-    return Field(
+    return ignorable(
         "current_leader_epoch",
         INT32,
         "The leader's epoch as the reader knows it, for the broker to fence; -1 for unknown.",
         since=since,
         default=-1,
-        ignorable=True,
     )
 
 
@@ -76,13 +91,12 @@ def offsets_to_commit(*topic: Field, epoch_since: int, timestamp: tuple[Field, .
             PARTITION_INDEX,
             Field("committed_offset", INT64, "Offset of the next message to handle."),
             *timestamp,
-            Field(
+            ignorable(
                 "committed_leader_epoch",
                 INT32,
                 "Epoch of the last message handled, -1 for unknown.",
                 since=epoch_since,
                 default=-1,
-                ignorable=True,
             ),
             Field("committed_metadata", STRING, "Any text to keep with it, or null.", nullable=0, default=None),
         ),
@@ -121,14 +135,13 @@ def include_authorized_operations(*, since: int) -> Field:
 
 def authorized_operations(name: str, whose: str, *, since: int, until: int | None = None) -> Field:
     """A bit per operation of access control lists."""
-    return Field(
+    return ignorable(
         name,
         INT32,
         f"A bit for each operation that this client may do on {whose}; -2147483648 where it was not asked for.",
         since=since,
         until=until,
         default=NO_OPERATIONS,
-        ignorable=True,
     )
 
 

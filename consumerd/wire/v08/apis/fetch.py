@@ -14,6 +14,7 @@ from consumerd.wire.v08.apis.common import (
     current_leader,
     current_leader_epoch,
     error_code,
+    ignorable,
     node_endpoints,
     throttle_time,
     topic_id,
@@ -23,33 +24,25 @@ from consumerd.wire.v08.schema import ARRAY, INT8, INT32, INT64, NO_UUID, RECORD
 if TYPE_CHECKING:
     from consumerd.wire.v08.message_types import FetchRequest, FetchResponse
 
-_TOPIC = Field("topic", STRING, "Name of the topic.", until=12, default="", ignorable=True)
+_TOPIC = ignorable("topic", STRING, "Name of the topic.", until=12, default="")
 
 _PARTITION = (
     Field("partition", INT32, "Number of the partition."),
     current_leader_epoch(since=9),
     Field("fetch_offset", INT64, "Offset of the first message to return."),
     Field("last_fetched_epoch", INT32, "Epoch of the last record that was read, -1 for none.", since=12, default=-1),
-    Field(
-        "log_start_offset",
-        INT64,
-        "The oldest offset that a follower keeps; -1 from consumers.",
-        since=5,
-        default=-1,
-        ignorable=True,
+    ignorable(
+        "log_start_offset", INT64, "The oldest offset that a follower keeps; -1 from consumers.", since=5, default=-1
     ),
     Field("partition_max_bytes", INT32, "Most bytes to send of this partition."),
-    Field(
-        "replica_directory_id", UUID, "Directory of a follower's log.", since=17, tag=0, default=NO_UUID, ignorable=True
-    ),
-    Field(
+    ignorable("replica_directory_id", UUID, "Directory of a follower's log.", since=17, tag=0, default=NO_UUID),
+    ignorable(
         "high_watermark",
         INT64,
         "The high watermark that a follower knows; the largest number where it plays no part.",
         since=18,
         tag=1,
         default=2**63 - 1,
-        ignorable=True,
     ),
 )
 
@@ -57,15 +50,8 @@ _PARTITION_RESPONSE = (
     PARTITION_INDEX,
     error_code("Why there are no records; 0 where there may be."),
     Field("high_watermark", INT64, "Offset after the last message that consumers may read."),
-    Field(
-        "last_stable_offset",
-        INT64,
-        "Offset up to which all transactions are decided.",
-        since=4,
-        default=-1,
-        ignorable=True,
-    ),
-    Field("log_start_offset", INT64, "The oldest offset that is kept.", since=5, default=-1, ignorable=True),
+    ignorable("last_stable_offset", INT64, "Offset up to which all transactions are decided.", since=4, default=-1),
+    ignorable("log_start_offset", INT64, "The oldest offset that is kept.", since=5, default=-1),
     Field(
         "diverging_epoch",
         STRUCT,
@@ -113,7 +99,7 @@ FETCH: Api[FetchRequest, FetchResponse] = Api(
     versions=(0, 18),
     flexible=12,
     request=(
-        Field(
+        ignorable(
             "cluster_id",
             STRING,
             "The cluster that is meant, where a broker asks that is not registered yet.",
@@ -121,9 +107,8 @@ FETCH: Api[FetchRequest, FetchResponse] = Api(
             nullable=12,
             tag=0,
             default=None,
-            ignorable=True,
         ),
-        Field("replica_id", INT32, "Broker id of a follower; -1 from consumers.", until=14, default=-1, ignorable=True),
+        ignorable("replica_id", INT32, "Broker id of a follower; -1 from consumers.", until=14, default=-1),
         Field(
             "replica_state",
             STRUCT,
@@ -138,30 +123,23 @@ FETCH: Api[FetchRequest, FetchResponse] = Api(
         ),
         Field("max_wait_ms", INT32, "How long the broker may wait for `min_bytes`, ms."),
         Field("min_bytes", INT32, "Answer as soon as there are so many bytes."),
-        Field(
+        ignorable(
             "max_bytes",
             INT32,
             "Most bytes of the whole answer; a first message that is larger comes nevertheless.",
             since=3,
             default=2**31 - 1,
-            ignorable=True,
         ),
-        Field(
-            "isolation_level",
-            INT8,
-            "0: all records; 1: those of committed transactions only.",
-            since=4,
-            default=0,
-            ignorable=True,
+        ignorable(
+            "isolation_level", INT8, "0: all records; 1: those of committed transactions only.", since=4, default=0
         ),
-        Field("session_id", INT32, "Id of the fetch session, 0 for none.", since=7, default=0, ignorable=True),
-        Field(
+        ignorable("session_id", INT32, "Id of the fetch session, 0 for none.", since=7, default=0),
+        ignorable(
             "session_epoch",
             INT32,
             "Number of this fetch in its session; 0 begins one, -1 goes without.",
             since=7,
             default=-1,
-            ignorable=True,
         ),
         array(
             "topics",
@@ -179,7 +157,7 @@ FETCH: Api[FetchRequest, FetchResponse] = Api(
             since=7,
             default=(),
         ),
-        Field("rack_id", STRING, "Rack of the consumer, empty for none.", since=11, default="", ignorable=True),
+        ignorable("rack_id", STRING, "Rack of the consumer, empty for none.", since=11, default=""),
     ),
     response=(
         throttle_time(since=1),

@@ -8,6 +8,7 @@ from consumerd.wire.v08.apis.common import (
     array,
     current_leader,
     error_code,
+    ignorable,
     node_endpoints,
     optional_string,
     throttle_time,
@@ -41,7 +42,7 @@ PRODUCE: Api[ProduceRequest, ProduceResponse] = Api(
         array(
             "topic_data",
             "What to append, by topic.",
-            Field("name", STRING, "Name of the topic.", until=12, default="", ignorable=True),
+            ignorable("name", STRING, "Name of the topic.", until=12, default=""),
             topic_id(since=13),
             array(
                 "partition_data",
@@ -55,7 +56,7 @@ PRODUCE: Api[ProduceRequest, ProduceResponse] = Api(
         array(
             "responses",
             "The results, by topic.",
-            Field("name", STRING, "Name of the topic.", until=12, default="", ignorable=True),
+            ignorable("name", STRING, "Name of the topic.", until=12, default=""),
             topic_id(since=13),
             array(
                 "partition_responses",
@@ -63,22 +64,20 @@ PRODUCE: Api[ProduceRequest, ProduceResponse] = Api(
                 Field("index", INT32, "Number of the partition."),
                 error_code("Why nothing was appended; 0 where it was."),
                 Field("base_offset", INT64, "Offset of the first message appended, -1 for none."),
-                Field(
+                ignorable(
                     "log_append_time_ms",
                     INT64,
                     "When the broker appended it (ms since 1970), if the topic takes the time of appending; "
                     "-1 if it keeps the time of creation.",
                     since=2,
                     default=-1,
-                    ignorable=True,
                 ),
-                Field(
+                ignorable(
                     "log_start_offset",
                     INT64,
                     "The oldest offset that the partition keeps, -1 for unknown.",
                     since=5,
                     default=-1,
-                    ignorable=True,
                 ),
                 array(
                     "record_errors",

@@ -8,7 +8,7 @@ import pytest
 
 from consumerd.net.client.errors import BrokerRefusedError
 from consumerd.net.client.topic_configs import group_session_timeout, message_limits
-from consumerd.wire.v08.apis.describe_configs import DESCRIBE_CONFIGS, TOPIC
+from consumerd.wire.v08.apis.topics import DESCRIBE_CONFIGS, TOPIC
 from consumerd.wire.v08.error_codes import ErrorCode
 
 

@@ -1,19 +1,27 @@
-"""ApiVersions (API key 18): what the broker serves.
-
-A version that the broker does not know is answered in version 0 with error 35; brokers before 0.10 close the
-connection.
-"""
+"""The APIs with which a connection begins: what the broker serves, and authentication."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.wire.v08.apis.common import array, error_code, throttle_time
-from consumerd.wire.v08.schema import BOOLEAN, INT16, INT64, STRING, Api, Field
+from consumerd.wire.v08.apis.common import array, error_code, ignorable, throttle_time
+from consumerd.wire.v08.schema import ARRAY, BOOLEAN, BYTES, INT16, INT64, STRING, Api, Field
 
 if TYPE_CHECKING:
-    from consumerd.wire.v08.message_types import ApiVersionsRequest, ApiVersionsResponse
+    from consumerd.wire.v08.message_types import (
+        ApiVersionsRequest,
+        ApiVersionsResponse,
+        SaslAuthenticateRequest,
+        SaslAuthenticateResponse,
+        SaslHandshakeRequest,
+        SaslHandshakeResponse,
+    )
 
+
+#: ApiVersions (API key 18): what the broker serves.
+#:
+#: A version that the broker does not know is answered in version 0 with error 35; brokers before 0.10 close the
+#: connection.
 API_VERSIONS: Api[ApiVersionsRequest, ApiVersionsResponse] = Api(
     key=18,
     name="ApiVersions",
@@ -46,14 +54,13 @@ API_VERSIONS: Api[ApiVersionsRequest, ApiVersionsResponse] = Api(
             default=(),
             ignorable=True,
         ),
-        Field(
+        ignorable(
             "finalized_features_epoch",
             INT64,
             "How recent `finalized_features` is, -1 for unknown.",
             since=3,
             tag=1,
             default=-1,
-            ignorable=True,
         ),
         array(
             "finalized_features",
@@ -66,14 +73,47 @@ API_VERSIONS: Api[ApiVersionsRequest, ApiVersionsResponse] = Api(
             default=(),
             ignorable=True,
         ),
-        Field(
+        ignorable(
             "zk_migration_ready",
             BOOLEAN,
             "Whether a controller is ready to take over from ZooKeeper.",
             since=3,
             tag=3,
             default=False,
-            ignorable=True,
+        ),
+    ),
+)
+
+
+#: SaslHandshake (API key 17): choose how to authenticate.
+#:
+#: After version 0 the tokens follow bare, each with its size before it; after version 1 they go in SaslAuthenticate.
+SASL_HANDSHAKE: Api[SaslHandshakeRequest, SaslHandshakeResponse] = Api(
+    key=17,
+    name="SaslHandshake",
+    versions=(0, 1),
+    request=(Field("mechanism", STRING, "Name of the mechanism, such as SCRAM-SHA-512."),),
+    response=(error_code(), Field("mechanisms", ARRAY, "Names of those that the broker takes.", of=STRING)),
+)
+
+
+#: SaslAuthenticate (API key 36): the tokens of a mechanism, after SaslHandshake version 1.
+SASL_AUTHENTICATE: Api[SaslAuthenticateRequest, SaslAuthenticateResponse] = Api(
+    key=36,
+    name="SaslAuthenticate",
+    versions=(0, 2),
+    flexible=2,
+    request=(Field("auth_bytes", BYTES, "The client's token."),),
+    response=(
+        error_code(),
+        Field("error_message", STRING, "The error in the broker's words, or null.", nullable=0, default=None),
+        Field("auth_bytes", BYTES, "The broker's token."),
+        ignorable(
+            "session_lifetime_ms",
+            INT64,
+            "Time after which the client has to authenticate again, ms; 0 for never.",
+            since=1,
+            default=0,
         ),
     ),
 )
