@@ -15,12 +15,15 @@ from __future__ import annotations
 import argparse
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 from unittest import mock
 
+import pytest
+
 from tests.simulation.base_schedule import BaseSchedule, ScheduleError
+from tests.simulation.playing import one_alone
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -82,6 +85,38 @@ def finding(
                 yield seed, str(error).partition("\n")[0]
                 if found == at_least:
                     return
+
+
+def planted_tests(
+    found_by: Mapping[str, tuple[Any, ...]],
+    defects: Defects,
+    run: Callable[..., object] = lambda play, *arguments: play(*arguments),
+    *,
+    long: Collection[str] = (),
+) -> tuple[Callable[[str], None], Callable[[str], None], Callable[[], None]]:
+    """The tests of `defects`: what shows each one fails with it, and does not without it; and each one has a check.
+
+    `found_by`: the arguments of `run` that show a defect, and behind them what the failure says. The second test is
+    `long`, and so is the first one for the names in `long`.
+    """
+    names = [pytest.param(name, marks=pytest.mark.long) if name in long else name for name in found_by]
+
+    @one_alone
+    @pytest.mark.parametrize("mutation", names)
+    def finds(mutation: str) -> None:
+        *arguments, message = found_by[mutation]
+        with defects[mutation](), pytest.raises(AssertionError, match=message):
+            run(*arguments)
+
+    @pytest.mark.long
+    @pytest.mark.parametrize("mutation", found_by)
+    def finds_nothing(mutation: str) -> None:
+        run(*found_by[mutation][:-1])
+
+    def has_a_check() -> None:
+        assert found_by.keys() == defects.keys()
+
+    return finds, finds_nothing, has_a_check
 
 
 def main(defects: Defects, make: Callable[[int, str | None], BaseSchedule[Any, Any]], kinds: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
 """Defects of the sink `parquet`, put in place in memory: what crashes at a step and random schedules have to find.
 
-Strategy: as in `tests.simulation.planted`. Those of the disk and of takeovers are in `planted_sinks`; here are those of
-a file that is written in pieces.
+Strategy: as in `tests.simulation.planted`. Those of the disk and of takeovers are in `planted_sinks`, in code that
+both sinks share; here are those of a file that is written in pieces.
 """
 
 from __future__ import annotations
@@ -13,15 +13,12 @@ from consumerd.handlers import Batch
 from consumerd.handlers.builtin import parquet, ranges
 from consumerd.handlers.builtin.parquet_rows import parquet_pieces
 from consumerd.storage.archives.options import ExportCompression
-from tests.simulation import planted_sinks
 from tests.simulation.defects import Defects
 
 if TYPE_CHECKING:
     import threading
 
-#: Those of the disk and of takeovers, but for the one that only schedules of `files` find.
-OF_FILES = {name: each for name, each in planted_sinks.MUTATIONS.items() if name != "thread_left_behind"}
-MUTATIONS = Defects(OF_FILES)
+MUTATIONS = Defects()
 
 
 @MUTATIONS.instead(parquet, "parquet_pieces")

@@ -7,8 +7,11 @@ takes some of the steps; `make test-long` takes all.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from tests.simulation.defects import planted_tests
 from tests.simulation.letter_crashes import crash_of_letters, stop_of_letters
 from tests.simulation.planted_letters import MUTATIONS
 from tests.simulation.sink_crashes import Fault
@@ -49,45 +52,19 @@ def test_member_that_stops_at_any_call_between_those_of_others_loses_no_letter(s
     assert set(steps_of(lambda number: stop_of_letters(number, seed), range(MOST))) >= CALLS
 
 
-#: Of each defect a crash that shows it: the step, the fault and the seed, and what it says.
-FOUND_BY: dict[str, tuple[int, Fault, int, str]] = {
-    "letter_not_synced": (8, "kill", 0, "without a letter"),
-    "torn_line_continued": (11, "power", 1, "without a letter"),
-    "name_not_synced": (7, "kill", 0, "without a letter"),
-    "folders_not_synced": (10, "kill", 0, "without a letter"),
-    "number_taken_twice": (40, "kill", 0, "without a letter"),
-    "committed_before_confirmed": (8, "kill", 0, "was not handled"),
+#: Of each defect a crash that shows it or, if it is one of the lock that members share, a stop before a call: the step,
+#: the fault and the seed, and what it says.
+FOUND_BY: dict[str, tuple[Any, ...]] = {
+    "letter_not_synced": (crash_of_letters, 8, "kill", "calls", 0, "without a letter"),
+    "torn_line_continued": (crash_of_letters, 11, "power", "calls", 1, "without a letter"),
+    "name_not_synced": (crash_of_letters, 7, "kill", "calls", 0, "without a letter"),
+    "folders_not_synced": (crash_of_letters, 10, "kill", "calls", 0, "without a letter"),
+    "number_taken_twice": (crash_of_letters, 40, "kill", "calls", 0, "without a letter"),
+    "committed_before_confirmed": (crash_of_letters, 8, "kill", "calls", 0, "was not handled"),
+    "not_locked": (stop_of_letters, 49, 0, "without a letter"),
+    "locked_while_written_alone": (stop_of_letters, 42, 1, "without a letter"),
+    "rename_not_noticed": (stop_of_letters, 15, 0, "b failed"),
 }
-
-
-@pytest.mark.parametrize("mutation", FOUND_BY)
-def test_finds_a_planted_defect_of_dead_letters(mutation: str) -> None:
-    number, fault, seed, message = FOUND_BY[mutation]
-    with MUTATIONS[mutation](), pytest.raises(AssertionError, match=message):
-        crash_of_letters(number, fault, "calls", seed)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("mutation", FOUND_BY)
-def test_finds_nothing_without_the_planted_defect_of_dead_letters(mutation: str) -> None:
-    number, fault, seed, _ = FOUND_BY[mutation]
-    crash_of_letters(number, fault, "calls", seed)
-
-
-#: Of each defect of the lock that members share a call before which a stop shows it, the seed, and what it says.
-FOUND_BY_STOPS: dict[str, tuple[int, int, str]] = {
-    "not_locked": (49, 0, "without a letter"),
-    "locked_while_written_alone": (42, 1, "without a letter"),
-    "rename_not_noticed": (15, 0, "b failed"),
-}
-
-
-@pytest.mark.parametrize("mutation", FOUND_BY_STOPS)
-def test_finds_a_planted_defect_of_the_lock(mutation: str) -> None:
-    number, seed, message = FOUND_BY_STOPS[mutation]
-    with MUTATIONS[mutation](), pytest.raises(AssertionError, match=message):
-        stop_of_letters(number, seed)
-
-
-def test_every_planted_defect_of_dead_letters_has_a_check() -> None:
-    assert FOUND_BY.keys() | FOUND_BY_STOPS.keys() == MUTATIONS.keys()
+test_finds_a_planted_defect, test_finds_nothing_without_it, test_every_planted_defect_has_a_check = planted_tests(
+    FOUND_BY, MUTATIONS
+)

@@ -12,6 +12,7 @@ import pytest
 
 from consumerd.handlers.forward.settings import ForwardResume
 from tests.simulation.copy_crashes import CopySteps, MemberFault
+from tests.simulation.defects import planted_tests
 from tests.simulation.forward_crashes import ClusterFault, disturb_forwarding
 from tests.simulation.planted_forward import MUTATIONS
 from tests.simulation.stepping import MOST, steps_of
@@ -76,19 +77,6 @@ FOUND_BY: dict[str, tuple[int, ClusterFault | MemberFault, ForwardResume, CopySt
 }
 
 
-@pytest.mark.parametrize("mutation", FOUND_BY)
-def test_finds_a_planted_defect_of_a_forwarding_daemon(mutation: str) -> None:
-    number, fault, resume, steps, message = FOUND_BY[mutation]
-    with MUTATIONS[mutation](), pytest.raises(AssertionError, match=message):
-        disturb_forwarding(number, fault, resume, steps)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("mutation", FOUND_BY)
-def test_finds_nothing_without_the_planted_defect_of_a_forwarding_daemon(mutation: str) -> None:
-    number, fault, resume, steps, _ = FOUND_BY[mutation]
-    disturb_forwarding(number, fault, resume, steps)
-
-
-def test_every_planted_defect_of_a_forwarding_daemon_has_a_check() -> None:
-    assert FOUND_BY.keys() == MUTATIONS.keys()
+test_finds_a_planted_defect, test_finds_nothing_without_it, test_every_planted_defect_has_a_check = planted_tests(
+    FOUND_BY, MUTATIONS, disturb_forwarding
+)

@@ -11,6 +11,7 @@ from typing import get_args
 import pytest
 
 from tests.simulation.copy_crashes import MemberFault
+from tests.simulation.defects import planted_tests
 from tests.simulation.mirror_crashes import TargetFault, disturb_mirror
 from tests.simulation.planted_mirror import MUTATIONS
 from tests.simulation.stepping import MOST, steps_of
@@ -64,19 +65,6 @@ FOUND_BY: dict[str, tuple[int, TargetFault, str]] = {
 }
 
 
-@pytest.mark.parametrize("mutation", FOUND_BY)
-def test_finds_a_planted_defect_of_the_mirror(mutation: str) -> None:
-    number, fault, message = FOUND_BY[mutation]
-    with MUTATIONS[mutation](), pytest.raises(AssertionError, match=message):
-        disturb_mirror(number, fault)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("mutation", FOUND_BY)
-def test_finds_nothing_without_the_planted_defect_of_the_mirror(mutation: str) -> None:
-    number, fault, _ = FOUND_BY[mutation]
-    disturb_mirror(number, fault)
-
-
-def test_every_planted_defect_of_the_mirror_has_a_check() -> None:
-    assert FOUND_BY.keys() == MUTATIONS.keys()
+test_finds_a_planted_defect, test_finds_nothing_without_it, test_every_planted_defect_has_a_check = planted_tests(
+    FOUND_BY, MUTATIONS, disturb_mirror
+)

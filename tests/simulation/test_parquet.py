@@ -13,10 +13,11 @@ pytest.importorskip("pyarrow.parquet")
 
 from collections.abc import Callable
 
+from tests.simulation.defects import planted_tests
 from tests.simulation.parquet_world import ParquetSchedule, ParquetWorld
-from tests.simulation.planted_parquet import MUTATIONS, OF_FILES
+from tests.simulation.planted_parquet import MUTATIONS
 from tests.simulation.playing import play_all
-from tests.simulation.sink_crashes import FOLDER_LOST, Fault, Steps, crash, zombie
+from tests.simulation.sink_crashes import Fault, Steps, crash, zombie
 from tests.simulation.stepping import MOST, steps_of
 
 pytestmark = pytest.mark.timeout(900)
@@ -69,46 +70,13 @@ def test_parquet_files_have_each_message_once_in_random_schedules() -> None:
     play_all(ParquetSchedule, range(40))
 
 
-#: Of each defect a crash at a step, or a schedule, that shows it, and what it says.
+#: Of each defect of its own a crash at a step, or a schedule, that shows it, and what it says. Those of the disk and of
+#: takeovers are in code that it shares with the sink `files`, whose tests find them.
 FOUND_BY: dict[str, tuple[Callable[[], object], str]] = {
-    "renamed_before_synced": (lambda: crashed(46, "power", seed=1), r"is not a whole file of rows"),
-    "never_synced": (lambda: crashed(41, "power"), r"is not a whole file of rows"),
-    "names_not_synced": (lambda: crashed(5, "kill"), FOLDER_LOST),
-    "takeover_not_synced": (
-        lambda: [crashed(number, "kill") for number in (43, 44)],
-        r"after None; expected Row\(offset=0",
-    ),
-    "found_directory_not_synced": (
-        lambda: [crashed(number, "kill") for number in (5, 6)],
-        FOLDER_LOST,
-    ),
-    "written_in_place": (lambda: crashed(39, "kill"), r"is not a whole file of rows"),
-    "former_owner_not_fenced": (lambda: thawed(17), r"inner=0, .*\) after Row\(offset=0, inner=4"),
-    "looked_before_fenced": (lambda: thawed(10), r"inner=0, .*\) after Row\(offset=0, inner=4"),
     "footer_left_out": (lambda: crashed(16, "kill"), r"is not a whole file of rows"),
     "part_kept_when_cancelled": (lambda: ParquetSchedule(6, "zombies").run(), r"is not a whole file of rows"),
     "first_group_alone": (lambda: crashed(16, "kill"), r"after Row\(offset=0, inner=1"),
 }
-
-
-#: Those that tests of the sink `files` find in every run, and one that takes a whole schedule.
-_LONG = {*OF_FILES, "part_kept_when_cancelled"}
-
-
-@pytest.mark.parametrize(
-    "mutation", [pytest.param(name, marks=pytest.mark.long if name in _LONG else ()) for name in FOUND_BY]
+test_finds_a_planted_defect, test_finds_nothing_without_it, test_every_planted_defect_has_a_check = planted_tests(
+    FOUND_BY, MUTATIONS, long=["part_kept_when_cancelled"]
 )
-def test_finds_a_planted_defect_of_parquet(mutation: str) -> None:
-    run, message = FOUND_BY[mutation]
-    with MUTATIONS[mutation](), pytest.raises(AssertionError, match=message):
-        run()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("mutation", FOUND_BY)
-def test_finds_nothing_without_the_planted_defect_of_parquet(mutation: str) -> None:
-    FOUND_BY[mutation][0]()
-
-
-def test_every_planted_defect_of_parquet_has_a_check() -> None:
-    assert FOUND_BY.keys() == MUTATIONS.keys()

@@ -10,6 +10,7 @@ from typing import get_args
 
 import pytest
 
+from tests.simulation.defects import planted_tests
 from tests.simulation.kafka_broker import PRODUCER_ERAS, Era
 from tests.simulation.planted_producer import MUTATIONS
 from tests.simulation.producer_crashes import ProducerFault, disturb_producer
@@ -52,12 +53,6 @@ FOUND_BY: dict[str, tuple[int, ProducerFault, str]] = {
 }
 
 
-@pytest.mark.parametrize("mutation", FOUND_BY)
-def test_finds_a_planted_defect_of_the_producer(mutation: str) -> None:
-    number, fault, message = FOUND_BY[mutation]
-    with MUTATIONS[mutation](), pytest.raises(AssertionError, match=message):
-        disturb_producer(number, fault)
-
-
-def test_every_planted_defect_of_the_producer_has_a_check() -> None:
-    assert FOUND_BY.keys() == MUTATIONS.keys()
+test_finds_a_planted_defect, test_finds_nothing_without_it, test_every_planted_defect_has_a_check = planted_tests(
+    FOUND_BY, MUTATIONS, disturb_producer
+)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from consumerd.base.errors import HandlerFailedError
-from tests.simulation.defects import finding
+from tests.simulation.defects import finding, planted_tests
 from tests.simulation.planted_sinks import MUTATIONS
 from tests.simulation.playing import LONG_SEEDS, ONE, blocks, one_alone, play_all
 from tests.simulation.sink_crashes import FOLDER_LOST, Fault, Story, crash, zombie
@@ -157,22 +157,9 @@ KINDS_FOR = {
 }
 
 
-@one_alone
-@pytest.mark.parametrize("mutation", FOUND_BY)
-def test_finds_a_planted_defect_of_sinks(mutation: str) -> None:
-    run, message = FOUND_BY[mutation]
-    with MUTATIONS[mutation](), pytest.raises(AssertionError, match=message):
-        run()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("mutation", FOUND_BY)
-def test_finds_nothing_without_the_planted_defect(mutation: str) -> None:
-    FOUND_BY[mutation][0]()
-
-
-def test_every_planted_defect_of_sinks_has_a_check() -> None:
-    assert FOUND_BY.keys() == MUTATIONS.keys()
+test_finds_a_planted_defect, test_finds_nothing_without_it, test_every_planted_defect_has_a_check = planted_tests(
+    FOUND_BY, MUTATIONS
+)
 
 
 @pytest.mark.long

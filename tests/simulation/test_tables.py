@@ -14,6 +14,7 @@ from typing import get_args
 
 import pytest
 
+from tests.simulation.defects import planted_tests
 from tests.simulation.planted_tables import MUTATIONS
 from tests.simulation.playing import LONG_SEEDS, ONE, blocks, one_alone, play_all
 from tests.simulation.sink_crashes import Fault, crash, zombie
@@ -145,19 +146,6 @@ FOUND_BY: dict[str, tuple[Callable[[], object], str]] = {
 }
 
 
-@one_alone
-@pytest.mark.parametrize("mutation", FOUND_BY)
-def test_finds_a_planted_defect_of_tables(mutation: str) -> None:
-    run, message = FOUND_BY[mutation]
-    with MUTATIONS[mutation](), pytest.raises(AssertionError, match=message):
-        run()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("mutation", FOUND_BY)
-def test_finds_nothing_without_the_planted_defect_of_tables(mutation: str) -> None:
-    FOUND_BY[mutation][0]()
-
-
-def test_every_planted_defect_of_tables_has_a_check() -> None:
-    assert FOUND_BY.keys() == MUTATIONS.keys()
+test_finds_a_planted_defect, test_finds_nothing_without_it, test_every_planted_defect_has_a_check = planted_tests(
+    FOUND_BY, MUTATIONS
+)

@@ -10,6 +10,7 @@ from typing import get_args
 
 import pytest
 
+from tests.simulation.defects import planted_tests
 from tests.simulation.planted_v07_producer import MUTATIONS
 from tests.simulation.stepping import MOST, steps_of
 from tests.simulation.v07_producer_crashes import V07Fault, V07Mode, disturb_v07_producer
@@ -47,24 +48,11 @@ FOUND_BY: dict[str, tuple[int, V07Fault, V07Mode, str]] = {
 }
 
 
-@pytest.mark.parametrize("mutation", FOUND_BY)
-def test_finds_a_planted_defect_of_the_producers(mutation: str) -> None:
-    number, fault, mode, message = FOUND_BY[mutation]
-    with MUTATIONS[mutation](), pytest.raises(AssertionError, match=message):
-        disturb_v07_producer(number, fault, mode)
+test_finds_a_planted_defect, test_finds_nothing_without_it, test_every_planted_defect_has_a_check = planted_tests(
+    FOUND_BY, MUTATIONS, disturb_v07_producer
+)
 
 
 def test_finds_a_batch_that_is_called_unsent_and_stored_twice() -> None:
     with MUTATIONS["uncertain_called_unsent"](), pytest.raises(AssertionError, match="in the logs twice"):
         disturb_v07_producer(4, "cut", "once")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("mutation", FOUND_BY)
-def test_finds_nothing_without_the_planted_defect_of_the_producers(mutation: str) -> None:
-    number, fault, mode, _ = FOUND_BY[mutation]
-    disturb_v07_producer(number, fault, mode)
-
-
-def test_every_planted_defect_of_the_producers_has_a_check() -> None:
-    assert FOUND_BY.keys() == MUTATIONS.keys()
