@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -13,6 +13,7 @@ from consumerd.group.consumer_protocol import ConsumerProtocolMember
 from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
 from consumerd.wire.registry.topic_filter import Blacklist, Whitelist
+from tests.unit.group.driver import MachineDriver
 
 SETTINGS = CoordinationSettings(session_timeout=10.0, rebalance_timeout=20.0, protocol="consumer")
 T, U = b"t" * 16, b"u" * 16
@@ -21,34 +22,19 @@ AGAIN = b"n" * 16
 TOPICS = {"t": 3, "u": 1}
 IDS = {T: "t", U: "u"}
 
-Kind = TypeVar("Kind", bound=e.Action)
-
 
 def places(*numbers: int, topic: str = "t") -> tuple[TopicPartition, ...]:
     return tuple(TopicPartition.numbered(topic, number) for number in numbers)
 
 
-class Driver:
-    """A machine, and what it did last."""
+class Driver(MachineDriver):
+    """A member, and the answers of its coordinator."""
+
+    machine: ConsumerProtocolMember
 
     def __init__(self, subscription: Any = None, **changes: Any) -> None:
         wanted = subscription or StaticSubscription({"t": 1})
-        self.machine = ConsumerProtocolMember(wanted, replace(SETTINGS, **changes), "me")
-        self.now = 100.0
-        self.actions: list[e.Action] = []
-
-    def tell(self, event: e.Event, after: float = 0.0) -> list[e.Action]:
-        self.now += after
-        self.actions = self.machine.handle(event, self.now)
-        return self.actions
-
-    def has(self, kind: type[e.Action]) -> bool:
-        return any(isinstance(action, kind) for action in self.actions)
-
-    def did(self, kind: type[Kind]) -> Kind:
-        found = [action for action in self.actions if isinstance(action, kind)]
-        assert len(found) == 1, self.actions
-        return found[0]
+        super().__init__(ConsumerProtocolMember(wanted, replace(SETTINGS, **changes), "me"))
 
     def start(self, **read: Any) -> e.ConsumerHeartbeat:
         """Read the topics, and send the heartbeat that joins."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -15,39 +15,39 @@ from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
 from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
 from consumerd.wire.v08.subscription import MemberAssignment, MemberMetadata, decode_assignment, decode_metadata
+from tests.unit.group.driver import MachineDriver
 
 SETTINGS = CoordinationSettings(session_timeout=10.0, heartbeat_interval=3.0, rebalance_timeout=20.0)
 PLACES = (TopicPartition.numbered("t", 0), TopicPartition.numbered("t", 1))
 
-Kind = TypeVar("Kind", bound=e.Action)
 
+class Driver(MachineDriver):
+    """A member of a group of one topic with two partitions."""
 
-class Driver:
-    """A machine, and what it did last."""
+    machine: CoordinatedMember
 
     def __init__(self, subscription: Any = None, **changes: Any) -> None:
         wanted = subscription or StaticSubscription({"t": 1})
-        self.machine = CoordinatedMember(wanted, replace(SETTINGS, **changes))
-        self.now = 100.0
-        self.actions: list[e.Action] = []
-
-    def tell(self, event: e.Event, after: float = 0.0) -> list[e.Action]:
-        self.now += after
-        self.actions = self.machine.handle(event, self.now)
-        return self.actions
+        super().__init__(CoordinatedMember(wanted, replace(SETTINGS, **changes)))
 
     def fire(self) -> list[e.Action]:
         """Let the timer fire that was set last, at its time."""
         self.now = self.did(e.SetTimer).at
         return self.tell(e.TimerFired())
 
-    def has(self, kind: type[e.Action]) -> bool:
-        return any(isinstance(action, kind) for action in self.actions)
+    def started(self) -> Driver:
+        self.tell(e.Started())
+        return self
 
-    def did(self, kind: type[Kind]) -> Kind:
-        found = [action for action in self.actions if isinstance(action, kind)]
-        assert len(found) == 1, self.actions
-        return found[0]
+    def refresh(self) -> None:
+        """Let the time come at which it reads the topics again."""
+        self.machine._refresh_at = self.now
+        self.tell(e.TimerFired())
+
+    def assign(self, **fields: Any) -> None:
+        """Join and get both partitions."""
+        self.tell(self.joined(**fields))
+        self.tell(self.synced())
 
     def joined(self, *, leads: bool = False, members: tuple[e.GroupMember, ...] = (), **fields: Any) -> e.Joined:
         told: dict[str, Any] = {
@@ -60,7 +60,7 @@ class Driver:
 
     def stable(self, **fields: Any) -> Driver:
         """Join as a follower and get both partitions."""
-        self.tell(e.Started())
+        self.started()
         self.tell(self.joined(**fields), 1.0)
         self.tell(self.synced(), 1.0)
         return self
@@ -69,7 +69,7 @@ class Driver:
         return e.Synced(self.did(e.Sync).ticket, MemberAssignment((("t", (0, 1)),)).encode())
 
     def beat(self) -> e.Heartbeat:
-        if not any(isinstance(action, e.Heartbeat) for action in self.actions):
+        if not self.has(e.Heartbeat):
             self.tell(e.TimerFired(), 3.0)
         return self.did(e.Heartbeat)
 
@@ -79,8 +79,7 @@ def metadata(*topics: str) -> bytes:
 
 
 def test_follower_gets_assignment_and_sends_heartbeats() -> None:
-    driver = Driver()
-    driver.tell(e.Started())
+    driver = Driver().started()
     join = driver.did(e.Join)
     assert [name for name, _ in join.protocols] == ["range", "roundrobin"]
     assert decode_metadata(join.protocols[0][1]).topics == ("t",)
@@ -132,14 +131,12 @@ def test_drain_ends_before_rebalance_timeout() -> None:
     driver.tell(e.Drained(ticket))
     assert driver.did(e.Join).member_id == "me"
     assert driver.machine.session_id == 0
-    driver.tell(driver.joined(generation=6))
-    driver.tell(driver.synced())
+    driver.assign(generation=6)
     assert driver.did(e.StartConsuming).session_id not in (0, session)
 
 
 def test_leader_assigns_partitions() -> None:
-    driver = Driver()
-    driver.tell(e.Started())
+    driver = Driver().started()
     members = (e.GroupMember("me", metadata("t")), e.GroupMember("you", metadata("t", "u")), e.GroupMember("x", b"\0"))
     driver.tell(driver.joined(leads=True, members=members))
     read = driver.did(e.ReadTopics)
@@ -153,14 +150,12 @@ def test_leader_assigns_partitions() -> None:
 
 
 def test_leader_rejoins_when_topics_of_others_change() -> None:
-    driver = Driver()
-    driver.tell(e.Started())
+    driver = Driver().started()
     members = (e.GroupMember("me", metadata("t")), e.GroupMember("you", metadata("u")))
     driver.tell(driver.joined(leads=True, members=members))
     driver.tell(e.TopicsRead(driver.did(e.ReadTopics).ticket, {"t": 2}))
     driver.tell(driver.synced())
-    driver.machine._refresh_at = driver.now
-    driver.tell(e.TimerFired())
+    driver.refresh()
     read = driver.did(e.ReadTopics)
     assert read.topics == ("t", "u")
     driver.tell(e.TopicsRead(read.ticket, {"t": 2, "u": 1}))
@@ -168,16 +163,13 @@ def test_leader_rejoins_when_topics_of_others_change() -> None:
 
 
 def test_filter_reads_topics_before_join_and_rejoins_for_new_topic() -> None:
-    driver = Driver(FilterSubscription(TopicFilter(FilterKind.WHITELIST, "t|u.*"), 1))
-    driver.tell(e.Started())
+    driver = Driver(FilterSubscription(TopicFilter(FilterKind.WHITELIST, "t|u.*"), 1)).started()
     read = driver.did(e.ReadTopics)
     assert read.topics is None
     driver.tell(e.TopicsRead(read.ticket, {"t": 2, "v": 1}))
     assert decode_metadata(driver.did(e.Join).protocols[0][1]).topics == ("t",)
-    driver.tell(driver.joined())
-    driver.tell(driver.synced())
-    driver.machine._refresh_at = driver.now
-    driver.tell(e.TimerFired())
+    driver.assign()
+    driver.refresh()
     driver.tell(e.TopicsRead(driver.did(e.ReadTopics).ticket, {"t": 2, "u1": 1}))
     driver.tell(e.Drained(driver.did(e.Drain).ticket))
     assert decode_metadata(driver.did(e.Join).protocols[0][1]).topics == ("t", "u1")
@@ -234,16 +226,14 @@ def test_abandons_at_the_moment_when_the_lease_ends_without_heartbeat() -> None:
 
 
 def test_rejoins_with_id_given_by_coordinator() -> None:
-    driver = Driver()
-    driver.tell(e.Started())
+    driver = Driver().started()
     driver.tell(e.Refused(driver.did(e.Join).ticket, 79, "new"))
     assert driver.did(e.Join).member_id == "new"
 
 
 @pytest.mark.parametrize("late", [5.0, 8.0])
 def test_assignment_that_comes_when_half_of_the_lease_is_over_waits_for_heartbeat(late: float) -> None:
-    driver = Driver()
-    driver.tell(e.Started())
+    driver = Driver().started()
     driver.tell(driver.joined())
     driver.tell(driver.synced(), late)
     assert not driver.has(e.StartConsuming)
@@ -252,8 +242,7 @@ def test_assignment_that_comes_when_half_of_the_lease_is_over_waits_for_heartbea
 
 
 def test_end_of_the_lease_does_not_matter_before_partitions_flow() -> None:
-    driver = Driver()
-    driver.tell(e.Started())
+    driver = Driver().started()
     driver.tell(driver.joined())
     driver.tell(driver.synced(), 8.0)
     ticket = driver.did(e.Heartbeat).ticket
@@ -263,8 +252,7 @@ def test_end_of_the_lease_does_not_matter_before_partitions_flow() -> None:
 
 
 def test_lost_heartbeat_before_partitions_flow_is_sent_again_after_a_pause() -> None:
-    driver = Driver()
-    driver.tell(e.Started())
+    driver = Driver().started()
     driver.tell(driver.joined())
     driver.tell(driver.synced(), 8.0)
     driver.tell(e.Failed(driver.did(e.Heartbeat).ticket))
@@ -275,16 +263,14 @@ def test_lost_heartbeat_before_partitions_flow_is_sent_again_after_a_pause() -> 
 
 
 def test_rejoins_at_once_when_rebalance_overtakes_sync() -> None:
-    driver = Driver()
-    driver.tell(e.Started())
+    driver = Driver().started()
     driver.tell(driver.joined())
     driver.tell(e.Refused(driver.did(e.Sync).ticket, 27))
     assert driver.did(e.Join).member_id == "me"
 
 
 def test_ignores_late_responses_to_earlier_requests() -> None:
-    driver = Driver()
-    driver.tell(e.Started())
+    driver = Driver().started()
     joined = driver.joined()
     driver.tell(joined)
     synced = driver.synced()
@@ -303,8 +289,7 @@ def test_ignores_late_responses_to_earlier_requests() -> None:
 
 
 def test_retries_lost_requests_with_backoff() -> None:
-    driver = Driver()
-    driver.tell(e.Started())
+    driver = Driver().started()
     pauses = []
     for _ in range(6):
         driver.tell(e.Failed(driver.did(e.Join).ticket))
@@ -325,8 +310,7 @@ def test_stopping_drains_and_leaves() -> None:
 
 
 def test_stopping_while_joining_does_not_wait_for_the_others() -> None:
-    driver = Driver()
-    driver.tell(e.Started())
+    driver = Driver().started()
     ticket = driver.did(e.Join).ticket
     driver.tell(e.StopRequested())
     assert driver.did(e.Forget).ticket == ticket
@@ -334,8 +318,7 @@ def test_stopping_while_joining_does_not_wait_for_the_others() -> None:
 
 
 def test_stopping_while_waiting_for_the_assignment_leaves_at_once() -> None:
-    driver = Driver()
-    driver.tell(e.Started())
+    driver = Driver().started()
     driver.tell(driver.joined())
     ticket = driver.did(e.Sync).ticket
     driver.tell(e.StopRequested())
@@ -373,23 +356,20 @@ def test_fenced_member_stops() -> None:
 
 @pytest.mark.parametrize("code", [23, 24, 26, 30, 81, 82])
 def test_stops_when_group_rejects_member(code: int) -> None:
-    driver = Driver()
-    driver.tell(e.Started())
+    driver = Driver().started()
     driver.tell(e.Refused(driver.did(e.Join).ticket, code))
     assert driver.did(e.Refuse).code == code
     driver.did(e.Finished)
 
 
 def test_stops_on_protocol_not_offered() -> None:
-    driver = Driver()
-    driver.tell(e.Started())
+    driver = Driver().started()
     driver.tell(driver.joined(protocol="sticky"))
     assert driver.did(e.Refuse).code == 23
 
 
 def test_warns_of_an_unreadable_assignment_and_of_topics_not_subscribed_to() -> None:
-    driver = Driver()
-    driver.tell(e.Started())
+    driver = Driver().started()
     driver.tell(driver.joined())
     driver.tell(e.Synced(driver.did(e.Sync).ticket, b"\0"))
     assert "cannot read the assignment" in driver.did(e.Warn).reason
@@ -401,8 +381,7 @@ def test_warns_of_an_unreadable_assignment_and_of_topics_not_subscribed_to() -> 
 
 
 def test_returning_leader_keeps_assignment() -> None:
-    driver = Driver(instance_id="i")
-    driver.tell(e.Started())
+    driver = Driver(instance_id="i").started()
     member = e.GroupMember("me", metadata("t"), "i")
     driver.tell(driver.joined(leads=True, members=(member,), keep_assignment=True))
     driver.tell(e.TopicsRead(driver.did(e.ReadTopics).ticket, {"t": 2}))
@@ -430,8 +409,7 @@ def test_changed_subscription_drains_and_joins_again() -> None:
 
 
 def test_subscription_changed_while_joining_joins_once_more() -> None:
-    driver = Driver()
-    driver.tell(e.Started())
+    driver = Driver().started()
     joined = driver.joined()
     driver.tell(e.SubscriptionChanged(StaticSubscription({"t": 1, "u": 1})))
     driver.tell(joined)
@@ -441,8 +419,7 @@ def test_subscription_changed_while_joining_joins_once_more() -> None:
 
 
 def test_lists_static_members_first_in_the_order_of_instance_ids() -> None:
-    driver = Driver()
-    driver.tell(e.Started())
+    driver = Driver().started()
     members = (
         e.GroupMember("a", metadata("t")),
         e.GroupMember("b", metadata("t"), "two"),
@@ -455,8 +432,7 @@ def test_lists_static_members_first_in_the_order_of_instance_ids() -> None:
 
 
 def test_leader_assigns_by_the_assignor_that_the_coordinator_chose() -> None:
-    driver = Driver()
-    driver.tell(e.Started())
+    driver = Driver().started()
     members = (e.GroupMember("a", metadata("t")), e.GroupMember("b", metadata("t")))
     driver.tell(driver.joined(leads=True, members=members, protocol="roundrobin"))
     assert driver.machine.leads
@@ -480,8 +456,7 @@ def test_has_neither_lease_nor_settled_before_it_consumes() -> None:
 
 
 def test_ignores_topics_that_were_read_for_the_former_subscription() -> None:
-    driver = Driver(FilterSubscription(TopicFilter(FilterKind.WHITELIST, "t"), 1))
-    driver.tell(e.Started())
+    driver = Driver(FilterSubscription(TopicFilter(FilterKind.WHITELIST, "t"), 1)).started()
     former = driver.did(e.ReadTopics)
     driver.tell(e.SubscriptionChanged(FilterSubscription(TopicFilter(FilterKind.WHITELIST, "u"), 1)))
     read = driver.did(e.ReadTopics)
@@ -513,14 +488,13 @@ def test_lost_heartbeat_is_sent_again_after_a_pause() -> None:
     driver = Driver().stable()
     driver.tell(e.Failed(driver.beat().ticket))
     assert driver.did(e.SetTimer).at == driver.now + SETTINGS.retry_interval
-    assert not any(isinstance(action, e.Heartbeat) for action in driver.actions)
+    assert not driver.has(e.Heartbeat)
     driver.tell(e.TimerFired(), SETTINGS.retry_interval)
     driver.did(e.Heartbeat)
 
 
 def test_failed_read_of_topics_is_repeated_after_a_pause() -> None:
-    driver = Driver(FilterSubscription(TopicFilter(FilterKind.WHITELIST, "t"), 1))
-    driver.tell(e.Started())
+    driver = Driver(FilterSubscription(TopicFilter(FilterKind.WHITELIST, "t"), 1)).started()
     driver.tell(e.Failed(driver.did(e.ReadTopics).ticket))
     assert driver.did(e.SetTimer).at == driver.now + SETTINGS.retry_interval
     driver.tell(e.TimerFired(), SETTINGS.retry_interval)
@@ -537,8 +511,7 @@ def test_fenced_heartbeat_abandons_and_a_rejected_one_drains() -> None:
 
 
 def test_join_with_an_unknown_id_is_repeated_without_it_after_a_pause() -> None:
-    driver = Driver()
-    driver.tell(e.Started())
+    driver = Driver().started()
     driver.tell(e.Refused(driver.did(e.Join).ticket, 79, "old"))
     assert driver.did(e.Join).member_id == "old"
     driver.tell(e.Refused(driver.did(e.Join).ticket, 25))
@@ -574,14 +547,11 @@ def test_follower_refreshes_its_own_topics_and_a_filter_all() -> None:
         (StaticSubscription({"u": 1, "t": 1}), ("t", "u")),
         (FilterSubscription(TopicFilter(FilterKind.WHITELIST, "t"), 1), None),
     ):
-        driver = Driver(subscription)
-        driver.tell(e.Started())
+        driver = Driver(subscription).started()
         if topics is None:
             driver.tell(e.TopicsRead(driver.did(e.ReadTopics).ticket, {"t": 2}))
-        driver.tell(driver.joined())
-        driver.tell(driver.synced())
-        driver.machine._refresh_at = driver.now
-        driver.tell(e.TimerFired())
+        driver.assign()
+        driver.refresh()
         assert driver.did(e.ReadTopics).topics == topics
 
 
@@ -600,7 +570,7 @@ def test_timer_is_set_for_the_next_refresh_of_topics() -> None:
     driver.tell(e.TimerFired(), 1.0)
     read = driver.did(e.ReadTopics)
     driver.tell(e.TimerFired())
-    assert not any(isinstance(action, e.ReadTopics) for action in driver.actions)  # the first is under way
+    assert not driver.has(e.ReadTopics)  # the first is under way
     driver.tell(e.TopicsRead(read.ticket, {"t": 2}))
     assert driver.did(e.SetTimer).at == driver.now + 1.0
     assert driver.machine.settled  # the topics are the same
@@ -608,41 +578,35 @@ def test_timer_is_set_for_the_next_refresh_of_topics() -> None:
 
 def test_refresh_of_a_follower_ignores_the_partitions_of_topics() -> None:
     driver = Driver().stable()
-    driver.machine._refresh_at = driver.now
-    driver.tell(e.TimerFired())
+    driver.refresh()
     driver.tell(e.TopicsRead(driver.did(e.ReadTopics).ticket, {"t": 9}))
     assert driver.machine.settled
 
 
 def test_leader_keeps_its_assignment_while_topics_have_the_same_partitions() -> None:
-    driver = Driver()
-    driver.tell(e.Started())
+    driver = Driver().started()
     members = (e.GroupMember("me", metadata("t", "gone")),)
     driver.tell(driver.joined(leads=True, members=members))
     driver.tell(e.TopicsRead(driver.did(e.ReadTopics).ticket, {"t": 2, "gone": 0}))
     driver.tell(driver.synced())
-    driver.machine._refresh_at = driver.now
-    driver.tell(e.TimerFired())
+    driver.refresh()
     driver.tell(e.TopicsRead(driver.did(e.ReadTopics).ticket, {"t": 2, "other": 4}))
     assert driver.machine.settled
 
 
 def test_new_generation_ends_the_back_off() -> None:
-    driver = Driver()
-    driver.tell(e.Started())
+    driver = Driver().started()
     for pause in (0.2, 0.4):
         driver.tell(e.Failed(driver.did(e.Join).ticket))
         driver.tell(e.TimerFired(), pause)
-    driver.tell(driver.joined())
-    driver.tell(driver.synced())
+    driver.assign()
     driver.tell(e.Failed(driver.did(e.Heartbeat).ticket))
     assert driver.did(e.SetTimer).at == pytest.approx(driver.now + 0.2)
 
 
 @pytest.mark.parametrize("leads", [False, True])
 def test_member_that_joins_but_gets_no_assignment_backs_off(leads: bool) -> None:
-    driver = Driver()
-    driver.tell(e.Started())
+    driver = Driver().started()
     pauses = []
     for _ in range(6):
         driver.tell(driver.joined(leads=leads))
@@ -656,8 +620,7 @@ def test_member_that_joins_but_gets_no_assignment_backs_off(leads: bool) -> None
 
 @pytest.mark.parametrize("code", [22, 27])
 def test_third_refusal_of_sync_in_a_row_is_not_retried_at_once(code: int) -> None:
-    driver = Driver()
-    driver.tell(e.Started())
+    driver = Driver().started()
     driver.tell(e.Failed(driver.did(e.Join).ticket))  # which is not a refusal
     driver.fire()
     for _ in range(2):
@@ -685,8 +648,7 @@ def test_stop_after_a_loss_does_not_wait_for_the_back_off() -> None:
 
 
 def test_new_generation_uses_tickets_that_were_never_used() -> None:
-    driver = Driver()
-    driver.tell(e.Started())
+    driver = Driver().started()
     tickets = []
     for _ in range(4):
         tickets.append(driver.did(e.Join).ticket)
@@ -707,8 +669,7 @@ def test_ignores_topics_for_which_the_filter_cannot_be_evaluated(monkeypatch: py
     def fail(self: FilterSubscription, topic: str) -> int:
         raise RegistryError("too many steps")
 
-    driver = Driver(FilterSubscription(TopicFilter(FilterKind.WHITELIST, "t"), 1))
-    driver.tell(e.Started())
+    driver = Driver(FilterSubscription(TopicFilter(FilterKind.WHITELIST, "t"), 1)).started()
     monkeypatch.setattr(FilterSubscription, "streams_for", fail)
     driver.tell(e.TopicsRead(driver.did(e.ReadTopics).ticket, {"t": 1}))
     assert "topic 't' is ignored: too many steps" in driver.did(e.Warn).reason
@@ -731,8 +692,7 @@ def test_answers_to_other_requests_change_nothing_while_it_consumes() -> None:
 
 
 def test_leader_ignores_topics_that_it_did_not_ask_for() -> None:
-    driver = Driver()
-    driver.tell(e.Started())
+    driver = Driver().started()
     driver.tell(driver.joined(leads=True, members=(e.GroupMember("me", metadata("t")),)))
     read = driver.did(e.ReadTopics)
     assert driver.tell(e.TopicsRead(read.ticket + 100, {"t": 1})) == []
@@ -742,7 +702,7 @@ def test_leader_ignores_topics_that_it_did_not_ask_for() -> None:
 
 def test_expected_assignment_gives_no_warning() -> None:
     driver = Driver().stable()
-    assert not any(isinstance(action, e.Warn) for action in driver.actions)
+    assert not driver.has(e.Warn)
 
 
 def test_rebalance_during_a_drain_does_not_begin_another() -> None:
@@ -751,7 +711,7 @@ def test_rebalance_during_a_drain_does_not_begin_another() -> None:
     driver.did(e.Drain)
     driver.tell(e.TimerFired(), 3.0)
     driver.tell(e.Refused(driver.did(e.Heartbeat).ticket, 27))
-    assert not any(isinstance(action, e.Drain) for action in driver.actions)
+    assert not driver.has(e.Drain)
 
 
 def test_confirmed_heartbeat_ends_the_back_off() -> None:
@@ -769,8 +729,7 @@ def test_first_heartbeat_of_a_generation_is_sent_at_once() -> None:
     driver.tell(e.Confirmed(driver.beat().ticket))
     driver.tell(e.SubscriptionChanged(StaticSubscription({"t": 1})))
     driver.tell(e.Drained(driver.did(e.Drain).ticket))
-    driver.tell(driver.joined(generation=6))
-    driver.tell(driver.synced())
+    driver.assign(generation=6)
     driver.did(e.Heartbeat)
 
 
@@ -783,8 +742,7 @@ def test_timer_that_fires_too_early_is_set_again() -> None:
 
 
 def test_sets_no_timer_while_it_waits_for_an_answer() -> None:
-    driver = Driver(FilterSubscription(TopicFilter(FilterKind.WHITELIST, "t"), 1))
-    driver.tell(e.Started())
+    driver = Driver(FilterSubscription(TopicFilter(FilterKind.WHITELIST, "t"), 1)).started()
     read = driver.did(e.ReadTopics)
     assert driver.actions == [read]
     driver.tell(e.Failed(read.ticket))
@@ -801,8 +759,7 @@ def test_sets_no_timer_while_it_waits_for_an_answer() -> None:
 
 
 def test_topics_that_are_read_before_joining_end_the_back_off() -> None:
-    driver = Driver(FilterSubscription(TopicFilter(FilterKind.WHITELIST, "t"), 1))
-    driver.tell(e.Started())
+    driver = Driver(FilterSubscription(TopicFilter(FilterKind.WHITELIST, "t"), 1)).started()
     for _ in range(2):
         driver.tell(e.Failed(driver.did(e.ReadTopics).ticket))
         driver.fire()
@@ -822,8 +779,7 @@ def test_heartbeat_that_announces_a_rebalance_ends_the_back_off() -> None:
 
 
 def test_late_failure_of_an_earlier_request_changes_nothing() -> None:
-    driver = Driver()
-    driver.tell(e.Started())
+    driver = Driver().started()
     first = driver.did(e.Join).ticket
     driver.tell(e.Failed(first))
     driver.fire()
@@ -834,8 +790,7 @@ def test_late_failure_of_an_earlier_request_changes_nothing() -> None:
 
 
 def test_leader_reads_topics_again_at_the_end_of_the_pause() -> None:
-    driver = Driver()
-    driver.tell(e.Started())
+    driver = Driver().started()
     driver.tell(driver.joined(leads=True, members=(e.GroupMember("me", metadata("t")),)))
     driver.tell(e.Failed(driver.did(e.ReadTopics).ticket))
     assert driver.did(e.SetTimer).at == driver.now + SETTINGS.retry_interval
@@ -844,18 +799,15 @@ def test_leader_reads_topics_again_at_the_end_of_the_pause() -> None:
 
 
 def test_leader_that_follows_in_the_next_generation_refreshes_its_own_topics_only() -> None:
-    driver = Driver()
-    driver.tell(e.Started())
+    driver = Driver().started()
     members = (e.GroupMember("me", metadata("t")), e.GroupMember("you", metadata("u")))
     driver.tell(driver.joined(leads=True, members=members))
     driver.tell(e.TopicsRead(driver.did(e.ReadTopics).ticket, {"t": 2, "u": 1}))
     driver.tell(driver.synced())
     driver.tell(e.Refused(driver.beat().ticket, 27))
     driver.tell(e.Drained(driver.did(e.Drain).ticket))
-    driver.tell(driver.joined(generation=6))
-    driver.tell(driver.synced())
-    driver.machine._refresh_at = driver.now
-    driver.tell(e.TimerFired())
+    driver.assign(generation=6)
+    driver.refresh()
     read = driver.did(e.ReadTopics)
     assert read.topics == ("t",)
     driver.tell(e.TopicsRead(read.ticket, {"t": 2}))
@@ -864,21 +816,17 @@ def test_leader_that_follows_in_the_next_generation_refreshes_its_own_topics_onl
 
 def test_subscription_to_named_topics_stays_when_one_of_them_is_gone() -> None:
     driver = Driver(StaticSubscription({"t": 1, "gone": 1})).stable()
-    driver.machine._refresh_at = driver.now
-    driver.tell(e.TimerFired())
+    driver.refresh()
     driver.tell(e.TopicsRead(driver.did(e.ReadTopics).ticket, {"t": 2}))
     assert driver.machine.settled
 
 
 def test_topics_that_change_during_a_drain_do_not_begin_another() -> None:
-    driver = Driver(FilterSubscription(TopicFilter(FilterKind.WHITELIST, "t|u"), 1))
-    driver.tell(e.Started())
+    driver = Driver(FilterSubscription(TopicFilter(FilterKind.WHITELIST, "t|u"), 1)).started()
     driver.tell(e.TopicsRead(driver.did(e.ReadTopics).ticket, {"t": 2}))
-    driver.tell(driver.joined())
-    driver.tell(driver.synced())
+    driver.assign()
     ticket = driver.did(e.Heartbeat).ticket
-    driver.machine._refresh_at = driver.now
-    driver.tell(e.TimerFired())
+    driver.refresh()
     read = driver.did(e.ReadTopics)
     driver.tell(e.Refused(ticket, 27))
     drain = driver.did(e.Drain)
@@ -896,8 +844,7 @@ def test_answer_to_an_earlier_drain_does_not_end_the_next_one() -> None:
     abandon = driver.did(e.Abandon).ticket
     driver.tell(e.Abandoned(abandon))
     driver.fire()
-    driver.tell(driver.joined(generation=6))
-    driver.tell(driver.synced())
+    driver.assign(generation=6)
     driver.tell(e.Refused(driver.did(e.Heartbeat).ticket, 27))
     driver.did(e.Drain)
     driver.tell(e.Drained(earlier))
@@ -910,8 +857,7 @@ def test_answer_to_an_earlier_drain_does_not_end_the_next_one() -> None:
 
 
 def test_stopping_while_it_waits_to_read_topics_again_has_nothing_to_forget() -> None:
-    driver = Driver()
-    driver.tell(e.Started())
+    driver = Driver().started()
     driver.tell(driver.joined(leads=True, members=(e.GroupMember("me", metadata("t")),)))
     driver.tell(e.Failed(driver.did(e.ReadTopics).ticket))
     driver.tell(e.StopRequested())

@@ -110,6 +110,11 @@ class Bench:
         self.trigger()
         return self.look()
 
+    def joined_by_peer(self) -> e.Drain:
+        """A member joins that gets half of what is ours: the drain of it."""
+        self.members[AFTER] = ONE_STREAM
+        return only(e.Drain, self.trigger_and_look())
+
     def claimed(self, claim: e.Claim, *partitions: TopicPartition, blocked: Iterable[TopicPartition] = ()) -> Actions:
         """All of it by default, and what is not blocked; what is not named otherwise is left out of the answer."""
         blocked = frozenset(blocked)
@@ -282,8 +287,7 @@ def test_keeps_partitions_when_other_dialect_joins_later() -> None:
 
 def test_completes_rebalance_beside_other_dialect() -> None:
     bench = Bench().settle()
-    bench.members[AFTER] = ONE_STREAM
-    drain = only(e.Drain, bench.trigger_and_look())
+    drain = bench.joined_by_peer()
     bench.members[BEFORE] = JSON_MEMBER
     only(e.Warn, bench.trigger_and_look())
     release = only(e.Release, bench.drained(drain))
@@ -355,8 +359,7 @@ def test_skips_unreadable_members_with_one_warning_each() -> None:
 
 def test_leaves_unchanged_partitions_alone() -> None:
     bench = Bench().settle()
-    bench.members[AFTER] = ONE_STREAM
-    assert only(e.Drain, bench.trigger_and_look()).partitions == {P1}
+    assert bench.joined_by_peer().partitions == {P1}
     assert bench.member.holds[P0] is Hold.CONSUMING
 
 
@@ -371,8 +374,7 @@ def test_drains_releases_and_claims_in_order() -> None:
     bench.settle()
     assert set(bench.member.target) == {P2, P3}
     del bench.members[BEFORE]
-    bench.members[AFTER] = ONE_STREAM
-    drain = only(e.Drain, bench.trigger_and_look())
+    drain = bench.joined_by_peer()
     assert drain.partitions == {P2, P3}
     release = only(e.Release, bench.drained(drain, P3))
     assert release.partitions == {P3}
@@ -404,8 +406,7 @@ def test_says_why_a_partition_is_not_consumed_in_each_state() -> None:
     assert why(P2) == {None}
     assert why(P3) == {"it is claimed after the next snapshot of the group"}
     del bench.members[BEFORE]
-    bench.members[AFTER] = ONE_STREAM
-    drain = only(e.Drain, bench.trigger_and_look())
+    drain = bench.joined_by_peer()
     assert why(P0, P1) == {"this member gives up its former partitions first, 1 of them now"}
     release = only(e.Release, bench.drained(drain))
     bench.feed(e.Failed(release.ticket))
@@ -423,8 +424,7 @@ def test_combines_partitions_due_together_in_one_action() -> None:
     claim = only(e.Claim, bench.register())
     assert len(claim.streams) == 1000
     assert len(only(e.StartConsuming, bench.claimed(claim)).streams) == 1000
-    bench.members[AFTER] = ONE_STREAM
-    drain = only(e.Drain, bench.trigger_and_look())
+    drain = bench.joined_by_peer()
     assert len(drain.partitions) == 500
     release = only(e.Release, bench.drained(drain))
     assert release.partitions == drain.partitions
@@ -582,8 +582,7 @@ def test_short_suspension_does_not_extend_drain() -> None:
 
 def test_restarts_drained_partition_that_is_ours_again() -> None:
     bench = Bench().settle()
-    bench.members[AFTER] = ONE_STREAM
-    drain = only(e.Drain, bench.trigger_and_look())
+    drain = bench.joined_by_peer()
     del bench.members[AFTER]
     assert bench.trigger_and_look() == []
     assert bench.drained(drain) == [e.StartConsuming(1, {P1: 0})]
@@ -595,8 +594,7 @@ def test_never_starts_second_action_for_partition() -> None:
     claim = only(e.Claim, bench.register())
     assert bench.trigger_and_look() == []  # claims under way
     bench.claimed(claim)
-    bench.members[AFTER] = ONE_STREAM
-    drain = only(e.Drain, bench.trigger_and_look())
+    drain = bench.joined_by_peer()
     assert bench.trigger_and_look() == []
     release = only(e.Release, bench.drained(drain))
     del bench.members[AFTER]
@@ -606,8 +604,7 @@ def test_never_starts_second_action_for_partition() -> None:
 
 def test_claims_nothing_while_newer_snapshot_is_awaited() -> None:
     bench = Bench().settle()
-    bench.members[AFTER] = ONE_STREAM
-    drain = only(e.Drain, bench.trigger_and_look())
+    drain = bench.joined_by_peer()
     release = only(e.Release, bench.drained(drain))
     del bench.members[AFTER]
     assert bench.trigger_and_look() == []  # P1 is assigned again, and being released
@@ -718,8 +715,7 @@ def test_sets_no_timer_for_a_snapshot_that_waits_for_the_registration() -> None:
 
 def give_up_one(bench: Bench, *, released_after: float) -> list[e.Action]:
     """A peer joins; P1 is released so many seconds after the trigger."""
-    bench.members[AFTER] = ONE_STREAM
-    drain = only(e.Drain, bench.trigger_and_look())
+    drain = bench.joined_by_peer()
     release = only(e.Release, bench.drained(drain))
     bench.now += released_after
     return bench.released(release)
@@ -736,8 +732,7 @@ def test_does_not_nudge_after_release_in_time() -> None:
 
 def test_nudges_once_when_all_is_released() -> None:
     bench = Bench(partitions=4).settle()
-    bench.members[AFTER] = ONE_STREAM
-    drain = only(e.Drain, bench.trigger_and_look())
+    drain = bench.joined_by_peer()
     releases = [only(e.Release, bench.drained(drain, partition)) for partition in (P2, P3)]
     bench.now += 6.0
     assert bench.released(releases[0]) == []
@@ -746,8 +741,7 @@ def test_nudges_once_when_all_is_released() -> None:
 
 def test_ignores_old_drain_cause_on_later_release() -> None:
     bench = Bench().settle()
-    bench.members[AFTER] = ONE_STREAM
-    drain = only(e.Drain, bench.trigger_and_look())
+    drain = bench.joined_by_peer()
     del bench.members[AFTER]
     bench.trigger_and_look()
     assert bench.drained(drain) == [e.StartConsuming(1, {P1: 0})]
@@ -769,8 +763,7 @@ def test_nudges_after_release_for_change_without_trigger() -> None:
 
 def test_lateness_of_a_release_counts_from_the_trigger_of_its_drain() -> None:
     bench = Bench().settle()
-    bench.members[AFTER] = ONE_STREAM
-    drain = only(e.Drain, bench.trigger_and_look())
+    drain = bench.joined_by_peer()
     bench.now += 4.0
     assert bench.trigger_and_look() == []  # a later trigger changes nothing for P1
     release = only(e.Release, bench.drained(drain))
@@ -838,8 +831,7 @@ def test_nudges_idle_peer_with_growing_pauses() -> None:
 
 def test_does_not_nudge_peer_that_is_claiming() -> None:
     bench = Bench(partitions=20).settle()
-    bench.members[AFTER] = ONE_STREAM
-    drain = only(e.Drain, bench.trigger_and_look())
+    drain = bench.joined_by_peer()
     bench.released(only(e.Release, bench.drained(drain)))
     for partition in sorted(drain.partitions):
         bench.tick()
@@ -965,8 +957,7 @@ def test_refused_commit_loses_partitions() -> None:
 
 def test_abandons_partition_lost_during_drain() -> None:
     bench = Bench(partitions=4).settle()
-    bench.members[AFTER] = ONE_STREAM
-    drain = only(e.Drain, bench.trigger_and_look())
+    drain = bench.joined_by_peer()
     bench.owners[P2] = 2
     abandon = only(e.Abandon, bench.trigger_and_look())
     assert abandon.partitions == {P2}
@@ -978,8 +969,7 @@ def test_abandons_partition_lost_during_drain() -> None:
 
 def test_verifies_partitions_before_start_after_registration() -> None:
     bench = Bench().settle()
-    bench.members[AFTER] = ONE_STREAM
-    drain = only(e.Drain, bench.trigger_and_look())
+    drain = bench.joined_by_peer()
     del bench.members[AFTER]
     assert bench.trigger_and_look() == []  # assigned again
     bench.own_id = None
@@ -1040,8 +1030,7 @@ def test_retries_failed_snapshot_at_once_after_resume() -> None:
 
 def test_failed_snapshot_delays_neither_release_nor_claim() -> None:
     bench = Bench().settle()
-    bench.members[AFTER] = ONE_STREAM
-    drain = only(e.Drain, bench.trigger_and_look())
+    drain = bench.joined_by_peer()
     only(e.TakeSnapshot, bench.trigger())
     bench.fail_look()
     release = only(e.Release, bench.drained(drain))
@@ -1091,8 +1080,7 @@ def test_releases_partitions_missing_from_claim_result_whose_stream_has_changed(
 
 def test_releases_again_partitions_missing_from_release_result() -> None:
     bench = Bench(partitions=4).settle()
-    bench.members[AFTER] = ONE_STREAM
-    release = only(e.Release, bench.drained(only(e.Drain, bench.trigger_and_look())))
+    release = only(e.Release, bench.drained(bench.joined_by_peer()))
     bench.now += 1.0
     only(e.TakeSnapshot, bench.released(release, P2))
     assert bench.member.holds == {P0: Hold.CONSUMING, P1: Hold.CONSUMING, P3: Hold.DOUBTFUL}
@@ -1106,8 +1094,7 @@ def test_releases_again_partitions_missing_from_release_result() -> None:
 
 def test_backs_off_failed_releases() -> None:
     bench = Bench(settings=MembershipSettings(reconcile_interval=1e6, settle=0.0)).settle()
-    bench.members[AFTER] = ONE_STREAM
-    release = only(e.Release, bench.drained(only(e.Drain, bench.trigger_and_look())))
+    release = only(e.Release, bench.drained(bench.joined_by_peer()))
     pauses = []
     for _ in range(8):
         failed_at = bench.now
@@ -1168,8 +1155,7 @@ def test_resets_claim_backoff_in_new_session() -> None:
 
 def test_counts_concurrent_write_failures_once() -> None:
     bench = Bench(partitions=4).settle()
-    bench.members[AFTER] = ONE_STREAM
-    drain = only(e.Drain, bench.trigger_and_look())
+    drain = bench.joined_by_peer()
     releases = [only(e.Release, bench.drained(drain, partition)) for partition in (P2, P3)]
     for release in releases:
         bench.feed(e.Released(release.ticket, frozenset()))
@@ -1195,8 +1181,7 @@ def test_resets_pauses_of_blocked_claims_in_new_session() -> None:
 
 def test_retries_failed_writes_when_session_resumes() -> None:
     bench = Bench().settle()
-    bench.members[AFTER] = ONE_STREAM
-    release = only(e.Release, bench.drained(only(e.Drain, bench.trigger_and_look())))
+    release = only(e.Release, bench.drained(bench.joined_by_peer()))
     bench.feed(e.Released(release.ticket, frozenset()))
     bench.feed(e.SessionSuspended())
     again, _look = bench.feed(e.SessionResumed())
@@ -1214,8 +1199,7 @@ def test_claims_before_end_of_burst() -> None:
 
 def test_holds_writes_after_lost_answer() -> None:
     bench = Bench(partitions=4).settle()
-    bench.members[AFTER] = ONE_STREAM
-    drain = only(e.Drain, bench.trigger_and_look())
+    drain = bench.joined_by_peer()
     release = only(e.Release, bench.drained(drain, P2))
     bench.feed(e.Released(release.ticket, frozenset()))
     assert every(e.Release, bench.drained(drain, P3)) == []
@@ -1247,8 +1231,7 @@ def test_ignores_unexpected_answers() -> None:
 
 def test_ignores_answers_about_other_partitions() -> None:
     bench = Bench(partitions=4).settle()
-    bench.members[AFTER] = ONE_STREAM
-    drain = only(e.Drain, bench.trigger_and_look())
+    drain = bench.joined_by_peer()
     release = only(e.Release, bench.drained(drain, P0, P2, P2, P1))
     assert release.partitions == {P2}
     assert bench.drained(drain, P2) == []  # a second time
@@ -1289,8 +1272,7 @@ def test_ignores_snapshot_from_before_suspension() -> None:
 
 def test_releases_after_resume_what_was_drained_while_suspended() -> None:
     bench = Bench(partitions=4).settle()
-    bench.members[AFTER] = ONE_STREAM
-    drain = only(e.Drain, bench.trigger_and_look())
+    drain = bench.joined_by_peer()
     bench.feed(e.SessionSuspended())
     assert bench.drained(drain, P2) == []
     assert bench.drained(drain, P3) == []
@@ -1338,8 +1320,7 @@ def test_new_session_does_not_wait_because_writes_of_the_former_one_failed() -> 
 
 def test_new_session_does_not_nudge_for_releases_of_the_former_one() -> None:
     bench = Bench(partitions=4).settle()
-    bench.members[AFTER] = ONE_STREAM
-    drain = only(e.Drain, bench.trigger_and_look())
+    drain = bench.joined_by_peer()
     late, _ = (only(e.Release, bench.drained(drain, partition)) for partition in (P2, P3))
     bench.now += 6.0
     assert bench.released(late) == []  # the nudge waits for the other release

@@ -114,6 +114,11 @@ class Brokers:
     def open_node_channel(self, node_id: int) -> Link | None:
         return Link(self, node_id)
 
+    async def answer(self, number: int, outcome: int | BaseException = 0) -> None:
+        """Answer a request, and let everything run."""
+        self.requests[number].answer(outcome)
+        await turns(10)
+
     def sent(self) -> list[tuple[int, dict[int, list[bytes | None]]]]:
         """Of each request the broker, and the values by partition."""
         return [(request.node_id, request.values) for request in self.requests]
@@ -330,8 +335,7 @@ async def test_messages_gather_while_a_request_to_their_broker_is_in_flight(seco
             await ours.send("t", b"%d" % number, partition=second)
             await turns(10)
         assert len(brokers.requests) == 1
-        brokers.requests[0].answer()
-        await turns(10)
+        await brokers.answer(0)
         assert brokers.sent()[1:] == [(0, {second: [b"%d" % number for number in range(50)]})]
         brokers.requests[1].answer()
 
@@ -342,8 +346,7 @@ async def test_one_request_has_all_that_gathered() -> None:
         for number in (0, 0, 1, 2, 1):
             await ours.send("t", b"%d" % number, partition=number)
             await turns(10)
-        brokers.requests[0].answer()
-        await turns(10)
+        await brokers.answer(0)
         assert brokers.sent() == [(0, {0: [b"0"]}), (0, {1: [b"1", b"1"], 2: [b"2"], 0: [b"0"]})]
         brokers.requests[1].answer()
 
@@ -358,8 +361,7 @@ async def test_full_batches_leave_while_requests_are_in_flight_and_open_ones_do_
         await turns(10)
         assert brokers.sent()[1:] == [(0, {2: [bytes(1000)]})]
         # The open one goes after any answer, however many requests are still in flight.
-        brokers.requests[1].answer()
-        await turns(10)
+        await brokers.answer(1)
         assert brokers.sent()[2:] == [(0, {1: [b"open"]})]
         for request in (brokers.requests[0], brokers.requests[2]):
             request.answer()
@@ -376,11 +378,9 @@ async def test_batch_that_fills_up_while_it_gathers_leaves_once() -> None:
         await ours.send("t", b"next", partition=1)
         await turns(10)
         assert brokers.sent()[1:] == [(0, {1: [bytes(400)]})]
-        brokers.requests[0].answer()
-        await turns(10)
+        await brokers.answer(0)
         assert len(brokers.requests) == 2
-        brokers.requests[1].answer()
-        await turns(10)
+        await brokers.answer(1)
         assert brokers.sent()[2:] == [(0, {1: [bytes(600), b"next"]})]
         brokers.requests[2].answer()
 
@@ -405,8 +405,7 @@ async def test_flush_waits_for_no_answer() -> None:
             await ours.send("t", b"later", partition=number)
             await turns(10)
         assert len(brokers.requests) == 4  # the flush has ended
-        brokers.requests[3].answer()
-        await turns(10)
+        await brokers.answer(3)
         brokers.requests[4].answer()
 
 
@@ -417,11 +416,9 @@ async def test_brokers_do_not_wait_for_each_other() -> None:
             await ours.send("t", b"%d" % number, partition=number)
             await turns(10)
         assert brokers.sent() == [(0, {0: [b"0"]}), (1, {1: [b"1"]})]
-        brokers.requests[1].answer()
-        await turns(10)
+        await brokers.answer(1)
         assert brokers.sent()[2:] == [(1, {3: [b"3"]})]
-        brokers.requests[0].answer()
-        await turns(10)
+        await brokers.answer(0)
         for request in brokers.requests[2:]:
             request.answer()
 
@@ -509,8 +506,7 @@ async def test_cost_of_a_lone_message_does_not_grow_with_the_partitions() -> Non
             await ours.send("t", b"%d" % number, partition=number)
         for request in (0, 1):
             await turns(10)
-            brokers.requests[request].answer()
-        await turns(10)
+            await brokers.answer(request)
         assert [len(request.values) for request in brokers.requests] == [1, 999]
         assert brokers.looked_at == 1000
         for number in range(20):
@@ -543,8 +539,7 @@ async def _numbers(
         await turns(10)
     with capture_logs():
         for number in range(before, before + min(2, len(partitions))):
-            brokers.requests[number].answer(outcome)
-            await turns(10)
+            await brokers.answer(number, outcome)
     return {place: numbers for request in brokers.requests[before:] for place, numbers in request.numbers.items()}
 
 
@@ -559,8 +554,7 @@ async def test_lingers_for_company_if_configured(time: Time) -> None:
         assert len(time.pending()) == 1  # one timer for a queue, whatever happens
         await time.advance(0.02)
         assert brokers.sent() == [(0, {0: [b"0", b"1"]})]
-        brokers.requests[0].answer()
-        await turns(10)
+        await brokers.answer(0)
         assert time.pending() == []
 
 
@@ -602,13 +596,11 @@ async def test_batch_fails_when_the_delivery_timeout_has_passed_since_its_first_
                 delivery = await ours.send("t", b"x", partition=0)
                 await turns(10)
                 time.clock.jump(10.0 + late)
-                brokers.requests[-1].answer(ErrorCode.REQUEST_TIMED_OUT)
-                await turns(10)
+                await brokers.answer(-1, ErrorCode.REQUEST_TIMED_OUT)
                 if not late:
                     assert not delivery.done
                     await time.advance(1.0)
-                    brokers.requests[-1].answer(ErrorCode.REQUEST_TIMED_OUT)
-                    await turns(10)
+                    await brokers.answer(-1, ErrorCode.REQUEST_TIMED_OUT)
                 with pytest.raises(BrokerError, match="REQUEST_TIMED_OUT"):
                     await delivery
                 assert ours.buffered_bytes == 0
@@ -628,8 +620,7 @@ async def test_lone_send_does_not_give_up_its_turn() -> None:
             with pytest.raises(StopIteration):
                 ours.send("t", b"x", partition=0).send(None)
             await turns(10)
-            brokers.requests[-1].answer()
-            await turns(10)
+            await brokers.answer(-1)
             assert len(brokers.requests) == count
 
 
@@ -658,25 +649,20 @@ async def test_request_has_batches_up_to_half_of_the_limit() -> None:
         for number in (0, 1, 2, 3):
             await ours.send("t", bytes(100), partition=number)
             await turns(10)
-        brokers.requests[0].answer()
-        await turns(10)
+        await brokers.answer(0)
         await ours.send("t", b"later", partition=4)
         await turns(10)
-        brokers.requests[1].answer()
-        await turns(10)
+        await brokers.answer(1)
         assert [list(request.values) for request in brokers.requests] == [[0], [1, 2], [3, 4]]
-        brokers.requests[2].answer()
-        await turns(10)
+        await brokers.answer(2)
         for number in (0, 1):
             await ours.send("t", bytes(100), partition=number)
             await turns(10)
         await ours.send("t", bytes(101), partition=2)
         await turns(10)
-        brokers.requests[3].answer()
-        await turns(10)
+        await brokers.answer(3)
         assert [list(request.values) for request in brokers.requests[3:]] == [[0], [1]]
-        brokers.requests[4].answer()
-        await turns(10)
+        await brokers.answer(4)
         brokers.requests[5].answer()
 
 
@@ -686,11 +672,9 @@ async def test_queue_whose_next_batch_fills_keeps_its_place() -> None:
         for number in (0, 1, 2, 1):
             await ours.send("t", bytes(100), partition=number)
             await turns(10)
-        brokers.requests[0].answer()
-        await turns(10)
+        await brokers.answer(0)
         assert list(brokers.requests[1].values) == [1, 2]
-        brokers.requests[1].answer()
-        await turns(10)
+        await brokers.answer(1)
         brokers.requests[2].answer()
 
 
@@ -707,11 +691,9 @@ async def test_batch_that_a_flush_made_ready_is_in_one_request() -> None:
         await asyncio.wait([flush])
         await ours.send("t", b"1", partition=1)
         await turns(10)
-        brokers.requests[0].answer()
-        await turns(10)
+        await brokers.answer(0)
         assert brokers.sent()[1:] == [(0, {1: [b"1", b"1"]})]
-        brokers.requests[1].answer()
-        await turns(10)
+        await brokers.answer(1)
         assert len(brokers.requests) == 2
 
 
@@ -726,8 +708,7 @@ async def test_open_batch_gathers_behind_a_full_one_of_its_partition() -> None:
             while len(brokers.requests) < 2:
                 await asyncio.sleep(0.001)
         await ours.send("t", bytes(20), partition=0)
-        brokers.requests[1].answer()
-        await turns(10)
+        await brokers.answer(1)
         assert brokers.sent()[1:] == [(0, {0: [bytes(1000)]}), (0, {0: [bytes(10), bytes(20)]})]
         brokers.requests[2].answer()
 
@@ -745,16 +726,14 @@ async def test_batch_leaves_the_line_of_a_broker_that_does_not_lead_any_more(wai
             await ours.send("t", b"3", partition=3)
             await turns(10)
         brokers.lead({"t": {0: 0, 1: 1, 2: 1, 3: 1}}, 2)
-        brokers.requests[0].answer()
-        await turns(10)
+        await brokers.answer(0)
         assert [request.node_id for request in brokers.requests] == [0, 1]  # nothing more of broker 0
         brokers.requests[1].answer()
         async with asyncio.timeout(10):
             while len(brokers.requests) < 3:
                 await asyncio.sleep(0.001)
         assert brokers.sent()[2:] == [(1, {2: [bytes(size)]})]
-        brokers.requests[2].answer()
-        await turns(10)
+        await brokers.answer(2)
 
 
 async def test_batch_whose_leader_is_looked_up_is_not_sent_to_the_former_one() -> None:
@@ -767,8 +746,7 @@ async def test_batch_whose_leader_is_looked_up_is_not_sent_to_the_former_one() -
         brokers.lookup.clear()
         await ours.send("t", bytes(990 - 2 * OVERHEAD), partition=2)  # which fills the batch
         await turns(10)
-        brokers.requests[0].answer()
-        await turns(10)
+        await brokers.answer(0)
         assert len(brokers.requests) == 1
         brokers.lead({"t": dict.fromkeys(range(4), 1)}, 2)
         brokers.lookup.set()
