@@ -1,4 +1,4 @@
-"""Brokers in this process, filled with messages whose boundaries are known."""
+"""A ZooKeeper in memory, and brokers in this process, filled with messages whose boundaries are known."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from consumerd.base.partition import TopicPartition
 from consumerd.net.connect import Connection, connect
 from consumerd.net.connection import ConnectionSettings
 from consumerd.operate.admin.logs import BrokerLogs
+from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.wire.registry.values import RegisteredBroker as Registered
 from consumerd.wire.v07 import (
     LATEST,
@@ -97,3 +98,16 @@ def pipe() -> Iterator[tuple[int, int]]:
     for end in ends:
         with suppress(OSError):
             os.close(end)
+
+
+@pytest.fixture
+def server() -> MemoryZooKeeper:
+    """A ZooKeeper in memory."""
+    return MemoryZooKeeper()
+
+
+@pytest_asyncio.fixture
+async def zk(server: MemoryZooKeeper) -> AsyncIterator[MemorySession]:
+    """A session of it."""
+    async with server.session() as session:
+        yield session

@@ -6,19 +6,17 @@ from pathlib import Path
 
 from consumerd.cli.clusters import dialect_at
 from consumerd.cli.session import cluster_address
-from consumerd.testing.memory_zookeeper import MemoryZooKeeper
+from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.wire.registry.dialect import Dialect
 
 
-async def test_assumes_v07_if_both_dialects_are_registered() -> None:
-    zookeeper = MemoryZooKeeper()
-    async with zookeeper.session() as zk:
-        assert await dialect_at(zk) is None
-        zookeeper.put("/consumers/g/offsets/t/0", b"1")
-        assert await dialect_at(zk, ["g"]) is Dialect.V08
-        assert await dialect_at(zk, ["h"]) is None
-        zookeeper.put("/consumers/g/offsets/t/0-0", b"1")
-        assert await dialect_at(zk, ["g"]) is Dialect.V07
+async def test_assumes_v07_if_both_dialects_are_registered(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    assert await dialect_at(zk) is None
+    server.put("/consumers/g/offsets/t/0", b"1")
+    assert await dialect_at(zk, ["g"]) is Dialect.V08
+    assert await dialect_at(zk, ["h"]) is None
+    server.put("/consumers/g/offsets/t/0-0", b"1")
+    assert await dialect_at(zk, ["g"]) is Dialect.V07
 
 
 def test_group_of_a_subscription_is_where_its_coordination_says(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from consumerd.base.ports import Clock, SessionEvent, SessionState, SetData
 from consumerd.net.zk import ConnectionLost, NoNode, NotConnected, SessionChanged
-from consumerd.testing.memory_zookeeper import MemoryZooKeeper
+from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 from tests.unit.net.zk.test_base_session import StoppedClock
 
 
@@ -28,102 +28,91 @@ async def test_disconnected_session_keeps_its_nodes_and_id() -> None:
         assert events == [(SessionEvent.SUSPENDED, own), (SessionEvent.RECONNECTED, own)]
 
 
-async def test_call_waits_for_the_connection() -> None:
-    zookeeper = MemoryZooKeeper()
-    async with zookeeper.session() as zk:
-        zookeeper.disconnect(zk)
-        waiting = asyncio.create_task(zk.exists("/"))
-        await asyncio.sleep(0)
-        zookeeper.reconnect(zk)
-        assert await waiting is not None
+async def test_call_waits_for_the_connection(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    server.disconnect(zk)
+    waiting = asyncio.create_task(zk.exists("/"))
+    await asyncio.sleep(0)
+    server.reconnect(zk)
+    assert await waiting is not None
 
 
-async def test_replaces_an_expired_session() -> None:
-    zookeeper = MemoryZooKeeper()
-    async with zookeeper.session() as zk:
-        events: list[tuple[SessionEvent, int]] = []
-        zk.subscribe(lambda event, session_id: events.append((event, session_id)))
+async def test_replaces_an_expired_session(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    events: list[tuple[SessionEvent, int]] = []
+    zk.subscribe(lambda event, session_id: events.append((event, session_id)))
+    await zk.create("/a", b"", ephemeral=True)
+    first = zk.session_id
+    server.expire(zk)
+    assert zk.state is SessionState.CONNECTED
+    assert events == [
+        (SessionEvent.SUSPENDED, first),
+        (SessionEvent.EXPIRED, first),
+        (SessionEvent.NEW, zk.session_id),
+    ]
+    assert zk.session_id != first
+    with pytest.raises(NoNode):
+        await zk.get("/a")
+    with pytest.raises(SessionChanged):
+        await zk.multi([SetData("/", b"")], session_id=first)
+
+
+async def test_reports_expiry_on_reconnect(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    async with server.session() as peer:
         await zk.create("/a", b"", ephemeral=True)
         first = zk.session_id
-        zookeeper.expire(zk)
-        assert zk.state is SessionState.CONNECTED
-        assert events == [
-            (SessionEvent.SUSPENDED, first),
-            (SessionEvent.EXPIRED, first),
-            (SessionEvent.NEW, zk.session_id),
-        ]
-        assert zk.session_id != first
-        with pytest.raises(NoNode):
-            await zk.get("/a")
-        with pytest.raises(SessionChanged):
-            await zk.multi([SetData("/", b"")], session_id=first)
-
-
-async def test_reports_expiry_on_reconnect() -> None:
-    zookeeper = MemoryZooKeeper()
-    async with zookeeper.session() as zk, zookeeper.session() as peer:
-        await zk.create("/a", b"", ephemeral=True)
-        first = zk.session_id
-        zookeeper.disconnect(zk)
-        zookeeper.expire(zk)
+        server.disconnect(zk)
+        server.expire(zk)
         assert await peer.exists("/a") is None
         assert zk.session_id == first
-        zookeeper.reconnect(zk)
+        server.reconnect(zk)
         assert zk.session_id not in (0, first)
 
 
 @pytest.mark.parametrize("carried_out", [False, True])
-async def test_lost_call_may_have_been_executed(carried_out: bool) -> None:
-    zookeeper = MemoryZooKeeper()
-    async with zookeeper.session() as zk:
-        zookeeper.cut_next_call(zk, carried_out=carried_out)
-        with pytest.raises(ConnectionLost):
-            await zk.create("/a", b"")
-        assert zk.state is SessionState.SUSPENDED
-        assert zookeeper.tree.has("/a") is carried_out
+async def test_lost_call_may_have_been_executed(carried_out: bool, server: MemoryZooKeeper, zk: MemorySession) -> None:
+    server.cut_next_call(zk, carried_out=carried_out)
+    with pytest.raises(ConnectionLost):
+        await zk.create("/a", b"")
+    assert zk.state is SessionState.SUSPENDED
+    assert server.tree.has("/a") is carried_out
 
 
 @pytest.mark.parametrize("carried_out", [False, True])
-async def test_real_session_resolves_a_lost_reply(carried_out: bool) -> None:
-    zookeeper = MemoryZooKeeper()
-    async with zookeeper.session() as zk:
-        zookeeper.make("/g")
-        zookeeper.cut_next_call(zk, carried_out=carried_out)
-        creating = asyncio.create_task(zk.create_ephemeral("/g/a", b"x", wait=0))
-        while zk.state is SessionState.CONNECTED:
-            await asyncio.sleep(0)
-        zookeeper.reconnect(zk)
-        await creating
-        assert zookeeper.tree.stat("/g/a").ephemeral_owner == zk.session_id
-
-
-async def test_watches_end_with_the_connection() -> None:
-    zookeeper = MemoryZooKeeper()
-    async with zookeeper.session() as zk:
-        told: list[str] = []
-        zk.watch("/a", lambda: told.append("a"))
-        await zk.exists("/a", watch=True)
-        zookeeper.disconnect(zk)
-        zookeeper.put("/a", b"")
+async def test_real_session_resolves_a_lost_reply(
+    carried_out: bool, server: MemoryZooKeeper, zk: MemorySession
+) -> None:
+    server.make("/g")
+    server.cut_next_call(zk, carried_out=carried_out)
+    creating = asyncio.create_task(zk.create_ephemeral("/g/a", b"x", wait=0))
+    while zk.state is SessionState.CONNECTED:
         await asyncio.sleep(0)
-        assert told == []
-        zookeeper.reconnect(zk)
-        assert told == ["a"]
-        zookeeper.put("/a", b"2")
-        await asyncio.sleep(0)
-        assert told == ["a"]
+    server.reconnect(zk)
+    await creating
+    assert server.tree.stat("/g/a").ephemeral_owner == zk.session_id
 
 
-async def test_can_lose_watches() -> None:
-    zookeeper = MemoryZooKeeper()
-    async with zookeeper.session() as zk:
-        told: list[str] = []
-        zk.watch("/a", lambda: told.append("a"))
-        await zk.exists("/a", watch=True)
-        zk.lose_watches = True
-        zookeeper.put("/a", b"")
-        await asyncio.sleep(0)
-        assert told == []
+async def test_watches_end_with_the_connection(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    told: list[str] = []
+    zk.watch("/a", lambda: told.append("a"))
+    await zk.exists("/a", watch=True)
+    server.disconnect(zk)
+    server.put("/a", b"")
+    await asyncio.sleep(0)
+    assert told == []
+    server.reconnect(zk)
+    assert told == ["a"]
+    server.put("/a", b"2")
+    await asyncio.sleep(0)
+    assert told == ["a"]
+
+
+async def test_can_lose_watches(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    told: list[str] = []
+    zk.watch("/a", lambda: told.append("a"))
+    await zk.exists("/a", watch=True)
+    zk.lose_watches = True
+    server.put("/a", b"")
+    await asyncio.sleep(0)
+    assert told == []
 
 
 async def test_lease_runs_only_while_disconnected() -> None:

@@ -10,7 +10,7 @@ from consumerd.base.partition import TopicPartition
 from consumerd.handlers.mirror.placing import KeepingPartitioner, PlacedRouter, SourceCounts, SourcePartition
 from consumerd.net.errors import ConnectError, ConnectionClosedError
 from consumerd.testing.memory_broker import MemoryBroker
-from consumerd.testing.memory_zookeeper import MemoryZooKeeper
+from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.v07 import ErrorCode, FetchRequest, FetchResponse, Request
 
@@ -36,21 +36,19 @@ def test_spreads_evenly_over_a_cluster_of_another_shape(count: int) -> None:
     assert len(places) == min(count, 12)
 
 
-async def test_reads_the_source_once() -> None:
-    zookeeper = MemoryZooKeeper()
-    zookeeper.put("/brokers/topics/t/3", b"7")
-    zookeeper.put("/brokers/topics/t/4", b"many")
-    async with zookeeper.session() as zk:
-        counts = SourceCounts(zk)
-        assert await counts.source(TopicPartition("t", 3, 2)) == SourcePartition(3, 2, 7)
-        zookeeper.remove("/brokers/topics/t/3")
-        assert await counts.source(TopicPartition("t", 3, 5)) == SourcePartition(3, 5, 7)
-        with pytest.raises(
-            BrokerError, match="broker 9 is not registered for topic 't': the target partition of t/9-0 is unknown"
-        ):
-            await counts.source(TopicPartition("t", 9, 0))
-        with pytest.raises(RegistryError):
-            await counts.source(TopicPartition("t", 4, 0))
+async def test_reads_the_source_once(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    server.put("/brokers/topics/t/3", b"7")
+    server.put("/brokers/topics/t/4", b"many")
+    counts = SourceCounts(zk)
+    assert await counts.source(TopicPartition("t", 3, 2)) == SourcePartition(3, 2, 7)
+    server.remove("/brokers/topics/t/3")
+    assert await counts.source(TopicPartition("t", 3, 5)) == SourcePartition(3, 5, 7)
+    with pytest.raises(
+        BrokerError, match="broker 9 is not registered for topic 't': the target partition of t/9-0 is unknown"
+    ):
+        await counts.source(TopicPartition("t", 9, 0))
+    with pytest.raises(RegistryError):
+        await counts.source(TopicPartition("t", 4, 0))
 
 
 class Cluster:

@@ -173,9 +173,8 @@ def claim(server: MemoryZooKeeper, zk: MemorySession, partition: TopicPartition)
     server.put(owner_path(GROUP, partition), b"g_me-0", session_id=zk.session_id)
 
 
-async def test_unclaimed_store_writes_only_unclaimed_partitions() -> None:
-    server = MemoryZooKeeper()
-    async with server.session() as zk, server.session() as peer:
+async def test_unclaimed_store_writes_only_unclaimed_partitions(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    async with server.session() as peer:
         store = UnclaimedZooKeeperOffsetStore(zk, GROUP)
         for offset in (5, 6):  # creates what is missing, then sets
             assert await store.commit({A: offset, B: offset}, session_id=-1) == CommitResult(
@@ -188,21 +187,19 @@ async def test_unclaimed_store_writes_only_unclaimed_partitions() -> None:
         assert server.tree.data(offset_path(GROUP, B)) == b"6"
 
 
-async def test_reports_forbidden_zookeeper_write() -> None:
-    server = MemoryZooKeeper()
-    async with server.session() as zk:
+async def test_reports_forbidden_zookeeper_write(zk: MemorySession) -> None:
 
-        class Forbidding:
-            def __getattr__(self, name: str) -> object:
-                return getattr(zk, name)
+    class Forbidding:
+        def __getattr__(self, name: str) -> object:
+            return getattr(zk, name)
 
-            async def multi(self, operations: object, *, session_id: int) -> None:
-                from consumerd.net.zk.errors import MultiFailed
+        async def multi(self, operations: object, *, session_id: int) -> None:
+            from consumerd.net.zk.errors import MultiFailed
 
-                raise MultiFailed(0, NoAuth("/consumers/g/owners/t/0"))
+            raise MultiFailed(0, NoAuth("/consumers/g/owners/t/0"))
 
-        with pytest.raises(NoAuth):
-            await UnclaimedZooKeeperOffsetStore(Forbidding(), GROUP).commit({A: 1}, session_id=-1)  # type: ignore[arg-type]
+    with pytest.raises(NoAuth):
+        await UnclaimedZooKeeperOffsetStore(Forbidding(), GROUP).commit({A: 1}, session_id=-1)  # type: ignore[arg-type]
 
 
 async def test_chooses_store_by_name() -> None:
@@ -233,9 +230,8 @@ async def test_reports_changes_in_either_store() -> None:
     assert await DualOffsetStore(GROUP, first, second, "Kafka").changed([A, B, C]) == {A, B}
 
 
-async def test_checks_claims_before_commit_to_kafka() -> None:
-    server = MemoryZooKeeper()
-    async with server.session() as zk, server.session() as peer:
+async def test_checks_claims_before_commit_to_kafka(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    async with server.session() as peer:
         claim(server, zk, A)
         claim(server, peer, B)
         inner = Memory({C: 4})
@@ -258,21 +254,19 @@ async def test_checks_claims_before_commit_to_kafka() -> None:
         assert inner.commits == [{A: 1}]
 
 
-async def test_stops_member_when_group_has_coordinated_members() -> None:
-    server = MemoryZooKeeper()
-    async with server.session() as zk:
-        claim(server, zk, A)
-        inner = Memory()
-        inner.lost = {A}
+async def test_stops_member_when_group_has_coordinated_members(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    claim(server, zk, A)
+    inner = Memory()
+    inner.lost = {A}
 
-        class Inner(Memory):
-            async def commit(
-                self, positions: Mapping[TopicPartition, int], *, session_id: int, notes: Notes = NO_NOTES
-            ) -> CommitResult:
-                return await inner.commit(positions, session_id=7)
+    class Inner(Memory):
+        async def commit(
+            self, positions: Mapping[TopicPartition, int], *, session_id: int, notes: Notes = NO_NOTES
+        ) -> CommitResult:
+            return await inner.commit(positions, session_id=7)
 
-        with pytest.raises(OffsetsHeldError, match="to Kafka for group 'g': a group of this name has other members"):
-            await ClaimedStore(zk, GROUP, Inner()).commit({A: 1, B: 2}, session_id=zk.session_id)
+    with pytest.raises(OffsetsHeldError, match="to Kafka for group 'g': a group of this name has other members"):
+        await ClaimedStore(zk, GROUP, Inner()).commit({A: 1, B: 2}, session_id=zk.session_id)
 
 
 async def test_stores_nothing_where_offsets_are_not_kept() -> None:
@@ -330,9 +324,8 @@ async def test_guard_repairs_what_can_be_repaired() -> None:
         assert await zk.exists(owners_path(GROUP, "t")) is not None
 
 
-async def test_owned_guard_checks_the_version_that_it_read_last() -> None:
-    server = MemoryZooKeeper()
-    async with server.session() as zk, server.session() as peer:
+async def test_owned_guard_checks_the_version_that_it_read_last(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    async with server.session() as peer:
         guard = OwnedGuard(zk, GROUP)
         claim(server, zk, A)
         path = owner_path(GROUP, A)
@@ -347,25 +340,22 @@ async def test_owned_guard_checks_the_version_that_it_read_last() -> None:
         assert guard.operations(A).before == (Check(path, 0),)
 
 
-async def test_owned_guard_does_not_look_at_what_its_watch_confirms() -> None:
-    server = MemoryZooKeeper()
-    async with server.session() as zk:
+async def test_owned_guard_does_not_look_at_what_its_watch_confirms(zk: MemorySession) -> None:
 
-        class Watching:
-            """Knows the owner node of A alone."""
+    class Watching:
+        """Knows the owner node of A alone."""
 
-            def known_version(self, partition: TopicPartition, session_id: int) -> int | None:
-                assert session_id == 7
-                return 3 if partition == A else None
+        def known_version(self, partition: TopicPartition, session_id: int) -> int | None:
+            assert session_id == 7
+            return 3 if partition == A else None
 
-        guard = OwnedGuard(zk, GROUP, Watching())
-        assert await guard.find_lost([A, B], 7) == {B}
-        assert guard.operations(A).before == (Check(owner_path(GROUP, A), 3),)
+    guard = OwnedGuard(zk, GROUP, Watching())
+    assert await guard.find_lost([A, B], 7) == {B}
+    assert guard.operations(A).before == (Check(owner_path(GROUP, A), 3),)
 
 
-async def test_vacant_guard_looks_only_where_no_multi_checks() -> None:
-    server = MemoryZooKeeper()
-    async with server.session() as zk, server.session() as peer:
+async def test_vacant_guard_looks_only_where_no_multi_checks(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    async with server.session() as peer:
         claim(server, peer, B)
         path = owner_path(GROUP, A)
         assert VacantGuard(zk, GROUP).operations(A) == ((Create(path, b""),), (Delete(path),))

@@ -95,24 +95,22 @@ def stored(server: MemoryZooKeeper, partition: TopicPartition) -> bytes | None:
     return server.tree.data(path) if server.tree.has(path) else None
 
 
-async def test_creates_node_on_first_commit_and_sets_it_later() -> None:
-    server = MemoryZooKeeper()
-    async with server.session() as zk:
-        partitions = many(120)
-        claim(server, zk, partitions)
-        multis = Multis(zk)
-        store = ZooKeeperOffsetStore(multis, GROUP)
-        assert await store.load(partitions) == {}
-        result = await store.commit(dict.fromkeys(partitions, 5), session_id=zk.session_id)
-        assert result == CommitResult(frozenset(partitions), frozenset())
-        assert len(multis.sent) == 3
-        assert max(map(len, multis.sent)) == 100
-        assert server.tree.data(offsets_path(GROUP, "t0")) is None
-        multis.sent.clear()
-        await store.commit(dict.fromkeys(partitions, 6), session_id=zk.session_id)
-        assert len(multis.sent) == 3
-        assert await store.load(partitions) == dict.fromkeys(partitions, 6)
-        assert stored(server, partitions[0]) == b"6"
+async def test_creates_node_on_first_commit_and_sets_it_later(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    partitions = many(120)
+    claim(server, zk, partitions)
+    multis = Multis(zk)
+    store = ZooKeeperOffsetStore(multis, GROUP)
+    assert await store.load(partitions) == {}
+    result = await store.commit(dict.fromkeys(partitions, 5), session_id=zk.session_id)
+    assert result == CommitResult(frozenset(partitions), frozenset())
+    assert len(multis.sent) == 3
+    assert max(map(len, multis.sent)) == 100
+    assert server.tree.data(offsets_path(GROUP, "t0")) is None
+    multis.sent.clear()
+    await store.commit(dict.fromkeys(partitions, 6), session_id=zk.session_id)
+    assert len(multis.sent) == 3
+    assert await store.load(partitions) == dict.fromkeys(partitions, 6)
+    assert stored(server, partitions[0]) == b"6"
 
 
 async def test_first_commit_of_many_partitions_reads_nothing_again() -> None:
@@ -153,9 +151,8 @@ async def test_checks_for_changes_a_hundred_nodes_at_once() -> None:
         assert zk.counts == {"multi": 3, "exists": 50 + 100 + 50}
 
 
-async def test_reports_lost_partitions_by_owner_node() -> None:
-    server = MemoryZooKeeper()
-    async with server.session() as zk, server.session() as peer:
+async def test_reports_lost_partitions_by_owner_node(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    async with server.session() as peer:
         kept, gone, taken, persistent = many(4)
         claim(server, zk, [kept])
         claim(server, peer, [taken])
@@ -166,19 +163,16 @@ async def test_reports_lost_partitions_by_owner_node() -> None:
         assert [stored(server, each) for each in positions] == [b"5", None, None, None]
 
 
-async def test_sends_nothing_when_all_partitions_are_lost() -> None:
-    server = MemoryZooKeeper()
-    async with server.session() as zk:
-        multis = Multis(zk)
-        result = await ZooKeeperOffsetStore(multis, GROUP).commit({many(1)[0]: 5}, session_id=zk.session_id)
-        assert result == CommitResult(frozenset(), frozenset(many(1)))
-        assert multis.sent == []
+async def test_sends_nothing_when_all_partitions_are_lost(zk: MemorySession) -> None:
+    multis = Multis(zk)
+    result = await ZooKeeperOffsetStore(multis, GROUP).commit({many(1)[0]: 5}, session_id=zk.session_id)
+    assert result == CommitResult(frozenset(), frozenset(many(1)))
+    assert multis.sent == []
 
 
-async def test_server_rejects_commit_of_partition_lost_since_read() -> None:
+async def test_server_rejects_commit_of_partition_lost_since_read(server: MemoryZooKeeper, zk: MemorySession) -> None:
     """Deleted, or claimed by a peer that has committed: its owner node looks like ours was, so its offset tells."""
-    server = MemoryZooKeeper()
-    async with server.session() as zk, server.session() as peer:
+    async with server.session() as peer:
         partitions = many(5)
         claim(server, zk, partitions)
         times = iter([False, True])
@@ -201,60 +195,54 @@ async def test_server_rejects_commit_of_partition_lost_since_read() -> None:
         assert [stored(server, each) for each in partitions] == [b"5", b"2", b"5", b"9", b"5"]
 
 
-async def test_retries_once_when_many_owner_nodes_are_lost() -> None:
+async def test_retries_once_when_many_owner_nodes_are_lost(server: MemoryZooKeeper, zk: MemorySession) -> None:
     """Not one for each: far from ZooKeeper, those that are still owned would not be committed in time."""
-    server = MemoryZooKeeper()
-    async with server.session() as zk:
-        partitions = many(20)
-        claim(server, zk, partitions)
+    partitions = many(20)
+    claim(server, zk, partitions)
 
-        def delete(operations: Sequence[Operation]) -> None:
-            for partition in partitions[:18]:
-                server.remove(owner_path(GROUP, partition))
+    def delete(operations: Sequence[Operation]) -> None:
+        for partition in partitions[:18]:
+            server.remove(owner_path(GROUP, partition))
 
-        multis = Multis(zk)
-        store = ZooKeeperOffsetStore(multis, GROUP)
-        await store.commit(dict.fromkeys(partitions, 2), session_id=zk.session_id)
-        multis.sent.clear()
-        multis.before = delete
-        result = await store.commit(dict.fromkeys(partitions, 5), session_id=zk.session_id)
-        assert result == CommitResult(frozenset(partitions[18:]), frozenset(partitions[:18]))
-        assert len(multis.sent) == 2
+    multis = Multis(zk)
+    store = ZooKeeperOffsetStore(multis, GROUP)
+    await store.commit(dict.fromkeys(partitions, 2), session_id=zk.session_id)
+    multis.sent.clear()
+    multis.before = delete
+    result = await store.commit(dict.fromkeys(partitions, 5), session_id=zk.session_id)
+    assert result == CommitResult(frozenset(partitions[18:]), frozenset(partitions[:18]))
+    assert len(multis.sent) == 2
 
 
-async def test_keeps_partition_when_peer_wrote_to_owner_node() -> None:
-    server = MemoryZooKeeper()
-    async with server.session() as zk:
-        partitions = many(3)
-        claim(server, zk, partitions)
-        times = iter([True])
+async def test_keeps_partition_when_peer_wrote_to_owner_node(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    partitions = many(3)
+    claim(server, zk, partitions)
+    times = iter([True])
 
-        def scribble(operations: Sequence[Operation]) -> None:
-            if next(times, False):
-                server.put(owner_path(GROUP, partitions[1]), b"g_peer-0")
+    def scribble(operations: Sequence[Operation]) -> None:
+        if next(times, False):
+            server.put(owner_path(GROUP, partitions[1]), b"g_peer-0")
 
-        store = ZooKeeperOffsetStore(Multis(zk, scribble), GROUP)
-        for position in (5, 6):
-            result = await store.commit(dict.fromkeys(partitions, position), session_id=zk.session_id)
-            assert result == CommitResult(frozenset(partitions), frozenset())
-            assert stored(server, partitions[1]) == b"%d" % position
+    store = ZooKeeperOffsetStore(Multis(zk, scribble), GROUP)
+    for position in (5, 6):
+        result = await store.commit(dict.fromkeys(partitions, position), session_id=zk.session_id)
+        assert result == CommitResult(frozenset(partitions), frozenset())
+        assert stored(server, partitions[1]) == b"%d" % position
 
 
-async def test_retries_when_offset_node_was_created_meanwhile() -> None:
-    server = MemoryZooKeeper()
-    async with server.session() as zk:
-        (partition,) = many(1)
-        claim(server, zk, [partition])
+async def test_retries_when_offset_node_was_created_meanwhile(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    (partition,) = many(1)
+    claim(server, zk, [partition])
 
-        def race(operations: Sequence[Operation]) -> None:
-            if isinstance(operations[1], Create):
-                server.put(offset_path(GROUP, partition), b"1")
+    def race(operations: Sequence[Operation]) -> None:
+        if isinstance(operations[1], Create):
+            server.put(offset_path(GROUP, partition), b"1")
 
-        multis = Multis(zk, race)
-        result = await ZooKeeperOffsetStore(multis, GROUP).commit({partition: 5}, session_id=zk.session_id)
-        assert result.committed == {partition}
-        assert [type(operations[1]) for operations in multis.sent] == [Create, SetData]
-        assert stored(server, partition) == b"5"
+    multis = Multis(zk, race)
+    result = await ZooKeeperOffsetStore(multis, GROUP).commit({partition: 5}, session_id=zk.session_id)
+    assert result.committed == {partition}
+    assert [type(operations[1]) for operations in multis.sent] == [Create, SetData]
+    assert stored(server, partition) == b"5"
 
 
 class Commits:
@@ -407,9 +395,8 @@ async def test_recreates_deleted_offset_node(commits: Commits) -> None:
     assert commits.stored == b"6"
 
 
-async def test_rejects_late_commit_without_multi() -> None:
-    server = MemoryZooKeeper()
-    async with server.session() as zk, server.session() as peer:
+async def test_rejects_late_commit_without_multi(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    async with server.session() as peer:
         commits = Commits(server, zk, with_multi=False)
         await commits.commit(5)
         write = zk.set
@@ -426,126 +413,114 @@ async def test_rejects_late_commit_without_multi() -> None:
         assert commits.stored == b"9"
 
 
-async def test_recreates_deleted_parents() -> None:
-    server = MemoryZooKeeper()
-    async with server.session() as zk:
-        (partition,) = many(1)
-        claim(server, zk, [partition])
-        times = iter([True, True])
+async def test_recreates_deleted_parents(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    (partition,) = many(1)
+    claim(server, zk, [partition])
+    times = iter([True, True])
 
-        def sweep(operations: Sequence[Operation]) -> None:
-            if isinstance(operations[1], Create) and next(times, False):
-                server.remove(offsets_path(GROUP, partition.topic))
+    def sweep(operations: Sequence[Operation]) -> None:
+        if isinstance(operations[1], Create) and next(times, False):
+            server.remove(offsets_path(GROUP, partition.topic))
 
-        result = await ZooKeeperOffsetStore(Multis(zk, sweep), GROUP).commit({partition: 5}, session_id=zk.session_id)
-        assert result.committed == {partition}
-        assert stored(server, partition) == b"5"
+    result = await ZooKeeperOffsetStore(Multis(zk, sweep), GROUP).commit({partition: 5}, session_id=zk.session_id)
+    assert result.committed == {partition}
+    assert stored(server, partition) == b"5"
 
 
 @pytest.mark.parametrize("refusal", [NoAuth, NodeExists, NoNode])
-async def test_commits_others_when_one_node_cannot_be_written(refusal: type[ZooKeeperError]) -> None:
+async def test_commits_others_when_one_node_cannot_be_written(
+    refusal: type[ZooKeeperError], server: MemoryZooKeeper, zk: MemorySession
+) -> None:
     """Whether the write is forbidden or keeps conflicting: the other offsets are stored, then the error is raised."""
-    server = MemoryZooKeeper()
-    async with server.session() as zk:
-        partitions = many(4)
-        claim(server, zk, partitions)
-        await ZooKeeperOffsetStore(zk, GROUP).commit(dict.fromkeys(partitions, 1), session_id=zk.session_id)
-        bad = offset_path(GROUP, partitions[2])
+    partitions = many(4)
+    claim(server, zk, partitions)
+    await ZooKeeperOffsetStore(zk, GROUP).commit(dict.fromkeys(partitions, 1), session_id=zk.session_id)
+    bad = offset_path(GROUP, partitions[2])
 
-        def refuse(operations: Sequence[Operation]) -> None:
-            for index, operation in enumerate(operations):
-                if operation.path == bad:
-                    raise MultiFailed(index, refusal(bad))
+    def refuse(operations: Sequence[Operation]) -> None:
+        for index, operation in enumerate(operations):
+            if operation.path == bad:
+                raise MultiFailed(index, refusal(bad))
 
-        with pytest.raises(refusal):
-            await ZooKeeperOffsetStore(Multis(zk, refuse), GROUP).commit(
-                dict.fromkeys(partitions, 2), session_id=zk.session_id
-            )
-        assert [stored(server, partition) for partition in partitions] == [b"2", b"2", b"1", b"2"]
+    with pytest.raises(refusal):
+        await ZooKeeperOffsetStore(Multis(zk, refuse), GROUP).commit(
+            dict.fromkeys(partitions, 2), session_id=zk.session_id
+        )
+    assert [stored(server, partition) for partition in partitions] == [b"2", b"2", b"1", b"2"]
 
 
-async def test_reports_partitions_lost_with_session() -> None:
-    server = MemoryZooKeeper()
-    async with server.session() as zk:
-        partitions = many(2)
-        claim(server, zk, partitions)
-        old = zk.session_id
-        expired = Multis(zk, lambda operations: server.expire(zk))
-        with pytest.raises(SessionChanged):
-            await ZooKeeperOffsetStore(expired, GROUP).commit(dict.fromkeys(partitions, 5), session_id=old)
-        with pytest.raises(SessionChanged):
-            await ZooKeeperOffsetStore(zk, GROUP).commit(dict.fromkeys(partitions, 5), session_id=old)
-        with pytest.raises(SessionChanged):
-            await ZooKeeperOffsetStore(zk, GROUP).commit(dict.fromkeys(partitions, 5), session_id=0)
-        assert await ZooKeeperOffsetStore(zk, GROUP).load(partitions) == {}
+async def test_reports_partitions_lost_with_session(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    partitions = many(2)
+    claim(server, zk, partitions)
+    old = zk.session_id
+    expired = Multis(zk, lambda operations: server.expire(zk))
+    with pytest.raises(SessionChanged):
+        await ZooKeeperOffsetStore(expired, GROUP).commit(dict.fromkeys(partitions, 5), session_id=old)
+    with pytest.raises(SessionChanged):
+        await ZooKeeperOffsetStore(zk, GROUP).commit(dict.fromkeys(partitions, 5), session_id=old)
+    with pytest.raises(SessionChanged):
+        await ZooKeeperOffsetStore(zk, GROUP).commit(dict.fromkeys(partitions, 5), session_id=0)
+    assert await ZooKeeperOffsetStore(zk, GROUP).load(partitions) == {}
 
 
-async def test_raises_session_changed_instead_of_reporting_loss() -> None:
+async def test_raises_session_changed_instead_of_reporting_loss(server: MemoryZooKeeper, zk: MemorySession) -> None:
     """On the new session every owner node looks foreign; that must not be reported as lost partitions."""
-    server = MemoryZooKeeper()
-    async with server.session() as zk:
-        partitions = many(2)
-        claim(server, zk, partitions)
-        old = zk.session_id
+    partitions = many(2)
+    claim(server, zk, partitions)
+    old = zk.session_id
 
-        class Expiring(Multis):
-            async def exists(self, path: str, *, watch: bool = False) -> NodeStat | None:
-                if zk.session_id == old:
-                    server.expire(zk)
-                return await zk.exists(path, watch=watch)
+    class Expiring(Multis):
+        async def exists(self, path: str, *, watch: bool = False) -> NodeStat | None:
+            if zk.session_id == old:
+                server.expire(zk)
+            return await zk.exists(path, watch=watch)
 
-        with pytest.raises(SessionChanged):
-            await ZooKeeperOffsetStore(Expiring(zk), GROUP).commit(dict.fromkeys(partitions, 5), session_id=old)
+    with pytest.raises(SessionChanged):
+        await ZooKeeperOffsetStore(Expiring(zk), GROUP).commit(dict.fromkeys(partitions, 5), session_id=old)
 
 
 @pytest.mark.parametrize("carried_out", [False, True])
-async def test_raises_connection_loss_unchanged(carried_out: bool) -> None:
-    server = MemoryZooKeeper()
-    async with server.session() as zk:
-        partitions = many(120)
-        claim(server, zk, partitions)
-        store = ZooKeeperOffsetStore(zk, GROUP)
-        await store.commit(dict.fromkeys(partitions, 1), session_id=zk.session_id)
-        cut = iter([True])
+async def test_raises_connection_loss_unchanged(carried_out: bool, server: MemoryZooKeeper, zk: MemorySession) -> None:
+    partitions = many(120)
+    claim(server, zk, partitions)
+    store = ZooKeeperOffsetStore(zk, GROUP)
+    await store.commit(dict.fromkeys(partitions, 1), session_id=zk.session_id)
+    cut = iter([True])
 
-        def once(operations: Sequence[Operation]) -> None:
-            if next(cut, False):
-                server.cut_next_call(zk, carried_out=carried_out)
+    def once(operations: Sequence[Operation]) -> None:
+        if next(cut, False):
+            server.cut_next_call(zk, carried_out=carried_out)
 
-        with pytest.raises(ConnectionLost):
-            await ZooKeeperOffsetStore(Multis(zk, once), GROUP).commit(
-                dict.fromkeys(partitions, 2), session_id=zk.session_id
-            )
-        server.reconnect(zk)
-        assert (await store.commit(dict.fromkeys(partitions, 2), session_id=zk.session_id)).lost == frozenset()
-        assert await store.load(partitions) == dict.fromkeys(partitions, 2)
+    with pytest.raises(ConnectionLost):
+        await ZooKeeperOffsetStore(Multis(zk, once), GROUP).commit(
+            dict.fromkeys(partitions, 2), session_id=zk.session_id
+        )
+    server.reconnect(zk)
+    assert (await store.commit(dict.fromkeys(partitions, 2), session_id=zk.session_id)).lost == frozenset()
+    assert await store.load(partitions) == dict.fromkeys(partitions, 2)
 
 
 @pytest.mark.parametrize("data", [None, b"", b"-1", b"12x", b"\xff", b"9" * 30])
-async def test_rejects_invalid_stored_offsets(data: bytes | None) -> None:
-    server = MemoryZooKeeper()
-    async with server.session() as zk:
-        (partition,) = many(1)
-        server.put(offset_path(GROUP, partition), data)
-        with pytest.raises(RegistryError):
-            await ZooKeeperOffsetStore(zk, GROUP).load([partition])
+async def test_rejects_invalid_stored_offsets(data: bytes | None, server: MemoryZooKeeper, zk: MemorySession) -> None:
+    (partition,) = many(1)
+    server.put(offset_path(GROUP, partition), data)
+    with pytest.raises(RegistryError):
+        await ZooKeeperOffsetStore(zk, GROUP).load([partition])
 
 
 @pytest.mark.parametrize("turns", range(12))
-async def test_propagates_cancellation_during_failure(turns: int) -> None:
-    server = MemoryZooKeeper()
-    async with server.session() as zk:
-        partitions = many(120)
-        claim(server, zk, partitions)
-        task = asyncio.create_task(
-            ZooKeeperOffsetStore(zk, GROUP).commit(dict.fromkeys(partitions, 1), session_id=zk.session_id)
-        )
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        server.disconnect(zk)
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
+async def test_propagates_cancellation_during_failure(turns: int, server: MemoryZooKeeper, zk: MemorySession) -> None:
+    partitions = many(120)
+    claim(server, zk, partitions)
+    task = asyncio.create_task(
+        ZooKeeperOffsetStore(zk, GROUP).commit(dict.fromkeys(partitions, 1), session_id=zk.session_id)
+    )
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    server.disconnect(zk)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
 
 
 async def test_reads_and_creates_nothing_that_is_known() -> None:
@@ -565,17 +540,15 @@ async def test_reads_and_creates_nothing_that_is_known() -> None:
             assert zk.counts["ensure"] == 1
 
 
-async def test_commits_many_partitions_without_multi() -> None:
-    server = MemoryZooKeeper()
-    async with server.session() as zk:
-        zk._lifecycle.has_multi = False
-        partitions = many(5)
-        claim(server, zk, partitions)
-        store = ZooKeeperOffsetStore(zk, GROUP)
-        for position in (5, 6):
-            result = await store.commit(dict.fromkeys(partitions, position), session_id=zk.session_id)
-            assert result.committed == frozenset(partitions)
-            assert [stored(server, each) for each in partitions] == [b"%d" % position] * 5
+async def test_commits_many_partitions_without_multi(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    zk._lifecycle.has_multi = False
+    partitions = many(5)
+    claim(server, zk, partitions)
+    store = ZooKeeperOffsetStore(zk, GROUP)
+    for position in (5, 6):
+        result = await store.commit(dict.fromkeys(partitions, position), session_id=zk.session_id)
+        assert result.committed == frozenset(partitions)
+        assert [stored(server, each) for each in partitions] == [b"%d" % position] * 5
 
 
 async def test_asks_nothing_for_a_session_that_is_over() -> None:
@@ -589,36 +562,34 @@ async def test_asks_nothing_for_a_session_that_is_over() -> None:
         assert zk.counts == {}
 
 
-async def test_writes_nothing_without_multi_when_the_session_ends_after_the_look_at_owners() -> None:
-    server = MemoryZooKeeper()
-    async with server.session() as zk:
-        commits = Commits(server, zk, with_multi=False)
-        await commits.commit(5)
-        look = zk.exists
+async def test_writes_nothing_without_multi_when_the_session_ends_after_the_look_at_owners(
+    server: MemoryZooKeeper, zk: MemorySession
+) -> None:
+    commits = Commits(server, zk, with_multi=False)
+    await commits.commit(5)
+    look = zk.exists
 
-        async def then_expire(path: str, *, watch: bool = False) -> NodeStat | None:
-            stat = await look(path, watch=watch)
-            server.expire(zk)
-            return stat
+    async def then_expire(path: str, *, watch: bool = False) -> NodeStat | None:
+        stat = await look(path, watch=watch)
+        server.expire(zk)
+        return stat
 
-        zk.exists = then_expire  # type: ignore[method-assign]
-        with pytest.raises(SessionChanged):
-            await commits.commit(7)
-        assert commits.stored == b"5"
+    zk.exists = then_expire  # type: ignore[method-assign]
+    with pytest.raises(SessionChanged):
+        await commits.commit(7)
+    assert commits.stored == b"5"
 
 
-async def test_reports_what_was_committed_before_the_session_ended() -> None:
-    server = MemoryZooKeeper()
-    async with server.session() as zk:
-        commits = Commits(server, zk, with_multi=True)
-        send = zk.multi
+async def test_reports_what_was_committed_before_the_session_ended(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    commits = Commits(server, zk, with_multi=True)
+    send = zk.multi
 
-        async def then_expire(operations: Sequence[Operation], *, session_id: int | None = None) -> None:
-            await send(operations, session_id=session_id)
-            server.expire(zk)
+    async def then_expire(operations: Sequence[Operation], *, session_id: int | None = None) -> None:
+        await send(operations, session_id=session_id)
+        server.expire(zk)
 
-        zk.multi = then_expire  # type: ignore[method-assign]
-        assert (await commits.commit(7)).committed == {commits.partition}
+    zk.multi = then_expire  # type: ignore[method-assign]
+    assert (await commits.commit(7)).committed == {commits.partition}
 
 
 async def test_repeated_commit_does_not_count_as_a_seek_back(commits: Commits) -> None:
@@ -677,9 +648,8 @@ async def test_conflict_of_one_partition_concerns_no_other() -> None:
         assert [stored(server, each) for each in partitions] == [b"6"] * 3
 
 
-async def test_forgets_lost_partition() -> None:
-    server = MemoryZooKeeper()
-    async with server.session() as zk, server.session() as peer:
+async def test_forgets_lost_partition(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    async with server.session() as peer:
         commits = Commits(server, zk, with_multi=True)
         await commits.commit(10)
         server.remove(owner_path(GROUP, commits.partition))
@@ -690,38 +660,37 @@ async def test_forgets_lost_partition() -> None:
 
 
 @pytest.mark.parametrize(("index", "cause"), [(0, BadVersion), (1, BadVersion), (1, NodeExists)])
-async def test_gives_up_a_write_after_four_repairs(index: int, cause: type[ZooKeeperError]) -> None:
+async def test_gives_up_a_write_after_four_repairs(
+    index: int, cause: type[ZooKeeperError], server: MemoryZooKeeper, zk: MemorySession
+) -> None:
     """Whether the check of the owner fails, though the node is ours, or the write."""
-    server = MemoryZooKeeper()
-    async with server.session() as zk:
-        commits = Commits(server, zk, with_multi=True)
+    commits = Commits(server, zk, with_multi=True)
 
-        def refuse(operations: Sequence[Operation]) -> None:
-            raise MultiFailed(index, cause(operations[index].path))
+    def refuse(operations: Sequence[Operation]) -> None:
+        raise MultiFailed(index, cause(operations[index].path))
 
-        commits.zk.before = refuse
-        with pytest.raises(cause):
-            await commits.commit(5)
-        assert len(commits.zk.sent) == 1 + 4
+    commits.zk.before = refuse
+    with pytest.raises(cause):
+        await commits.commit(5)
+    assert len(commits.zk.sent) == 1 + 4
 
 
-async def test_unclaimed_partition_is_refused_at_once_where_owner_nodes_may_not_be_created() -> None:
-    server = MemoryZooKeeper()
-    async with server.session() as zk:
+async def test_unclaimed_partition_is_refused_at_once_where_owner_nodes_may_not_be_created(zk: MemorySession) -> None:
 
-        def refuse(operations: Sequence[Operation]) -> None:
-            raise MultiFailed(0, NoAuth(operations[0].path))
+    def refuse(operations: Sequence[Operation]) -> None:
+        raise MultiFailed(0, NoAuth(operations[0].path))
 
-        multis = Multis(zk, refuse)
-        with pytest.raises(NoAuth):
-            await UnclaimedZooKeeperOffsetStore(multis, GROUP).commit({many(1)[0]: 5}, session_id=0)
-        assert len(multis.sent) == 1
+    multis = Multis(zk, refuse)
+    with pytest.raises(NoAuth):
+        await UnclaimedZooKeeperOffsetStore(multis, GROUP).commit({many(1)[0]: 5}, session_id=0)
+    assert len(multis.sent) == 1
 
 
-async def test_unclaimed_partition_is_lost_though_its_owner_has_gone_again() -> None:
+async def test_unclaimed_partition_is_lost_though_its_owner_has_gone_again(
+    server: MemoryZooKeeper, zk: MemorySession
+) -> None:
     """What the owner has handled in the meantime is not known."""
-    server = MemoryZooKeeper()
-    async with server.session() as zk, server.session() as peer:
+    async with server.session() as peer:
         (partition,) = many(1)
         claim(server, peer, [partition])
 
@@ -813,15 +782,13 @@ async def test_trace_leads_to_a_first_write_whose_reply_was_lost() -> None:
         assert await leads_to_load(commits)
 
 
-async def test_trace_outlives_the_loss_of_the_partition() -> None:
+async def test_trace_outlives_the_loss_of_the_partition(server: MemoryZooKeeper, zk: MemorySession) -> None:
     """A peer deletes our owner node by its path, and nobody takes the partition."""
-    server = MemoryZooKeeper()
-    async with server.session() as zk:
-        commits = Commits(server, zk, with_multi=True)
-        await commits.commit(10)
-        server.remove(owner_path(GROUP, commits.partition))
-        assert (await commits.commit(12)).lost == {commits.partition}
-        assert await leads_to_load(commits)
+    commits = Commits(server, zk, with_multi=True)
+    await commits.commit(10)
+    server.remove(owner_path(GROUP, commits.partition))
+    assert (await commits.commit(12)).lost == {commits.partition}
+    assert await leads_to_load(commits)
 
 
 class Creations:
@@ -896,24 +863,24 @@ async def test_first_commit_of_a_position_in_a_younger_topic_creates_the_node_ag
         )
 
 
-async def test_position_whose_log_no_fetch_has_compared_is_written_into_its_node() -> None:
+async def test_position_whose_log_no_fetch_has_compared_is_written_into_its_node(
+    server: MemoryZooKeeper, zk: MemorySession
+) -> None:
     """A node that is created again begins to count its versions again, which fence a former owner off."""
-    server = MemoryZooKeeper()
     partition = TopicPartition.numbered("t", 0)
     path = offset_path(GROUP, partition)
     for text in (b"40", b"50"):
         server.put(path, text)
-    async with server.session() as zk:
-        claim(server, zk, [partition])
-        store = ZooKeeperOffsetStore(zk, GROUP)
-        await store.load([partition])
-        notes = {partition: OffsetNotes(store.log(partition))}
-        created, version = server.tree.stat(path).created_zxid, server.tree.stat(path).version
-        server.put(path, b"55")  # so that the node is read again
-        for position in (60, 70):
-            assert (await store.commit({partition: position}, session_id=zk.session_id, notes=notes)).committed
-        assert stored(server, partition) == b"70"
-        assert (server.tree.stat(path).created_zxid, server.tree.stat(path).version) == (created, version + 3)
+    claim(server, zk, [partition])
+    store = ZooKeeperOffsetStore(zk, GROUP)
+    await store.load([partition])
+    notes = {partition: OffsetNotes(store.log(partition))}
+    created, version = server.tree.stat(path).created_zxid, server.tree.stat(path).version
+    server.put(path, b"55")  # so that the node is read again
+    for position in (60, 70):
+        assert (await store.commit({partition: position}, session_id=zk.session_id, notes=notes)).committed
+    assert stored(server, partition) == b"70"
+    assert (server.tree.stat(path).created_zxid, server.tree.stat(path).version) == (created, version + 3)
 
 
 async def test_node_that_is_written_meanwhile_is_created_again_over_the_commit_of_a_former_owner() -> None:

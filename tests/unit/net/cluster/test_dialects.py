@@ -44,12 +44,12 @@ V07, V08 = Dialect.V07, Dialect.V08
         ({BROKER: OLD_BROKER, "/brokers/ids/1": b'{"version":1}', MEMBER: b'{"t": 0}'}, V07),
     ],
 )
-async def test_detects_dialect(nodes: dict[str, bytes], spoken: Dialect | None) -> None:
-    zookeeper = MemoryZooKeeper()
+async def test_detects_dialect(
+    nodes: dict[str, bytes], spoken: Dialect | None, server: MemoryZooKeeper, zk: MemorySession
+) -> None:
     for path, text in nodes.items():
-        zookeeper.put(path, text)
-    async with zookeeper.session() as zk:
-        assert await read_dialect(zk, "g") is spoken
+        server.put(path, text)
+    assert await read_dialect(zk, "g") is spoken
 
 
 @pytest.mark.parametrize(
@@ -57,30 +57,26 @@ async def test_detects_dialect(nodes: dict[str, bytes], spoken: Dialect | None) 
     [{BROKER: OLD_BROKER, "/brokers/ids/1": NEW_BROKER}, {BROKER: NEW_BROKER, MEMBER: OLD_MEMBER}],
     ids=["brokers", "broker and member"],
 )
-async def test_rejects_mixed_dialects(nodes: dict[str, bytes]) -> None:
-    zookeeper = MemoryZooKeeper()
+async def test_rejects_mixed_dialects(nodes: dict[str, bytes], server: MemoryZooKeeper, zk: MemorySession) -> None:
     for path, text in nodes.items():
-        zookeeper.put(path, text)
-    async with zookeeper.session() as zk:
-        with pytest.raises(DialectError, match="cannot share the group 'g'"):
-            await wait_for_dialect(zk, "g", SystemClock())
+        server.put(path, text)
+    with pytest.raises(DialectError, match="cannot share the group 'g'"):
+        await wait_for_dialect(zk, "g", SystemClock())
 
 
 @pytest.mark.parametrize(("path", "text"), [(BROKER, NEW_BROKER), (MEMBER, NEW_MEMBER)])
-async def test_waits_for_first_broker(path: str, text: bytes) -> None:
-    zookeeper = MemoryZooKeeper()
-    async with zookeeper.session() as zk:
-        told: list[str] = []
-        waiting = asyncio.create_task(wait_for_dialect(zk, "g", SystemClock(), lambda: told.append("nobody")))
-        async with asyncio.timeout(60):
-            while not told:
-                await asyncio.sleep(0.001)
-        assert not waiting.done()
-        assert told == ["nobody"]
-        zookeeper.put(path, text)
-        async with asyncio.timeout(60):
-            assert await waiting is V08
-        assert len(zk._watches) == 0
+async def test_waits_for_first_broker(path: str, text: bytes, server: MemoryZooKeeper, zk: MemorySession) -> None:
+    told: list[str] = []
+    waiting = asyncio.create_task(wait_for_dialect(zk, "g", SystemClock(), lambda: told.append("nobody")))
+    async with asyncio.timeout(60):
+        while not told:
+            await asyncio.sleep(0.001)
+    assert not waiting.done()
+    assert told == ["nobody"]
+    server.put(path, text)
+    async with asyncio.timeout(60):
+        assert await waiting is V08
+    assert len(zk._watches) == 0
 
 
 @pytest.mark.parametrize(
@@ -124,13 +120,13 @@ async def test_detects_dialect_without_waiting(
     ],
     ids=["brokers", "members", "offsets"],
 )
-async def test_detects_mixed_dialects_without_waiting(nodes: dict[str, bytes]) -> None:
-    zookeeper = MemoryZooKeeper()
+async def test_detects_mixed_dialects_without_waiting(
+    nodes: dict[str, bytes], server: MemoryZooKeeper, zk: MemorySession
+) -> None:
     for path, text in nodes.items():
-        zookeeper.put(path, text)
-    async with zookeeper.session() as zk:
-        with pytest.raises(DialectError, match="give each a ZooKeeper chroot"):
-            await look_for_dialect(zk)
+        server.put(path, text)
+    with pytest.raises(DialectError, match="give each a ZooKeeper chroot"):
+        await look_for_dialect(zk)
 
 
 class Reading:
@@ -152,41 +148,37 @@ class Reading:
         return names
 
 
-async def test_broker_that_vanishes_while_it_is_read_has_no_dialect() -> None:
-    zookeeper = MemoryZooKeeper()
-    zookeeper.put(BROKER, OLD_BROKER)
-    async with zookeeper.session() as zk:
-        session: Any = Reading(zookeeper, zk)
-        session.vanishing = {"0"}
-        assert await look_for_dialect(session) is None
+async def test_broker_that_vanishes_while_it_is_read_has_no_dialect(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    server.put(BROKER, OLD_BROKER)
+    session: Any = Reading(server, zk)
+    session.vanishing = {"0"}
+    assert await look_for_dialect(session) is None
 
 
-async def test_looks_once_for_each_change_while_it_waits() -> None:
+async def test_looks_once_for_each_change_while_it_waits(server: MemoryZooKeeper, zk: MemorySession) -> None:
     """And reports once that it waits."""
-    zookeeper = MemoryZooKeeper()
-    zookeeper.put(BROKER, b"damaged")
-    zookeeper.put(MEMBER, b"{ }")
-    async with zookeeper.session() as zk:
-        session: Any = Reading(zookeeper, zk)
-        clock, told = FakeClock(auto=True), list[str]()
-        waiting = asyncio.create_task(wait_for_dialect(session, "g", clock, lambda: told.append("nobody")))
+    server.put(BROKER, b"damaged")
+    server.put(MEMBER, b"{ }")
+    session: Any = Reading(server, zk)
+    clock, told = FakeClock(auto=True), list[str]()
+    waiting = asyncio.create_task(wait_for_dialect(session, "g", clock, lambda: told.append("nobody")))
 
-        async def settled() -> int:
-            before = -1
-            while session.listings != before:
-                before = session.listings
-                for _ in range(100):
-                    await asyncio.sleep(0)
-            return before
+    async def settled() -> int:
+        before = -1
+        while session.listings != before:
+            before = session.listings
+            for _ in range(100):
+                await asyncio.sleep(0)
+        return before
 
-        assert await settled() == 2
-        for number in (1, 2):
-            zookeeper.put(f"/brokers/ids/{number}", b"")
-            assert await settled() == 2 + 2 * number
-        assert told == ["nobody"]
-        assert clock.sleeps == []
-        zookeeper.put("/brokers/ids/3", NEW_BROKER)
-        assert await asyncio.wait_for(waiting, 60) is V08
+    assert await settled() == 2
+    for number in (1, 2):
+        server.put(f"/brokers/ids/{number}", b"")
+        assert await settled() == 2 + 2 * number
+    assert told == ["nobody"]
+    assert clock.sleeps == []
+    server.put("/brokers/ids/3", NEW_BROKER)
+    assert await asyncio.wait_for(waiting, 60) is V08
 
 
 async def test_waits_for_zookeeper_as_well() -> None:

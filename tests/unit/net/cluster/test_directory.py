@@ -54,54 +54,50 @@ async def following(
     assert len(zk._watches) == 0
 
 
-async def test_follows_brokers_that_come_move_and_go() -> None:
-    zookeeper = MemoryZooKeeper()
-    async with zookeeper.session() as zk, following(zk) as (directory, changes):
+async def test_follows_brokers_that_come_move_and_go(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    async with following(zk) as (directory, changes):
         assert directory.address(0) is None
         await asyncio.sleep(0)
-        zookeeper.put("/brokers/ids/0", b"a-1:a:9092")  # the parents come with it
+        server.put("/brokers/ids/0", b"a-1:a:9092")  # the parents come with it
         await changes.next()
         assert directory.address(0) == ("a", 9092)
-        zookeeper.put("/brokers/ids/1", b"b-1:b:9092")
+        server.put("/brokers/ids/1", b"b-1:b:9092")
         await changes.next()
         assert set(directory.brokers) == {0, 1}
-        zookeeper.put("/brokers/ids/0", b"a-2:c:9093")
+        server.put("/brokers/ids/0", b"a-2:c:9093")
         await changes.next()
         assert directory.address(0) == ("c", 9093)
-        zookeeper.remove("/brokers/ids/1")
+        server.remove("/brokers/ids/1")
         await changes.next()
         assert directory.address(1) is None
 
 
-async def test_notices_restart_at_another_address() -> None:
-    zookeeper = MemoryZooKeeper()
-    zookeeper.put("/brokers/ids/0", b"a-1:a:9092")
-    async with zookeeper.session() as zk, following(zk) as (directory, changes):
+async def test_notices_restart_at_another_address(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    server.put("/brokers/ids/0", b"a-1:a:9092")
+    async with following(zk) as (directory, changes):
         await changes.next()
-        zookeeper.remove("/brokers/ids/0")
-        zookeeper.put("/brokers/ids/0", b"a-2:a:9999")
+        server.remove("/brokers/ids/0")
+        server.put("/brokers/ids/0", b"a-2:a:9999")
         await changes.next()
         assert directory.address(0) == ("a", 9999)
         assert len(changes.seen) == 2
 
 
-async def test_reads_few_times_in_burst_of_changes() -> None:
-    zookeeper = MemoryZooKeeper()
-    async with zookeeper.session() as zk, following(zk, settle=0.02) as (_, changes):
+async def test_reads_few_times_in_burst_of_changes(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    async with following(zk, settle=0.02) as (_, changes):
         await asyncio.sleep(0)
         for broker in range(200):
-            zookeeper.put(f"/brokers/ids/{broker}", b"h:9092")
+            server.put(f"/brokers/ids/{broker}", b"h:9092")
             await asyncio.sleep(0)
         while len(await changes.next()) < 200:
             pass
         assert len(changes.seen) <= 20
 
 
-async def test_polls_after_lost_watch() -> None:
-    zookeeper = MemoryZooKeeper()
-    async with zookeeper.session() as zk, following(zk, poll=0.01) as (directory, changes):
+async def test_polls_after_lost_watch(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    async with following(zk, poll=0.01) as (directory, changes):
         zk.lose_watches = True
-        zookeeper.put("/brokers/ids/0", b"h:9092")
+        server.put("/brokers/ids/0", b"h:9092")
         await changes.next()
         assert directory.address(0) == ("h", 9092)
 
@@ -121,68 +117,62 @@ async def test_keeps_last_addresses_while_zookeeper_is_unavailable() -> None:
         assert directory.address(0) == ("h", 9999)
 
 
-async def test_returns_addresses_once_brokers_are_registered() -> None:
-    zookeeper = MemoryZooKeeper()
-    async with zookeeper.session() as zk, following(zk) as (directory, changes):
+async def test_returns_addresses_once_brokers_are_registered(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    async with following(zk) as (directory, changes):
         await asyncio.sleep(0)
-        zookeeper.put("/brokers/ids/0", b"h:9092")
+        server.put("/brokers/ids/0", b"h:9092")
         await changes.next()
         assert directory.address(0) == ("h", 9092)
         assert directory.address(1) is None
-        zookeeper.put("/brokers/ids/1", b"h:9093")
+        server.put("/brokers/ids/1", b"h:9093")
         await changes.next()
         assert directory.address(1) == ("h", 9093)
         assert directory.address(7) is None
         assert set(directory.brokers) == {0, 1}
 
 
-async def test_skips_unreadable_broker_with_one_warning() -> None:
-    zookeeper = MemoryZooKeeper()
-    zookeeper.put("/brokers/ids/0", b"damaged")
-    zookeeper.put("/brokers/ids/x", b"h:1")
-    zookeeper.put("/brokers/ids/1", b"h:9092")
-    async with zookeeper.session() as zk:
-        with patch("consumerd.net.cluster.following.log") as log:
-            async with following(zk) as (directory, changes):
-                assert list(await changes.next()) == [1]
-                zookeeper.put("/brokers/ids/1", b"h:9093")
-                await changes.next()
-                zookeeper.put("/brokers/ids/2", NEW_BROKER)  # too late to be refused
-                zookeeper.put("/brokers/ids/3", b"h:9094")
-                assert list(await changes.next()) == [1, 3]
-                assert directory.address(0) is directory.address(2) is None
-        told = [call.kwargs["broker"] for call in log.warning.call_args_list if "broker" in call.kwargs]
-        assert told == [0, 2]
+async def test_skips_unreadable_broker_with_one_warning(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    server.put("/brokers/ids/0", b"damaged")
+    server.put("/brokers/ids/x", b"h:1")
+    server.put("/brokers/ids/1", b"h:9092")
+    with patch("consumerd.net.cluster.following.log") as log:
+        async with following(zk) as (directory, changes):
+            assert list(await changes.next()) == [1]
+            server.put("/brokers/ids/1", b"h:9093")
+            await changes.next()
+            server.put("/brokers/ids/2", NEW_BROKER)  # too late to be refused
+            server.put("/brokers/ids/3", b"h:9094")
+            assert list(await changes.next()) == [1, 3]
+            assert directory.address(0) is directory.address(2) is None
+    told = [call.kwargs["broker"] for call in log.warning.call_args_list if "broker" in call.kwargs]
+    assert told == [0, 2]
 
 
-async def test_rejects_v08_brokers_on_first_read() -> None:
-    zookeeper = MemoryZooKeeper()
-    zookeeper.put("/brokers/ids/0", NEW_BROKER)
-    async with zookeeper.session() as zk:
-        with pytest.raises(DialectError):
-            await BrokerDirectory(zk, clock=SystemClock()).run()
+async def test_rejects_v08_brokers_on_first_read(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    server.put("/brokers/ids/0", NEW_BROKER)
+    with pytest.raises(DialectError):
+        await BrokerDirectory(zk, clock=SystemClock()).run()
 
 
 @pytest.mark.parametrize(
     ("directory", "broker"), [(BrokerDirectory, NEW_BROKER), (V08BrokerDirectory, b"host-1:host:9092")]
 )
-async def test_rejects_late_first_broker_of_other_dialect(directory: Any, broker: bytes) -> None:
+async def test_rejects_late_first_broker_of_other_dialect(
+    directory: Any, broker: bytes, server: MemoryZooKeeper, zk: MemorySession
+) -> None:
     """A member that knew its dialect by its configuration, or by other members, stands where all peers trip over it."""
-    zookeeper = MemoryZooKeeper()
-    zookeeper.put("/brokers/ids", b"")
-    async with zookeeper.session() as zk:
-        following = asyncio.create_task(directory(zk, clock=SystemClock(), settle=0.001, poll=0.001).run())
-        await asyncio.sleep(0.02)  # several reads without a broker
-        assert not following.done()
-        zookeeper.put("/brokers/ids/0", broker)
-        with pytest.raises(DialectError):
-            await asyncio.wait_for(following, 60)
+    server.put("/brokers/ids", b"")
+    following = asyncio.create_task(directory(zk, clock=SystemClock(), settle=0.001, poll=0.001).run())
+    await asyncio.sleep(0.02)  # several reads without a broker
+    assert not following.done()
+    server.put("/brokers/ids/0", broker)
+    with pytest.raises(DialectError):
+        await asyncio.wait_for(following, 60)
 
 
-async def test_notifies_listeners_of_changes_until_unsubscribed() -> None:
-    zookeeper = MemoryZooKeeper()
-    zookeeper.put("/brokers/ids/0", b"h:9092")
-    async with zookeeper.session() as zk, following(zk, poll=0.001) as (directory, changes):
+async def test_notifies_listeners_of_changes_until_unsubscribed(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    server.put("/brokers/ids/0", b"h:9092")
+    async with following(zk, poll=0.001) as (directory, changes):
         other = Changes()
         leave = directory.subscribe(other)
         await changes.next()
@@ -190,77 +180,75 @@ async def test_notifies_listeners_of_changes_until_unsubscribed() -> None:
         leave()
         await asyncio.sleep(0.02)  # several polls
         assert len(changes.seen) == 1
-        zookeeper.remove("/brokers/ids/0")
+        server.remove("/brokers/ids/0")
         assert await changes.next() == {}
         assert len(other.seen) == 1
 
 
-async def test_lists_v08_brokers_by_security_protocol() -> None:
-    zookeeper = MemoryZooKeeper()
-    zookeeper.put("/brokers/ids/2", NEW_BROKER)
-    zookeeper.put(
+async def test_lists_v08_brokers_by_security_protocol(server: MemoryZooKeeper, zk: MemorySession) -> None:
+    server.put("/brokers/ids/2", NEW_BROKER)
+    server.put(
         "/brokers/ids/1",
         b'{"version":4,"host":null,"port":-1,"endpoints":["INSIDE://a:9093","OUT://[::1]:9094"],'
         b'"listener_security_protocol_map":{"INSIDE":"SSL","OUT":"SASL_SSL"}}',
     )
-    async with zookeeper.session() as zk:
-        directory = V08BrokerDirectory(zk, clock=SystemClock(), settle=0.001)
-        news = asyncio.Event()
-        directory.subscribe(lambda _: news.set())
-        task = asyncio.create_task(directory.run())
-        async with asyncio.timeout(60):
-            await news.wait()
-            assert directory.addresses("PLAINTEXT") == [("127.0.0.1", 19151)]
-            assert directory.addresses("SSL") == [("a", 9093)]
-            assert directory.addresses("SASL_SSL") == [("::1", 9094)]
-            news.clear()
-            zookeeper.put("/brokers/ids/3", NEW_BROKER.replace(b"19151", b"19152"))
-            zookeeper.put("/brokers/ids/4", b"host-1:host:9092")  # of 0.7, and too late to be refused
-            await news.wait()
-            assert directory.addresses("PLAINTEXT") == [("127.0.0.1", 19151), ("127.0.0.1", 19152)]
-        task.cancel()
+    directory = V08BrokerDirectory(zk, clock=SystemClock(), settle=0.001)
+    news = asyncio.Event()
+    directory.subscribe(lambda _: news.set())
+    task = asyncio.create_task(directory.run())
+    async with asyncio.timeout(60):
+        await news.wait()
+        assert directory.addresses("PLAINTEXT") == [("127.0.0.1", 19151)]
+        assert directory.addresses("SSL") == [("a", 9093)]
+        assert directory.addresses("SASL_SSL") == [("::1", 9094)]
+        news.clear()
+        server.put("/brokers/ids/3", NEW_BROKER.replace(b"19151", b"19152"))
+        server.put("/brokers/ids/4", b"host-1:host:9092")  # of 0.7, and too late to be refused
+        await news.wait()
+        assert directory.addresses("PLAINTEXT") == [("127.0.0.1", 19151), ("127.0.0.1", 19152)]
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    server.remove("/brokers/ids/1")
+    with pytest.raises(DialectError, match=r"in the format of Kafka 0\.7"):
+        await V08BrokerDirectory(zk, clock=SystemClock()).run()
+
+
+async def test_reads_once_for_a_change_and_watches_the_brokers_that_are_there(
+    server: MemoryZooKeeper, zk: MemorySession
+) -> None:
+    server.put("/brokers/ids/0", b"a-1:a:9092")
+    clock, listed = FakeClock(auto=True), 0
+    children = zk.children
+
+    async def counted(path: str, *, watch: bool = False) -> list[str]:
+        nonlocal listed
+        listed += 1
+        return await children(path, watch=watch)
+
+    async def settled() -> int:
+        before = -1
+        while listed != before:
+            before = listed
+            for _ in range(100):
+                await asyncio.sleep(0)
+        return listed
+
+    with patch.object(zk, "children", counted):
+        directory = BrokerDirectory(zk, clock=clock, settle=0.25)
+        following = asyncio.create_task(directory.run())
+        assert await settled() == 1
+        server.put("/brokers/ids/1", b"b-1:b:9092")
+        assert await settled() == 2
+        assert len(zk._watches) == 3
+        server.remove("/brokers/ids/0")
+        assert await settled() == 3
+        assert set(directory.brokers) == {1}
+        assert len(zk._watches) == 2
+        assert clock.sleeps == [0.25] * 2
+        following.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await task
-        zookeeper.remove("/brokers/ids/1")
-        with pytest.raises(DialectError, match=r"in the format of Kafka 0\.7"):
-            await V08BrokerDirectory(zk, clock=SystemClock()).run()
-
-
-async def test_reads_once_for_a_change_and_watches_the_brokers_that_are_there() -> None:
-    zookeeper = MemoryZooKeeper()
-    zookeeper.put("/brokers/ids/0", b"a-1:a:9092")
-    async with zookeeper.session() as zk:
-        clock, listed = FakeClock(auto=True), 0
-        children = zk.children
-
-        async def counted(path: str, *, watch: bool = False) -> list[str]:
-            nonlocal listed
-            listed += 1
-            return await children(path, watch=watch)
-
-        async def settled() -> int:
-            before = -1
-            while listed != before:
-                before = listed
-                for _ in range(100):
-                    await asyncio.sleep(0)
-            return listed
-
-        with patch.object(zk, "children", counted):
-            directory = BrokerDirectory(zk, clock=clock, settle=0.25)
-            following = asyncio.create_task(directory.run())
-            assert await settled() == 1
-            zookeeper.put("/brokers/ids/1", b"b-1:b:9092")
-            assert await settled() == 2
-            assert len(zk._watches) == 3
-            zookeeper.remove("/brokers/ids/0")
-            assert await settled() == 3
-            assert set(directory.brokers) == {1}
-            assert len(zk._watches) == 2
-            assert clock.sleeps == [0.25] * 2
-            following.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await following
+            await following
 
 
 async def test_pauses_while_zookeeper_cannot_be_read() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from consumerd.net.cluster import TreeName
-from consumerd.testing.memory_zookeeper import MemoryZooKeeper
+from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 
 
 class Counted:
@@ -19,20 +19,20 @@ class Counted:
         return await self.zk.exists(path)
 
 
-async def test_name_is_read_once_in_a_session_and_is_the_same_for_all_members() -> None:
-    zookeeper = MemoryZooKeeper()
-    async with zookeeper.session() as zk:
-        session: Any = Counted(zk)
-        name = TreeName(session)
-        assert await name.read() is None
-        assert await name.read() is None
-        zookeeper.put("/brokers/ids/0", b"h:1")
-        stat = await zk.exists("/brokers/ids")
-        assert stat is not None
-        expected = f"zk-{stat.created_zxid:x}-{stat.modified_ms:x}"
-        assert [await name.read() for _ in range(3)] == [expected] * 3
-        assert session.asked == 3
-        assert await TreeName(zk).read() == expected
+async def test_name_is_read_once_in_a_session_and_is_the_same_for_all_members(
+    server: MemoryZooKeeper, zk: MemorySession
+) -> None:
+    session: Any = Counted(zk)
+    name = TreeName(session)
+    assert await name.read() is None
+    assert await name.read() is None
+    server.put("/brokers/ids/0", b"h:1")
+    stat = await zk.exists("/brokers/ids")
+    assert stat is not None
+    expected = f"zk-{stat.created_zxid:x}-{stat.modified_ms:x}"
+    assert [await name.read() for _ in range(3)] == [expected] * 3
+    assert session.asked == 3
+    assert await TreeName(zk).read() == expected
 
 
 async def test_tree_that_was_built_again_has_another_name() -> None:

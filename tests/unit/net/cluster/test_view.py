@@ -35,11 +35,11 @@ async def test_reads_empty_zookeeper(zk: MemorySession, kind: type[ClusterView] 
         await view.read_group("g")
 
 
-async def test_reads_brokers_and_topics(zookeeper: MemoryZooKeeper, view: ClusterView) -> None:
+async def test_reads_brokers_and_topics(server: MemoryZooKeeper, view: ClusterView) -> None:
     for broker in (10, 2):
-        zookeeper.put(f"/brokers/ids/{broker}", f"h{broker}-1:h{broker}:9092".encode())
-        zookeeper.put(f"/brokers/topics/t/{broker}", b"4")
-    zookeeper.put("/brokers/topics/old", None)
+        server.put(f"/brokers/ids/{broker}", f"h{broker}-1:h{broker}:9092".encode())
+        server.put(f"/brokers/topics/t/{broker}", b"4")
+    server.put("/brokers/topics/old", None)
     assert await view.read_brokers() == {
         2: RegisteredBroker(2, "h2-1", "h2", 9092),
         10: RegisteredBroker(10, "h10-1", "h10", 9092),
@@ -48,32 +48,32 @@ async def test_reads_brokers_and_topics(zookeeper: MemoryZooKeeper, view: Cluste
     assert await view.read_topics(["t", "none"]) == {"t": {2: 4, 10: 4}}
 
 
-async def test_skips_damaged_node(zookeeper: MemoryZooKeeper, view: ClusterView) -> None:
-    zookeeper.put("/brokers/ids/0", b"h:9092")
-    zookeeper.put("/brokers/ids/1", b"\xff")
-    zookeeper.put("/brokers/ids/2", None)
-    zookeeper.put("/brokers/ids/x", b"h:1")
-    zookeeper.put("/brokers/topics/t/0", b"2")
-    zookeeper.put("/brokers/topics/t/1", b"many")
-    zookeeper.put("/brokers/topics/t/x", b"1")
+async def test_skips_damaged_node(server: MemoryZooKeeper, view: ClusterView) -> None:
+    server.put("/brokers/ids/0", b"h:9092")
+    server.put("/brokers/ids/1", b"\xff")
+    server.put("/brokers/ids/2", None)
+    server.put("/brokers/ids/x", b"h:1")
+    server.put("/brokers/topics/t/0", b"2")
+    server.put("/brokers/topics/t/1", b"many")
+    server.put("/brokers/topics/t/x", b"1")
     assert list(await view.read_brokers()) == [0]
     assert await view.read_topics() == {"t": {0: 2}}
 
 
 async def test_skips_nodes_deleted_between_list_and_read(
-    zookeeper: MemoryZooKeeper, zk: MemorySession, view: ClusterView
+    server: MemoryZooKeeper, zk: MemorySession, view: ClusterView
 ) -> None:
     for broker in (0, 1):
-        zookeeper.put(f"/brokers/ids/{broker}", b"h:9092")
-        zookeeper.put(f"/brokers/topics/t/{broker}", b"2")
-    zookeeper.put("/consumers/g/ids/g_a", b'{ "t": 1 }')
-    zookeeper.put("/consumers/g/ids/g_b", b'{ "t": 1 }')
+        server.put(f"/brokers/ids/{broker}", b"h:9092")
+        server.put(f"/brokers/topics/t/{broker}", b"2")
+    server.put("/consumers/g/ids/g_a", b'{ "t": 1 }')
+    server.put("/consumers/g/ids/g_b", b'{ "t": 1 }')
     listed = zk.children
 
     async def vanishing(path: str, *, watch: bool = False) -> list[str]:
         names = await listed(path, watch=watch)
         for name in {"0", "g_b"} & set(names):
-            zookeeper.remove(f"{path}/{name}")
+            server.remove(f"{path}/{name}")
         return names
 
     with patch.object(zk, "children", vanishing), capture_logs() as logs:
@@ -83,13 +83,13 @@ async def test_skips_nodes_deleted_between_list_and_read(
     assert logs == []
 
 
-async def test_reads_group(zookeeper: MemoryZooKeeper, view: ClusterView) -> None:
-    zookeeper.put("/consumers/g/ids/g_a", b'{ "t": 1 }')
-    zookeeper.put("/consumers/g/ids/g_b", b"*2*t")
-    zookeeper.put("/consumers/g/owners/t/0-0", b"g_a-0")
-    zookeeper.put("/consumers/g/owners/t/0-10", b"g_b-1")
-    zookeeper.put("/consumers/g/offsets/t/0-0", b"71")
-    zookeeper.put("/consumers/g/offsets/gone/3-1", b"5")
+async def test_reads_group(server: MemoryZooKeeper, view: ClusterView) -> None:
+    server.put("/consumers/g/ids/g_a", b'{ "t": 1 }')
+    server.put("/consumers/g/ids/g_b", b"*2*t")
+    server.put("/consumers/g/owners/t/0-0", b"g_a-0")
+    server.put("/consumers/g/owners/t/0-10", b"g_b-1")
+    server.put("/consumers/g/offsets/t/0-0", b"71")
+    server.put("/consumers/g/offsets/gone/3-1", b"5")
     group = await view.read_group("g")
     assert group.members["g_a"].subscription == StaticSubscription({"t": 1})
     assert group.members["g_b"].text == "*2*t"
@@ -108,13 +108,13 @@ async def test_reads_group(zookeeper: MemoryZooKeeper, view: ClusterView) -> Non
     assert await view.read_groups() == ["g"]
 
 
-async def test_lists_problems_of_group(zookeeper: MemoryZooKeeper, view: ClusterView) -> None:
-    zookeeper.put("/consumers/g/ids/g_a", b'{ "t": 0 }')
-    zookeeper.put("/consumers/g/ids/g_b", b"\xff")
-    zookeeper.put("/consumers/g/ids/g_c", None)
-    zookeeper.put("/consumers/g/owners/t/0", b"g_a-0")
-    zookeeper.put("/consumers/g/owners/t/0-0", b"nobody")
-    zookeeper.put("/consumers/g/offsets/t/0-0", b"-5")
+async def test_lists_problems_of_group(server: MemoryZooKeeper, view: ClusterView) -> None:
+    server.put("/consumers/g/ids/g_a", b'{ "t": 0 }')
+    server.put("/consumers/g/ids/g_b", b"\xff")
+    server.put("/consumers/g/ids/g_c", None)
+    server.put("/consumers/g/owners/t/0", b"g_a-0")
+    server.put("/consumers/g/owners/t/0-0", b"nobody")
+    server.put("/consumers/g/offsets/t/0-0", b"-5")
     group = await view.read_group("g")
     assert [member.subscription for member in group.members.values()] == [None] * 3
     assert group.owners == {}
@@ -130,9 +130,9 @@ async def test_lists_problems_of_group(zookeeper: MemoryZooKeeper, view: Cluster
 
 @pytest.mark.parametrize(("kind", "other"), [(ClusterView, NEW_BROKER), (V08ClusterView, b"vm-1:vm:9092")])
 async def test_rejects_other_dialect(
-    zookeeper: MemoryZooKeeper, zk: MemorySession, kind: type[ClusterView] | type[V08ClusterView], other: bytes
+    server: MemoryZooKeeper, zk: MemorySession, kind: type[ClusterView] | type[V08ClusterView], other: bytes
 ) -> None:
-    zookeeper.put("/brokers/ids/0", other)
+    server.put("/brokers/ids/0", other)
     with pytest.raises(DialectError):
         await kind(zk).read_brokers()
 

@@ -66,8 +66,8 @@ def setup(zk: MemorySession) -> Setup:
     return Setup(zk)
 
 
-async def test_serves_fresh_nodes_without_request(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
-    zookeeper.put("/a/b", b"1")
+async def test_serves_fresh_nodes_without_request(server: MemoryZooKeeper, setup: Setup) -> None:
+    server.put("/a/b", b"1")
     node = None
     first = await setup.nodes.node("/a/b")
     for _ in range(3):
@@ -80,10 +80,10 @@ async def test_serves_fresh_nodes_without_request(zookeeper: MemoryZooKeeper, se
     assert setup.told == []
 
 
-async def test_reports_change_and_reads_once(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
-    zookeeper.put("/a", b"1")
+async def test_reports_change_and_reads_once(server: MemoryZooKeeper, setup: Setup) -> None:
+    server.put("/a", b"1")
     await setup.nodes.node("/a")
-    zookeeper.put("/a", None)
+    server.put("/a", None)
     assert not setup.told
     await setup.events()
     assert setup.told == ["/a"]
@@ -97,11 +97,9 @@ async def test_reports_change_and_reads_once(zookeeper: MemoryZooKeeper, setup: 
 
 
 @pytest.mark.parametrize("kind", ["node", "children"])
-async def test_marks_node_stale_when_watch_fires_during_read(
-    zookeeper: MemoryZooKeeper, setup: Setup, kind: str
-) -> None:
-    zookeeper.put("/a", b"1")
-    setup.session.behind = lambda: zookeeper.put("/a" if kind == "node" else "/a/b", b"2")
+async def test_marks_node_stale_when_watch_fires_during_read(server: MemoryZooKeeper, setup: Setup, kind: str) -> None:
+    server.put("/a", b"1")
+    setup.session.behind = lambda: server.put("/a" if kind == "node" else "/a/b", b"2")
     await getattr(setup.nodes, kind)("/a")
     assert setup.told == ["/a"]
     assert not setup.nodes.is_fresh("/a")
@@ -110,13 +108,13 @@ async def test_marks_node_stale_when_watch_fires_during_read(
     assert setup.nodes.is_fresh("/a")
 
 
-async def test_marks_all_nodes_stale_on_reconnect(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
-    zookeeper.put("/a", b"1")
+async def test_marks_all_nodes_stale_on_reconnect(server: MemoryZooKeeper, setup: Setup) -> None:
+    server.put("/a", b"1")
     await setup.nodes.node("/a")
     await setup.nodes.children("/b")
-    zookeeper.disconnect(setup.zk)
-    zookeeper.put("/a", b"2")
-    zookeeper.reconnect(setup.zk)
+    server.disconnect(setup.zk)
+    server.put("/a", b"2")
+    server.reconnect(setup.zk)
     await setup.events()
     assert not setup.nodes.is_fresh("/a")
     assert not setup.nodes.is_fresh("/b")
@@ -125,57 +123,57 @@ async def test_marks_all_nodes_stale_on_reconnect(zookeeper: MemoryZooKeeper, se
     assert node.data == b"2"
 
 
-async def test_keeps_node_stale_after_failed_read(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
-    zookeeper.put("/a", b"1")
+async def test_keeps_node_stale_after_failed_read(server: MemoryZooKeeper, setup: Setup) -> None:
+    server.put("/a", b"1")
     setup.zk._lifecycle._wait = 0.0
-    zookeeper.disconnect(setup.zk)
+    server.disconnect(setup.zk)
     with pytest.raises(NotConnected):
         await setup.nodes.node("/a")
     assert not setup.nodes.is_fresh("/a")
-    zookeeper.reconnect(setup.zk)
+    server.reconnect(setup.zk)
     assert (await setup.nodes.node("/a")) is not None
 
 
-async def test_caches_missing_node_and_reports_its_creation(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
+async def test_caches_missing_node_and_reports_its_creation(server: MemoryZooKeeper, setup: Setup) -> None:
     for _ in range(2):
         assert await setup.nodes.node("/a") is None
         assert await setup.nodes.children("/b") == []
     assert setup.asked() == [("get", "/a"), ("exists", "/a"), ("children", "/b"), ("exists", "/b")]
     assert setup.nodes.is_fresh("/a")
     assert setup.nodes.known_node("/a") is None
-    zookeeper.put("/a", b"1")
-    zookeeper.put("/b/c", None)
+    server.put("/a", b"1")
+    server.put("/b/c", None)
     await setup.events()
     assert sorted(setup.told) == ["/a", "/b"]
     assert await setup.nodes.children("/b") == ["c"]
 
 
 @pytest.mark.parametrize("kind", ["node", "children"])
-async def test_reads_node_created_between_reads(zookeeper: MemoryZooKeeper, setup: Setup, kind: str) -> None:
-    setup.session.behind = lambda: zookeeper.put("/a/b", b"")
+async def test_reads_node_created_between_reads(server: MemoryZooKeeper, setup: Setup, kind: str) -> None:
+    setup.session.behind = lambda: server.put("/a/b", b"")
     found = await getattr(setup.nodes, kind)("/a")
     assert found == ["b"] if kind == "children" else found is not None
 
 
-async def test_skips_watch_of_missing_node_on_request(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
+async def test_skips_watch_of_missing_node_on_request(server: MemoryZooKeeper, setup: Setup) -> None:
     assert await setup.nodes.node_if_there("/a") is None
     assert setup.asked() == [("get", "/a")]
     assert len(setup.nodes) == 0
-    zookeeper.put("/a", b"1")
+    server.put("/a", b"1")
     await setup.events()
     assert setup.told == []
     assert await setup.nodes.node_if_there("/a") is not None
     assert setup.nodes.paths() == {"/a"}
-    zookeeper.remove("/a")
+    server.remove("/a")
     await setup.events()
     assert setup.told == ["/a"]
     assert await setup.nodes.node_if_there("/a") is None
     assert len(setup.nodes) == 0
 
 
-async def test_reports_nothing_of_forgotten_nodes(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
+async def test_reports_nothing_of_forgotten_nodes(server: MemoryZooKeeper, setup: Setup) -> None:
     for path in ("/a", "/b", "/c"):
-        zookeeper.put(path, b"1")
+        server.put(path, b"1")
         await setup.nodes.node(path)
     setup.nodes.forget("/a")
     setup.nodes.forget("/nothing")
@@ -183,13 +181,13 @@ async def test_reports_nothing_of_forgotten_nodes(zookeeper: MemoryZooKeeper, se
     setup.nodes.close()
     assert len(setup.nodes) == 0
     for path in ("/a", "/b", "/c"):
-        zookeeper.put(path, b"2")
+        server.put(path, b"2")
     await setup.events()
     assert setup.told == []
 
 
-async def test_rereads_refreshed_nodes_without_watch_event(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
-    zookeeper.put("/a", b"1")
+async def test_rereads_refreshed_nodes_without_watch_event(server: MemoryZooKeeper, setup: Setup) -> None:
+    server.put("/a", b"1")
     await setup.nodes.node("/a")
     assert setup.nodes.age("/a") == 0.0
     setup.clock.jump(3.0)
@@ -203,19 +201,19 @@ async def test_rereads_refreshed_nodes_without_watch_event(zookeeper: MemoryZooK
     assert len(setup.nodes) == 1
 
 
-async def test_watches_each_node_separately(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
-    zookeeper.put("/a", b"1")
-    zookeeper.put("/b", b"1")
+async def test_watches_each_node_separately(server: MemoryZooKeeper, setup: Setup) -> None:
+    server.put("/a", b"1")
+    server.put("/b", b"1")
     await asyncio.gather(setup.nodes.node("/a"), setup.nodes.node("/b"))
-    zookeeper.put("/a", b"2")
+    server.put("/a", b"2")
     await setup.events()
     assert (setup.nodes.is_fresh("/a"), setup.nodes.is_fresh("/b")) == (False, True)
 
 
 async def test_keeps_something_shorter_in_place_of_data_that_are_not_needed(
-    zookeeper: MemoryZooKeeper, setup: Setup
+    server: MemoryZooKeeper, setup: Setup
 ) -> None:
-    zookeeper.put("/a", b"large")
+    server.put("/a", b"large")
     node = await setup.nodes.node("/a")
     assert node is not None
     await setup.nodes.children("/")
@@ -226,10 +224,10 @@ async def test_keeps_something_shorter_in_place_of_data_that_are_not_needed(
     assert setup.asked() == [("get", "/a"), ("children", "/")]
 
 
-async def test_read_that_began_before_a_change_does_not_hide_it(zookeeper: MemoryZooKeeper, setup: Setup) -> None:
+async def test_read_that_began_before_a_change_does_not_hide_it(server: MemoryZooKeeper, setup: Setup) -> None:
     """Also with two changes, and a second read, behind it."""
-    zookeeper.put("/a", b"1")
+    server.put("/a", b"1")
     for _ in range(2):
-        setup.session.behind = lambda: zookeeper.put("/a", b"2")
+        setup.session.behind = lambda: server.put("/a", b"2")
         await asyncio.gather(setup.nodes.node("/a"), setup.nodes.node("/a"))
         assert not setup.nodes.is_fresh("/a")

@@ -31,7 +31,7 @@ from consumerd.storage.broker.partitions import BrokerPartitions
 from consumerd.storage.broker.registration import BrokerRegistration
 from consumerd.storage.broker.requests import RequestHandlers
 from consumerd.storage.broker.server import Broker
-from consumerd.testing.memory_zookeeper import MemoryZooKeeper
+from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.wire.v07 import (
     FetchRequest,
     MultiFetchRequest,
@@ -494,20 +494,18 @@ async def test_stops_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert steps == ["withdraw", "clients", "logs"]
 
 
-async def test_is_ready_only_once_it_is_registered(tmp_path: Path) -> None:
-    zookeeper = MemoryZooKeeper()
-    zookeeper.put("/brokers/ids/0", b"h-1300000000000:127.0.0.1:9", session_id=7)
+async def test_is_ready_only_once_it_is_registered(tmp_path: Path, server: MemoryZooKeeper, zk: MemorySession) -> None:
+    server.put("/brokers/ids/0", b"h-1300000000000:127.0.0.1:9", session_id=7)
     (tmp_path / "t-0").mkdir()
-    async with zookeeper.session() as zk:
-        config = BrokerConfig(log_dir=tmp_path, port=0)
-        broker = Broker(config, clock=SystemClock(), rng=random.Random(1), zookeeper=zk)
-        with capture_logs() as logs:
-            starting = asyncio.create_task(broker.start())
-            async with asyncio.timeout(60):
-                while "waiting_for_broker_id" not in [each["event"] for each in logs]:
-                    await asyncio.sleep(0.001)
-        assert not broker.ready.is_set()
-        zookeeper.end(7)
-        await starting
-        assert {"/brokers/ids/0", "/brokers/topics/t/0"} <= zookeeper.dump().keys()
-        await broker.stop()
+    config = BrokerConfig(log_dir=tmp_path, port=0)
+    broker = Broker(config, clock=SystemClock(), rng=random.Random(1), zookeeper=zk)
+    with capture_logs() as logs:
+        starting = asyncio.create_task(broker.start())
+        async with asyncio.timeout(60):
+            while "waiting_for_broker_id" not in [each["event"] for each in logs]:
+                await asyncio.sleep(0.001)
+    assert not broker.ready.is_set()
+    server.end(7)
+    await starting
+    assert {"/brokers/ids/0", "/brokers/topics/t/0"} <= server.dump().keys()
+    await broker.stop()
