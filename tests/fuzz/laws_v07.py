@@ -33,8 +33,9 @@ def exercise_message_set(data: bytes) -> None:
     assert [batch.prefix(count) for count in range(len(batch))] == ends[: len(batch)]
     assert 1000 <= batch.next_offset <= 1000 + len(data)
     assert (batch.next_offset == 1000 + len(data)) is (batch.end is BatchEnd.COMPLETE)
-    outer = [message.next_offset for message in iter_outer(data, 1000, limits=LIMITS)]
-    assert batch.next_offset in {1000, *outer}
+    outer = list(iter_outer(data, 1000, limits=LIMITS))
+    assert batch.next_offset in {1000, *(message.next_offset for message in outer)}
+    assert all((message.problem is None) is message.valid for message in outer)
     with suppress(CorruptMessageError, OversizeMessageError):
         check_produced_set(data, limits=LIMITS)
     entries = list(read_entries(io.BytesIO(data), 1000, limits=LIMITS, window=64))

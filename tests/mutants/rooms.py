@@ -30,6 +30,8 @@ _FORWARD = "tests/simulation/test_forward.py::test_target_has_each_message_in_or
 _PRODUCE = "tests/simulation/test_producer.py::test_keeps_acknowledged_messages_in_order_when_requests_are_disturbed"
 _PRODUCE_V07 = "tests/simulation/test_v07_producer.py::test_logs_are_as_told_when_requests_are_disturbed"
 
+_ZK_REPLIES = "tests/fuzz/test_fuzz_corpus.py::test_mangled_inputs_break_no_law[zk-replies-0.2]"
+
 ROOMS: Final = {
     "client": Room("consumerd/net/client", ("tests/unit/net/client",)),
     "cluster": Room("consumerd/net/cluster", ("tests/unit/net/cluster",)),
@@ -72,7 +74,7 @@ ROOMS: Final = {
     "offsets": Room("consumerd/member/offsets", ("tests/unit/member/offsets", *_properties("handled_prefix"))),
     "zk": Room(
         "consumerd/net/zk",
-        ("tests/unit/net/zk", "tests/simulation/test_zookeeper.py", *_properties("zk_replies", "zk_requests")),
+        ("tests/unit/net/zk", "tests/simulation/test_zookeeper.py", *_properties("zk_requests"), _ZK_REPLIES),
     ),
     "storage": Room("consumerd/storage/log", ("tests/unit/storage/log", *_properties("log", "log_crashes"))),
     "wire/v08": Room("consumerd/wire/v08", ("tests/unit/wire/v08", "tests/simulation/test_polls.py")),

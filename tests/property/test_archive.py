@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import io
 import json
 import os
@@ -19,23 +18,17 @@ from typing import Any
 
 import pyarrow.parquet
 import pytest
-import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from consumerd.base.files import OsSystemCalls, StrPath, SystemFiles
-from consumerd.storage import DamagedArchiveError
 from consumerd.storage.archives.export import ArchiveExport
 from consumerd.storage.archives.options import ExportFormat, ExportOptions
 from consumerd.storage.archives.pool import StopFlag
 from consumerd.storage.archives.progress import NoProgress
 from consumerd.storage.archives.sources import find_sources
-from consumerd.storage.archives.zstd import ZstdDecoder
 from consumerd.storage.log.archive import ArchivedRun, Flaw, read_runs
-from consumerd.storage.log.archive_packed import UnpackedStream
-from consumerd.storage.log.archive_tar import list_members, read_members
 from consumerd.wire.v07 import BatchEnd, Codec, DecodeLimits, decode_batch, encode_message_set
-from tests.fuzz.laws_archive import Dribble
 
 LIMITS = DecodeLimits(max_message_bytes=1 << 20, max_decompressed_bytes=1 << 20)
 
@@ -278,83 +271,3 @@ def test_reads_after_damage_only_what_was_written(messages: list[bytes], data: s
     boundaries = list(accumulate((len(message) for message in messages), initial=0))
     intact = [m for m, begin in zip(messages, boundaries, strict=False) if begin + len(m) <= at or begin >= at + lost]
     assert len(read) >= sum(len(decode_batch(m, 0)) for m in intact) - 14, "more was left out than can be in doubt"
-
-
-@st.composite
-def patched(draw: st.DrawFn) -> bytes:
-    data = b"".join(draw(st.lists(st.one_of(PLAIN, WRAPPED), max_size=6)))
-    at = draw(st.integers(0, len(data)))
-    lengths = [b"\0\0\0\6", b"\xff" * 4, b"\0\x10\0\0", b"\0\0\0\x0b\1\1"]
-    return data[:at] + draw(st.one_of(st.binary(max_size=20), st.sampled_from(lengths))) + data[at:]
-
-
-HOSTILE = st.one_of(st.binary(max_size=300), patched())
-
-
-@given(HOSTILE, st.booleans())
-def test_survives_hostile_segments(data: bytes, resync: bool) -> None:
-    def told(stream: Any, window: int) -> list[tuple[Any, ...]]:
-        found = list(read_runs(stream, 1000, limits=LIMITS, window=window, resync=resync))
-        ends = [1000, *(item.next_offset for item in found)]
-        assert [item.offset for item in found] == ends[:-1]
-        assert ends[-1] == 1000 + len(data)
-        return [item if isinstance(item, Flaw) else (None, p) for item in found for p in getattr(item, "payloads", [0])]
-
-    expected = told(io.BytesIO(data), 1 << 20)
-    assert told(Dribble(data), 1 << 20) == expected
-    assert told(Dribble(data), 3) == expected
-
-
-def _tar() -> bytes:
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for name in ("a-0/00000000000000000000.kafka", "b" * 150, "été"):
-            member = tarfile.TarInfo(name)
-            member.size = 700
-            tar.addfile(member, io.BytesIO(bytes(700)))
-    return file.getvalue()[:-8000]
-
-
-@settings(max_examples=300)
-@given(
-    st.lists(st.tuples(st.integers(0, 1 << 16), st.binary(min_size=1, max_size=4)), max_size=3),
-    st.booleans(),
-    st.data(),
-)
-def test_survives_hostile_tars(patches: list[tuple[int, bytes]], summed: bool, data: st.DataObject) -> None:
-    tar = bytearray(_tar())
-    for at, patch in patches:
-        at %= len(tar)
-        tar[at : at + len(patch)] = patch
-    if summed:  # else hardly anything would get past the sums
-        for at in range(0, len(tar) - 511, 512):
-            header = tar[at : at + 512]
-            if header[257:262] == b"ustar":
-                header[148:156] = b" " * 8
-                tar[at + 148 : at + 156] = b"%06o\0 " % sum(header)
-    cut = bytes(tar[: data.draw(st.integers(0, len(tar)))])
-    for stream in (io.BytesIO(cut), Dribble(cut)):
-        with suppress(DamagedArchiveError):
-            for member, inside in read_members(stream):
-                assert len(member.name) < 2000
-                inside.read(100)
-    with suppress(DamagedArchiveError):
-        list_members(io.BytesIO(cut))
-
-
-@given(st.sampled_from(["gzip", "zstd"]), st.binary(max_size=2000), st.data())
-def test_survives_hostile_compressed_files(codec: str, plain: bytes, data: st.DataObject) -> None:
-    packed = bytearray(
-        gzip.compress(plain) if codec == "gzip" else zstandard.ZstdCompressor(write_checksum=True).compress(plain)
-    )
-    at = data.draw(st.integers(0, len(packed) - 1))
-    packed[at : at + data.draw(st.integers(0, 5))] = data.draw(st.binary(max_size=5))
-
-    def unpacked(stream: Any) -> bytes | None:
-        found = UnpackedStream(stream) if codec == "gzip" else UnpackedStream(stream, ZstdDecoder, what="zstd")
-        try:
-            return b"".join(iter(lambda: found.read(100), b""))
-        except DamagedArchiveError:
-            return None
-
-    assert unpacked(io.BytesIO(packed)) == unpacked(Dribble(bytes(packed)))

@@ -7,7 +7,6 @@ from itertools import takewhile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.base.errors import CorruptDataError
 from consumerd.storage.segments.copies import (
     CopyDifferenceKind,
     EpochStart,
@@ -114,13 +113,3 @@ def test_reads_the_checkpoints_that_brokers_write(steps: list[tuple[int, int]]) 
         entries.append(EpochStart(epoch, start))
     text = f"0\n{len(entries)}\n" + "".join(f"{entry.epoch} {entry.start}\n" for entry in entries)
     assert parse_epochs(text.encode()) == tuple(entries)
-
-
-@given(st.one_of(st.binary(max_size=40), st.text("0123456789 -\n", max_size=40).map(str.encode)))
-def test_any_bytes_are_epochs_in_order_or_a_declared_error(data: bytes) -> None:
-    try:
-        entries = parse_epochs(data)
-    except CorruptDataError:
-        return
-    assert sorted(entries) == list(entries)
-    assert data.startswith(b"0")

@@ -92,12 +92,6 @@ def test_one_damaged_byte_costs_one_set_at_most(log: list[Set], data: st.DataObj
     assert set(records) - lost <= set(records_of(found))
 
 
-@settings(max_examples=200)
-@given(st.binary(max_size=300), st.integers(1, 100))
-def test_hostile_bytes_are_tiled(data: bytes, window: int) -> None:
-    assert [item.position for item in read(data, window)] == [item.position for item in read(data)]
-
-
 def seen(data: bytes, *, together: bool) -> tuple[list[object], SegmentSummary]:
     """The records with what their batches say of them, the flaws, and their sum."""
     found: list[object] = []

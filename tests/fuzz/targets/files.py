@@ -157,6 +157,7 @@ def _check_epochs(data: bytes) -> None:
     with suppress(CorruptDataError):
         entries = parse_epochs(data)
         assert list(entries) == sorted(entries)
+        assert data.startswith(b"0")
         text = "".join(f"{entry.epoch} {entry.start}\n" for entry in entries)
         assert parse_epochs(f"0\n{len(entries)}\n{text}".encode()) == entries
 

@@ -28,3 +28,9 @@ class Target:
     seeds: Callable[[], Mapping[str, bytes]]
     mutate: Mutate | None = None
     longest: int = 4096
+
+
+def check_sentence(error: Exception) -> None:
+    """A declared error says something, in one line."""
+    assert str(error)
+    assert "\n" not in str(error)

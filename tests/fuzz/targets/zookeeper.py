@@ -31,7 +31,7 @@ from consumerd.wire.registry.values import (
 )
 from tests.fuzz.laws_zookeeper import exercise_handshake, exercise_replies
 from tests.fuzz.mending import changed_json
-from tests.fuzz.targets.target import Target
+from tests.fuzz.targets.target import Target, check_sentence
 
 if TYPE_CHECKING:
     import random
@@ -116,7 +116,8 @@ def _check_node(data: bytes) -> None:
         try:
             found = parse(data)
             text = again(found)
-        except RegistryError:
+        except RegistryError as error:
+            check_sentence(error)
             continue
         assert text is None or parse(text.encode()) == found
     broker_dialect(data)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 import pytest
@@ -36,12 +35,6 @@ def test_reads_properties_as_java_does(text: bytes, expected: dict[str, str]) ->
 @given(st.dictionaries(st.text(), st.text()))
 def test_reads_back_what_it_writes(values: dict[str, str]) -> None:
     assert parse_properties(format_properties(values).encode(), "here") == values
-
-
-@given(st.binary())
-def test_reads_any_bytes_or_raises_a_declared_error(data: bytes) -> None:
-    with contextlib.suppress(ConfigError):
-        parse_properties(data, "here")
 
 
 def test_names_the_line_of_a_broken_escape(tmp_path: Path) -> None:
