@@ -6,7 +6,7 @@ import asyncio
 import functools
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from itertools import islice
 from types import MethodType
 from typing import Any, Protocol, Self, overload, runtime_checkable
@@ -110,6 +110,10 @@ def keeps_positions(plugin: object) -> bool:
 class MessageHandler(Handler):
     """A handler made of a function for one message, `def` or `async def`; see `message_handler`."""
 
+    #: Calls the function with each message, in order, and marks every one that it returned from. Not a method, which
+    #: would be a coroutine around the other one for each batch.
+    handle: Callable[[Batch], Coroutine[Any, Any, None]]  # type: ignore[assignment]
+
     def __init__(self, function: Callable[..., object]) -> None:
         if (
             not callable(function)
@@ -120,11 +124,8 @@ class MessageHandler(Handler):
             raise TypeError(f"@message_handler requires a `def` or `async def` of one message, not {function!r}")
         self._function = function
         self._awaited = inspect.iscoroutinefunction(function)
+        self.handle = functools.partial(_one_by_one, function, self._awaited)
         functools.update_wrapper(self, function)
-
-    async def handle(self, batch: Batch) -> None:
-        """Call the function with each message, in order, and mark every one that it returned from."""
-        await _one_by_one(self._function, self._awaited, batch)
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the function itself, as in tests of it."""

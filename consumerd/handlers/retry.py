@@ -313,7 +313,10 @@ class _Retrying(Handler):
         done = batch.handled
         rest = batch.rest(done)
         try:
-            await self._in_time(rest)
+            if self._policy.timeout is None:
+                await _answer(self._inner.handle(rest))
+            else:
+                await self._in_time(rest, self._policy.timeout)
         except Exception as error:
             if is_disk_full(error):
                 raise
@@ -328,15 +331,11 @@ class _Retrying(Handler):
             if rest is not batch and rest.counted:
                 batch.mark(done + rest.handled)
 
-    async def _in_time(self, batch: Batch) -> None:
-        """Call the handler once. Raises what it raises, and TimeoutError once it has ended after its time.
+    async def _in_time(self, batch: Batch, seconds: float) -> None:
+        """Call the handler once. Raises what it raises, and TimeoutError once it has ended after its time (`seconds`).
 
         The outcome of a handler after its cancellation does not count, unless it marked all of the batch as handled.
         """
-        seconds = self._policy.timeout
-        if seconds is None:
-            await _answer(self._inner.handle(batch))
-            return
         timeout = asyncio.timeout(seconds)
         overdue = _Overdue(self._name, batch, seconds)
         try:

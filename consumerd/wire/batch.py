@@ -93,11 +93,22 @@ class DecodedBatch(ABC, Generic[_Payload, _Run]):
         self.start_offset = start_offset
         self.next_offset = next_offset
         self.memory_bytes = memory_of(len(payloads), payload_bytes)
-        self.end = ending.get("end", BatchEnd.COMPLETE)
-        self.problem = ending.get("problem")
-        self.resume_offset = ending.get("resume_offset")
-        self.needed = ending.get("needed")
+        self.end = BatchEnd.COMPLETE
+        self.problem: str | None = None
+        self.resume_offset: int | None = None
+        self.needed: int | None = None
         self.log = UNKNOWN_LOG
+        if ending:
+            self._ended(**ending)
+
+    def _ended(
+        self,
+        end: BatchEnd = BatchEnd.COMPLETE,
+        problem: str | None = None,
+        resume_offset: int | None = None,
+        needed: int | None = None,
+    ) -> None:
+        self.end, self.problem, self.resume_offset, self.needed = end, problem, resume_offset, needed
 
     @property
     def payloads(self) -> Sequence[_Payload]:

@@ -69,7 +69,11 @@ class Fence:
 
     def allows(self, session_id: int) -> bool:
         """Whether partitions claimed on `session_id` may be delivered now."""
-        return self._lease.session_id == session_id and self._lease.lease_left() > self.margin
+        lease = self._lease
+        if lease.session_id != session_id:
+            return False
+        left = lease.lease_left()
+        return left > self._margin or left > self.margin
 
     async def wait(self, session_id: int) -> None:
         """Return when `allows(session_id)`; never, for a session that is over: its owner is cancelled instead."""

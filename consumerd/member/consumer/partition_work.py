@@ -220,25 +220,28 @@ class PartitionWork:
 
     async def _hand_over(self, batch: Batch, seeks: int) -> None:
         """Deliver a batch that was fetched after seek number `seeks`; not after a later one, nor from a closed lane."""
-        await self._resumed.wait()
+        if not self._resumed.state:
+            await self._resumed.wait()
         if seeks != self._seeks or self._lane.closed:
             return
-        if batch.start_offset < self._tracker.position:
+        start = batch.start_offset
+        if start < self._tracker.position:
             # A reset went backwards (out of range, earliest): the log itself begins again here.
-            self._tracker.reset(batch.start_offset)
-        self._tracker.begin(batch.start_offset, batch.next_offset)
+            self._tracker.reset(start)
+        self._tracker.begin(start, batch.next_offset)
         # The log that has the batch has all before it, too.
         self.log = batch.log
-        if not len(batch):  # an empty compressed message only moves the position
+        length = len(batch)
+        if not length:  # an empty compressed message only moves the position
             self._done(seeks, batch, 0)
             return
         handled = 0
-        while handled < len(batch):
+        while handled < length:
             rest = batch.rest(handled)
             count = await self._admit(rest, seeks)
             if not count:
                 return
-            await self._handle(rest if count == len(rest) else rest.part(0, count), seeks)
+            await self._handle(rest if handled + count == length else rest.part(0, count), seeks)
             handled += count
 
     async def _admit(self, batch: Batch, seeks: int) -> int:
@@ -247,8 +250,10 @@ class PartitionWork:
         0 after another seek, and once the lane is closed.
         """
         while True:
-            await self._resumed.wait()
-            await self._fence.wait(self.session_id)
+            if not self._resumed.state:
+                await self._resumed.wait()
+            if not self._fence.allows(self.session_id):
+                await self._fence.wait(self.session_id)
             allowed = True  # nothing is awaited between that and the delivery, unless there is a rate
             if not (count := self._rate.take_now(batch)):
                 count = await self._wait_for_rate(batch)
@@ -256,7 +261,7 @@ class PartitionWork:
             if seeks != self._seeks or self._lane.closed:
                 self._rate.give_back(count)
                 return 0
-            if count and allowed and self._resumed.is_set():
+            if count and allowed and self._resumed.state:
                 return count
             self._rate.give_back(count)
 

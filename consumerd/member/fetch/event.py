@@ -25,19 +25,20 @@ _DONE: Final = _Done()
 class Flag:
     """A flag that tasks of one event loop wait for."""
 
-    __slots__ = ("_is_set", "_waiters")
+    __slots__ = ("_waiters", "state")
 
     def __init__(self, *, is_set: bool = False) -> None:
-        self._is_set = is_set
+        #: Whether the flag is set. To be changed by the methods alone.
+        self.state = is_set
         self._waiters: list[asyncio.Future[None]] | None = None
 
     def is_set(self) -> bool:
         """Whether the flag is set."""
-        return self._is_set
+        return self.state
 
     def set(self) -> None:
         """Set the flag and wake up all that wait."""
-        self._is_set = True
+        self.state = True
         waiters, self._waiters = self._waiters, None
         for waiter in waiters or ():
             if not waiter.done():
@@ -45,17 +46,17 @@ class Flag:
 
     def clear(self) -> None:
         """Reset the flag: `wait` waits from now on."""
-        self._is_set = False
+        self.state = False
 
     def change(self, state: bool) -> None:
         """Set or clear the flag."""
-        if state and not self._is_set:
+        if state and not self.state:
             self.set()
-        self._is_set = state
+        self.state = state
 
     def wait(self) -> Awaitable[None]:
         """What to await, at once: it returns when the flag was set, which may have been cleared again since."""
-        if self._is_set:
+        if self.state:
             return _DONE
         waiter = asyncio.get_running_loop().create_future()
         # Those whose tasks were cancelled are still there.

@@ -117,6 +117,11 @@ class Lane:
         self._update()
 
     def _update(self) -> None:
-        self._room.change(self._closed or len(self._queue) < self._max_batches)
-        self._filled.change(self._closed or bool(self._queue))
-        self._drained.change(not self._queue and not self._in_hand)
+        queue, closed = self._queue, self._closed
+        # Three times for each batch, of which most change nothing.
+        if (room := closed or len(queue) < self._max_batches) != self._room.state:
+            self._room.change(room)
+        if (filled := closed or bool(queue)) != self._filled.state:
+            self._filled.change(filled)
+        if (drained := not queue and not self._in_hand) != self._drained.state:
+            self._drained.change(drained)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakValueDictionary
@@ -191,23 +191,29 @@ class V08Source:
 
     def take(self, part: FetchedPartition) -> None:
         """Put what is usual in the lane, without a turn of the loop; not what may have to wait, or is an error."""
+        error, data, readable_end, aborted, diverged, _ = part
         budget, leadership = self._lane.budget, self._compared
-        if part.error or part.diverged or not part.data or self._lane.closed or leadership is None:
+        if error or diverged or not data or self._lane.closed or leadership is None:
             return
         assert self._polled is not None  # the answer is to its request
         source, request = self._polled
         if self._redirected(leadership.source, source, part):
             return
-        response = _response(source, part, request.fetch.max_bytes, budget.charge(len(part.data)))
+        fetch = request.fetch
+        reservation = budget.charge(len(data))
         try:
-            if budget.is_solvent(response.reservation):
-                self._put(response, fetched := self._decoded(response, request.fetch.offset))
-                self._taken = response._replace(fetched=fetched)
+            if budget.is_solvent(reservation):
+                fetched = self._decoded(source.node_id, data, aborted, fetch.offset)
+                response = PartitionResponse(
+                    source.node_id, 0, data, fetch.max_bytes, reservation, readable_end, aborted, fetched=fetched
+                )
+                self._put(response, fetched)
+                self._taken = response
                 return
         except BaseException:
-            response.reservation.release()
+            reservation.release()
             raise
-        response.reservation.release()
+        reservation.release()
 
     def _reader(self, leader: BrokerSource) -> BrokerSource:
         """Return where to read: the leader, or the follower that it named unless that is gone, or silent by a quota."""
@@ -297,26 +303,28 @@ class V08Source:
 
     async def decode(self, response: PartitionResponse, offset: int) -> RecordSet:
         """Decode in one step."""
-        return self._decoded(response, offset)
+        return self._decoded(response.broker, response.data, response.aborted, offset)
 
-    def _decoded(self, response: PartitionResponse, offset: int) -> RecordSet:
-        elsewhere = self._is_followers(response)
+    def _decoded(
+        self, broker: int, data: bytes | memoryview, aborted: Sequence[tuple[int, int]], offset: int
+    ) -> RecordSet:
+        elsewhere = self._is_follower(broker)
         if elsewhere:
-            self._brokers.services.counters.follower_bytes += len(response.data)
+            self._brokers.services.counters.follower_bytes += len(data)
         try:
-            return decode_records(response.data, offset, limits=self._settings.limits, aborted=response.aborted)
+            return decode_records(data, offset, limits=self._settings.limits, aborted=aborted)
         except WireError as error:
             if elsewhere:
-                self._leave_follower(response.broker, reason_of(error))
+                self._leave_follower(broker, reason_of(error))
             raise
 
-    def _is_followers(self, response: PartitionResponse) -> bool:
-        return self._compared is not None and response.broker != self._compared.source.node_id
+    def _is_follower(self, broker: int) -> bool:
+        return self._compared is not None and broker != self._compared.source.node_id
 
     def classified(self, outcome: FetchOutcome, response: PartitionResponse, offset: int) -> None:
         """Wait at the end of the log. If the response was full of other partitions, ask again at once, one time."""
         self._brokers.services.counters.denied.discard(self._partition)
-        if outcome in (FetchOutcome.CORRUPT, FetchOutcome.OVERSIZE) and self._is_followers(response):
+        if outcome in (FetchOutcome.CORRUPT, FetchOutcome.OVERSIZE) and self._is_follower(response.broker):
             self._leave_follower(response.broker, f"its response is {outcome.value}")  # the leader's may be sound
             self.doubt()
         self._sound = True

@@ -235,9 +235,12 @@ class Polls:
         Return whether there were any.
         """
         answers: list[tuple[PartitionRequest, FetchedPartition]] = []
-        for place in list(self._waiting) if fetched.error else fetched.partitions:
-            request, part = find(place), answer_of(fetched, place)
-            if request is not None and part is not None and _says_something(part):
+        parts = fetched.partitions
+        if fetched.error:
+            parts = {place: part for place in self._waiting if (part := answer_of(fetched, place)) is not None}
+        for place, part in parts.items():
+            request = find(place)
+            if request is not None and (part.error or part.data or part.diverged or part.preferred >= 0):
                 answers.append((request, part))
         # First all handlers have their messages; then fetchers go on.
         for request, part in answers:
@@ -265,7 +268,3 @@ class Polls:
         for request in self._waiting.values():
             if request.patient and request.poller is not None and not request.poller.stays():
                 request.settle(None)
-
-
-def _says_something(part: FetchedPartition) -> bool:
-    return bool(part.error or part.data or part.diverged or part.preferred >= 0)

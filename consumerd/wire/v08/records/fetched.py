@@ -465,9 +465,23 @@ def _identified(made: RecordSet, leader_epoch: int | None) -> RecordSet:
     return made
 
 
-@lru_cache(maxsize=16)
+#: What `record_limits` returned last, and of what: finding it by the values of all limits takes longer than decoding
+#: a message that is alone.
+_latest_limits: list[tuple[NativeCodec, DecodeLimits, NativeLimits]] = []
+
+
 def record_limits(native: NativeCodec, limits: DecodeLimits) -> NativeLimits:
     """The limits as the native codec reads them."""
+    for codec, known, found in _latest_limits:
+        if codec is native and known is limits:
+            return found
+    found = _native_limits(native, limits)
+    _latest_limits[:] = [(native, limits, found)]
+    return found
+
+
+@lru_cache(maxsize=16)
+def _native_limits(native: NativeCodec, limits: DecodeLimits) -> NativeLimits:
     return native.Limits(
         max_message_bytes=limits.max_message_bytes,
         max_wrapper_bytes=limits.max_decompressed_bytes,

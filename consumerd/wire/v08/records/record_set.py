@@ -17,7 +17,7 @@ from enum import IntEnum
 from functools import partial
 from itertools import chain, islice, repeat
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple, TypeVar, Unpack, cast
+from typing import Any, ClassVar, NamedTuple, TypeVar, Unpack
 
 from consumerd.base.native import NativeBinary, NativeRecords
 from consumerd.base.native import codec as native_codec
@@ -128,8 +128,7 @@ class RecordSet(DecodedBatch["bytes | None", RecordRun]):
         **ending: Unpack[BatchEnding],
     ) -> None:
         """`headers` are all there are of lists, else those that the index does not have; it has `keys` and `runs`."""
-        held = cast("Sequence[bytes | None]", payloads)
-        super().__init__(held, runs, start_offset, next_offset, record_bytes, **ending)
+        super().__init__(payloads, runs, start_offset, next_offset, record_bytes, **ending)  # type: ignore[arg-type]
         #: The native records with keys, headers and runs, until they become lists.
         self._native = None if isinstance(payloads, list) else payloads
         self._keys = keys
