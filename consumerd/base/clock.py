@@ -6,7 +6,6 @@ suspended; the server's clock does not, and expires our session meanwhile.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -14,6 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import asyncio
+
     from consumerd.base.ports import Clock
 
 if hasattr(time, "CLOCK_BOOTTIME"):
@@ -40,6 +41,8 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         """Suspend the calling task."""
+        import asyncio  # noqa: PLC0415 - commands that only ask for the time start without it
+
         await asyncio.sleep(max(0.0, seconds))
 
 
@@ -59,10 +62,14 @@ class Interval:
         self._seconds = seconds
         sleep, self._sleep = self._sleep, None
         if sleep is not None:
+            import asyncio  # noqa: PLC0415
+
             sleep.reschedule(asyncio.get_running_loop().time())
 
     async def wait(self) -> None:
         """Return when the interval has passed. One task waits at a time."""
+        import asyncio  # noqa: PLC0415
+
         began = self._clock.monotonic()
         while (left := self._left(began)) is None or left > 0:
             try:

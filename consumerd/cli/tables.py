@@ -9,7 +9,6 @@ characters never reach a terminal.
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -72,7 +71,9 @@ def show_rows(
         columns, cells = columns[:-1], [row[:-1] for row in cells]
     head = [column.removeprefix(">") for column in columns]
     left = [not column.startswith(">") for column in columns]
-    space = shutil.get_terminal_size().columns
+    from shutil import get_terminal_size  # noqa: PLC0415 - with the modules of archives: only on a terminal
+
+    space = get_terminal_size().columns
     widths, cut = fitted(head, cells, left, space)
     lines = [_line(row, widths, left) for row in (head, *cells)]
     lines[0] = styled(lines[0], bold=True)

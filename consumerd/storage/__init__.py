@@ -5,8 +5,6 @@ The names of the log are exported here. Executors import them, and `consumerd.wi
 
 from typing import TYPE_CHECKING
 
-from consumerd.base.files import FileEntry as DirectoryEntry
-from consumerd.base.files import OsSystemCalls, SystemCalls
 from consumerd.base.lazy import lazy_names
 from consumerd.storage.log.errors import (
     CorruptLogError,
@@ -16,16 +14,29 @@ from consumerd.storage.log.errors import (
     OffsetOutOfLogError,
     StorageError,
 )
-from consumerd.storage.log.files import OsFiles, OsSegmentFile
-from consumerd.storage.log.log import Log, LogSettings
-from consumerd.storage.log.manager import CLEAN_MARKER, DamagedLog, LoadReport, LogManager, LogTruncation
-from consumerd.storage.log.recovery import IntactExtent, TailCut, TailDamage, recover, walk
-from consumerd.storage.log.retention import DeletePolicy, MaxAge, MaxBytes, SegmentFacts
-from consumerd.storage.log.segment import Segment, SegmentSlice, parse_segment_name, segment_name
 
-#: Former names.
-Files = OsFiles
-SegmentFile = OsSegmentFile
+if TYPE_CHECKING:
+    from consumerd.base.files import OsSystemCalls, SystemCalls
+    from consumerd.storage.log.files import DirectoryEntry, Files, OsFiles, OsSegmentFile, SegmentFile
+    from consumerd.storage.log.log import Log, LogSettings
+    from consumerd.storage.log.manager import CLEAN_MARKER, DamagedLog, LoadReport, LogManager, LogTruncation
+    from consumerd.storage.log.recovery import IntactExtent, TailCut, TailDamage, recover, walk
+    from consumerd.storage.log.retention import DeletePolicy, MaxAge, MaxBytes, SegmentFacts
+    from consumerd.storage.log.segment import Segment, SegmentSlice, parse_segment_name, segment_name
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "consumerd.base.files": "OsSystemCalls SystemCalls",
+            "consumerd.storage.log.files": "DirectoryEntry Files OsFiles OsSegmentFile SegmentFile",
+            "consumerd.storage.log.log": "Log LogSettings",
+            "consumerd.storage.log.manager": "CLEAN_MARKER DamagedLog LoadReport LogManager LogTruncation",
+            "consumerd.storage.log.recovery": "IntactExtent TailCut TailDamage recover walk",
+            "consumerd.storage.log.retention": "DeletePolicy MaxAge MaxBytes SegmentFacts",
+            "consumerd.storage.log.segment": "Segment SegmentSlice parse_segment_name segment_name",
+        },
+        {"OffsetOutOfRangeError": "OffsetOutOfLogError"},
+    )
 
 __all__ = [
     "CLEAN_MARKER",
@@ -62,6 +73,3 @@ __all__ = [
     "segment_name",
     "walk",
 ]
-
-if not TYPE_CHECKING:
-    __getattr__ = lazy_names(__name__, {}, {"OffsetOutOfRangeError": "OffsetOutOfLogError"})

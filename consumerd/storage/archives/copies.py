@@ -1,7 +1,7 @@
 """Copies of one partition of 0.8 and later, in several data directories or on several brokers' disks: which is read.
 
 Strategy: a folder is judged by what `log ls` reads of it, wherever it is, and `consumerd.storage.segments.copies`
-decides.
+decides. Most archives have one copy of each, so what reads and compares folders is imported when there are two.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from consumerd.storage import StorageError
-from consumerd.storage.archives.cluster_metadata import ClusterTopics, compare_topics, read_cluster_metadata
 from consumerd.storage.archives.findings import ArchiveFinding
 from consumerd.storage.archives.folders import (
     LOCAL_FILES,
@@ -25,7 +24,6 @@ from consumerd.storage.archives.folders import (
     tar_files,
     whole_tar,
 )
-from consumerd.storage.archives.listing import ListedPartition, list_partition
 from consumerd.storage.archives.opening import unpacked
 from consumerd.storage.archives.sources import (
     Packing,
@@ -40,12 +38,18 @@ from consumerd.storage.log.archive_items import DEFAULT_EXPANSION
 from consumerd.storage.log.archive_names import LOG_SUFFIX, ArchiveLayout, MisnamedSegmentError, segment_start
 from consumerd.storage.log.archive_tiered import tiered_start
 from consumerd.storage.segments.batches import StoredBatch, read_batches
-from consumerd.storage.segments.cluster_metadata import METADATA_TOPIC
 from consumerd.storage.segments.copies import CopyChoice, PartitionCopy, choose_copy
+
+if TYPE_CHECKING:
+    from consumerd.storage.archives.cluster_metadata import ClusterTopics
+    from consumerd.storage.archives.listing import ListedPartition
 
 
 def compare_all(partitions: Sequence[ListedPartition]) -> ClusterTopics | None:
     """Note how copies differ, and which folders are stale; the existing topics, if their log is there. Blocks."""
+    from consumerd.storage.archives.cluster_metadata import compare_topics  # noqa: PLC0415
+    from consumerd.storage.segments.cluster_metadata import METADATA_TOPIC  # noqa: PLC0415
+
     metadata = [each for each in partitions if each.topic == METADATA_TOPIC]
     others = [each for each in partitions if each.topic != METADATA_TOPIC]
     compare_listed(metadata)
@@ -74,6 +78,8 @@ def compare_listed(partitions: Sequence[ListedPartition], topic_ids: Mapping[str
 
 def _topics(partitions: Sequence[ListedPartition]) -> ClusterTopics | None:
     """What the copy of the cluster's metadata log that is read says; None without one."""
+    from consumerd.storage.archives.cluster_metadata import read_cluster_metadata  # noqa: PLC0415
+
     for each in partitions:
         if each.partition == 0 and not each.state and each.read and each.last_file:
             return read_cluster_metadata(each.last_file.rpartition("/")[0], each.files)
@@ -188,6 +194,8 @@ def _is_log(name: str) -> bool:
 
 def existing_topics(sources: Sequence[SegmentSource], layout: ArchiveLayout) -> ClusterTopics | None:
     """The topics by the cluster's metadata log, where the sources have it, not in a compressed tar. Blocks."""
+    from consumerd.storage.segments.cluster_metadata import METADATA_TOPIC  # noqa: PLC0415
+
     folders, found = _Folders(), {}
     for source in sources:
         with suppress(MisnamedSegmentError):
@@ -206,6 +214,8 @@ def list_folder(source: SegmentSource) -> ListedPartition | None:
 
 def _listed(folders: Iterable[ArchiveFolder]) -> list[ListedPartition]:
     """What `log ls` shows of each folder; nothing if one of them cannot be compared."""
+    from consumerd.storage.archives.listing import list_partition  # noqa: PLC0415
+
     found = []
     for folder in folders:
         listed = list_partition(folder)

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
-from consumerd.base.files import Refusals, StrPath, SystemCalls, SystemFiles, read_all, write_all
+from consumerd.base.files import FileEntry, Refusals, StrPath, SystemCalls, SystemFiles, read_all, write_all
 from consumerd.storage.log.errors import DirectoryInUseError, StorageError
 
 #: Held while a file is opened again: two threads that use it would each open it. One for all: it is held shortly.
@@ -174,3 +174,9 @@ def _refuse(verb: str, path: StrPath, error: OSError) -> NoReturn:
             f"the log directory {path} is in use by another broker process; stop it or choose another one"
         ) from error
     raise StorageError(f"cannot {verb} {path}: {error.strerror or error}") from error
+
+
+#: Former names.
+DirectoryEntry = FileEntry
+Files = OsFiles
+SegmentFile = OsSegmentFile

@@ -4,6 +4,8 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,16 @@ def damaged(tmp_path: Path) -> Path:
 
 
 class TestVerify:
+    def test_starts_without_what_one_worker_and_one_copy_do_not_need(self, sound: Path) -> None:
+        code = (
+            "import sys; from consumerd.cli.main import run; run(['log', 'verify', '--workers', '1', sys.argv[1]]); "
+            "print({'asyncio', 'multiprocessing', 'consumerd.storage.archives.listing', 'consumerd.storage.log.log'} "
+            "& set(sys.modules))"
+        )
+        command = [sys.executable, "-c", code, str(sound)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        assert done.stdout.splitlines()[-1] == "set()", done
+
     def test_verifies_a_sound_archive(self, sound: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert run(["log", "verify", str(sound)]) == ExitCode.OK
         size = 30 + (sound / f"{30:020}.kafka").stat().st_size
