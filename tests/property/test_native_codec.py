@@ -6,10 +6,11 @@ import gzip
 import json
 import random
 import struct
+import zlib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumerd.base import native
@@ -26,7 +27,7 @@ from consumerd.wire.v07 import (
     encode_message_set,
 )
 from tests.fuzz.mangling import mangled
-from tests.property.test_wire_messages import OFFSETS, ROWS, Made, joined
+from tests.property.test_wire_messages import OFFSETS, ROWS, Made, frame, joined
 from tests.support.codecs import decode_by_both, judge_by_both
 
 pytestmark = pytest.mark.usefixtures("native_codec")
@@ -49,6 +50,12 @@ def test_on_good_messages_within_any_limits(made: list[Made], tail: bytes, offse
 @given(ROWS, st.binary(max_size=40), LIMITS)
 def test_on_produced_sets(made: list[Made], tail: bytes, limits: DecodeLimits) -> None:
     judge_by_both(joined(made) + tail, limits)
+
+
+@given(ROWS.filter(bool), st.integers(0, 1 << 32), LIMITS)
+def test_on_mangled_produced_sets(made: list[Made], seed: int, limits: DecodeLimits) -> None:
+    data = joined(made)
+    judge_by_both(mangled(random.Random(seed), data, [data]), limits)
 
 
 @given(st.lists(st.integers(0, 9000), max_size=60), st.sampled_from([0, 1]), st.integers(0, 1 << 32))
@@ -90,6 +97,46 @@ def test_on_lines_of_json(
         found.append(list(encode_pieces(batch, lines, size)))
         assert b"".join(found[-1]) == b"".join(encode_records(batch))
     assert found[0] == found[1]
+
+
+@given(ROWS.filter(bool), st.integers(0, 1 << 32), LIMITS)
+def test_on_mangled_messages(made: list[Made], seed: int, limits: DecodeLimits) -> None:
+    data = joined(made)
+    decode_by_both(mangled(random.Random(seed), data, [data]), 0, limits=limits)
+
+
+@given(st.binary(max_size=200), st.sampled_from(list(Codec)), OFFSETS)
+def test_on_any_bytes(garbage: bytes, codec: Codec, offset: int) -> None:
+    decode_by_both(garbage, offset)
+    decode_by_both(frame(garbage, 1, codec), offset)
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.binary(max_size=60), max_size=30), st.sampled_from([Codec.GZIP, Codec.SNAPPY]), st.integers(0, 1 << 32)
+)
+def test_on_mangled_compressed_payloads_whose_crc_is_right(payloads: list[bytes], codec: Codec, seed: int) -> None:
+    packed = compress(codec, encode_message_set(payloads))
+    data = frame(mangled(random.Random(seed), packed, [packed]), 1, codec)
+    decode_by_both(data + data, 0)
+
+
+@settings(max_examples=300)
+@given(st.binary(min_size=1, max_size=80), st.lists(st.binary(max_size=20), max_size=4))
+def test_on_any_deflate_stream_whose_trailer_is_right(stream: bytes, payloads: list[bytes]) -> None:
+    """Whatever the bits of a stream come to, both take it for the same or for damaged."""
+    inner = encode_message_set(payloads)
+    stored = b"\x00" + struct.pack("<HH", len(inner), len(inner) ^ 0xFFFF) + inner
+    for raw in (stored + stream, stored + b"\x03\x00" + stream, bytes([stream[0] & 0xFE]) + stream[1:] + stored):
+        inflater = zlib.decompressobj(-15)
+        try:
+            out = inflater.decompress(raw, 1 << 16)
+        except zlib.error:
+            out = inner
+        trailer = struct.pack("<II", zlib.crc32(out), len(out))
+        used = len(raw) - len(inflater.unused_data) if inflater.eof else len(raw)
+        decode_by_both(frame(b"\x1f\x8b\x08\0\0\0\0\0\0\xff" + raw[:used] + trailer, 1, 1), 0)
+        decode_by_both(frame(b"\x1f\x8b\x08\0\0\0\0\0\0\xff" + raw + trailer, 1, 1), 0)
 
 
 def member(data: bytes, **options: int) -> bytes:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from consumerd.wire.lz4 import header_checksum, lz4_compress
 from consumerd.wire.v08.records import BatchEnd, DecodeLimits, RecordCodec, encode_message_set, encode_record_batch
 from tests.fuzz.mangling import mangled
+from tests.fuzz.mending import signed_records
 from tests.golden import test_record_sets as recorded
 from tests.property.test_records import Leaf, Made, fetches, new_batch, old_message, varint
 from tests.support.codecs import decode_records_by_both
@@ -56,6 +57,13 @@ def test_on_batches_of_several_leader_epochs(batches: list[tuple[int, int]], ask
     assert found.next_offset == first or epochs[found.next_offset] != found.log.leader_epoch
 
 
+@given(fetches(), st.integers(0, 1 << 32), LIMITS)
+def test_on_mangled_records(fetch: tuple[int, list[Made]], seed: int, limits: DecodeLimits) -> None:
+    start, made = fetch
+    data = joined(made)
+    decode_records_by_both(mangled(random.Random(seed), data, [data]), start, limits=limits)
+
+
 @settings(max_examples=40)
 @given(fetches(), st.integers(0, 1 << 32))
 def test_on_every_cut(fetch: tuple[int, list[Made]], seed: int) -> None:
@@ -63,6 +71,15 @@ def test_on_every_cut(fetch: tuple[int, list[Made]], seed: int) -> None:
     data, rng = joined(made), random.Random(seed)
     for _ in range(8):
         decode_records_by_both(data[: rng.randrange(len(data) + 1)], start)
+
+
+@settings(max_examples=100)
+@given(fetches(), st.integers(0, 1 << 32))
+def test_on_mangled_records_whose_crc_is_right(fetch: tuple[int, list[Made]], seed: int) -> None:
+    start, made = fetch
+    rng = random.Random(seed)
+    pieces = [signed_records(mangled(rng, one.data, [one.data])) if rng.random() < 0.5 else one.data for one in made]
+    decode_records_by_both(b"".join(pieces), start, aborted=[(7, start)])
 
 
 @pytest.mark.parametrize("name", recorded.FILES)
@@ -169,6 +186,20 @@ def test_on_large_lz4_and_zstd_frames(large: int) -> None:
         assert decode_records_by_both(data, 0).payloads == [value, b"", value]
         for limit in (len(body) - 1, len(body), 4 * len(body)):
             decode_records_by_both(data, 0, limits=DecodeLimits(max_decompressed_bytes=limit))
+
+
+@given(st.binary(max_size=40), st.integers(0, 40))
+def test_on_any_zstd_frame_header(head: bytes, cut: int) -> None:
+    packed = bytes(cramjam.zstd.compress(inner(2)))
+    for payload in (packed[:4] + head + packed[5:], packed[:4] + head, packed[: cut + 4] + head, packed + packed[:cut]):
+        decode_records_by_both(wrapped(payload, RecordCodec.ZSTD, 2), 0)
+
+
+@given(st.lists(st.binary(max_size=12), max_size=4), st.integers(0, 4))
+def test_on_any_bytes_as_records(records: list[bytes], count: int) -> None:
+    body = b"".join(varint(len(record)) + record for record in records)
+    fields = struct.pack(">hiqqqhii", 0, 8, 1 << 62, -(1 << 62), -1, -1, -1, count) + body
+    decode_records_by_both(struct.pack(">qiibI", (1 << 62) - 3, len(fields) + 9, 0, 2, crc32c(fields)) + fields)
 
 
 @pytest.mark.parametrize(
