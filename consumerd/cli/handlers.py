@@ -29,7 +29,7 @@ Examples:
   consumerd handlers test -c /etc/consumerd/events.toml /var/lib/kafka/events-0
 
 INPUT is a file with one message per line (- is standard input); with --ndjson, a file as the handler `print` writes it;
-or a folder with the segments of one partition of Kafka 0.7, such as events-0. The handler is started, asked for its
+or a folder with the segments of one partition, such as events-0, of any Kafka. The handler is started, asked for its
 positions, given batches, and stopped, with the timeout and the retries of the configuration. Nothing is committed.
 """
 
@@ -94,7 +94,8 @@ def test(
     config = _config(config_file, subscription, {"name": arguments[0], **table})
     configure_logs("warning", "auto")
     with ExitStack() as stack:
-        messages = _messages(arguments[-1], stack, ndjson=ndjson)
+        committed = config.fetch.isolation == "read_committed"
+        messages = _messages(arguments[-1], stack, ndjson=ndjson, committed=committed)
         count, batches = asyncio.run(_deliver(config, messages))
     click.echo(f"{counted(count, 'message')} in {batches} batch{'' if batches == 1 else 'es'} handled.", err=True)
 
@@ -108,9 +109,8 @@ def _config(path: Path | None, subscription: str | None, handler: dict[str, Any]
     return parse({"group": group, "handler": handler}, "the command line", environment=False)
 
 
-def _messages(name: str, stack: ExitStack, *, ndjson: bool) -> Iterator[Message | KeyedMessage]:
+def _messages(name: str, stack: ExitStack, *, ndjson: bool, committed: bool) -> Iterator[Message | KeyedMessage]:
     from consumerd.base.errors import NotFoundError  # noqa: PLC0415
-    from consumerd.base.partition import TopicPartition  # noqa: PLC0415
     from consumerd.handlers.recorded import line_messages, record_messages, segment_messages  # noqa: PLC0415
 
     path = Path(name)
@@ -118,7 +118,7 @@ def _messages(name: str, stack: ExitStack, *, ndjson: bool) -> Iterator[Message 
         topic, _, number = path.resolve().name.rpartition("-")
         if ndjson or not topic or not (number.isascii() and number.isdigit()):
             raise click.UsageError(f"{name} must be a file, or the folder of a partition, such as events-0.")
-        return segment_messages(path, TopicPartition(topic, 0, int(number)))
+        return segment_messages(name, topic, int(number), committed=committed)
     file: BinaryIO = sys.stdin.buffer
     if name != "-":
         try:

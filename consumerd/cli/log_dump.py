@@ -41,16 +41,17 @@ def command(as_json: bool, isolation: str, paths: tuple[str, ...]) -> None:
     not change the exit code, which is 0. With --isolation read_committed the batches of aborted transactions are left
     out, by the control batches of the named files.
     """
-    from consumerd.storage.archives.dumped import DumpedSegment, find_dumped, open_dumped  # noqa: PLC0415  # for --help
+    from consumerd.storage.archives.dumped import (  # noqa: PLC0415  # `--help` needs no archive
+        DumpedSegment,
+        find_dumped,
+        find_uncommitted,
+        open_dumped,
+    )
     from consumerd.storage.segments.dialect import SegmentDialect  # noqa: PLC0415  # `--help` needs no storage
 
     problems = _Problems()
     found = find_dumped(paths)
-    left_out = {}
-    if isolation == "read_committed":
-        from consumerd.cli.log_v08 import find_uncommitted  # noqa: PLC0415
-
-        left_out = find_uncommitted(each for each in open_dumped(found) if isinstance(each, DumpedSegment))
+    left_out = find_uncommitted(found) if isolation == "read_committed" else {}
     for segment in open_dumped(found):
         if not isinstance(segment, DumpedSegment):
             problems.note(segment.problem)

@@ -5,21 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from base64 import b64encode
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from consumerd.cli.log_table import Column
 from consumerd.storage.archives.dumped import DumpedSegment
 from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch, read_batches
-from consumerd.storage.segments.dialect import SegmentDialect
-from consumerd.storage.segments.transactions import (
-    SegmentTransactions,
-    UncommittedRanges,
-    transactions_of,
-    uncommitted,
-)
+from consumerd.storage.segments.transactions import UncommittedRanges
 
 COLUMNS = (
     Column("offset", 0, right=True),
@@ -41,16 +34,6 @@ class DumpedBatch(NamedTuple):
     item: StoredBatch | SegmentFlaw
     next_offset: int
     problem: str | None
-
-
-def find_uncommitted(segments: Iterable[DumpedSegment]) -> dict[str, UncommittedRanges]:
-    """By folder, the transactions in its segments that were not committed. Raises as `segments`."""
-    found: defaultdict[str, list[SegmentTransactions]] = defaultdict(list)
-    for each in segments:
-        if each.dialect is SegmentDialect.V08:
-            items = read_batches(each.stream, each.start, together=True)
-            found[each.folder].append(transactions_of(items, each.start))
-    return {folder: uncommitted(transactions) for folder, transactions in found.items()}
 
 
 def read(segment: DumpedSegment, left_out: UncommittedRanges | None = None) -> Iterator[DumpedBatch]:

@@ -23,7 +23,7 @@ from consumerd.cli.session import (
     with_session,
 )
 from consumerd.cli.setting_option import fetch_isolation_option
-from consumerd.cli.tables import counted, show_rows
+from consumerd.cli.tables import counted, printable, show_rows
 from consumerd.operate.migrate.findings import ComparisonReport, MessageCounts, PartitionReport
 from consumerd.operate.migrate.message_source import MessageSource
 
@@ -60,7 +60,7 @@ _COLUMNS = [">source", ">there", ">missing", ">changed", ">again", ">late", ">fo
     multiple=True,
     type=str,
     metavar="PATH",
-    help="Archive of segment files of Kafka 0.7 as the source; may be given several times.",
+    help="Archive of segment files as the source, of 0.7 or of 0.8 and later; may be given several times.",
 )
 @click.option(
     "--from-bootstrap-server",
@@ -82,12 +82,12 @@ _COLUMNS = [">source", ">there", ">missing", ">changed", ">again", ">late", ">fo
     callback=checked_layout,
     help="Pattern of the archive's folders, as for `consumerd log verify`.",
 )
-@click.option("--broker-id", type=click.IntRange(0, (1 << 31) - 1), help="Id of the broker whose archive it is.")
+@click.option("--broker-id", type=click.IntRange(0, (1 << 31) - 1), help="Id of the broker whose archive of 0.7 it is.")
 @click.option("--topic", "topics", multiple=True, help="Only this topic; may be given several times.")
 @click.option("--group", help="Compare only up to what this group of the 0.7 cluster has committed.")
 @to_servers_option("Brokers of the new cluster", required=True)
 @to_config_option
-@fetch_isolation_option("Read all messages of clusters of 0.8 and later, or only those of committed transactions.")
+@fetch_isolation_option("Read all messages of 0.8 and later, or only those of committed transactions.")
 @rename_option()
 @click.option("--topic-template", default="{topic}", show_default=True, help="Name of all other topics on the target.")
 @click.option("--source", "cluster", metavar="NAME", help="Name of the source in the headers, if it has one.")
@@ -115,7 +115,7 @@ _COLUMNS = [">source", ">there", ">missing", ">changed", ">again", ">late", ">fo
     'One JSON object: {"clean": ..., "totals": ..., "partitions": [...], "strangers": ..., "examples": [...]}.'
 )
 def command(**options: Any) -> int:
-    """Compare every message of an old cluster, or of an archive of 0.7, with what was forwarded to a new one.
+    """Compare every message of an old cluster, or of an archive, with what was forwarded to a new one.
 
     Messages are found by the headers that `consumerd mirror` and the handler `forward` write. In a pipe the first field
     of a line is `partition`, `range`, `strangers`, `example` or `total`.
@@ -131,7 +131,7 @@ def command(**options: Any) -> int:
 
 def _report(options: dict[str, Any]) -> ComparisonReport:
     from consumerd.handlers.forward.mapping import TopicNaming  # noqa: PLC0415
-    from consumerd.operate.migrate.archive_source import ArchiveSource  # noqa: PLC0415
+    from consumerd.operate.migrate.archive_source import StoredArchiveSource, archive_source  # noqa: PLC0415
     from consumerd.operate.migrate.cluster_source import ClusterSource  # noqa: PLC0415
     from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
 
@@ -152,8 +152,15 @@ def _report(options: dict[str, Any]) -> ComparisonReport:
     if servers:
         return asyncio.run(_compare_clusters(naming, options))
     if zookeeper is None:
-        archive = ArchiveSource(directories, topics, layout=options["layout"], broker=options["broker_id"])
-        return asyncio.run(_compare(archive, naming, options))
+        bootstrap_servers(options["to_servers"], "--to-bootstrap-server")
+        committed = options["isolation"] == "read_committed"
+        archive = archive_source(
+            directories, topics, layout=options["layout"], broker=options["broker_id"], committed=committed
+        )
+        report = asyncio.run(_compare(archive, naming, options))
+        for note in archive.notes if isinstance(archive, StoredArchiveSource) else ():
+            click.echo(f"consumerd: {printable(note)}", err=True)
+        return report
 
     async def from_cluster(session: Session) -> ComparisonReport:
         from consumerd.cli.clusters import dialect_at  # noqa: PLC0415
@@ -182,6 +189,7 @@ async def _compare(source: MessageSource, naming: Any, options: dict[str, Any]) 
     from consumerd.operate.migrate.verify import Comparison  # noqa: PLC0415
 
     async with _client("to", options) as client:
+        await client.any_channel()  # before the source is read, which may take hours
         return await Comparison(
             source,
             _log(client, options),

@@ -7,7 +7,6 @@ import binascii
 import json
 from collections.abc import Iterable, Iterator
 from itertools import chain, groupby
-from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from consumerd.base.errors import CorruptDataError
@@ -16,7 +15,12 @@ from consumerd.handlers.batching import BatchSettings
 from consumerd.handlers.chunks import in_chunks
 from consumerd.handlers.messages import Batch, KeyedMessage, Message
 from consumerd.handlers.sparse_content import SparseContent
-from consumerd.storage.log.dump import find_segments, read_segment
+from consumerd.storage.archives.dumped import DumpedSegment, find_dumped, find_uncommitted, open_dumped
+from consumerd.storage.log.archive_items import FlawKind
+from consumerd.storage.log.dump import read_entries
+from consumerd.storage.segments.batches import StoredBatch, read_batches
+from consumerd.storage.segments.dialect import SegmentDialect
+from consumerd.storage.segments.transactions import UncommittedRanges
 
 #: The partition that lines of text are attributed to.
 LINES: Final = TopicPartition("lines", 0, 0)
@@ -45,16 +49,46 @@ def record_messages(file: BinaryIO) -> Iterator[Message | KeyedMessage]:
             ) from error
 
 
-def segment_messages(directory: Path, partition: TopicPartition) -> Iterator[Message]:
-    """The messages of the segments in a folder of a partition of 0.7. Raises CorruptDataError, StorageError."""
-    for path, start in find_segments([directory]):
-        for entry in read_segment(path, start):
-            if not entry.valid:
-                raise CorruptDataError(f"{path}: {entry.problem}.")
-            last = len(entry.payloads) - 1
-            for index, payload in enumerate(entry.payloads):
-                after = entry.next_offset if index == last else entry.offset
-                yield Message(partition, entry.offset, index, after, payload)
+def segment_messages(
+    path: str, topic: str, number: int, *, committed: bool = False
+) -> Iterator[Message | KeyedMessage]:
+    """The messages of the segments of one partition, of either dialect, in the order of their files.
+
+    `committed`: without those of transactions that were not committed. The torn end of the last segment is left out,
+    as a broker since 0.8 does when it starts. Raises CorruptDataError for anything else that cannot be read,
+    NotFoundError, StorageError.
+    """
+    found = find_dumped([path])
+    left_out = find_uncommitted(found) if committed else {}
+    cut = ""
+    for segment in open_dumped(found):
+        if cut:
+            raise CorruptDataError(cut)
+        if not isinstance(segment, DumpedSegment):
+            raise CorruptDataError(f"{segment.problem}.")
+        if segment.dialect is SegmentDialect.V07:
+            yield from _old_messages(segment, TopicPartition(topic, 0, number))
+            continue
+        uncommitted = left_out.get(segment.folder, UncommittedRanges())
+        for item in read_batches(segment.stream, segment.start):
+            if isinstance(item, StoredBatch):
+                if item.control is None and not uncommitted.has(item):
+                    for record in item.records.messages():
+                        yield KeyedMessage(TopicPartition.numbered(topic, number), *record)
+                continue
+            cut = f"{segment.name}: {item.problem}."
+            if item.kind is not FlawKind.TORN:
+                raise CorruptDataError(cut)
+
+
+def _old_messages(segment: DumpedSegment, partition: TopicPartition) -> Iterator[Message]:
+    for entry in read_entries(segment.stream, segment.start):
+        if not entry.valid:
+            raise CorruptDataError(f"{segment.name}: {entry.problem}.")
+        last = len(entry.payloads) - 1
+        for index, payload in enumerate(entry.payloads):
+            after = entry.next_offset if index == last else entry.offset
+            yield Message(partition, entry.offset, index, after, payload)
 
 
 def batches(messages: Iterable[Message | KeyedMessage], size: BatchSettings) -> Iterator[Batch]:

@@ -1,8 +1,8 @@
 """An archive of segment files as the source of a comparison: folders, plain or packed segments, plain tars.
 
-Strategy: a partition is its segments in the order of their start offsets, and a read opens those that it needs. Reading
-is done by the caller, without threads: nothing else waits. Packed tars would have to be unpacked for every
-partition again, and are refused.
+Strategy: segments since 0.8 are read as they are replayed (`archived_topics`). Of 0.7 a partition is its segments in
+the order of their start offsets, and a read opens those that it needs. Reading is done by the caller, without threads:
+nothing else waits. Packed tars would have to be unpacked for every partition again, and are refused.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from typing import NamedTuple
 
 from consumerd.base.errors import ConfigError, CorruptDataError, NotFoundError
 from consumerd.base.partition import TopicPartition
-from consumerd.operate.migrate.message_source import SourceMessage, UnreadableStretch
+from consumerd.operate.migrate.archived_topics import ArchivedPartition, find_archived
+from consumerd.operate.migrate.message_source import MessageSource, SourceMessage, UnreadableStretch
+from consumerd.storage.archives.copies import existing_topics
 from consumerd.storage.archives.findings import ArchiveFinding
 from consumerd.storage.archives.opening import open_segments
-from consumerd.storage.archives.sources import SegmentSource, find_sources
+from consumerd.storage.archives.sources import SegmentSource, find_sources, unpacked_name
 from consumerd.storage.log.archive import (
     DEFAULT_EXPANSION,
     MAX_SEGMENT_BYTES,
@@ -28,7 +30,8 @@ from consumerd.storage.log.archive import (
     read_indexed,
 )
 from consumerd.storage.log.archive_items import ArchivedRun
-from consumerd.storage.log.archive_names import DEFAULT_LAYOUT, ArchiveLayout
+from consumerd.storage.log.archive_names import DEFAULT_LAYOUT, LOG_SUFFIX, ArchiveLayout
+from consumerd.storage.log.segment import SUFFIX
 from consumerd.wire.v07.walk import LAYOUTS
 
 
@@ -37,8 +40,73 @@ class _Segment(NamedTuple):
     source: SegmentSource
 
 
+def archive_source(
+    paths: Sequence[str],
+    topics: Sequence[str] = (),
+    *,
+    layout: str = DEFAULT_LAYOUT,
+    broker: int | None = None,
+    committed: bool = False,
+) -> MessageSource:
+    """The archive below `paths`, of 0.7 or of 0.8 and later. Blocks.
+
+    `committed`: of 0.8 and later, without the messages of transactions that were not committed. Raises ConfigError
+    for an archive of both, NoSourceError, ReadFailedError.
+    """
+    sources = find_sources(paths)
+    names = [unpacked_name(source.name) for source in sources]
+    if not any(name.endswith(LOG_SUFFIX) for name in names):
+        return ArchiveSource(paths, topics, layout=layout, broker=broker)
+    if old := next((name for name in names if name.endswith(SUFFIX)), None):
+        raise ConfigError(
+            f"{old} is a segment of 0.7, and others are of 0.8 and later: compare one of the two at a time."
+        )
+    if broker is not None:
+        raise ConfigError("--broker-id is for segments of 0.7: since 0.8 a partition is the same on all brokers.")
+    return StoredArchiveSource(sources, topics, layout=layout, committed=committed)
+
+
+class StoredArchiveSource:
+    """Of 0.8 and later, the topics named (all without any) of `sources`."""
+
+    def __init__(
+        self, sources: Sequence[SegmentSource], topics: Sequence[str], *, layout: str, committed: bool
+    ) -> None:
+        self._sources = sources
+        self._topics = topics
+        self._layout = layout
+        self._committed = committed
+        self._archived: dict[TopicPartition, ArchivedPartition] = {}
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences about the copies that are not read."""
+        return [note for each in self._archived.values() for note in each.notes]
+
+    async def partitions(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Reads everything once. Raises NoSourceError, ConfigError, ReadFailedError."""
+        existing = existing_topics(self._sources, ArchiveLayout(self._layout))
+        found = find_archived(self._sources, self._topics, layout=self._layout, existing=existing)
+        self._archived = {each.partition: each for each in found}
+        return {partition: (each.log_start, each.log_end) for partition, each in self._archived.items()}
+
+    async def read(
+        self, partition: TopicPartition, start: int, end: int
+    ) -> AsyncIterator[list[SourceMessage] | UnreadableStretch]:
+        """Raises ReadFailedError."""
+        archived = self._archived[partition]
+        for finding in archived.damage:
+            if finding.offset is None or start <= finding.offset < end:
+                yield UnreadableStretch(start if finding.offset is None else finding.offset, finding.problem)
+        for messages in archived.read(start, end, committed=self._committed):
+            yield [SourceMessage(message.offset, 0, message.payload) for message in messages]
+
+
 class ArchiveSource:
-    """The topics named (all without any) of the segments below `paths`. Raises ConfigError for a wrong layout."""
+    """Of 0.7, the topics named (all without any) of the segments below `paths`.
+
+    Raises ConfigError for a wrong layout.
+    """
 
     def __init__(
         self,

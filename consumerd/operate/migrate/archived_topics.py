@@ -180,8 +180,8 @@ class ArchivedPartition:
         if epoch > (self.epochs[-1].epoch if self.epochs else -1):
             self.epochs.append(EpochStart(epoch, item.offset))
 
-    def _is_left_out(self, item: StoredBatch) -> bool:
-        return item.control is not None or self._left_out.has(item)
+    def _is_left_out(self, item: StoredBatch, *, committed: bool) -> bool:
+        return item.control is not None or (committed and self._left_out.has(item))
 
     def _items(
         self, segment: ArchivedSegment, on_bytes: Callable[[int], object]
@@ -200,27 +200,35 @@ class ArchivedPartition:
                 yield from read_batches(stream, segment.start)
 
     def read(
-        self, start: int = 0, *, on_bytes: Callable[[int], object] = lambda _: None
+        self,
+        start: int = 0,
+        end: int = OPEN_END,
+        *,
+        committed: bool = True,
+        on_bytes: Callable[[int], object] = lambda _: None,
     ) -> Iterator[list[KeyedMessage]]:
-        """The messages to replay from offset `start` on, in order, some at a time, without damaged ones.
+        """The messages in [start, end), in order, some at a time, without damaged ones.
 
-        `scan` was called. Raises ReadFailedError.
+        `committed`: those that are replayed; else also those of transactions that were not committed. `scan` was
+        called. Raises ReadFailedError.
         """
-        ends = [*(each.start for each in self.segments[1:]), OPEN_END]
+        following = [*(each.start for each in self.segments[1:]), OPEN_END]
         found: list[KeyedMessage] = []
         size = 0
-        for segment, end in zip(self.segments, ends, strict=True):
-            if end <= start:
+        for segment, next_start in zip(self.segments, following, strict=True):
+            if next_start <= start or segment.start >= end:
                 on_bytes(segment.source.size or 0)
                 continue
             for item in self._items(segment, on_bytes):
                 if isinstance(item, SegmentFlaw) or item.next_offset <= start:
                     continue
+                if item.offset >= end:
+                    break
                 least, start = start, item.next_offset
-                if self._is_left_out(item):
+                if self._is_left_out(item, committed=committed):
                     continue
                 for record in item.records.messages():
-                    if record.offset < least:
+                    if not least <= record.offset < end:
                         continue
                     found.append(KeyedMessage(self.partition, *record))
                     size += len(record.payload or b"") + len(record.key or b"")

@@ -1,4 +1,4 @@
-"""The source of a comparison: partitions of a cluster, or of an archive of 0.7's segments, read front to back.
+"""The source of a comparison: partitions of a cluster, or of an archive, read front to back.
 
 Strategy: one protocol for all. Bounds are taken once, before anything is read, so that a log that still grows has an
 end. Unreadable messages are reported and skipped, as far as their length is plausible: a mirror skips them, too.

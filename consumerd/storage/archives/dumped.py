@@ -6,6 +6,7 @@ would count; everything else is opened as an archive is, and nothing of it is un
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -18,8 +19,15 @@ from consumerd.storage.archives.sources import Packing, SegmentSource, find_sour
 from consumerd.storage.log.archive_items import DEFAULT_EXPANSION, ByteStream
 from consumerd.storage.log.archive_names import segment_start
 from consumerd.storage.log.errors import StorageError
+from consumerd.storage.segments.batches import read_batches
 from consumerd.storage.segments.dialect import SegmentDialect
 from consumerd.storage.segments.finding import SegmentFile, find_segment_files
+from consumerd.storage.segments.transactions import (
+    SegmentTransactions,
+    UncommittedRanges,
+    transactions_of,
+    uncommitted,
+)
 
 
 class DumpedSegment(NamedTuple):
@@ -81,6 +89,16 @@ def open_dumped(found: Sequence[SegmentFile | SegmentSource]) -> Iterator[Dumped
                 continue
             dialect, stream = told_apart(opened)
             yield DumpedSegment(opened.name, folder, start, dialect, stream)
+
+
+def find_uncommitted(found: Sequence[SegmentFile | SegmentSource]) -> dict[str, UncommittedRanges]:
+    """By folder, the transactions in segments that were not committed: all are read. Raises as `open_dumped`."""
+    seen: defaultdict[str, list[SegmentTransactions]] = defaultdict(list)
+    for each in open_dumped(found):
+        if isinstance(each, DumpedSegment) and each.dialect is SegmentDialect.V08:
+            items = read_batches(each.stream, each.start, together=True)
+            seen[each.folder].append(transactions_of(items, each.start))
+    return {folder: uncommitted(transactions) for folder, transactions in seen.items()}
 
 
 def _plain(segment: SegmentFile) -> Iterator[DumpedSegment]:

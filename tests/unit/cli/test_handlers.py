@@ -11,6 +11,9 @@ import pytest
 from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
 from consumerd.wire.v07 import Codec, encode_message_set
+from consumerd.wire.v08.records import Headers, RecordCodec, encode_record_batch
+from consumerd.wire.v08.records import encode_message_set as encode_message_set_v08
+from tests.support.archives import batch, marker, write_segment
 
 
 def test_lists_installed_handlers(capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,6 +85,37 @@ def test_delivers_a_recorded_partition_in_batches_of_the_configuration(
     ]  # fmt: skip
     assert records[0]["offset"] == 100
     assert "4 messages in 3 batches handled." in captured.err
+
+
+def test_delivers_keys_times_and_headers_of_a_disk_since_08(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    headers: dict[int, Headers] = {0: (("h", b"1"),), 1: (("h", None), ("h", b"2"))}
+    first = encode_record_batch(
+        [b"a", None], keys=[b"k", b"gone"], timestamps=[7, 8], headers=headers, base_offset=5, codec=RecordCodec.GZIP
+    )
+    write_segment(tmp_path, "events-3", 0, encode_message_set_v08([b"old"], magic=1, base_offset=4), first)
+    write_segment(tmp_path, "events-3", 7, batch(7, b"aborted", producer=9), marker(8, 9, commit=False), batch(9)[:-1])
+    assert run(["handlers", "test", "print", str(tmp_path / "events-3")]) == ExitCode.OK
+    captured = capfd.readouterr()
+    records = [json.loads(line) for line in captured.out.splitlines()]
+    assert [(each["offset"], each["partition"], each["payload"], each.get("key")) for each in records] == [
+        (4, 3, "old", None), (5, 3, "a", "k"), (6, 3, None, "gone"), (7, 3, "aborted", None),
+    ]  # fmt: skip
+    assert [(each["timestamp"], each["headers"]) for each in records[1:3]] == [
+        (7, [["h", "MQ=="]]), (8, [["h", None], ["h", "Mg=="]]),
+    ]  # fmt: skip
+    config = tmp_path / "c.toml"
+    config.write_text('[group]\nid = "g"\ntopics = { t = 1 }\n[fetch]\nisolation = "read_committed"\n')
+    assert run(["handlers", "test", "-c", str(config), str(tmp_path / "events-3")]) == ExitCode.OK
+    assert "3 messages in 1 batch handled." in capfd.readouterr().err
+
+
+def test_damage_on_a_disk_ends_the_test(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_segment(tmp_path, "events-0", 0, batch(0, b"a"), batch(1, b"b")[:-1])
+    write_segment(tmp_path, "events-0", 2, batch(2, b"c"))
+    write_segment(tmp_path, "events-1", 0, batch(0, b"a"), b"nonsense" * 9, batch(1, b"b"))
+    for folder, problem in (("events-0", "is torn"), ("events-1", "position 69")):
+        assert run(["handlers", "test", "print", str(tmp_path / folder)]) == ExitCode.CORRUPT
+        assert problem in capfd.readouterr().err
 
 
 def test_a_sink_that_has_the_messages_gets_them_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

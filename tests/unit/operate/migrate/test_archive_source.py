@@ -3,16 +3,23 @@ from __future__ import annotations
 import gzip
 import io
 import tarfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from consumerd.base.errors import ConfigError, NotFoundError
 from consumerd.base.partition import TopicPartition
-from consumerd.operate.migrate.archive_source import ArchiveSource
-from consumerd.operate.migrate.message_source import SourceMessage, UnreadableStretch
+from consumerd.handlers.forward.identity import SourceMark
+from consumerd.handlers.forward.mapping import TopicNaming
+from consumerd.handlers.forward.target_log import LogBounds
+from consumerd.operate.migrate.archive_source import ArchiveSource, StoredArchiveSource, archive_source
+from consumerd.operate.migrate.message_source import MessageSource, SourceMessage, UnreadableStretch
+from consumerd.operate.migrate.verify import Comparison
 from consumerd.storage import segment_name
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
+from consumerd.wire.v08.records import Record, RecordCodec, TimestampType
+from tests.support.archives import batch, marker, write_segment
 
 PARTITION = TopicPartition("events", 7, 1)
 
@@ -105,3 +112,83 @@ async def test_requires_what_names_do_not_tell(tmp_path: Path) -> None:
     packed.write_bytes(b"")
     with pytest.raises(ConfigError, match="decompress it first"):
         await ArchiveSource([str(packed)], broker=0).partitions()
+
+
+STORED = TopicPartition.numbered("events", 1)
+
+
+def disk(root: Path, *, more: bytes = b"") -> Path:
+    write_segment(root, "events-1", 0, batch(0, b"a", None), batch(2, b"aborted", producer=9))
+    write_segment(root, "events-1", 3, marker(3, 9, commit=False), batch(4, b"c", codec=RecordCodec.GZIP), more)
+    return root
+
+
+async def stored(source: MessageSource, start: int, end: int) -> list[SourceMessage | UnreadableStretch]:
+    found: list[SourceMessage | UnreadableStretch] = []
+    async for piece in source.read(STORED, start, end):
+        found += [piece] if isinstance(piece, UnreadableStretch) else piece
+    return found
+
+
+@pytest.mark.parametrize(("committed", "third"), [(False, [SourceMessage(2, 0, b"aborted")]), (True, [])])
+async def test_reads_any_range_of_segments_since_08(
+    tmp_path: Path, committed: bool, third: list[SourceMessage]
+) -> None:
+    source = archive_source([str(disk(tmp_path))], committed=committed)
+    assert await source.partitions() == {STORED: (0, 5)}
+    whole = [SourceMessage(0, 0, b"a"), SourceMessage(1, 0, None), *third, SourceMessage(4, 0, b"c")]
+    assert await stored(source, 0, 5) == whole
+    for start in range(5):
+        for end in range(start, 6):
+            assert await stored(source, start, end) == [each for each in whole if start <= each.offset < end]
+
+
+async def test_of_several_copies_the_right_one_is_compared_and_damage_is_named(tmp_path: Path) -> None:
+    disk(tmp_path / "one")
+    disk(tmp_path / "two", more=batch(5, b"d") + b"nonsense" * 9 + batch(6, b"e"))
+    source = archive_source([str(tmp_path / "one"), str(tmp_path / "two")], ["events"])
+    assert await source.partitions() == {STORED: (0, 7)}
+    assert isinstance(source, StoredArchiveSource)
+    (note,) = source.notes
+    assert "it ends at offset 5" in note
+    problem, *rest = await stored(source, 5, 7)
+    assert isinstance(problem, UnreadableStretch)
+    assert problem.offset == 6
+    assert rest == [SourceMessage(5, 0, b"d"), SourceMessage(6, 0, b"e")]
+
+
+async def test_compares_an_archive_since_08_with_what_was_forwarded(tmp_path: Path) -> None:
+    class Target:
+        def __init__(self, messages: list[SourceMessage]) -> None:
+            mark = SourceMark(STORED, None)
+            self.records = [
+                Record(place, 0, place + 1, each.payload, None, 0, TimestampType.CREATE_TIME, mark.headers(*each))
+                for place, each in enumerate(messages)
+            ]
+
+        async def partitions(self, topic: str) -> list[int]:
+            return [0]
+
+        async def bounds(self, topic: str, partition: int) -> LogBounds:
+            return LogBounds(0, len(self.records))
+
+        async def read(self, topic: str, partition: int, start: int, end: int) -> AsyncIterator[list[Record]]:
+            yield self.records[start:end]
+
+    source = archive_source([str(disk(tmp_path))])
+    await source.partitions()
+    messages = [each for each in await stored(source, 0, 5) if isinstance(each, SourceMessage)]
+    assert (await Comparison(source, Target(messages), TopicNaming()).run()).is_clean()
+    changed = [*messages[:1], messages[1]._replace(payload=b"no tombstone"), *messages[3:]]
+    totals = (await Comparison(source, Target(changed), TopicNaming()).run()).totals
+    assert (totals.source, totals.there, totals.missing, totals.changed) == (4, 2, 1, 1)
+
+
+def test_an_archive_of_both_dialects_and_a_broker_id_are_refused(tmp_path: Path) -> None:
+    disk(tmp_path)
+    with pytest.raises(ConfigError, match="--broker-id is for segments"):
+        archive_source([str(tmp_path)], broker=1)
+    (tmp_path / "events-1" / segment_name(0)).write_bytes(encode_message_set([b"a"]))
+    with pytest.raises(ConfigError, match="compare one of the two at a time"):
+        archive_source([str(tmp_path)])
+    assert isinstance(archive_source([str(tmp_path / "events-1" / segment_name(0))]), ArchiveSource)
