@@ -15,10 +15,13 @@ from consumerd.base.errors import ExitCode
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import consumerd_command
 from consumerd.handlers import Batch, HandlerContext, load_handler
+from consumerd.handlers.batching import BatchSettings
 from consumerd.handlers.forward.identity import SourceMark
+from consumerd.handlers.recorded import batches, segment_messages
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.storage import segment_name
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
+from tests.support.archives import batch, write_segment
 
 pytestmark = [pytest.mark.interop]
 CLOCK = SystemClock()
@@ -113,3 +116,20 @@ async def test_finds_each_kind_of_difference(kafka: Any, cluster_client: Any, tm
     code, output = await verify(*where, "--topic-template", "nowhere")
     assert code == ExitCode.NOT_FOUND
     assert "the target has no topic 'nowhere'; give --rename" in output
+
+    # An archive since 0.8, forwarded as it lies there.
+    write_segment(
+        tmp_path / "disk", "stored-0", 0, *(batch(n, b"a %d" % n, None, keys=[b"k", b"g"]) for n in (0, 2, 4))
+    )
+    handler = load_handler("forward", {"bootstrap": [broker.address], "topics": {"stored": "kept"}, "partitions": 1})
+    await handler.start(HandlerContext("g", "g_c", CLOCK))
+    for found in batches(segment_messages(str(tmp_path / "disk" / "stored-0"), "stored", 0), BatchSettings(4, 1 << 20)):
+        await handler.handle(found)
+    await handler.stop()
+    stored = ("--from-directory", f"file://{tmp_path}/disk", "--to-bootstrap-server", broker.address)
+    code, output = await verify(*stored, "--rename", "stored=kept")
+    assert (code, output.splitlines()[-1].split("\t")) == (0, ["total", "1", "6", "6", "0", "0", "0", "0", "0"])
+    write_segment(tmp_path / "disk", "stored-0", 6, batch(6, b"later"))
+    code, output = await verify(*stored, "--rename", "stored=kept")
+    assert code == ExitCode.CHECK_FAILED
+    assert ["example", "missing", "stored/0 offset 6 index 0"] in [line.split("\t") for line in output.splitlines()]
