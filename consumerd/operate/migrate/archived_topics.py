@@ -2,8 +2,9 @@
 
 Strategy: each partition is read once before anything is written anywhere, which finds damage, counts what is to be
 replayed, and learns which transactions were aborted: a control batch says so only behind their messages. A transaction
-that is open at the end of the archive counts as aborted, since its producer cannot end it any more. Several copies of a
-partition are all read, so that `consumerd.storage.segments.copies`, which chooses the one to replay, knows each epoch.
+that is open at the end of the archive counts as aborted, since its producer cannot end it any more. Of several copies
+of a partition that is done with the one which `consumerd.storage.segments.copies` chooses. Where they have no
+checkpoints of leader epochs, or where the chosen one is damaged, all are read, so that it knows each epoch and hole.
 
 All of this blocks.
 """
@@ -21,7 +22,7 @@ from consumerd.base.errors import ConfigError
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers.messages import KeyedMessage
 from consumerd.storage.archives.cluster_metadata import ClusterTopics
-from consumerd.storage.archives.copies import list_folder
+from consumerd.storage.archives.copies import copy_of, list_folder
 from consumerd.storage.archives.errors import CorruptSegmentError, NoSourceError
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind
 from consumerd.storage.archives.opening import abandoned, open_segments, told_apart
@@ -30,7 +31,7 @@ from consumerd.storage.log.archive import DEFAULT_EXPANSION, FlawKind
 from consumerd.storage.log.archive_names import DEFAULT_LAYOUT, ArchiveLayout, MisnamedSegmentError, SegmentName
 from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch, read_batches
 from consumerd.storage.segments.cluster_metadata import METADATA_TOPIC
-from consumerd.storage.segments.copies import CopyDifference, EpochStart, PartitionCopy, choose_copy
+from consumerd.storage.segments.copies import CopyChoice, CopyDifference, EpochStart, PartitionCopy, choose_copy
 from consumerd.storage.segments.dialect import SegmentDialect
 from consumerd.storage.segments.transactions import OPEN_END, UncommittedRanges
 from consumerd.wire.registry.v08.topic import INTERNAL_TOPICS
@@ -108,6 +109,11 @@ class ArchivedPartition:
         return PartitionCopy(
             self.folder, self.log_start, self.log_end, tuple(self.epochs), gaps=gaps, topic_id=topic_id, time=time
         )
+
+    def at_a_glance(self) -> PartitionCopy | None:
+        """The same without a scan, where a checkpoint of leader epochs makes it as good; else None."""
+        listed = list_folder(self.segments[0].source)
+        return None if listed is None or not listed.exact_epochs else copy_of(listed)
 
     def note_difference(self, difference: CopyDifference, folder: str, *, replaced: bool) -> None:
         """Note a copy in `folder` that is not read, or, not `replaced`, what the one that is read lacks: damage."""
@@ -287,30 +293,55 @@ def _chosen(
     scanned: Callable[[ArchivedPartition], None],
 ) -> ArchivedPartition:
     """The copy to replay: of one folder, or of several whose segments follow each other."""
-    copies = []
-    for folder, segments in sorted(folders.items()):
-        copy = ArchivedPartition(partition, folder, sorted(segments, key=lambda each: each.start))
-        copy.scan()
+    copies = [
+        ArchivedPartition(partition, folder, sorted(segments, key=lambda each: each.start))
+        for folder, segments in sorted(folders.items())
+    ]
+    topic = None if existing is None else existing.topics.get(partition.topic)
+    topic_id = None if topic is None else topic.topic_id
+    chosen, choice = _scanned(copies, topic_id)
+    for copy in copies:
         scanned(copy)
-        copies.append(copy)
-    chosen = copies[0]
-    if len(copies) > 1:
-        topic = None if existing is None else existing.topics.get(partition.topic)
-        choice = choose_copy([each.as_copy() for each in copies], None if topic is None else topic.topic_id)
-        chosen = copies[choice.read[0]]
-        if len(choice.read) > 1:
-            parts = [copies[index] for index in choice.read]
-            together = ", ".join(each.folder for each in parts)
-            chosen = ArchivedPartition(partition, together, [segment for each in parts for segment in each.segments])
-            chosen.scan()
-        for each in choice.differences:
-            chosen.note_difference(each, copies[each.copy].folder, replaced=each.copy not in choice.read)
+    for each in choice.differences:
+        chosen.note_difference(each, copies[each.copy].folder, replaced=each.copy not in choice.read)
     if existing is not None and partition.topic not in existing.topics:
         chosen.notes.append(
             f"{chosen.folder}: the topic {partition.topic} was deleted, by the cluster's metadata: to leave it out, "
             "choose others with --topic"
         )
     return chosen
+
+
+def _scanned(copies: Sequence[ArchivedPartition], topic_id: str | None) -> tuple[ArchivedPartition, CopyChoice]:
+    """The copy to replay, which was scanned, and the choice; the others were scanned only if they had to be."""
+    looks = [copy.at_a_glance() for copy in copies] if len(copies) > 1 else []
+    known = [each for each in looks if each is not None]
+    chosen = None
+    if len(known) == len(copies):
+        choice = choose_copy(known, topic_id)
+        chosen = _joined(copies, choice)
+        chosen.scan()
+        if not chosen.damage:  # else another copy may be intact where this one is not
+            return chosen, choice
+    for copy in copies:
+        if copy is not chosen:
+            copy.scan()
+    if len(copies) == 1:
+        return copies[0], CopyChoice((0,), ())
+    choice = choose_copy([each.as_copy() for each in copies], topic_id)
+    chosen = _joined(copies, choice)
+    if len(choice.read) > 1:
+        chosen.scan()
+    return chosen, choice
+
+
+def _joined(copies: Sequence[ArchivedPartition], choice: CopyChoice) -> ArchivedPartition:
+    """The copy that is read, or the several ones that follow each other as one, which has to be scanned."""
+    parts = [copies[index] for index in choice.read]
+    if len(parts) == 1:
+        return parts[0]
+    together = ", ".join(each.folder for each in parts)
+    return ArchivedPartition(parts[0].partition, together, [segment for each in parts for segment in each.segments])
 
 
 def require_sound(partitions: Sequence[ArchivedPartition]) -> None:

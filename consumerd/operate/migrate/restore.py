@@ -28,7 +28,7 @@ from consumerd.operate.admin.errors import RefusedError
 from consumerd.operate.admin.v08.topic_plan import TopicPlan
 from consumerd.operate.admin.v08.topic_requests import create_topic, wait_until_known
 from consumerd.operate.migrate.archived_topics import ArchivedPartition
-from consumerd.operate.migrate.restored_log import match
+from consumerd.operate.migrate.restored_log import MessageDigest, is_same, match
 from consumerd.operate.migrate.restored_topics import POLICY, RETENTION, created_settings
 from consumerd.storage.archives.cluster_metadata import ClusterTopics
 from consumerd.storage.archives.errors import InterruptedWorkError
@@ -62,13 +62,17 @@ def restore_settings(codec: RecordCodec, *, source: str | None, max_message_byte
 
 @dataclass(slots=True)
 class RestoredPartition:
-    """The result for a partition: `sent` now; `messages` in all. `digest`, `difference`: as verified; else ""."""
+    """The result for a partition: `sent` now. `digest`, `difference`: as verified; else "".
+
+    `whole`: of all messages of the partition, where this run sent them from the first one on without a failure.
+    """
 
     archived: ArchivedPartition
     topic: str
     sent: int = 0
     digest: str = ""
     difference: str = ""
+    whole: MessageDigest | None = None
 
 
 @dataclass(slots=True)
@@ -129,14 +133,22 @@ class Restore:
         for each in self._archived:
             result = RestoredPartition(each, self._topics[each.partition.topic])
             report.partitions.append(result)
-            await self._replay(result, progress, stop)
+            await self._replay(result, progress, stop, verify=verify)
             progress.segment(result.sent)
         for result in report.partitions if verify else ():
             if stop.requested:
                 raise InterruptedWorkError("interrupted: repeat the command to verify")
-            found = await match(result.archived, self._log, result.topic)
-            result.digest, result.difference = found.digest, found.difference or ""
+            await self._verify(result)
         return report
+
+    async def _verify(self, result: RestoredPartition) -> None:
+        """Compare a partition; the archive is read again only where that was not all sent at once, or differs."""
+        number = result.archived.partition.partition
+        if result.whole is not None and await is_same(result.whole, self._log, result.topic, number):
+            result.digest = result.whole.text
+            return
+        found = await match(result.archived, self._log, result.topic)
+        result.digest, result.difference = found.digest, found.difference or ""
 
     # -- topics
 
@@ -213,8 +225,9 @@ class Restore:
 
     # -- messages
 
-    async def _replay(self, result: RestoredPartition, progress: Progress, stop: StopFlag) -> None:
+    async def _replay(self, result: RestoredPartition, progress: Progress, stop: StopFlag, *, verify: bool) -> None:
         """Send what the target does not have yet of a partition; a failure that may pass is tried again."""
+        result.whole = MessageDigest() if verify else None
         backoff = Backoff(_SMALLEST, _LARGEST, self._rng)
         handler = self._make_handler(result.archived.codec if self._codec is None else self._codec)
         while True:
@@ -223,6 +236,7 @@ class Restore:
                 await self._replay_once(result, handler, progress, stop)
                 return
             except BrokerError as error:
+                result.whole = None  # what of the last chunk is there is not known
                 if result.sent > before:
                     backoff.reset()
                 if backoff.attempts == _ATTEMPTS:
@@ -241,12 +255,16 @@ class Restore:
             position = await handler.position(partition)
             if position is None:
                 await self._require_empty(result)
+            else:
+                result.whole = None
             with closing(result.archived.read(position or 0, on_bytes=progress.advance)) as chunks:  # type: ignore[type-var]  # a generator
                 for chunk in chunks:
                     if stop.requested:
                         raise InterruptedWorkError("interrupted: repeat the command to continue")
                     await handler.handle(Batch(partition, SparseContent(chunk, contiguous=True)))
                     result.sent += len(chunk)
+                    if result.whole is not None:
+                        result.whole.add_all(chunk)
         finally:
             await handler.stop()
 

@@ -231,10 +231,11 @@ def _is_copy(listed: ListedPartition) -> bool:
 
 
 def _chosen(listed: Sequence[ListedPartition], topic_id: str | None) -> CopyChoice:
-    return choose_copy([_copy(each) for each in listed], topic_id)
+    return choose_copy([copy_of(each) for each in listed], topic_id)
 
 
-def _copy(listed: ListedPartition) -> PartitionCopy:
+def copy_of(listed: ListedPartition) -> PartitionCopy:
+    """What a choice goes by, of a folder whose start is known. Blocks, where the end is not known yet."""
     assert listed.start is not None
     end = _read_end(listed) if listed.end is None else listed.end
     return PartitionCopy(

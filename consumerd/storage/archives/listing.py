@@ -257,10 +257,11 @@ def _compare(listed: ListedPartition, left: _File, ends: SegmentEnds, right: _Fi
     if left.start == right.start:
         problem = f"{printable(left.name)} and {printable(right.name)} are the same segment"
         listed.note(ArchiveFindingKind.DUPLICATE, right.name, problem)
-    elif ends.end is not None and ends.flaw is None and ends.end != right.start:
+        return
+    if ends.end is not None and ends.end < right.start:
+        listed.gaps.append((ends.end, right.start))
+    if ends.end is not None and ends.flaw is None and ends.end != right.start:
         gap = ends.end < right.start
-        if gap:
-            listed.gaps.append((ends.end, right.start))
         guess = " (a guess: compaction may have removed what was between)" if ends.dialect is SegmentDialect.V08 else ""
         problem = f"{printable(left.name)} ends at offset {ends.end}, and the next segment begins at {right.start}"
         kind = ArchiveFindingKind.GAP if gap else ArchiveFindingKind.OVERLAP

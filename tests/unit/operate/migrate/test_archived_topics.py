@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from consumerd.base.errors import ConfigError
+from consumerd.operate.migrate import archived_topics
 from consumerd.operate.migrate.archived_topics import ArchivedPartition, find_archived, require_sound
 from consumerd.storage.archives.cluster_metadata import ClusterTopics
 from consumerd.storage.archives.errors import CorruptSegmentError, NoSourceError
-from consumerd.storage.archives.sources import find_sources
+from consumerd.storage.archives.opening import open_segments
+from consumerd.storage.archives.sources import SegmentSource, find_sources
 from consumerd.storage.segments.cluster_metadata import ExistingTopic
 from consumerd.wire.v07 import encode_message_set
 from consumerd.wire.v08.records import RecordCodec
@@ -89,6 +92,45 @@ def test_of_several_copies_the_one_of_the_last_leader_with_the_most_is_replayed(
         + left_out,
         f"a copy is not used: {two}: it ends at offset 2, and {three} at 3",
     ]
+
+
+def test_of_copies_with_checkpoints_the_one_that_is_replayed_is_read_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+
+    def noted(source: SegmentSource, **options: Any) -> Any:
+        opened.append(f"{source.folder.split('/')[-2]} {source.name[-5]}")
+        return open_segments(source, **options)
+
+    monkeypatch.setattr(archived_topics, "open_segments", noted)
+    for name, tail in (("one", [b"c"]), ("two", [b"c", b"d"]), ("three", [b"c", b"d"])):
+        write_segment(tmp_path / name, "t-0", 0, batch(0, b"a", leader_epoch=1), batch(1, b"b", leader_epoch=1))
+        write_segment(tmp_path / name, "t-0", 2, batch(2, *tail, leader_epoch=2))
+        (tmp_path / name / "t-0" / "leader-epoch-checkpoint").write_text("0\n2\n1 0\n2 2\n")
+    archived = only(tmp_path)
+    expected = [*enumerate([b"a", b"b", b"c", b"d"])]
+    assert opened == ["three 0", "three 2"]
+    assert (replayed(archived), archived.damage) == (expected, [])
+    assert archived.notes == [
+        f"a copy is not used: {tmp_path}/one/t-0: it ends at offset 3, and {tmp_path}/three/t-0 at 4"
+    ]
+    # Damage that a glance does not show: another copy is intact.
+    write_segment(
+        tmp_path / "three", "t-0", 0, batch(0, b"a", leader_epoch=1)[:-1] + b"?", batch(1, b"b", leader_epoch=1)
+    )
+    opened.clear()
+    archived = only(tmp_path)
+    assert sorted(set(opened)) == [f"{name} {start}" for name in ("one", "three", "two") for start in (0, 2)]
+    assert len(opened) == 6
+    # At the end of a segment the first glance shows it.
+    for name in ("two", "three"):
+        write_segment(tmp_path / name, "t-0", 0, batch(0, b"a", leader_epoch=1), batch(1, b"b", leader_epoch=1))
+    write_segment(tmp_path / "three", "t-0", 0, batch(0, b"a", leader_epoch=1))
+    opened.clear()
+    archived = only(tmp_path)
+    assert opened == ["two 0", "two 2"]
+    assert (replayed(archived), archived.damage) == (expected, [])
 
 
 def test_the_longest_copy_that_agrees_is_replayed_and_what_it_lacks_is_damage(tmp_path: Path) -> None:

@@ -23,9 +23,10 @@ from consumerd.operate.migrate.restore import Restore, RestoreReport, restore_se
 from consumerd.operate.migrate.restored_log import LogMatch, match
 from consumerd.storage.archives.cluster_metadata import ClusterTopics
 from consumerd.storage.archives.errors import InterruptedWorkError
+from consumerd.storage.archives.opening import open_segments
 from consumerd.storage.archives.pool import StopFlag
 from consumerd.storage.archives.progress import NoProgress
-from consumerd.storage.archives.sources import find_sources
+from consumerd.storage.archives.sources import SegmentSource, find_sources
 from consumerd.storage.segments.cluster_metadata import ExistingTopic
 from consumerd.wire.v07 import LATEST
 from consumerd.wire.v08.records import RecordCodec
@@ -204,6 +205,42 @@ def test_topic_that_the_brokers_learn_of_later_is_waited_for(archive: Path) -> N
     report = run(broker, archive)
     assert (report.created, broker.late) == (["t"], 0)
     assert broker.committed("t") == MESSAGES
+
+
+def test_what_was_sent_at_once_is_verified_without_reading_the_archive_again(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: Counter[str] = Counter()
+
+    def counted(source: SegmentSource, **options: Any) -> Any:
+        opened[source.path.rpartition("/")[2]] += 1
+        return open_segments(source, **options)
+
+    monkeypatch.setattr(reading, "open_segments", counted)
+    broker = Target()
+    (sent,) = run(broker, archive).partitions
+    assert opened == {f"{0:020}.log": 2}  # for a look, and to send it
+    (again,) = run(broker, archive).partitions
+    assert opened == {f"{0:020}.log": 5}  # for a look, behind the position, and beside the target
+    assert (sent.digest, sent.difference) == (again.digest, again.difference)
+
+
+def test_a_message_that_was_changed_while_it_was_sent_is_a_difference(archive: Path) -> None:
+    broker = Target()
+
+    class Changing(StopFlag):
+        """Asked before each transaction; the messages of the former one are there by then."""
+
+        @property
+        def requested(self) -> bool:  # type: ignore[override]
+            for log in broker.logs.values():
+                for place, entry in enumerate(log.entries):
+                    if entry.payload == MESSAGES[1]:
+                        log.entries[place] = entry._replace(payload=b"changed")
+            return False
+
+    (result,) = run(broker, archive, stop=Changing()).partitions
+    assert result.difference == "the message at offset 1 differs in its value from that at 1 of the target"
 
 
 async def _life(broker: Target, path: Path) -> None:
