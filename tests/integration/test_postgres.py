@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -20,10 +19,8 @@ from consumerd.handlers import (
     Handler,
     HandlerContext,
     PartitionTakenError,
-    RetryPolicy,
     SinkPosition,
     load_handler,
-    retrying,
 )
 from consumerd.handlers.builtin.postgres import RowsOverlapError
 from consumerd.testing.proxy import LoopbackProxy
@@ -140,65 +137,6 @@ async def test_a_recreated_topic_stops_the_daemon(postgres: PostgresServer, sql:
         await handler.handle(old(b"x", b"y"))
     assert [row[3] for row in await stored(sql)] == [b"a", b"b"]
     await handler.stop()
-
-
-async def test_a_statement_that_fails_leaves_nothing_and_is_retried(postgres: PostgresServer, sql: Any) -> None:
-    handler = await started(postgres)
-    await handler.position(TP)
-    await sql.execute("ALTER TABLE messages ADD CONSTRAINT small CHECK (length(payload) < 3)")
-    batch = old(b"a", b"long", b"c")
-    with pytest.raises(asyncpg.CheckViolationError):
-        await handler.handle(batch)
-    assert await stored(sql) == []
-    await sql.execute("ALTER TABLE messages DROP CONSTRAINT small")
-    await handler.handle(batch)
-    assert len(await stored(sql)) == 3
-    await handler.stop()
-
-
-async def test_a_commit_whose_answer_is_lost_is_not_stored_twice(
-    postgres: PostgresServer, sql: Any, consumerd_loop: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    handler = await started(postgres)
-    await handler.position(TP)
-    lost = [True]
-    transaction = asyncpg.transaction.Transaction
-    commit = transaction.__aexit__
-
-    async def answer_lost(self: Any, kind: Any, error: Any, trace: Any) -> Any:
-        result = await commit(self, kind, error, trace)
-        if kind is None and lost:
-            lost.clear()
-            raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
-        return result
-
-    monkeypatch.setattr(transaction, "__aexit__", answer_lost)
-    first = old(b"a", b"b")
-    policy = RetryPolicy(initial_backoff=0.001)
-    patient = retrying(handler, policy, clock=SystemClock(), rng=random.Random(1))
-    await patient.handle(first)
-    assert not lost
-    await patient.handle(old(b"c", b"d", start=first.next_offset))
-    assert [row[3] for row in await stored(sql)] == [b"a", b"b", b"c", b"d"]
-    await handler.stop()
-
-
-async def test_the_server_may_go_away_and_come_back(sql: Any) -> None:
-    with PostgresServer() as server:
-        handler = await started(server)
-        await handler.position(TP)
-        first = old(b"a", b"b")
-        await handler.handle(first)
-        server.kill()
-        policy = RetryPolicy(max_attempts=1000, max_backoff=0.1)
-        patient = retrying(handler, policy, clock=SystemClock(), rng=random.Random(1))
-        waiting = asyncio.create_task(patient.handle(old(b"c", b"d", start=first.next_offset)))
-        await asyncio.to_thread(server.start)
-        await waiting
-        connection = await asyncpg.connect(server.dsn)
-        assert [row[3] for row in await stored(connection)] == [b"a", b"b", b"c", b"d"]
-        await connection.close()
-        await handler.stop()
 
 
 async def test_a_cancelled_batch_is_stored_wholly_or_not_at_all(

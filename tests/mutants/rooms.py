@@ -76,7 +76,7 @@ ROOMS: Final = {
         "consumerd/net/zk",
         ("tests/unit/net/zk", "tests/simulation/test_zookeeper.py", *_properties("zk_requests"), _ZK_REPLIES),
     ),
-    "storage": Room("consumerd/storage/log", ("tests/unit/storage/log", *_properties("log", "log_crashes"))),
+    "storage": Room("consumerd/storage/log", ("tests/unit/storage/log", *_properties("log_crashes"))),
     "wire/v08": Room("consumerd/wire/v08", ("tests/unit/wire/v08", "tests/simulation/test_polls.py")),
     "wire/v07": Room(
         "consumerd/wire/v07",

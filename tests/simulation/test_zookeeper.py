@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from consumerd.base.ports import Check, Create, Delete, SessionEvent, SetData
-from consumerd.net.zk import BadVersion, ConnectionLost, MultiFailed, NoNode, NotEmpty, Session
+from consumerd.base.ports import Create, SessionEvent
+from consumerd.net.zk import ConnectionLost, Session
 from tests.simulation.daemon import ProcessClock
 from tests.simulation.kernel import Kernel
 from tests.simulation.network import Line, Network
@@ -60,45 +60,6 @@ def place() -> Iterator[Place]:
         loop.unwind()
 
 
-def test_creates_reads_changes_and_deletes_nodes(place: Place) -> None:
-    async def script(zk: Session) -> None:
-        await zk.create("/a", b"one")
-        await zk.create("/a/b", None)
-        assert (await zk.get("/a"))[0] == b"one"
-        assert (await zk.get("/a/b"))[0] is None
-        assert await zk.children("/a") == ["b"]
-        stat = await zk.set("/a", b"two", version=0)
-        assert (stat.version, stat.children_count, stat.ephemeral_owner) == (1, 1, 0)
-        with pytest.raises(BadVersion):
-            await zk.set("/a", b"three", version=0)
-        with pytest.raises(NotEmpty):
-            await zk.delete("/a")
-        await zk.delete("/a/b")
-        await zk.delete("/a", version=1)
-        with pytest.raises(NoNode):
-            await zk.get("/a")
-
-    place.play(script)
-    assert place.server.requests["client", "create"] == 3
-    assert place.server.requests["client", "setData"] == 2
-
-
-def test_multi_applies_all_or_none_and_names_the_failed_operation(place: Place) -> None:
-    async def script(zk: Session) -> None:
-        await zk.multi([Create("/a", b"1"), Create("/a/b", b"2"), SetData("/a", b"3"), Check("/a", 1)])
-        assert (await zk.get("/a"))[0] == b"3"
-        with pytest.raises(MultiFailed) as failed:
-            await zk.multi([Delete("/a/b"), SetData("/a", b"4"), Create("/c", b""), Check("/a", 1), Delete("/a")])
-        assert failed.value.index == 3
-        assert isinstance(failed.value.cause, BadVersion)
-        data, stat = await zk.get("/a")
-        assert (data, stat.version) == (b"3", 1)
-        assert await zk.children("/a") == ["b"]
-        assert await zk.exists("/c") is None
-
-    place.play(script)
-
-
 def test_server_of_3_3_does_not_answer_a_multi() -> None:
     place = Place(with_multi=False)
 
@@ -110,26 +71,6 @@ def test_server_of_3_3_does_not_answer_a_multi() -> None:
 
     place.play(script)
     place.kernel.loops[0].unwind()
-
-
-def test_watches_fire_once_before_the_response_with_the_change(place: Place) -> None:
-    told: list[str] = []
-
-    async def script(zk: Session) -> None:
-        zk.watch("/a", lambda: told.append("/a"))
-        zk.watch("/", lambda: told.append("/"))
-        assert await zk.exists("/a", watch=True) is None
-        assert await zk.children("/", watch=True) == []
-        await zk.create("/a", b"")
-        assert told == ["/a", "/"]
-        await zk.set("/a", b"1")
-        assert told == ["/a", "/"]
-        await zk.get("/a", watch=True)
-        await zk.set("/a", b"2")
-        await zk.set("/a", b"3")
-        assert told == ["/a", "/", "/a"]
-
-    place.play(script)
 
 
 def test_ephemerals_end_with_their_closed_or_expired_session(place: Place) -> None:

@@ -7,19 +7,6 @@ import pytest
 from consumerd.member.offsets.tracker import HandledPrefix
 
 
-def test_moves_position_in_order() -> None:
-    prefix = HandledPrefix(100)
-    assert prefix.position == 100
-    prefix.begin(100, 250)
-    assert prefix.position == 100
-    prefix.done(250)
-    assert prefix.position == 250
-    prefix.begin(250, 400)
-    assert prefix.position == 250
-    prefix.done(400)
-    assert prefix.position == 400
-
-
 def test_holds_position_while_range_is_in_hand() -> None:
     prefix = HandledPrefix(0)
     free = not prefix.in_hand
@@ -62,17 +49,6 @@ def test_leaves_of_wrapper_share_its_start() -> None:
     assert prefix.position == 0
     prefix.done(71)
     assert prefix.position == 71
-
-
-def test_moves_position_over_gap() -> None:
-    prefix = HandledPrefix(0)
-    prefix.begin(0, 10)
-    prefix.done(10)
-    assert prefix.position == 10
-    prefix.begin(25, 30)  # 10..25 was skipped by a policy
-    assert prefix.position == 25
-    prefix.done(30)
-    assert prefix.position == 30
 
 
 def test_reset_forgets_range_in_hand() -> None:

@@ -66,19 +66,6 @@ def test_decodes_requests(request_: Request, frame: str) -> None:
     assert decode_request(memoryview(body)) == request_
 
 
-@pytest.mark.parametrize(("request_", "frame"), VECTORS)
-def test_ignores_bytes_after_a_whole_request(request_: Request, frame: str) -> None:
-    assert decode_request(bytes.fromhex(frame)[4:] + b"JUNKJUNK") == request_
-
-
-@pytest.mark.parametrize(("request_", "frame"), VECTORS)
-def test_detects_truncation_at_every_byte(request_: Request, frame: str) -> None:
-    body = bytes.fromhex(frame)[4:]
-    for end in range(len(body)):
-        with pytest.raises(FrameError):
-            decode_request(body[:end])
-
-
 @pytest.mark.parametrize(
     ("body", "message"),
     [
