@@ -25,7 +25,7 @@ from consumerd.member.fetch.pool import FetchPool
 from consumerd.member.fetch.response import FetchOutcome
 from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.fetch.v08.brokers import V08Brokers, V08Source
-from consumerd.member.fetch.v08.exchange import Exchange, answer_of
+from consumerd.member.fetch.v08.exchange import Exchange
 from consumerd.member.fetch.v08.polls import NEWCOMER_WAIT, Polls
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.opening import ChannelOpener
@@ -462,12 +462,13 @@ def test_polls_name_what_has_changed_only(reading: Callable[..., Reading], named
 
 def test_empty_response_looks_at_no_partition(reading: Callable[..., Reading], monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[Any] = []
+    find = Polls._find
 
-    def look(fetched: Any, place: Any) -> Any:
+    def look(self: Polls, place: Any) -> Any:
         looked.append(place)
-        return answer_of(fetched, place)
+        return find(self, place)
 
-    monkeypatch.setattr("consumerd.member.fetch.v08.polls.answer_of", look)
+    monkeypatch.setattr(Polls, "_find", look)
     requests: list[Any] = []
     poll = Polls.poll
 

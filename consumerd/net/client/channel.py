@@ -41,7 +41,7 @@ class PreparedRequest(Protocol[_ResponseT_co]):
         ...
 
     def decode(self, data: bytes) -> _ResponseT_co | None:
-        """The fields of the response `data`; None if the codec has to read it."""
+        """The fields of the response `data`, or another object with its `silence`; None if the codec has to read it."""
         ...
 
 
@@ -197,7 +197,8 @@ class Channel:
         except ConnectionClosedError:
             self._connection.abort()
             raise
-        if seconds := silence(api, version, answer):
+        # The other object, which no type of a response describes.
+        if seconds := silence(api, version, answer) if isinstance(answer, dict) else cast("Any", answer).silence:
             self._silent_until = max(self._silent_until, self._clock.monotonic() + seconds)
             if known is not None:
                 known.forget()

@@ -11,12 +11,14 @@ import asyncio
 import functools
 from collections.abc import Callable, Collection, Mapping
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from consumerd.net.client.channel import Channel
 from consumerd.net.errors import BadFrameError
 from consumerd.wire.v08.apis import FETCH
+from consumerd.wire.v08.fetch_frame import fetch_rows
 from consumerd.wire.v08.fetch_session import NO_SESSION_ID, PartitionFetch, Place, SessionRequest, without_session
+from consumerd.wire.v08.messages import encode_request
 from consumerd.wire.v08.schema import NO_UUID
 from consumerd.wire.v08.throttle import silence
 
@@ -95,9 +97,8 @@ async def fetch_partitions(
     only messages of committed transactions. `rack`: ours, by which a leader since 2.4 may name a nearer replica; empty
     for none. `views`: record sets may be views of the response, which they keep in memory, if that is hardly larger.
     `received`, which needs a `timeout`: called with the response as soon as it is here, where possible by the reader of
-    the connection, turns of the loop before this returns; what it raises is raised here. Raises as `Channel.call`, and
-    BadFrameError for a partition that comes
-    twice; the connection is closed then.
+    the connection, and a turn of the loop before this returns; what it raises is raised here. Raises as `Channel.call`,
+    and BadFrameError for a partition that comes twice; the connection is closed then.
     """
     request = partitions if isinstance(partitions, SessionRequest) else without_session(partitions)
     version = channel.versions.pick(FETCH, at_most=LAST_WITH_NAMES if NO_UUID in request.topics else None)
@@ -124,8 +125,11 @@ async def fetch_partitions(
             for topic, topic_id, parts in _by_topic(request.forgotten, numbers)
         ]
 
-    def read(answer: FetchResponse) -> FetchedPartitions:
-        fetched = _fetched_partitions(channel, version, request, answer, read_committed=read_committed)
+    def read(answer: FetchResponse | FetchedPartitions) -> FetchedPartitions:
+        if isinstance(answer, FetchedPartitions):
+            fetched = answer
+        else:
+            fetched = _fetched_partitions(channel, version, request, answer, read_committed=read_committed)
         if received is not None:
             received(fetched)
         return fetched
@@ -133,17 +137,60 @@ async def fetch_partitions(
     if received is not None and timeout is not None:
         answered: asyncio.Future[FetchedPartitions] = asyncio.get_running_loop().create_future()
         settle = functools.partial(_settle, answered, read)
-        if channel.post(FETCH, body, settle, version=version, timeout=timeout, views=views):
+        prepared: Any = _UsualFetch(version, body, request.topics, read_committed, views)
+        if channel.post(FETCH, prepared, settle, version=version, timeout=timeout, views=views):
             return await answered
-    return read(
+    fetched = read(
         await channel.call(FETCH, body, version=version, max_response=max_response, timeout=timeout, views=views)
     )
+    if received is not None:
+        await asyncio.sleep(0)  # those that `received` woke up have their turn before the caller, as above
+    return fetched
+
+
+class _UsualFetch:
+    """A request whose response is read in one step, if it is of the usual shape; a `PreparedRequest`."""
+
+    __slots__ = ("_body", "_committed", "_topics", "_version", "_views")
+
+    def __init__(
+        self, version: int, body: FetchRequest, topics: Mapping[bytes, str], committed: bool, views: bool
+    ) -> None:
+        self._version = version
+        self._body = body
+        self._topics = topics
+        self._committed = committed
+        self._views = views
+
+    def encode(self, correlation_id: int, client_id: str | None) -> bytes:
+        """The whole frame. Raises EncodeError."""
+        return encode_request(FETCH, self._version, self._body, correlation_id=correlation_id, client_id=client_id)
+
+    def decode(self, data: bytes) -> FetchedPartitions | None:
+        """What `_fetched_partitions` makes of the fields; None if there is anything that it would not accept."""
+        rows = fetch_rows(self._version, memoryview(data) if self._views else data)
+        if rows is None:
+            return None
+        throttle_time_ms, error, session_id, topics = rows
+        found: dict[Place, FetchedPartition] = {}
+        for topic, parts in topics:
+            name = topic if isinstance(topic, str) else self._topics.get(topic)
+            if name is None:
+                continue
+            for index, code, end, stable, _, _, preferred, records in parts:
+                if self._committed and stable != _UNKNOWN:
+                    end = stable
+                if (place := (name, index)) in found:
+                    return None
+                found[place] = FetchedPartition(code, _alone(records) or b"", end, (), False, preferred)
+        pause = silence(FETCH, self._version, {"throttle_time_ms": throttle_time_ms}) if throttle_time_ms else 0.0
+        return FetchedPartitions(error, pause, found, session_id)
 
 
 def _settle(
     answered: asyncio.Future[FetchedPartitions],
-    read: Callable[[FetchResponse], FetchedPartitions],
-    answer: FetchResponse | Exception,
+    read: Callable[[FetchResponse | FetchedPartitions], FetchedPartitions],
+    answer: FetchResponse | FetchedPartitions | Exception,
 ) -> None:
     """Read a response, unless its request was abandoned."""
     if answered.done():

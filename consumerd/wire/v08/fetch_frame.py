@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from consumerd.wire.errors import FrameError
 from consumerd.wire.v08.types import Data
@@ -99,61 +99,41 @@ _READ: Final = struct.Struct(">ihqqqBi")
 _NODES_SINCE: Final = 16
 
 
+#: What a response has of a partition, in the order of its fields: index, error, high watermark, last stable offset,
+#: start of the log, 0 for aborted transactions that are null, preferred replica, records.
+PartitionRow: TypeAlias = tuple[int, int, int, int, int, int, int, Data | None]
+
+
+class FetchRows(NamedTuple):
+    """A FETCH response. `topics`: the id (the name before version 13) of each, and the rows of its partitions."""
+
+    throttle_time_ms: int
+    error_code: int
+    session_id: int
+    topics: list[tuple[bytes | str, list[PartitionRow]]]
+
+
 def fetch_fields(version: int, data: Data) -> dict[str, Any] | None:
     """The fields of a FETCH response as `decode_response` gives them; None for one that is left to the codec."""
-    if version < FIRST_VERSION:
+    rows = fetch_rows(version, data)
+    if rows is None:
         return None
-    try:
-        throttle_time_ms, error_code, session_id = _RESPONSE.unpack_from(data)
-        topics, position = data[_RESPONSE.size], _RESPONSE.size + 1
-        if data[4] or topics - 1 not in _SMALL:
-            return None
-        responses: list[dict[str, Any]] = []
-        for _ in range(topics - 1):
-            if version >= _IDS_SINCE:
-                end = position + _UUID_BYTES
-                topic: dict[str, Any] = {"topic_id": bytes(data[position:end])}
-            else:
-                size, position = read_uvarint(data, position)
-                if not size:
-                    return None
-                end = position + size - 1
-                topic = {"topic": str(data[position:end], "utf-8")}
-            count, position = data[end], end + 1
-            if count - 1 not in _SMALL:
-                return None
-            partitions: list[dict[str, Any]] = []
-            topic["partitions"] = partitions
-            for _ in range(count - 1):
-                partition, position = _partition(data, position)
-                if partition is None:
-                    return None
-                partitions.append(partition)
-            if data[position]:
-                return None
-            position += 1
-            responses.append(topic)
-        if data[position] or position + 1 != len(data):
-            return None
-    except (struct.error, IndexError, UnicodeDecodeError, FrameError):
-        return None
+    throttle_time_ms, error_code, session_id, topics = rows
+    name = "topic_id" if version >= _IDS_SINCE else "topic"
     fields = {
         "throttle_time_ms": throttle_time_ms,
         "error_code": error_code,
         "session_id": session_id,
-        "responses": responses,
+        "responses": [
+            {name: topic, "partitions": [_partition_fields(row) for row in parts]} for topic, parts in topics
+        ],
     }
     return fields if version < _NODES_SINCE else fields | {"node_endpoints": []}
 
 
-def _partition(data: Data, position: int) -> tuple[dict[str, Any] | None, int]:
-    """The fields of a partition, and the position after them; None for one that is left to the codec."""
-    index, error, high_watermark, stable, start, aborted, replica = _READ.unpack_from(data, position)
-    size, position = read_uvarint(data, position + _READ.size)
-    end = position + size - 1 if size else position
-    if aborted > 1 or data[end]:
-        return None, end
-    fields = {
+def _partition_fields(row: PartitionRow) -> dict[str, Any]:
+    index, error, high_watermark, stable, start, aborted, replica, records = row
+    return {
         "partition_index": index,
         "error_code": error,
         "high_watermark": high_watermark,
@@ -161,9 +141,63 @@ def _partition(data: Data, position: int) -> tuple[dict[str, Any] | None, int]:
         "log_start_offset": start,
         "aborted_transactions": [] if aborted else None,
         "preferred_read_replica": replica,
-        "records": data[position:end] if size else None,
+        "records": records,
         "diverging_epoch": None,
         "current_leader": None,
         "snapshot_id": None,
     }
-    return fields, end + 1
+
+
+def fetch_rows(version: int, data: Data) -> FetchRows | None:
+    """A FETCH response without a name for each field; None for one that is left to the codec."""
+    if version < FIRST_VERSION:
+        return None
+    try:
+        throttle_time_ms, error_code, session_id = _RESPONSE.unpack_from(data)
+        topics, position = data[_RESPONSE.size], _RESPONSE.size + 1
+        if data[4] or topics - 1 not in _SMALL:
+            return None
+        responses: list[tuple[bytes | str, list[PartitionRow]]] = []
+        for _ in range(topics - 1):
+            if version >= _IDS_SINCE:
+                end = position + _UUID_BYTES
+                topic: bytes | str = bytes(data[position:end])
+            else:
+                size, position = read_uvarint(data, position)
+                if not size:
+                    return None
+                end = position + size - 1
+                topic = str(data[position:end], "utf-8")
+            count, position = data[end], end + 1
+            if count - 1 not in _SMALL:
+                return None
+            rows, position = _partition_rows(data, position, count - 1)
+            if rows is None or data[position]:
+                return None
+            position += 1
+            responses.append((topic, rows))
+        if data[position] or position + 1 != len(data):
+            return None
+    except (struct.error, IndexError, UnicodeDecodeError, FrameError):
+        return None
+    return FetchRows(throttle_time_ms, error_code, session_id, responses)
+
+
+def _partition_rows(data: Data, position: int, count: int) -> tuple[list[PartitionRow] | None, int]:
+    """The rows of a topic's partitions, and the position after them; None for what is left to the codec."""
+    rows: list[PartitionRow] = []
+    for _ in range(count):
+        index, error, high_watermark, stable, start, aborted, replica = _READ.unpack_from(data, position)
+        position += _READ.size
+        if (size := data[position]) > _SMALL.stop:
+            size, position = read_uvarint(data, position)
+        else:
+            position += 1
+        end = position + size - 1 if size else position
+        if aborted > 1 or data[end]:
+            return None, end
+        rows.append(
+            (index, error, high_watermark, stable, start, aborted, replica, data[position:end] if size else None)
+        )
+        position = end + 1
+    return rows, position

@@ -189,16 +189,16 @@ class V08Source:
             return None
         return _response(source, fetched, size, reservation)
 
-    def take(self, part: FetchedPartition) -> None:
+    def take(self, part: FetchedPartition) -> bool:
         """Put what is usual in the lane, without a turn of the loop; not what may have to wait, or is an error."""
         error, data, readable_end, aborted, diverged, _ = part
         budget, leadership = self._lane.budget, self._compared
         if error or diverged or not data or self._lane.closed or leadership is None:
-            return
+            return False
         assert self._polled is not None  # the answer is to its request
         source, request = self._polled
         if self._redirected(leadership.source, source, part):
-            return
+            return False
         fetch = request.fetch
         reservation = budget.charge(len(data))
         try:
@@ -209,11 +209,12 @@ class V08Source:
                 )
                 self._put(response, fetched)
                 self._taken = response
-                return
+                return True
         except BaseException:
             reservation.release()
             raise
         reservation.release()
+        return False
 
     def _reader(self, leader: BrokerSource) -> BrokerSource:
         """Return where to read: the leader, or the follower that it named unless that is gone, or silent by a quota."""

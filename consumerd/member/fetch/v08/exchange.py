@@ -35,8 +35,11 @@ class Poller(Protocol):
         """Whether a patient request may stay while its answers are empty."""
         ...
 
-    def take(self, part: FetchedPartition) -> None:
-        """Take the answer as soon as that is here, before the fetcher has its turn."""
+    def take(self, part: FetchedPartition) -> bool:
+        """Take the answer as soon as that is here, before the fetcher has its turn; return whether that was possible.
+
+        If so, the fetcher asks again in its next turn of the loop.
+        """
         ...
 
 
@@ -57,14 +60,18 @@ class PartitionRequest:
         """The topic and the number of the partition."""
         return self.fetch.topic, self.fetch.partition
 
-    def deliver(self, part: FetchedPartition) -> None:
-        """Let the poller take the answer, unless there is one; the fetcher raises what that raises."""
+    def deliver(self, part: FetchedPartition) -> bool:
+        """Let the poller take the answer, unless there is one; the fetcher raises what that raises.
+
+        Return whether it took it.
+        """
         if self.poller is None or self.answer.done():
-            return
+            return False
         try:
-            self.poller.take(part)
+            return self.poller.take(part)
         except Exception as error:
             self.answer.set_exception(error)
+            return False
 
     def settle(self, part: FetchedPartition | None) -> None:
         """Give the fetcher its answer, unless there is one; None: it asks again."""

@@ -2,10 +2,9 @@
 
 Strategy: a request waits here until it is answered. The *poll* names all that wait, and the broker holds it back up to
 `max_wait` for `min_bytes` of new messages. The reader of the connection decodes the answer and puts its messages in the
-lanes, so that one turn of the loop lies between a response and a handler. Then the fetchers ask again; so the next
-poll, a few turns later, names them again. Requests whose answer is empty
-stay: in a fetch session (`wire.v08.fetch_session`) they cost neither a name in the next request nor an entry in its
-answer.
+lanes, so that one turn of the loop lies between a response and a handler. Behind the handlers, in the same turn, the
+fetchers ask again, and the next poll names them again. Requests whose answer is empty stay: in a fetch session
+(`wire.v08.fetch_session`) they cost neither a name in the next request nor an entry in its answer.
 
 A partition that becomes idle while the poll is under way cannot join it. Such *newcomers* are polled on a connection of
 their own, in short polls of `newcomer_wait`, until the poll has ended and names them, too. So a newcomer waits for its
@@ -42,8 +41,9 @@ NEWCOMER_SHARE: Final = 50
 NEWCOMER_BYTES: Final = 2 << 20
 #: The first version of FETCH that bounds the answer.
 _BOUNDED_SINCE: Final = 3
-#: Turns of the loop between a response and the next poll: in the first one handlers get the messages, which do not wait
-#: until a request is encoded and written, and fetchers ask again, or in the second one if they decode themselves.
+#: Turns of the loop in which fetchers ask again that have to decode, or to find out where to ask. Those whose messages
+#: were taken do so in the turn of the next poll, before it, and behind all handlers, which do not wait until a request
+#: is encoded and written.
 _TURNS: Final = 2
 #: Seconds between looks at whether the metadata of what waits are old or stale.
 _REVIEW: Final = 5.0
@@ -143,27 +143,27 @@ class Polls:
 
     async def _repeat(
         self,
-        poll: Callable[[], Awaitable[bool]],
+        poll: Callable[[], Awaitable[int | None]],
         filled: asyncio.Event,
         requests: Mapping[Place, PartitionRequest],
         wait: float,
     ) -> None:
-        """Poll while there are requests."""
+        """Poll while there are requests. `poll` returns turns of the loop until the next one; None: nothing came."""
         while True:
             if not requests:
                 filled.clear()
             await filled.wait()
             await self._exchange.wait_out_quota()
             began = self._clock.monotonic()
-            if await poll():
-                for _ in range(_TURNS):
+            if (turns := await poll()) is not None:
+                for _ in range(turns):
                     await asyncio.sleep(0)
             elif self._clock.monotonic() - began < wait / 2:
                 # An answer without anything that the broker did not wait with: it counts what it does not return.
                 await self._clock.sleep(self._short)
 
-    async def _poll(self) -> bool:
-        """Send a poll; return whether there was anything in the response, or it was one for those that hurry.
+    async def _poll(self) -> int | None:
+        """Send a poll; return as `_hand_out`.
 
         A call of its own, so that nothing refers to the response while the next one is awaited.
         """
@@ -173,16 +173,16 @@ class Polls:
             self._newcomers.clear()
             self._under_way = True
             named = self._sized(channel, request.named)
-            answered = True
+            turns: int | None = _TURNS
 
             def received(fetched: FetchedPartitions) -> None:
-                nonlocal answered
+                nonlocal turns
                 self._under_way = False  # who asks again from now on is in the next poll
                 if not self._session.answered(fetched.error, fetched.session_id):
                     return  # a new session begins at once
                 if request.full:
                     self._exchange.require_all(fetched, self._named(), channel)
-                answered = self._hand_out(fetched, self._find)
+                turns = self._hand_out(fetched, self._find)
 
             sent = request._replace(named=named)
             fetched = await self._exchange.send(channel, sent, self._size, self._wait, received)
@@ -190,12 +190,12 @@ class Polls:
             # Else some may have been left out.
             if not (fetched.error or fetched.throttled) and 2 * taken <= min(self._size, self._most):
                 self._answered_at = self._clock.monotonic()
-            return answered
+            return turns
         except (BrokerError, WireError) as error:
             self._session.lost()
             self._line.count_lost()
             fail(self._named(), error)
-            return True
+            return _TURNS
         finally:
             self._under_way = False
             self._review()
@@ -207,7 +207,7 @@ class Polls:
     def _named(self) -> Iterator[PartitionRequest]:
         return (request for place, request in self._waiting.items() if place not in self._newcomers)
 
-    async def _poll_newcomers(self) -> bool:
+    async def _poll_newcomers(self) -> int | None:
         """Poll those that the poll under way does not name, in the same way."""
         requests = dict(self._newcomers)
         try:
@@ -220,7 +220,7 @@ class Polls:
         except (BrokerError, WireError) as error:
             self._newcomers_line.count_lost()
             fail(requests.values(), error)
-            return True
+            return _TURNS
 
     def _sized(self, channel: Channel, named: Sequence[PartitionFetch]) -> Sequence[PartitionFetch]:
         """Ask each partition for its share only, of a broker that bounds no response as a whole."""
@@ -229,10 +229,10 @@ class Polls:
         share = max(1, self._most // len(named))
         return [each._replace(max_bytes=min(each.max_bytes, share)) for each in named]
 
-    def _hand_out(self, fetched: FetchedPartitions, find: Callable[[Place], PartitionRequest | None]) -> bool:
+    def _hand_out(self, fetched: FetchedPartitions, find: Callable[[Place], PartitionRequest | None]) -> int | None:
         """Answer those of which a response has something new, or an error, and those that hurry.
 
-        Return whether there were any.
+        Return in how many turns of the loop all of them have asked again; None: there were none.
         """
         answers: list[tuple[PartitionRequest, FetchedPartition]] = []
         parts = fetched.partitions
@@ -242,18 +242,21 @@ class Polls:
             request = find(place)
             if request is not None and (part.error or part.data or part.diverged or part.preferred >= 0):
                 answers.append((request, part))
+        turns = 0 if answers else None
         # First all handlers have their messages; then fetchers go on.
         for request, part in answers:
-            request.deliver(part)
+            if not request.deliver(part):
+                turns = _TURNS
         for request, part in answers:
             request.settle(part)
-        any_answered = fetched.throttled or bool(answers)
+        if fetched.throttled:
+            turns = _TURNS
         for place in self._hurried:
             request = find(place)
             if request is not None and not request.answer.done():
-                any_answered = True
+                turns = _TURNS
                 request.settle(None if fetched.throttled else fetched.partitions.get(place, _NOTHING))
-        return any_answered
+        return turns
 
     def _review(self) -> None:
         """Have those ask again whose leader or topic may be another one by now, as the metadata say."""

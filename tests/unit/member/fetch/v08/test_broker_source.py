@@ -142,7 +142,7 @@ class Waiter:
     """The poller of a request; it takes no answer before its fetcher's turn unless `take` does."""
 
     def __init__(
-        self, stays: Callable[[], bool] = lambda: True, take: Callable[[FetchedPartition], None] = lambda part: None
+        self, stays: Callable[[], bool] = lambda: True, take: Callable[[FetchedPartition], bool] = lambda part: False
     ) -> None:
         self.stays, self.take = stays, take
 
@@ -561,11 +561,12 @@ async def test_answers_to_a_poll_are_taken_in_the_turn_of_the_loop_in_which_they
         taken: list[tuple[int, bytes | memoryview]] = []
         asked = [request(number, MIB) for number in range(4)]
 
-        def take_from(number: int, part: FetchedPartition) -> None:
+        def take_from(number: int, part: FetchedPartition) -> bool:
             assert not any(each.answer.done() for each in asked[2:])  # all handlers before all fetchers
             taken.append((number, part.data))
             if number == 3:
                 raise BadFrameError("no", blamed=True)
+            return True
 
         for number, each in enumerate(asked[1:], 1):
             each.poller = Waiter(take=functools.partial(take_from, number))
@@ -580,6 +581,36 @@ async def test_answers_to_a_poll_are_taken_in_the_turn_of_the_loop_in_which_they
         assert [task.cancelled() for task in tasks] == [False, True, False, False]
         assert [tasks[number].exception() for number in (0, 2)] == [None, None]
         assert isinstance(tasks[3].exception(), BadFrameError)
+
+
+@pytest.mark.parametrize("taken", [True, False])
+async def test_next_poll_is_sent_in_the_turn_in_which_fetchers_ask_again_whose_messages_were_taken(taken: bool) -> None:
+    sent: list[Any] = []
+
+    class AtOnce(MemoryBroker):
+        def post(self, api: Any, body: Any, settle: Any, **_: Any) -> bool:
+            sent.append(settle)
+            return True
+
+    async def fetcher(source: BrokerSource) -> None:
+        while True:
+            asked = request(0, MIB)
+            asked.poller = Waiter(take=lambda part: taken)
+            await source.poll(asked)
+
+    async with running(AtOnce(), FetchSettings()) as source:
+        running_fetcher = asyncio.create_task(fetcher(source))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        parts = [{"partition_index": 0, "error_code": 0, "high_watermark": 9, "records": b"x"}]
+        (settle,) = sent
+        settle({"responses": [{"topic": "t", "partitions": parts}]})
+        turns = 0
+        while len(sent) == 1:
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns == (1 if taken else 3)
+        running_fetcher.cancel()
 
 
 async def test_silence_that_a_quota_demands_is_known_before_anybody_asks_again(broker: MemoryBroker) -> None:

@@ -435,8 +435,12 @@ async def test_memory_of_a_polled_response_is_counted(asking: tuple[V08Source, P
     assert (lane.budget.used, response.asked) == (3, 64 << 10)
 
 
+#: Calls of Python functions from the answer to a poll until the fetcher has asked again, by codec.
+LONE_CALLS = {"native": 119, "pure": 189}
+
+
 async def test_lone_messages_need_the_same_calls_each_and_leave_nothing_to_the_garbage_collector(
-    asking: tuple[V08Source, Polled, Lane], monkeypatch: pytest.MonkeyPatch
+    asking: tuple[V08Source, Polled, Lane], monkeypatch: pytest.MonkeyPatch, either_codec: str
 ) -> None:
     """From the answer to a poll until the fetcher has asked again, with the handler and the lane between."""
     monkeypatch.setattr("consumerd.handlers.api.time", SimpleNamespace(monotonic=lambda: 0.0))  # no turn is too long
@@ -483,7 +487,8 @@ async def test_lone_messages_need_the_same_calls_each_and_leave_nothing_to_the_g
     await asyncio.wait([running])
     _, *each = calls
     assert (handled, left) == (list(range(510)), 0)
-    assert min(each) == max(each) > 0
+    # Each call is cold when a message comes alone: it is 2 µs of the message's way.
+    assert min(each) == max(each) <= LONE_CALLS[either_codec]
 
 
 @pytest.mark.parametrize("case", ["usual", "empty", "error", "diverged", "doubtful", "closed", "overdrawn", "failing"])
