@@ -7,7 +7,8 @@ size. The range is fixed before: a log that grows meanwhile is read no further.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -24,6 +25,8 @@ from consumerd.wire.v08.records import BatchEnd, Record, RecordSet, decode_recor
 
 _FETCH_BYTES: Final = 1 << 20
 _MOST_BYTES: Final = 256 << 20
+#: Partitions that the log names where the bounds of several are asked again.
+_NAMED: Final = 5
 
 
 class LogBounds(NamedTuple):
@@ -53,12 +56,17 @@ class TargetLog:
 
     async def bounds(self, topic: str, partition: int) -> LogBounds:
         """Raises BrokerError if they are unavailable for longer than the client retries."""
-        what = f"offsets of {topic}/{partition}"
+        return (await self.all_bounds(topic, [partition]))[partition]
 
-        async def ask(time: int) -> int:
-            return await self._client.retrying(what, lambda: self._offset(topic, partition, time))
+    async def all_bounds(self, topic: str, partitions: Sequence[int]) -> dict[int, LogBounds]:
+        """The bounds of several partitions, by two requests to each leader. Raises as `bounds`."""
+        what = f"offsets of {topic}/{','.join(map(str, partitions[:_NAMED]))}"
 
-        return LogBounds(await ask(EARLIEST), await ask(LATEST))
+        async def ask(time: int) -> dict[int, int]:
+            return await self._client.retrying(what, lambda: self._offsets(topic, partitions, time))
+
+        starts, ends = await ask(EARLIEST), await ask(LATEST)
+        return {number: LogBounds(starts[number], ends[number]) for number in partitions}
 
     async def read(self, topic: str, partition: int, start: int, end: int) -> AsyncIterator[list[Record]]:
         """The records from `start` up to `end`, piece by piece.
@@ -101,15 +109,23 @@ class TargetLog:
             raise BadFrameError(f"broker {channel.address} left {topic}/{partition} out of its FETCH response")
         return part
 
-    async def _offset(self, topic: str, partition: int, time: int) -> int:
-        place = topic, partition
-        channel = await self._leader(topic, partition)
-        found = (await list_offsets(channel, [place], time, read_committed=self._read_committed)).get(place)
-        if found is not None:
-            self._raise_for(found.error, channel, topic, partition)
-        if found is None or not found.offsets:
-            raise BrokerError(f"the target returned no offset of {topic}/{partition}")
-        return found.offsets[0]
+    async def _offsets(self, topic: str, partitions: Iterable[int], time: int) -> dict[int, int]:
+        led: defaultdict[int, list[int]] = defaultdict(list)
+        for partition in partitions:
+            led[(await self._client.leader(topic, partition)).id].append(partition)
+        offsets: dict[int, int] = {}
+        for node_id, numbers in led.items():
+            channel = await self._client.node_channel(node_id)
+            places = [(topic, number) for number in numbers]
+            listed = await list_offsets(channel, places, time, read_committed=self._read_committed)
+            for number in numbers:
+                found = listed.get((topic, number))
+                if found is not None:
+                    self._raise_for(found.error, channel, topic, number)
+                if found is None or not found.offsets:
+                    raise BrokerError(f"the target returned no offset of {topic}/{number}")
+                offsets[number] = found.offsets[0]
+        return offsets
 
     async def _leader(self, topic: str, partition: int) -> Channel:
         node = await self._client.leader(topic, partition)

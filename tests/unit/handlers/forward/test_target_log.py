@@ -13,6 +13,7 @@ from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import BrokerRefusedError
 from consumerd.net.client.settings import ClientSettings
 from consumerd.testing.clock import FakeClock
+from consumerd.wire.v07 import LATEST
 from consumerd.wire.v08.apis import APIS, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.records import encode_record_batch
@@ -165,6 +166,44 @@ async def test_offset_that_is_gone_is_an_error_at_once() -> None:
 def offset(value: int, error: int = 0) -> dict[str, Any]:
     part = {"partition_index": 0, "error_code": error, "timestamp": -1, "offset": value}
     return {"throttle_time_ms": 0, "topics": [{"name": "t", "partitions": [part]}]}
+
+
+class Leaders(Target):
+    """Two brokers that lead the partitions in turns, and answer for all that they are asked."""
+
+    def __init__(self, partitions: int) -> None:
+        super().__init__()
+        self.numbers = list(range(partitions))
+        self.requests: list[list[int]] = []
+
+    async def call(self, api: Any, body: dict[str, Any], **options: Any) -> dict[str, Any]:
+        if api is METADATA:
+            answer = await super().call(api, body, **options)
+            answer["brokers"] = [{"node_id": node, "host": "h", "port": node} for node in (1, 2)]
+            for part in answer["topics"][0]["partitions"]:
+                part["leader_id"] = 1 + part["partition_index"] % 2
+            return answer
+        asked = body["topics"][0]["partitions"]
+        self.requests.append([each["partition_index"] for each in asked])
+        parts = [
+            {
+                "partition_index": each["partition_index"],
+                "error_code": 0,
+                "timestamp": -1,
+                "offset": each["partition_index"] + (100 if each["timestamp"] == LATEST else 0),
+            }
+            for each in asked
+        ]
+        return {"throttle_time_ms": 0, "topics": [{"name": "t", "partitions": parts}]}
+
+
+@pytest.mark.parametrize(("partitions", "requests"), [(1, 2), (100, 4), (1000, 4)])
+async def test_asks_each_leader_twice_for_the_bounds_of_all_its_partitions(partitions: int, requests: int) -> None:
+    leaders = Leaders(partitions)
+    found = await log_of(leaders).all_bounds("t", range(partitions))
+    assert found == {number: LogBounds(number, number + 100) for number in range(partitions)}
+    assert len(leaders.requests) == requests
+    assert {number % 2 for number in leaders.requests[0]} == {0}
 
 
 async def test_bounds_are_those_of_the_present_log() -> None:
