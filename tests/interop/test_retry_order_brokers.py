@@ -69,17 +69,35 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.05)
 
 
+#: The tables of a group that a broker coordinates, and of one in ZooKeeper.
+BY_BROKER = {"group": {"coordination": "kafka", "session_timeout": 1.5, "heartbeat_interval": 0.3}}
+IN_ZOOKEEPER: dict[str, Any] = {"group": {}, "zookeeper": {"session_timeout": 4.0}}
+
+
+@pytest.mark.parametrize(
+    ("version", "tables", "offsets"),
+    [
+        ("3.9.1", BY_BROKER, "kafka"),
+        ("2.8.2", IN_ZOOKEEPER, "zookeeper"),
+        ("0.11.0.3", IN_ZOOKEEPER, "both"),
+        ("1.1.1", IN_ZOOKEEPER, "kafka"),
+    ],
+)
 async def test_keys_keep_their_order_through_retry_topics_while_daemons_are_killed(
-    kafka: Any, cluster_client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    version: str,
+    tables: dict[str, Any],
+    offsets: str,
+    kafka: Any,
+    zk_root: str,
+    cluster_client: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    broker = await kafka("3.9.1", partitions=2)
+    broker = await kafka(version, partitions=2)
     (tmp_path / "ordered.py").write_text(ATTEMPTS)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     config: dict[str, Any] = {
-        "group": {
-            "id": "g", "coordination": "kafka", "topics": {"t": 1}, "session_timeout": 1.5, "heartbeat_interval": 0.3,
-        },
-        "kafka": {"bootstrap": [broker.address]},
+        "group": {"id": "g", "topics": {"t": 1}, "offsets": offsets, **tables["group"]},
         "commit": {"interval": 0.3},
         "fetch": {"initial": "earliest"},
         "handler": {
@@ -91,7 +109,11 @@ async def test_keys_keep_their_order_through_retry_topics_while_daemons_are_kill
             "retry_order": "key",
             "dead_letter": str(tmp_path / "letters.ndjson"),
         },
-    }  # fmt: skip
+    }
+    if "zookeeper" in tables:
+        config["zookeeper"] = {"connect": zk_root, **tables["zookeeper"]}
+    else:
+        config["kafka"] = {"bootstrap": [broker.address]}
     count = 0
     async with (
         cluster_client(broker) as client,

@@ -146,7 +146,7 @@ async def letter_producer(config: Config, *, clock: Clock, rng: Random) -> Async
         if config.group.coordination != "zookeeper":
             yield await _v08(config, build_bootstrap(config.kafka), stack, clock, rng)
             return
-        session = await _session(config, stack, clock, rng)
+        session = await letter_session(config, stack, clock, rng)
         dialect = config.group.dialect
         if dialect == "0.7" or (dialect == "auto" and await look_for_dialect(session) is not Dialect.V08):
             connector = partial(connect, settings=build_connection_settings(config))
@@ -159,7 +159,8 @@ async def letter_producer(config: Config, *, clock: Clock, rng: Random) -> Async
         yield await _v08(config, await registered_brokers(config, session), stack, clock, rng)
 
 
-async def _session(config: Config, stack: AsyncExitStack, clock: Clock, rng: Random) -> Session:
+async def letter_session(config: Config, stack: AsyncExitStack, clock: Clock, rng: Random) -> Session:
+    """A session of ZooKeeper, beside that of the members. Raises ZooKeeperError, NotFoundError."""
     section = config.zookeeper
     session = build_session(section, clock=clock, rng=rng)
     stack.push_async_callback(session.close)
@@ -179,13 +180,21 @@ async def registered_brokers(config: Config, session: Session) -> list[tuple[str
     return addresses
 
 
-async def _v08(
+async def opened_client(
     config: Config, addresses: list[tuple[str, int]], stack: AsyncExitStack, clock: Clock, rng: Random
-) -> _Opened:
+) -> ClusterClient:
+    """A client beside that of the members, which has found a broker. Raises BrokerError."""
     connection = build_connection_settings(config)
     client = build_client_of(config.kafka, connection, clock=clock, rng=rng, bootstrap=addresses)
     await stack.enter_async_context(client)
     await find_broker(client, [f"{host}:{port}" for host, port in addresses], config.kafka.connection_timeout)
+    return client
+
+
+async def _v08(
+    config: Config, addresses: list[tuple[str, int]], stack: AsyncExitStack, clock: Clock, rng: Random
+) -> _Opened:
+    client = await opened_client(config, addresses, stack, clock, rng)
     producer = V08Producer(client, V08ProducerSettings(), clock=clock, rng=rng)
     opened = await stack.enter_async_context(ClusterProducer(producer))
     return _Opened(opened, headers=True, v08=producer, client=client)

@@ -232,9 +232,6 @@ def _rules_of_retry_topics(consumed: list[_Consumed], handlers: Sequence[Handler
                 'on_failure = "retry_topic" needs brokers of 0.11 or later: messages of 0.7 have no headers', place
             )
             return
-        if section.retry_order == "key" and group.coordination != "kafka":
-            yield Rule('retry_order = "key" needs coordination = "kafka": the offsets tell what waits', place)
-            return
         for topic in section.retry_topics:
             if (owner.group, topic) in seen:
                 yield Rule(f"two handlers of group {owner.group!r} have the retry topic {topic!r}: rename one", place)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -24,13 +24,13 @@ WAY = ("t", "later-1", "later-2")
 
 
 class Cluster:
-    """Topics of one partition each, with the group's offsets. `dead`: what failed for the last time."""
+    """Topics of one partition each, with the group's offsets. `settled`: what was handled, or failed for good."""
 
     def __init__(self, *sent: Sent) -> None:
         self.logs: dict[str, list[tuple[Sent, float]]] = {name: [] for name in WAY}
         self.logs["t"] = [(each, 0.0) for each in sent]
         self.committed = dict.fromkeys(WAY, 0)
-        self.dead: list[Sent] = []
+        self.settled: list[Sent] = []
         self.handled: list[tuple[str, Sent]] = []
         self.fails: set[bytes | None] = set()
 
@@ -45,10 +45,14 @@ class Cluster:
 
 
 class Logs(RetryLogs):
-    """What the cluster tells of its retry topics. `fails`: how often it does not answer; `reads` are counted."""
+    """What the cluster tells of its retry topics. `fails`: how often it does not answer; `reads` are counted.
 
-    def __init__(self, cluster: Cluster) -> None:
+    `behind`: says how old the committed offsets are, as those of a ZooKeeper server that lags behind; 0 for none.
+    """
+
+    def __init__(self, cluster: Cluster, behind: Callable[[], int] = lambda: 0) -> None:
         self.cluster, self.fails, self.reads, self.bounded = cluster, 0, 0, 0
+        self.behind = behind
         self.calls: list[str] = []
 
     async def start(self) -> None:
@@ -62,7 +66,7 @@ class Logs(RetryLogs):
         if self.fails:
             self.fails -= 1
             raise BrokerError("no broker answers")
-        start = self.cluster.committed[topic]
+        start = max(0, self.cluster.committed[topic] - self.behind())
         await asyncio.sleep(0)
         return {TopicPartition.numbered(topic, 0): Bounds(start, len(self.cluster.logs[topic]))}
 
@@ -90,7 +94,7 @@ class Next(DeadLetters):
             if self.after:
                 self.cluster.logs[self.after[0]].append((sent, each.failed_at or 0.0))
             else:
-                self.cluster.dead.append(sent)
+                self.cluster.settled.append(sent)
 
     async def stop(self) -> None: ...
 
@@ -106,7 +110,9 @@ class Picky(Handler):
             await asyncio.sleep(0)
             if message.key in self.cluster.fails:
                 raise ValueError("not yet")
-            self.cluster.handled.append((message.topic, (message.key, int(message.payload))))
+            sent = message.key, int(message.payload)
+            self.cluster.handled.append((message.topic, sent))
+            self.cluster.settled.append(sent)
             batch.mark(number + 1)
 
 
@@ -120,9 +126,14 @@ class Whole(Picky):
 
 
 def stage(
-    cluster: Cluster, topic: str, clock: FakeClock, handler: Handler | None = None, **settings: Any
+    cluster: Cluster,
+    topic: str,
+    clock: FakeClock,
+    handler: Handler | None = None,
+    behind: Callable[[], int] = lambda: 0,
+    **settings: Any,
 ) -> tuple[Handler, RetryOrder | None, Next, Logs]:
-    later, logs, place = WAY[WAY.index(topic) + 1 :], Logs(cluster), Next(cluster, topic)
+    later, logs, place = WAY[WAY.index(topic) + 1 :], Logs(cluster, behind), Next(cluster, topic)
     order = RetryOrder(logs, later, clock, **settings) if later else None
     policy = RetryPolicy(max_attempts=1, on_failure="retry_topic" if later else "dead_letter")
     inner = handler or Picky(cluster)
@@ -251,9 +262,15 @@ async def test_begins_and_ends_with_the_handler(clock: Any) -> None:
     assert logs.calls == ["start", "stop"]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(120))
 async def test_keys_keep_their_order_whatever_is_killed(seed: int) -> None:
+    """Every second time committed offsets may be old ones, as those that ZooKeeper's servers return."""
     rng, clock = random.Random(seed), FakeClock(auto=True)
+    lags = seed % 2 == 1
+
+    def behind() -> int:
+        return rng.choice((0, 0, 1, 5)) if lags else 0
+
     keys = [b"a", b"b", b"c", None]
     counts = dict.fromkeys(keys, 0)
     cluster = Cluster()
@@ -261,7 +278,7 @@ async def test_keys_keep_their_order_whatever_is_killed(seed: int) -> None:
         key = rng.choice(keys)
         cluster.logs["t"].append(((key, counts[key]), 0.0))
         counts[key] += 1
-    handlers = {topic: stage(cluster, topic, clock)[0] for topic in WAY}
+    handlers = {topic: stage(cluster, topic, clock, behind=behind)[0] for topic in WAY}
     for turn in range(400):
         cluster.fails = set(rng.sample(keys, rng.randrange(3))) if turn < 200 else set()
         topic = rng.choice(WAY)
@@ -276,14 +293,12 @@ async def test_keys_keep_their_order_whatever_is_killed(seed: int) -> None:
                 work.cancel()
                 await asyncio.wait([work])
                 cluster.committed[topic] = batch.prefix(rng.randint(0, batch.handled))
-                handlers[topic] = stage(cluster, topic, clock)[0]  # the next owner's
+                handlers[topic] = stage(cluster, topic, clock, behind=behind)[0]  # the next owner's
                 continue
         await work
         cluster.committed[topic] = batch.next_offset
         clock.now += rng.random()
     assert cluster.committed["t"] == 60
     for key in (b"a", b"b", b"c"):
-        dead = {number for each, number in cluster.dead if each == key}
-        found = numbers(cluster, key)
-        assert found == sorted(found), (key, found)
-        assert {*found} | dead == {*range(counts[key])}
+        # A copy that a kill left of a message may come after it.
+        assert list(dict.fromkeys(number for each, number in cluster.settled if each == key)) == [*range(counts[key])]

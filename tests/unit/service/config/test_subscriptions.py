@@ -367,7 +367,6 @@ def test_what_fails_goes_from_one_retry_topic_to_the_next_and_to_the_dead_letter
             'retry_order = "key" needs on_failure = "retry_topic"',
         ),
         ({"retry_order": "key", "bisect": True}, {}, 'retry_order = "key" and bisect do not go together'),
-        ({"retry_order": "key"}, {}, 'retry_order = "key" needs coordination = "kafka"'),
         ({}, {"dialect": "0.7"}, 'on_failure = "retry_topic" needs brokers of 0.11 or later'),
         ({}, {"topics": {}, "whitelist": ".*"}, "group.whitelist consumes the retry topic 'later-30s', too"),
     ],
@@ -380,8 +379,9 @@ def test_retry_topics_that_cannot_work_are_refused(
         parse({"group": MAIN | group, "handler": keys}, "test.toml", environment=False)
 
 
-def test_each_key_is_in_order_up_to_the_last_retry_topic() -> None:
-    group = {"id": "g", "topics": {"events": 1}, "coordination": "kafka"}
+@pytest.mark.parametrize("coordination", ["kafka", "zookeeper"])
+def test_each_key_is_in_order_up_to_the_last_retry_topic(coordination: str) -> None:
+    group = {"id": "g", "topics": {"events": 1}, "coordination": coordination}
     made = config(handler=RETRY | {"retry_order": "key"}, group=group, kafka={"bootstrap": ["h:1"]})
     assert [part.handler.retry_order for part in made.by_subscription().values()] == ["key", "key", "key", "none"]
 
