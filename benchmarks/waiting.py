@@ -36,7 +36,7 @@ from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.opening import ChannelOpener
 from consumerd.net.client.settings import ClientSettings
 from consumerd.net.connect import connect
-from consumerd.operate.admin.v08.topic_plan import TopicPlan
+from consumerd.operate.admin.v08.topic_nodes import TopicPlan
 from consumerd.operate.admin.v08.topic_requests import create_topic
 from consumerd.wire.v07 import MultiProduceRequest, ProduceRequest, encode_message_set
 from consumerd.wire.v08 import message_types as m

@@ -25,7 +25,7 @@ from consumerd.cli.numbers import PositiveInt, ZooKeeperAddress
 from consumerd.cli.setting_option import SettingOption
 from consumerd.net.zk import Session
 from consumerd.service.config.properties import read_properties
-from consumerd.service.daemon.broker_health import monitored
+from consumerd.service.daemon.broker_readings import monitored
 from consumerd.service.daemon.logs import configure_logs
 from consumerd.storage.broker.config import WITHOUT_EFFECT, BrokerConfig
 from consumerd.storage.broker.server import Broker

@@ -16,8 +16,7 @@ from consumerd.cli.session import ClusterAddress, broker_timeout_option, cluster
 
 if TYPE_CHECKING:
     from consumerd.base.ports import ZooKeeper
-    from consumerd.operate.admin.lag import GroupLag
-    from consumerd.operate.admin.lag_times import ReadTimestamps
+    from consumerd.operate.admin.lag import GroupLag, ReadTimestamps
     from consumerd.operate.admin.v08.group_source import GroupSource
 
 EXAMPLES = """\b
@@ -80,8 +79,11 @@ def command(
     from consumerd.base.clock import SystemClock  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
     from consumerd.net.cluster import ClusterView  # noqa: PLC0415
-    from consumerd.operate.admin.lag import read_lags, read_v08_lags  # noqa: PLC0415
-    from consumerd.operate.admin.lag_times import timestamp_reader  # noqa: PLC0415
+    from consumerd.operate.admin.lag import (  # noqa: PLC0415
+        read_lags,
+        read_v08_lags,
+        timestamp_reader,
+    )
     from consumerd.operate.admin.v08.broker_groups import BrokerGroups  # noqa: PLC0415
     from consumerd.service.daemon.lag_exporter import LagExporter, serve  # noqa: PLC0415
 

@@ -24,8 +24,7 @@ from consumerd.cli.session import (
 )
 
 if TYPE_CHECKING:
-    from consumerd.operate.admin.lag import PartitionLag
-    from consumerd.operate.admin.lag_times import ReadTimestamps
+    from consumerd.operate.admin.lag import PartitionLag, ReadTimestamps
     from consumerd.operate.admin.v08.group_source import GroupSource
 
 EXAMPLES = """\b
@@ -80,8 +79,7 @@ def command(
     """
     from consumerd.base.clock import SystemClock  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
-    from consumerd.operate.admin.lag import read_lag, read_v08_lag  # noqa: PLC0415
-    from consumerd.operate.admin.lag_times import LagTimes, timestamp_reader  # noqa: PLC0415
+    from consumerd.operate.admin.lag import LagTimes, read_lag, read_v08_lag, timestamp_reader  # noqa: PLC0415  # noqa: PLC0415
 
     name = cluster.group_or(group)
     repetitions = (1 if watch is None else None) if count is None else count

@@ -14,7 +14,7 @@ from consumerd.cli.session import ClusterAddress, cluster_options, json_option
 if TYPE_CHECKING:
     from consumerd.net.client.cluster import ClusterClient
     from consumerd.operate.admin.v08.group_source import GroupSource, ZooKeeperGroups
-    from consumerd.operate.admin.v08.topic_plan import TopicPlan
+    from consumerd.operate.admin.v08.topic_nodes import TopicPlan
 
 CREATE_EXAMPLES = """\b
 Examples:
@@ -95,7 +95,7 @@ def create(
     creates a topic when it receives the first message.
     """
     from consumerd.cli.clusters import run_with_client  # noqa: PLC0415
-    from consumerd.operate.admin.v08.topic_plan import TopicPlan  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.operate.admin.v08.topic_nodes import TopicPlan  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.operate.admin.v08.topic_requests import create_topic  # noqa: PLC0415 - heavy imports only for the command that runs
 
     if assignment is not None and (partitions is not None or replication_factor is not None):

@@ -4,8 +4,8 @@ Importing the package imports none of it: pytest loads the plugin in every proje
 
 In: the fixtures of `plugin`. Out: groups, brokers and ZooKeeper in memory, a harness for handlers, a proxy for faults.
 
-Files in reading order: plugin, harness, life, handover, records, journal, group, member, memory_zookeeper, memory_tree,
-memory_broker, partition_log, clock, loop, brokers, proxy, fault_proxy, damage, errors.
+Files in reading order: plugin, harness, life, records, group, memory_zookeeper, memory_tree, memory_broker, clock,
+loop, brokers, proxy, fault_proxy, errors.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ if TYPE_CHECKING:
     from consumerd.testing.clock import FakeClock
     from consumerd.testing.errors import ContractError, HarnessError
     from consumerd.testing.fault_proxy import Direction
-    from consumerd.testing.group import MemoryGroup
-    from consumerd.testing.handover import Handover
+    from consumerd.testing.group import MemoryGroup, MemoryMember
     from consumerd.testing.harness import HandlerHarness
+    from consumerd.testing.life import Handover
     from consumerd.testing.loop import LoopThread
-    from consumerd.testing.member import MemoryMember
     from consumerd.testing.plugin import BrokerFactory, CoroutineRunner, HandlerFactory, ProxyFactory
     from consumerd.testing.proxy import LoopbackProxy
     from consumerd.testing.records import Attempt, DeliveredBatch, Revocation
@@ -59,11 +58,10 @@ if not TYPE_CHECKING:  # type checkers shall complain about names that do not ex
             "consumerd.testing.clock": "FakeClock",
             "consumerd.testing.errors": "ContractError HarnessError",
             "consumerd.testing.fault_proxy": "Direction",
-            "consumerd.testing.group": "MemoryGroup",
-            "consumerd.testing.handover": "Handover",
+            "consumerd.testing.group": "MemoryGroup MemoryMember",
+            "consumerd.testing.life": "Handover",
             "consumerd.testing.harness": "HandlerHarness",
             "consumerd.testing.loop": "LoopThread",
-            "consumerd.testing.member": "MemoryMember",
             "consumerd.testing.plugin": "BrokerFactory CoroutineRunner HandlerFactory ProxyFactory",
             "consumerd.testing.proxy": "LoopbackProxy",
             "consumerd.testing.records": "Attempt DeliveredBatch Revocation",

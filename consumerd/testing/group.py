@@ -6,6 +6,7 @@ fetching, delivery and commits are those of the daemon. Intervals are short, so 
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
@@ -23,16 +24,124 @@ from consumerd.member.consumer.consumer import GroupConsumer
 from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.member.fetch.settings import FetchSettings
 from consumerd.testing.errors import HarnessError
-from consumerd.testing.journal import Journal, JournalingZooKeeper
-from consumerd.testing.member import MemoryMember
 from consumerd.testing.memory_broker import MemoryBroker
-from consumerd.testing.memory_zookeeper import MemorySession
+from consumerd.testing.memory_tree import WatchKind
+from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.testing.records import MemoryDeadLetters
 from consumerd.wire.compression import Codec
 from consumerd.wire.registry.paths import offset_path, owner_path, topic_broker_path
 from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
 from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
 from consumerd.wire.registry.values import parse_owner
+
+# The events of a group under test, in order, and waiting for them.
+#
+# Strategy: one list of short entries that all parts write to, and one event that is set with each; a task that waits
+# for a condition checks it again after every entry.
+
+#: Time between checks of conditions that the journal does not record, in seconds.
+_TICK = 0.01
+
+
+class Journal:
+    """Entries of (what, about): `created`, `set` and `deleted` nodes by path, and other notes."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[str, str]] = []
+        self._news = asyncio.Event()
+
+    def note(self, what: str, about: str) -> None:
+        """Add an entry."""
+        self.entries.append((what, about))
+        self.tell()
+
+    def tell(self) -> None:
+        """Wake all waiters: something has changed."""
+        self._news.set()
+
+    def of(self, *about: str) -> list[tuple[str, str]]:
+        """The entries about one of these."""
+        return [entry for entry in self.entries if entry[1] in about]
+
+    async def until(self, condition: Callable[[], bool], seconds: float = 5.0) -> None:
+        """Return when `condition()` holds; raises TimeoutError. It is checked after every entry, and every tick."""
+        async with asyncio.timeout(seconds):
+            while not condition():
+                self._news.clear()
+                try:
+                    async with asyncio.timeout(_TICK):
+                        await self._news.wait()
+                except TimeoutError:
+                    continue
+
+
+class JournalingZooKeeper(MemoryZooKeeper):
+    """A ZooKeeper in memory that notes every change of a node."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._there: set[str] = set()
+        super().__init__()
+
+    def _changed(self, kind: WatchKind, path: str) -> None:
+        if kind is WatchKind.DATA:
+            there = self.tree.has(path)
+            self._journal.note("deleted" if not there else "set" if path in self._there else "created", path)
+            (self._there.add if there else self._there.discard)(path)
+        super()._changed(kind, path)
+
+
+class MemoryMember:
+    """A member at work. `handler` is the test's own object, `zk` the member's session, `name` the end of its id."""
+
+    def __init__(self, name: str, consumer: GroupConsumer, zk: MemorySession, handler: Any) -> None:
+        self.name = name
+        self.consumer = consumer
+        self.zk = zk
+        self.handler = handler
+        self.task = asyncio.create_task(consumer.run(), name=f"member {name}")
+        self._looked_at = False
+
+    @property
+    def owned(self) -> list[TopicPartition]:
+        """The partitions that it consumes now."""
+        return sorted(self.consumer.owned)
+
+    async def ended(self, seconds: float = 5.0) -> None:
+        """Return when it has left the group. Raises what stopped it, such as HandlerFailedError, and TimeoutError."""
+        async with asyncio.timeout(seconds):
+            await asyncio.wait([self.task])
+        self._looked_at = True
+        self.task.result()
+
+    async def stop(self, seconds: float = 5.0) -> None:
+        """Leave in order, as at SIGTERM: drain, commit, release. Raises as `ended`."""
+        self.consumer.request_stop()
+        await self.ended(seconds)
+
+    async def cancel(self) -> None:
+        """End its work at once and await the end; its nodes stay until its session ends."""
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+    async def kill(self) -> None:
+        """Die as at SIGKILL, and have ZooKeeper expire the session: nothing of the last moments is committed."""
+        await self.cancel()
+        await self.zk.close()
+
+    def unseen_failure(self) -> BaseException | None:
+        """The error that stopped it, unless `ended` or `stop` has raised it."""
+        if self._looked_at or not self.task.done() or self.task.cancelled():
+            return None
+        return self.task.exception()
+
+    def __repr__(self) -> str:
+        if not self.task.done():
+            return f"{self.name} (at work on {', '.join(map(str, self.owned)) or 'nothing'})"
+        if self.task.cancelled() or (error := self.task.exception()) is None:
+            return f"{self.name} (gone)"
+        return f"{self.name} (stopped by {type(error).__name__}: {error})"
+
 
 #: Seconds: everything that waits does so shortly.
 FETCH = FetchSettings(poll_backoff_min=0.002, idle_backoff=0.01, retry_backoff_min=0.002, retry_backoff_max=0.01)

@@ -20,9 +20,7 @@ from consumerd.handlers.giving_up import KEEPING
 from consumerd.handlers.handler_stages import Stages
 from consumerd.testing.clock import FakeClock, PassingPauses
 from consumerd.testing.errors import HarnessError
-from consumerd.testing.handover import Handover
-from consumerd.testing.life import Life
-from consumerd.testing.partition_log import MemoryPartitionLog
+from consumerd.testing.life import Handover, Life, MemoryPartitionLog
 from consumerd.testing.records import Attempt, DeliveredBatch, MemoryDeadLetters, ObservedHandler, Revocation
 from consumerd.wire.compression import Codec
 

@@ -23,7 +23,7 @@ from consumerd.demo.processes import DaemonProcess
 from consumerd.member.offsets.kafka_store import KafkaOffsetStore
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import BrokerRefusedError
-from consumerd.operate.admin.v08.topic_plan import TopicPlan
+from consumerd.operate.admin.v08.topic_nodes import TopicPlan
 from consumerd.operate.admin.v08.topic_requests import create_topic, delete_topic
 from consumerd.wire.v08.error_codes import ErrorCode
 from tests.interop.group_harness import LONG_SESSION, PATIENCE, TOPIC, Group, said_by_java

@@ -15,7 +15,7 @@ import pytest
 from consumerd.base.errors import ExitCode
 from consumerd.demo.processes import clean_environment
 from consumerd.net.client.topic_configs import topic_settings
-from consumerd.operate.admin.v08.topic_plan import TopicPlan
+from consumerd.operate.admin.v08.topic_nodes import TopicPlan
 from consumerd.operate.admin.v08.topic_requests import create_topic, wait_until_known
 from tests.interop.test_restore import FIRST, content, in_order, messages, produce, receive
 

@@ -39,7 +39,7 @@ from consumerd.group.events import (
 )
 from consumerd.member.consumer.blocked import Holder, holder_of
 from consumerd.member.consumer.settings import ConsumerSettings
-from consumerd.member.offsets.concurrent_calls import all_of
+from consumerd.member.offsets.guards import all_of
 from consumerd.net.cluster.reading import read_all
 from consumerd.net.cluster.watched import WatchedNodes, ZNode
 from consumerd.net.zk.errors import BadVersion, MultiFailed, NodeExists, NoNode, NotConnected, SessionChanged

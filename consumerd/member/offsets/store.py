@@ -53,8 +53,7 @@ import structlog
 from consumerd.base.errors import BrokerError, ZooKeeperError
 from consumerd.base.partition import NO_BROKER, UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.base.ports import Check, Create, Delete, NodeStat, Operation, SetData, ZooKeeper
-from consumerd.member.offsets.concurrent_calls import all_of, each_of
-from consumerd.member.offsets.guards import Guard, GuardFailure, OwnedGuard, VacantGuard
+from consumerd.member.offsets.guards import Guard, GuardFailure, OwnedGuard, VacantGuard, all_of, each_of
 from consumerd.net.zk.errors import BadVersion, MultiFailed, NodeExists, NoNode, SessionChanged
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.paths import offset_path, offsets_path, topic_broker_path

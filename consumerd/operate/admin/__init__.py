@@ -3,7 +3,6 @@
 In: `read_v07_snapshot`, the `GroupSource` of a dialect, `diagnose`, `GroupDoctor`, `write_changes`. Out: snapshots,
 findings and changes of nodes and offsets.
 
-Files in reading order: snapshot, diagnosis, diagnosis_members, diagnosis_owners, diagnosis_offsets, diagnosis_progress,
-findings, doctor, mending, lag, lag_times, logs, offset_plans, offset_file, changes, editing, writing, verification,
-removal, errors.
+Files in reading order: snapshot, diagnosis, diagnosis_members, diagnosis_owners, diagnosis_offsets, findings, doctor,
+mending, lag, logs, offset_plans, offset_file, changes, editing, verification, removal, errors.
 """

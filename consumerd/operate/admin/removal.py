@@ -14,8 +14,8 @@ from consumerd.base.errors import NotFoundError
 from consumerd.base.ports import Delete, NodeStat, ZooKeeper
 from consumerd.net.cluster.reading import children, node, read_all
 from consumerd.net.zk.errors import MultiFailed
+from consumerd.operate.admin.editing import write_together
 from consumerd.operate.admin.errors import ChangedMeanwhileError, RefusedError
-from consumerd.operate.admin.writing import write_together
 from consumerd.wire.registry.paths import group_path, ids_path
 
 #: ZooKeeper takes requests of up to 1 MB; a path of a partition takes about a hundred bytes.

@@ -25,7 +25,7 @@ from consumerd.handlers.sparse_content import SparseContent
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.topic_configs import topic_settings
 from consumerd.operate.admin.errors import RefusedError
-from consumerd.operate.admin.v08.topic_plan import TopicPlan
+from consumerd.operate.admin.v08.topic_nodes import TopicPlan
 from consumerd.operate.admin.v08.topic_requests import create_topic, wait_until_known
 from consumerd.operate.migrate.archived_topics import ArchivedPartition
 from consumerd.operate.migrate.restored_log import MessageDigest, is_same, match

@@ -6,8 +6,8 @@ timeout has passed. Since 0.11 it is idempotent: brokers recognise a batch that 
 
 In: messages of `V08Producer.send`. Out: record batches at the leaders, in order, once where brokers recognise repeats.
 
-Files in reading order: settings, producer, routing, murmur2, batches, filling, sizes, sender, delivery,
-transaction_tables, transactions, lines.
+Files in reading order: settings, producer, routing, murmur2, batches, sizes, sender, delivery, transaction_tables,
+transactions, lines.
 
 Easy to miss:
 

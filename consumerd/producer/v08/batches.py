@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, overload
+from typing import Final, NamedTuple, Protocol, overload
 
+from consumerd.base.native import codec as native_codec
 from consumerd.base.partition import TopicPartition
 from consumerd.wire.errors import EncodeError
 from consumerd.wire.v08.records import Headers, RecordCodec, encode_message_set, encode_record_batch
@@ -278,3 +280,59 @@ class PartitionQueue:
         if self.sealed or (hurry and self.open is not None):
             return max(self.not_before, now)
         return None if self.open is None else max(self.not_before, self.open.due)
+
+
+# The common case of sending: a message without a key, for an open batch that has room for it.
+#
+# Strategy: a filling has a number of bytes that messages may use without a further check, and adds such messages to the
+# lists of its batch, which others use, too. The native one does the same and makes its deliveries natively. Everything
+# else (nulls, no room) is left to the producer.
+
+_MILLISECOND: Final = 1_000_000
+
+
+class Filling(Protocol):
+    """Adds messages to `batch` as long as they have at most `room` bytes, as the producer counts them."""
+
+    batch: ProducerBatch
+    room: int
+
+    def add(self, value: bytes | None, timestamp: int | None, /) -> Delivery | None:
+        """Add a message, of now if `timestamp` is None. Return None, and add nothing, if the producer has to."""
+        ...
+
+
+class PureFilling:
+    """`Filling` in Python. `wall`: seconds since the Unix epoch."""
+
+    __slots__ = ("_nanoseconds", "_times", "_values", "batch", "room")
+
+    def __init__(self, batch: ProducerBatch, wall: Callable[[], float]) -> None:
+        self.batch = batch
+        self.room = 0
+        self._values = batch.values
+        self._times = batch.timestamps
+        # An int of a float costs twice as much as this division.
+        self._nanoseconds = time.time_ns if wall is time.time else lambda: int(wall() * 1000) * _MILLISECOND
+
+    def add(self, value: bytes | None, timestamp: int | None, /) -> Delivery | None:
+        """As `Filling.add`."""
+        if value is None:
+            return None
+        size = OVERHEAD + len(value)
+        if size > self.room:
+            return None
+        self._times.append(self._nanoseconds() // _MILLISECOND if timestamp is None else timestamp)
+        self.room -= size
+        values = self._values
+        values.append(value)
+        return new_delivery((self.batch, len(values) - 1))
+
+
+def new_filling(batch: ProducerBatch, wall: Callable[[], float]) -> Filling:
+    """A filling without room. The native one does not call `wall` if it is the system's clock."""
+    native = native_codec()
+    if native is None:
+        return PureFilling(batch, wall)
+    clock = None if wall is time.time else wall
+    return native.Filling(batch, batch.values, batch.timestamps, delivered, clock, OVERHEAD)

@@ -29,8 +29,16 @@ from consumerd.base.ports import Clock
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import BrokerRefusedError
 from consumerd.producer.errors import MessageSizeTooLargeError, ProducerClosedError
-from consumerd.producer.v08.batches import BatchRange, Deliveries, Delivery, PartitionQueue, ProducerBatch, message_size
-from consumerd.producer.v08.filling import Filling, new_filling
+from consumerd.producer.v08.batches import (
+    BatchRange,
+    Deliveries,
+    Delivery,
+    Filling,
+    PartitionQueue,
+    ProducerBatch,
+    message_size,
+    new_filling,
+)
 from consumerd.producer.v08.routing import Route
 from consumerd.producer.v08.sender import Sender
 from consumerd.producer.v08.settings import V08ProducerSettings

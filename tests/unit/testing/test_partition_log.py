@@ -1,6 +1,6 @@
 """A partition's log in memory: offsets are those of the wire."""
 
-from consumerd.testing.partition_log import MemoryPartitionLog
+from consumerd.testing.life import MemoryPartitionLog
 from consumerd.wire.v07 import Codec, encode_message_set
 
 

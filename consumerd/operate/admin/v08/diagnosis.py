@@ -25,7 +25,7 @@ from consumerd.operate.admin.diagnosis_offsets import (
 from consumerd.operate.admin.diagnosis_owners import owner_findings
 from consumerd.operate.admin.findings import GroupFinding, GroupFindingKind, capital, listed
 from consumerd.operate.admin.logs import LookupFailure
-from consumerd.operate.admin.v08.consumer_groups import MOVING
+from consumerd.operate.admin.v08.broker_groups import MOVING
 from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
 from consumerd.operate.admin.v08.transactions import OpenProducer, OpenTransaction
 

@@ -17,7 +17,7 @@ from consumerd.net.client.errors import BrokerRefusedError, error_of
 from consumerd.net.client.metadata import metadata_body
 from consumerd.net.client.retrying import UnansweredAttempts, passes
 from consumerd.operate.admin.errors import ArgumentError
-from consumerd.operate.admin.v08.topic_plan import TopicPlan, require_alive
+from consumerd.operate.admin.v08.topic_nodes import TopicPlan, require_alive
 from consumerd.wire.v08.apis import CREATE_TOPICS, DELETE_TOPICS, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.errors import UnsupportedApiError

@@ -33,8 +33,7 @@ from consumerd.net.client.settings import ClientSettings
 from consumerd.net.errors import ConnectionClosedError
 from consumerd.testing import MemoryMember
 from consumerd.testing.clock import FakeClock
-from consumerd.testing.group import FETCH, MemoryGroup
-from consumerd.testing.journal import Journal
+from consumerd.testing.group import FETCH, Journal, MemoryGroup
 from consumerd.wire.registry.paths import offset_path, owner_path
 from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.v07 import EARLIEST, LATEST, decode_batch, encode_message_set

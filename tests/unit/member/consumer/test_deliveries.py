@@ -9,8 +9,8 @@ import pytest
 
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch
-from consumerd.member.consumer.deliveries import StreamedBatch, StreamSink
 from consumerd.member.consumer.sinks import HandedBackError
+from consumerd.member.consumer.streams import StreamedBatch, StreamSink
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 
 TP = TopicPartition("t", 0, 1)

@@ -10,8 +10,7 @@ import pytest
 
 from consumerd import ConsumerTimeoutError, MessageStream, TopicPartition
 from consumerd.handlers import Batch
-from consumerd.member.consumer.deliveries import StreamedBatch
-from consumerd.member.consumer.streams import FRESH, TOGETHER
+from consumerd.member.consumer.streams import FRESH, TOGETHER, StreamedBatch
 from consumerd.wire.v07 import decode_batch, encode_message_set
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from consumerd.member.offsets.concurrent_calls import all_of, each_of
+from consumerd.member.offsets.guards import all_of, each_of
 
 
 async def test_returns_results_in_the_order_of_the_items() -> None:

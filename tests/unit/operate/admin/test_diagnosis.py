@@ -6,9 +6,8 @@ import pytest
 
 from consumerd.base.partition import TopicPartition
 from consumerd.net.zk.errors import NotEmpty
-from consumerd.operate.admin.diagnosis import diagnose, persistent_findings
+from consumerd.operate.admin.diagnosis import diagnose, persistent_findings, progress_findings
 from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
-from consumerd.operate.admin.diagnosis_progress import progress_findings
 from consumerd.operate.admin.errors import ChangedMeanwhileError
 from consumerd.operate.admin.findings import GroupFinding, GroupFindingKind, NudgeGroup, Removal
 from consumerd.operate.admin.logs import LogRange, LookupFailure

@@ -18,8 +18,7 @@ from consumerd.operate.admin.findings import NudgeGroup
 from consumerd.operate.admin.mending import take_step
 from consumerd.operate.admin.removal import as_backup, delete_tree, read_tree, require_dead
 from consumerd.operate.admin.snapshot import read_v07_snapshot
-from consumerd.operate.admin.v08.topic_nodes import create_topic_nodes, delete_topic_node
-from consumerd.operate.admin.v08.topic_plan import TopicPlan
+from consumerd.operate.admin.v08.topic_nodes import TopicPlan, create_topic_nodes, delete_topic_node
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 
 Sessions = Callable[[MemoryZooKeeper], AbstractAsyncContextManager[MemorySession]]

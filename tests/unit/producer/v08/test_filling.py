@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from consumerd.base import native
-from consumerd.producer.v08.batches import OVERHEAD
-from consumerd.producer.v08.filling import PureFilling, new_filling
+from consumerd.producer.v08.batches import OVERHEAD, PureFilling, new_filling
 
 
 def filling(chosen: native.NativeCodec | None, wall: Any = time.time) -> tuple[Any, SimpleNamespace]:

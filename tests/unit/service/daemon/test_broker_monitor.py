@@ -16,8 +16,7 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.metrics.catalogue import BROKER_METRICS, PROCESS_METRICS, Kind
 from consumerd.base.metrics.exposition import Exposition
 from consumerd.base.metrics.histogram import Histogram
-from consumerd.service.daemon.broker_monitor import BrokerMonitor
-from consumerd.service.daemon.broker_readings import read_broker
+from consumerd.service.daemon.broker_readings import BrokerMonitor, read_broker
 from consumerd.storage.broker.config import BrokerConfig
 from consumerd.storage.broker.server import Broker
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from consumerd.wire.v08.errors import UnsupportedApiError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,12 +35,11 @@ from consumerd.operate.admin.v08.changes import V08ChangePlanner
 from consumerd.operate.admin.v08.group_source import read_diagnosis_input
 from consumerd.operate.admin.v08.logs import V08BrokerLogs
 from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
-from consumerd.operate.admin.v08.topic_plan import TopicPlan, assign_replicas
+from consumerd.operate.admin.v08.topic_nodes import TopicPlan, assign_replicas
 from consumerd.operate.admin.v08.topic_requests import create_topic, delete_topic
 from consumerd.operate.admin.v08.transactions import OpenProducer, TransactionOwner, find_open_transactions
 from consumerd.wire.v08 import APIS
 from consumerd.wire.v08.apis import DESCRIBE_PRODUCERS, FIND_COORDINATOR
-from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.subscription import MemberAssignment, MemberMetadata
 from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 
