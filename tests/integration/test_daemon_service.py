@@ -137,46 +137,6 @@ async def test_stops_at_the_deadline_while_zookeeper_is_unavailable(world: Any, 
     assert await daemon.wait(60) == ExitCode.FORCED
 
 
-async def test_filter_follows_created_and_deleted_topics(world: Any) -> None:
-    await world.broker()
-    await world.append(TopicPartition("log-a", 0, 0), b"a")
-    await world.append(TopicPartition("other", 0, 0), b"never")
-    daemon = await world.daemon(group={"whitelist": "log-.*"}, rebalance={"reconcile_interval": 1.0})
-    await world.until_printed(daemon, "a")
-    await world.append(TopicPartition("log-b", 0, 0), b"b")
-    await world.until_printed(daemon, "a", "b")
-    # The broker still has it, but is not seen to: as when it is taken out of service. (It restores a deleted node.)
-    await world.zk.set("/brokers/topics/log-a/0", b"0")
-    await world.until(lambda: _free(world, "log-a"))
-    assert await world.zk.children("/consumers/g/owners/log-b") == ["0-0"]
-    assert await daemon.stop() == ExitCode.OK
-
-
-async def _free(world: Any, topic: str) -> bool:
-    return not await world.zk.children(f"/consumers/g/owners/{topic}")
-
-
-async def test_consumes_partitions_of_a_new_broker(world: Any) -> None:
-    await world.broker(0)
-    await world.append(TP, b"one")
-    daemon = await world.daemon()
-    await world.until_printed(daemon, "one")
-    await world.broker(7, partitions=2)
-    for number in range(2):
-        await world.append(TopicPartition("t", 7, number), b"%d" % number)
-    await world.until_printed(daemon, "one", "0", "1")
-    assert sorted(await world.zk.children("/consumers/g/owners/t")) == ["0-0", "7-0", "7-1"]
-    await world.brokers[7].stop()
-    await world.until(lambda: _owned(world, ["0-0"]))
-    await world.append(TP, b"two")
-    await world.until(lambda: "two" in world.printed(daemon))
-    assert await daemon.stop() == ExitCode.OK
-
-
-async def _owned(world: Any, names: list[str]) -> bool:
-    return names == sorted(await world.zk.children("/consumers/g/owners/t"))
-
-
 async def test_writes_the_znodes_of_0_7_byte_for_byte(world: Any) -> None:
     await world.broker(partitions=2)
     end = await world.append(TP, b"one", b"two")
