@@ -50,7 +50,7 @@ from consumerd.spark.lake.days import Days
 from consumerd.spark.lake.folders import local_path, open_folder
 from consumerd.spark.lake.merging import merge_small_files
 from consumerd.spark.lake.offsets import TableOffsets
-from consumerd.spark.lake.table import BATCH, OWNER, TableVersion, other_division, reading_order
+from consumerd.spark.lake.table import BATCH, OWNER, TableVersion, must_be_there, other_division, reading_order
 from consumerd.spark.tables.errors import (
     TableCorruptError,
     TableError,
@@ -220,6 +220,7 @@ class DeltaLakeTable:
                 # Ours, if an earlier attempt took place although an error was reported.
                 return batch == last and number is not None and _offsets_number(table, writer) == number
             former = _offsets_number(table, writer)
+            must_be_there(self.path, files)
             table.create_write_transaction(
                 actions,
                 "append",
@@ -272,6 +273,7 @@ class DeltaLakeTable:
             self._must_have(days, table)
             if table.transaction_version(rebuild) is not None:
                 return False
+            must_be_there(self.path, files)
             table.create_write_transaction(
                 actions,
                 "overwrite",
@@ -395,6 +397,7 @@ class DeltaLakeTable:
             if not {each.path for each in sources} <= {each.path for each in _files(table, -1, None)}:
                 return False
             partitions = table.metadata().partition_columns
+            must_be_there(self.path, [] if merged is None else [merged])
             table.create_write_transaction(
                 actions, "append", table.schema(), partition_by=partitions, commit_properties=_once()
             )

@@ -60,7 +60,7 @@ from consumerd.spark.lake.days import Days
 from consumerd.spark.lake.folders import local_path
 from consumerd.spark.lake.merging import merge_small_files
 from consumerd.spark.lake.offsets import TableOffsets
-from consumerd.spark.lake.table import BATCH, OWNER, TableVersion, other_division, reading_order
+from consumerd.spark.lake.table import BATCH, OWNER, TableVersion, must_be_there, other_division, reading_order
 from consumerd.spark.tables.errors import (
     TableCorruptError,
     TableError,
@@ -345,6 +345,7 @@ class IcebergLakeTable:
             last = _last_batch(table)
             if last is not None and batch <= last:
                 return batch == last and table.properties.get(COMMIT) == identity
+            must_be_there(self.path, files)
             marks = {LAST_BATCH: str(batch)}
             properties = marks | {COMMIT: identity}
             if offsets is not None:
@@ -379,6 +380,7 @@ class IcebergLakeTable:
                 return False
             self._must_have(days, table)
             self._must_fit(table, schema)
+            must_be_there(self.path, files)
             present = [task.file for task in table.scan().plan_files()]
             marks = {LAST_BATCH: str(batch)}
             with table.transaction() as transaction:
@@ -456,6 +458,7 @@ class IcebergLakeTable:
             }
             if not wanted <= present.keys():
                 return False
+            must_be_there(self.path, [] if merged is None else [merged])
             with table.transaction() as transaction, transaction.update_snapshot().overwrite() as update:
                 for path in sorted(wanted):
                     update.delete_data_file(present[path])

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from consumerd.spark.lake.data_file import DataFile
+from consumerd.spark.lake.folders import local_path
 from consumerd.spark.lake.offsets import TableOffsets
 from consumerd.spark.tables.errors import TableError
 from consumerd.spark.tables.table import CompactResult
@@ -158,6 +160,21 @@ def other_division(path: str, found: str, wanted: str) -> TableError:
         f"the table {path} is partitioned by {found or 'nothing'}, and the configuration says {wanted or 'nothing'}: "
         "restore partition_by, or move the table and its checkpoint away to write everything again."
     )
+
+
+def must_be_there(table: str, files: Sequence[DataFile]) -> None:
+    """Raise TableError if a file of the table that is to be committed is missing on this machine.
+
+    A vacuum whose clock jumped ahead takes a file that was just written for an old one that no version has. Stores are
+    not asked: their clocks are not this machine's, and each file would be a request.
+    """
+    folder = local_path(table)
+    missing = [] if folder is None else [each.path for each in files if not Path(folder, each.path).exists()]
+    if missing:
+        raise TableError(
+            f"{table}/{missing[0]} was removed before it was committed: check that the clock is right, and that "
+            "nothing but compact removes files; nothing was committed, and the same command continues from there."
+        )
 
 
 def reading_order(file: DataFile) -> tuple[object, ...]:

@@ -14,13 +14,15 @@ from typing import Any
 import pytest
 
 from consumerd.base.files import SystemFiles
+from consumerd.spark.lake import land as land_module
 from consumerd.spark.lake import open_lake_table
-from consumerd.spark.lake.batches import BatchRunner
+from consumerd.spark.lake.batches import BatchRunner, PlannedBatch
 from consumerd.spark.lake.checkpoint import WritableCheckpoint
 from consumerd.spark.lake.compact import compact
-from consumerd.spark.lake.data_file import DataFileWriter
+from consumerd.spark.lake.data_file import DataFile, DataFileWriter
 from consumerd.spark.lake.delta import DeltaLakeTable
 from consumerd.spark.lake.land import divide, land
+from consumerd.spark.lake.table import LakeTable
 from consumerd.spark.lake.workers import WorkerEndedError, WorkerPool
 from consumerd.spark.source.errors import BrokerReadError
 from consumerd.spark.source.v07.split import FileRange, V07Split
@@ -217,6 +219,41 @@ def test_compaction_keeps_files_of_a_batch_that_is_under_way(
     assert (result.files_before, result.removed) == (1, 1)
     assert not written.exists()
     assert [row["value"] for row in landed(pipeline)] == VALUES[0::2] + VALUES[1::2]
+
+
+@pytest.mark.parametrize("form", ["delta", "iceberg"])
+def test_no_clock_loses_a_file_that_is_not_committed_yet(
+    pipeline: PipelineSpec, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """The clock is set back by an hour after a batch was planned, and ahead by a day before it is committed."""
+    if form == "iceberg":
+        pytest.importorskip("pyiceberg")
+    pipeline = replace(pipeline, format=form)
+    monkeypatch.setattr("consumerd.spark.lake.land.WorkerPool", InlinePool)
+    day, hour = 86_400, 3_600
+    checkpoint = WritableCheckpoint(pipeline.checkpoint("land"))
+
+    def store(table: LakeTable, files: list[DataFile], writer: str, batch: PlannedBatch, *rest: Any) -> int:
+        if batch.number == 1:  # what was written before looks older, as the clock of a vacuum sees it
+            for file in files:
+                os.utime(Path(table.path, file.path), (time.time() - day - hour,) * 2)
+            with monkeypatch.context() as patched:
+                at = time.time_ns() - day * 10**9
+                patched.setattr(time, "time_ns", lambda: at)
+                checkpoint.record(1, batch.end)
+            compact(pipeline)
+            assert not any(Path(table.path, file.path).exists() for file in files)
+        return added(table, files, writer, batch, *rest)
+
+    added = land_module._added
+    with monkeypatch.context() as patched:
+        patched.setattr(land_module, "_added", store)
+        with pytest.raises(TableError, match=r"removed before it was committed: check that the clock is right"):
+            land(pipeline)
+    assert open_lake_table(pipeline.bronze, form).batches() == (range(1),)
+    land(pipeline)
+    rows = open_lake_table(pipeline.bronze, form).dataset().to_table().to_pylist()
+    assert sorted(row["value"] for row in rows) == sorted(VALUES)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,9 +18,11 @@ from consumerd.base.errors import ConfigError, NotFoundError
 from consumerd.spark.lake import duplicates, open_lake_table
 from consumerd.spark.lake.again import RebuiltTables
 from consumerd.spark.lake.checkpoint import WritableCheckpoint
+from consumerd.spark.lake.compact import compact
 from consumerd.spark.lake.delta import DeltaLakeTable
 from consumerd.spark.lake.folders import LocalFolder
 from consumerd.spark.lake.refine_step import preview, refine, refine_again
+from consumerd.spark.lake.refine_tasks import refine_files
 from consumerd.spark.lake.table import BATCH
 from consumerd.spark.lake.tasks import LANDED_AT, FileTarget, landed_schema
 from consumerd.spark.seen import SeenLog
@@ -40,14 +43,17 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PipelineSpec:
     return PipelineSpec("p", str(tmp_path / "lake"), {}, refine=spec, batches_per_trigger=2)
 
 
-def land(pipeline: PipelineSpec, *values: bytes, batch: int, start: int = 0) -> None:
-    """A batch of bronze with these values at ascending offsets from `start`, each in a file of its own and a row."""
+def land(pipeline: PipelineSpec, *values: bytes, batch: int, start: int = 0, at: int | None = None) -> None:
+    """A batch of bronze with these values at ascending offsets from `start`, each in a file of its own and a row.
+
+    `at`: when they landed, in microseconds.
+    """
     rows = [
         {"topic": "t", "partition": 0, "broker_partition": "0", "offset": start + number, "index": 0,
          "next_offset": start + number + 1, "value": value, "crc_ok": True}
         for number, value in enumerate(values)
     ]  # fmt: skip
-    target = FileTarget(pipeline.bronze, SCHEMA, {LANDED_AT: batch, BATCH: batch})
+    target = FileTarget(pipeline.bronze, SCHEMA, {LANDED_AT: batch if at is None else at, BATCH: batch})
     names = [name for name in SCHEMA.names if name not in target.constants]
     batches = [pa.RecordBatch.from_pylist(rows, schema=pa.schema([SCHEMA.field(name) for name in names]))]
     file = target.write_file(batches)
@@ -285,6 +291,37 @@ def test_dry_run_counts_and_writes_nothing(pipeline: PipelineSpec) -> None:
     assert (found.rows_valid, found.rows_refused, sum(found.reasons.values())) == (0, 9, 9)
     assert sorted(found.reasons.values()) == [1, 8]
     assert {path: path.stat().st_mtime_ns for path in Path(each.root).rglob("*")} == before
+
+
+def test_a_clock_that_jumps_changes_no_verdict(pipeline: PipelineSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set back by an hour, or ahead by a day, before and while each batch is refined; files are compacted between."""
+    now, hour = time.time(), 3_600
+    shifts = [0, -hour, 24 * hour, -hour, 48 * hour, 0]
+    clock = [now]
+    monkeypatch.setattr(time, "time_ns", lambda: int(clock[0] * 1e9))
+    monkeypatch.setattr(time, "time", lambda: clock[0])
+
+    def jumping(*arguments: Any, **named: Any) -> Any:
+        clock[0] += 24 * hour if clock[0] <= now else -25 * hour
+        return write(*arguments, **named)
+
+    write = refine_files
+    monkeypatch.setattr("consumerd.spark.lake.refine_step.refine_files", jumping)
+    for batch, shift in enumerate(shifts):
+        clock[0] = now + shift
+        # Of each batch the first two messages were in the one before.
+        land(pipeline, *numbered(8, 6 * batch), batch=batch, start=6 * batch, at=round((now + shift) * 1e6))
+        refine(pipeline)
+        compact(pipeline)
+    count = 6 * len(shifts) + 2
+    good = [number for number in range(count) if number % 3 != 2]
+    bad = [number for number in range(count) if number % 3 == 2]
+    begun = datetime.fromtimestamp(now, UTC)
+    for since in (None, begun - timedelta(minutes=1)):
+        if since is not None:
+            refine_again(pipeline, since=since, until=begun + timedelta(minutes=1))
+        assert rows(pipeline.silver, "offset", "user") == [(number, number) for number in good]
+        assert rows(pipeline.quarantine, "offset") == [(number,) for number in bad]
 
 
 def test_again_requires_that_the_steps_before_and_after_are_done(pipeline: PipelineSpec) -> None:
