@@ -13,6 +13,7 @@ failed after `timeout`; its thread goes on, which is harmless, since what it may
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import threading
@@ -59,6 +60,8 @@ log = structlog.get_logger(__name__)
 _GROUPS: Final = uuid.UUID("5c0b6a0e-8f0e-4d0c-9d3f-6f6b6c616b65")
 _PACKAGES: Final = {"delta": "deltalake", "iceberg": "pyiceberg"}
 _OS_ERROR: Final = re.compile(r"\(os error (\d+)\)")
+#: What SQLite's primary codes (SQLITE_IOERR, SQLITE_FULL) say of the disk.
+_SQLITE: Final = {10: errno.EIO, 13: errno.ENOSPC}
 _T = TypeVar("_T")
 
 
@@ -326,12 +329,19 @@ def _is_aws(name: str) -> bool:
 
 
 def _system_error(error: BaseException) -> OSError | None:
-    """The error of a system call that caused an error, with its number: deltalake has that in its text alone."""
+    """The error of a system call that caused an error, with its number: deltalake has that in its text alone.
+
+    A catalog in SQLite has a code of its own for it.
+    """
     cause = error.__cause__
-    if not isinstance(cause, OSError):
-        return None
-    match = _OS_ERROR.search(str(cause))
-    number = cause.errno if match is None else int(match[1])
+    code = getattr(getattr(cause, "orig", None), "sqlite_errorcode", None)
+    if code is not None:
+        number = _SQLITE.get(code & 0xFF)
+    elif isinstance(cause, OSError):
+        match = _OS_ERROR.search(str(cause))
+        number = cause.errno if match is None else int(match[1])
+    else:
+        number = None
     return None if number is None else OSError(number, os.strerror(number))
 
 
