@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock
@@ -25,9 +26,6 @@ from consumerd.net.connect import connect
 from consumerd.net.connection import ConnectionSettings
 from consumerd.producer import Producer, ProducerSettings, StaticRouter
 from consumerd.wire.v07 import Codec
-
-if TYPE_CHECKING:
-    import random
 
 CODECS: Final = (Codec.NONE, Codec.GZIP, Codec.SNAPPY)
 #: Longer lines would exceed the size that the daemon unpacks from one compressed message.

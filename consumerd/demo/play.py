@@ -12,13 +12,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import random
 import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock
@@ -38,9 +39,6 @@ from consumerd.demo.zookeeper import ZooKeeperServer
 from consumerd.net.zk import Session
 from consumerd.service.daemon.endpoints import check_http
 from consumerd.wire.v07 import DecodeLimits
-
-if TYPE_CHECKING:
-    import random
 
 GROUP: Final = "demo"
 TOPIC: Final = "lines"

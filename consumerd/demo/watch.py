@@ -11,16 +11,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from consumerd.base.partition import TopicPartition
-from consumerd.net.zk import NoNode
+from consumerd.net.zk import NoNode, Session
 from consumerd.storage.log.segment import parse_segment_name
 from consumerd.wire.registry.paths import offset_path, owner_path
 from consumerd.wire.registry.values import parse_offset, parse_owner
-
-if TYPE_CHECKING:
-    from consumerd.net.zk import Session
 
 _COUNT = re.compile(rb'"count":(\d+)')
 

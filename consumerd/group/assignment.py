@@ -9,12 +9,10 @@ not exchange messages about it: they agree because equal snapshots give equal re
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from consumerd.base.partition import TopicPartition
-
-if TYPE_CHECKING:
-    from consumerd.wire.registry.subscription import Subscription
+from consumerd.wire.registry.subscription import Subscription
 
 #: A stream of a member: (consumer id, stream number).
 Stream = tuple[str, int]

@@ -23,13 +23,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from consumerd.base.partition import TopicPartition
-
-if TYPE_CHECKING:
-    from consumerd.group.rules import Topics
-    from consumerd.wire.registry.subscription import Subscription
+from consumerd.group.rules import Topics
+from consumerd.wire.registry.subscription import Subscription
 
 
 @dataclass(frozen=True, slots=True)

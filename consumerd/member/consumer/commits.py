@@ -12,7 +12,6 @@ which has no time for a fetch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -23,11 +22,9 @@ from consumerd.base.rounds import Rounds
 from consumerd.member.consumer.fence import Fence
 from consumerd.member.consumer.owned_partition import OwnedPartition
 from consumerd.member.consumer.stats import ConsumerStats
+from consumerd.member.fetch.listener import FetchCounters
 from consumerd.member.offsets.metadata import OffsetNotes
-
-if TYPE_CHECKING:
-    from consumerd.member.fetch.listener import FetchCounters
-    from consumerd.member.offsets.store import OffsetStore
+from consumerd.member.offsets.store import OffsetStore
 
 log = structlog.get_logger(__name__)
 

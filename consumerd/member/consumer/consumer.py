@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 import structlog
 
@@ -29,6 +29,7 @@ from consumerd.group import events
 from consumerd.group.membership import ZooKeeperMember
 from consumerd.group.membership_tables import Phase
 from consumerd.handlers import Handler
+from consumerd.member.consumer.backends import GroupBackend
 from consumerd.member.consumer.blocked import BlockedClaim, BlockedClaims
 from consumerd.member.consumer.controls import PartitionControls
 from consumerd.member.consumer.coordination import GroupCoordination
@@ -41,9 +42,6 @@ from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.member.consumer.sinks import PartitionedHandler
 from consumerd.member.consumer.taken_id import TakenId
 from consumerd.wire.registry.subscription import Subscription
-
-if TYPE_CHECKING:
-    from consumerd.member.consumer.backends import GroupBackend
 
 log = structlog.get_logger(__name__)
 

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import TopicPartition
 from consumerd.member.consumer.errors import NotAssignedError
+from consumerd.member.consumer.partitions import OwnedPartitions
+from consumerd.member.consumer.protocols import PartitionPool
+from consumerd.member.offsets.store import OffsetStore
 from consumerd.wire.v07 import LATEST
-
-if TYPE_CHECKING:
-    from consumerd.member.consumer.partitions import OwnedPartitions
-    from consumerd.member.consumer.protocols import PartitionPool
-    from consumerd.member.offsets.store import OffsetStore
 
 
 class PartitionControls:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 import structlog
 
@@ -37,6 +37,7 @@ from consumerd.group.events import (
     Unregister,
     Unregistered,
 )
+from consumerd.member.consumer.backends import GroupBackend
 from consumerd.member.consumer.blocked import Holder, holder_of
 from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.member.offsets.guards import all_of
@@ -48,9 +49,6 @@ from consumerd.wire.registry.nudge import nudge_operations
 from consumerd.wire.registry.paths import id_path, owner_path, owners_path
 from consumerd.wire.registry.subscription import Subscription
 from consumerd.wire.registry.values import format_owner, parse_owner
-
-if TYPE_CHECKING:
-    from consumerd.member.consumer.backends import GroupBackend
 
 log = structlog.get_logger(__name__)
 

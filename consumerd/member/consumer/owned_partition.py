@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import TopicPartition
-
-if TYPE_CHECKING:
-    from consumerd.member.consumer.partition_work import BatchInHand, PartitionWork
-    from consumerd.member.fetch.lane import Lane
+from consumerd.member.consumer.partition_work import BatchInHand, PartitionWork
+from consumerd.member.fetch.lane import Lane
 
 
 class OwnedView(NamedTuple):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
@@ -27,16 +27,13 @@ from consumerd.member.consumer.commits import Commits
 from consumerd.member.consumer.listeners import OwnershipHooks
 from consumerd.member.consumer.owned_partition import OwnedPartition, OwnedView
 from consumerd.member.consumer.partition_work import BatchInHand, PartitionWork, WorkOwner
+from consumerd.member.consumer.protocols import PartitionPool
 from consumerd.member.consumer.sinks import PartitionedHandler
 from consumerd.member.consumer.start_offsets import REFUSED_PAUSE, RETRY_PAUSE, StartFinder
 from consumerd.member.fetch.lane import Lane
 from consumerd.member.offsets.errors import OffsetsUnavailableError
 from consumerd.member.offsets.store import OffsetStore
 from consumerd.net.zk.errors import ConnectionLost, NotConnected, SessionChanged
-
-if TYPE_CHECKING:
-    from consumerd.member.consumer.protocols import PartitionPool
-
 
 #: Called with partitions that have ended.
 Ended = Callable[[frozenset[TopicPartition]], None]

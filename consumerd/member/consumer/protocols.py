@@ -7,16 +7,14 @@ chooses from; the ZooKeeper session, and the membership of a group that a broker
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Set
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from consumerd.base.budget import ByteBudget
 from consumerd.base.partition import LogId, TopicPartition
 from consumerd.base.ports import Clock
+from consumerd.member.consumer.settings import ConsumerSettings
+from consumerd.member.fetch.lane import Lane
 from consumerd.member.fetch.listener import FetchCounters, FetchListener
-
-if TYPE_CHECKING:
-    from consumerd.member.consumer.settings import ConsumerSettings
-    from consumerd.member.fetch.lane import Lane
 
 
 class PartitionPool(Protocol):

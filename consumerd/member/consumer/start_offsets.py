@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import structlog
 
@@ -30,6 +30,7 @@ from consumerd.base.rounds import Rounds
 from consumerd.base.settings.moments import start_of
 from consumerd.handlers import SinkPosition
 from consumerd.member.consumer.fence import Fence
+from consumerd.member.consumer.protocols import PartitionPool
 from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.member.consumer.sinks import PartitionedHandler
 from consumerd.member.offsets.store import OffsetStore, Trace
@@ -39,9 +40,6 @@ from consumerd.wire import WireError
 from consumerd.wire.v07 import EARLIEST, LATEST
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.errors import UnsupportedApiError
-
-if TYPE_CHECKING:
-    from consumerd.member.consumer.protocols import PartitionPool
 
 log = structlog.get_logger(__name__)
 

@@ -9,8 +9,9 @@ it cannot be trusted either.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
+from consumerd.base.ports import Clock
 from consumerd.net.client.errors import RequestTooLargeError
 from consumerd.net.client.sasl_session import SaslSession
 from consumerd.net.client.settings import ClientSettings
@@ -22,9 +23,6 @@ from consumerd.wire.v08.messages import decode_response_body, encode_request
 from consumerd.wire.v08.schema import Api, RequestT, ResponseT
 from consumerd.wire.v08.throttle import silence
 from consumerd.wire.v08.versions import BrokerVersions
-
-if TYPE_CHECKING:
-    from consumerd.base.ports import Clock
 
 _ResponseT_co = TypeVar("_ResponseT_co", covariant=True)
 _MAX_CORRELATION_ID = (1 << 31) - 1

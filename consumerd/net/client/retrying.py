@@ -10,16 +10,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from consumerd.base.errors import BrokerError, reason_of
+from consumerd.base.ports import Clock
 from consumerd.net.client.errors import BrokerRefusedError, UnavailableError
 from consumerd.net.client.settings import ClientSettings
 from consumerd.net.errors import ConnectError, ConnectionClosedError
 from consumerd.wire.v08.error_codes import ErrorCode
-
-if TYPE_CHECKING:
-    from consumerd.base.ports import Clock
 
 _T = TypeVar("_T")
 #: Errors of a broker that may have carried the request out: what it waited for did not happen in time.

@@ -16,13 +16,11 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from consumerd.base.errors import ConsumerdError, reason_of
+from consumerd.base.ports import Clock
 from consumerd.net.errors import ConnectionClosedError
-
-if TYPE_CHECKING:
-    from consumerd.base.ports import Clock
 
 log = logging.getLogger(__name__)
 #: The part of the lifetime after which the client authenticates again; in the rest, requests may wait at the broker.

@@ -23,16 +23,14 @@ import ssl as tls
 import struct
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import structlog
 from aiozk import protocol
 
 from consumerd.base.errors import reason_of
+from consumerd.net.zk.connect_string import ZooKeeperHost
 from consumerd.net.zk.errors import THROTTLED, BadReply, ConnectionLost, RequestTooLarge, ServerError
-
-if TYPE_CHECKING:
-    from consumerd.net.zk.connect_string import ZooKeeperHost
 
 _SIZE = struct.Struct("!i")
 _REQUEST_HEADER = struct.Struct("!ii")  # size, xid

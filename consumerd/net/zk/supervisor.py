@@ -24,7 +24,7 @@ import asyncio
 import ssl as tls
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import structlog
 from aiozk import protocol
@@ -33,6 +33,7 @@ from consumerd.base.credentials import Renewed
 from consumerd.base.errors import ZooKeeperError, reason_of
 from consumerd.base.ports import Clock, SessionState
 from consumerd.net.addresses import addresses_of, connect_reason
+from consumerd.net.zk.connect_string import ZooKeeperHost
 from consumerd.net.zk.connection import (
     FIRST_PAUSE,
     ConnectionEnded,
@@ -50,9 +51,6 @@ from consumerd.net.zk.errors import (
     name_of,
 )
 from consumerd.net.zk.lifecycle import NO_PASSWORD, SessionLifecycle
-
-if TYPE_CHECKING:
-    from consumerd.net.zk.connect_string import ZooKeeperHost
 
 log = structlog.get_logger(__name__)
 

@@ -11,20 +11,18 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import TopicPartition
 from consumerd.member.fetch.v07.boundaries import begins_message, boundary_before
+from consumerd.net.cluster import GroupView
 from consumerd.operate.admin.diagnosis_offsets import inside_words
 from consumerd.operate.admin.logs import BrokerLogs, LogRange, LookupFailure
+from consumerd.operate.admin.snapshot import Topics
 from consumerd.wire.errors import WireError
 from consumerd.wire.registry.paths import offset_path
 from consumerd.wire.registry.values import RegisteredBroker
-
-if TYPE_CHECKING:
-    from consumerd.net.cluster import GroupView
-    from consumerd.operate.admin.snapshot import Topics
 
 #: Partitions whose logs are looked into at the same time.
 AT_ONCE = 8

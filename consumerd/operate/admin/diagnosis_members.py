@@ -6,18 +6,16 @@ Strategy: one set of rules for both dialects; a node that is foreign to one belo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from consumerd.base.partition import TopicPartition
 from consumerd.operate.admin.findings import GroupFinding, GroupFindingKind, Removal, capital, listed, process_of
+from consumerd.operate.admin.snapshot import GroupSnapshot
 from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.errors import DialectError, RegistryError
 from consumerd.wire.registry.paths import id_path, ids_path, owners_root
 from consumerd.wire.registry.subscription import parse_subscription
 from consumerd.wire.registry.v08.subscription import parse_subscription_v08
-
-if TYPE_CHECKING:
-    from consumerd.operate.admin.snapshot import GroupSnapshot
 
 
 class _Words(NamedTuple):

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from consumerd.base.partition import LogId, TopicPartition
 from consumerd.member.fetch.log_changes import LogChange, LogChangeKind
+from consumerd.net.cluster import V08Topics
 from consumerd.operate.admin.findings import GroupFinding, GroupFindingKind, OffsetReset, capital, listed
 from consumerd.operate.admin.logs import LogRange, LookupFailure
+from consumerd.operate.admin.snapshot import GroupSnapshot
+from consumerd.operate.admin.v08.snapshot import V08GroupSnapshot
 from consumerd.operate.admin.v08.transactions import OpenTransaction
 from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.paths import broker_ids_path, offset_path, offsets_root, topic_path
-
-if TYPE_CHECKING:
-    from consumerd.net.cluster import V08Topics
-    from consumerd.operate.admin.snapshot import GroupSnapshot
-    from consumerd.operate.admin.v08.snapshot import V08GroupSnapshot
 
 _KEEP_07 = "Keep it if the broker comes back; otherwise it is harmless, and `consumerd group delete` removes it."
 _KEEP = (

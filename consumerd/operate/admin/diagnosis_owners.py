@@ -7,7 +7,7 @@ that blocks it: partitions without an owner whose member is not blocked mean tha
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from consumerd.base.partition import TopicPartition
 from consumerd.group.assignment import Assignment
@@ -20,11 +20,9 @@ from consumerd.operate.admin.findings import (
     listed,
     process_of,
 )
+from consumerd.operate.admin.snapshot import GroupSnapshot
 from consumerd.wire.registry.paths import id_path, owner_path
 from consumerd.wire.registry.values import format_owner
-
-if TYPE_CHECKING:
-    from consumerd.operate.admin.snapshot import GroupSnapshot
 
 
 class _Rule(NamedTuple):

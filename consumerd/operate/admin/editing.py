@@ -9,7 +9,6 @@ between is not lost silently either. Force leaves both out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from consumerd.base.errors import ZooKeeperError
 from consumerd.base.partition import TopicPartition
@@ -19,12 +18,9 @@ from consumerd.net.zk.errors import ConnectionLost, MultiFailed, NodeError
 from consumerd.operate.admin.changes import OffsetChange
 from consumerd.operate.admin.errors import ChangedMeanwhileError
 from consumerd.operate.admin.offset_file import GroupOffsets
+from consumerd.operate.admin.snapshot import GroupSnapshot
 from consumerd.wire.registry.paths import offset_path, offsets_path, owner_path, owners_path
 from consumerd.wire.registry.values import format_offset
-
-if TYPE_CHECKING:
-    from consumerd.operate.admin.snapshot import GroupSnapshot
-
 
 # Several writes at once, all or nothing; on ZooKeeper servers without multi (before 3.4), one after the other.
 #

@@ -8,18 +8,16 @@ if it is still the one that was read, and has no children.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from consumerd.base.ports import ZooKeeper
 from consumerd.net.zk.errors import BadVersion, NoNode, NotEmpty
 from consumerd.operate.admin.errors import ChangedMeanwhileError, RefusedError
 from consumerd.operate.admin.findings import Fix, GroupFinding, NudgeGroup, OffsetReset, Removal
+from consumerd.operate.admin.snapshot import GroupSnapshot
 from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.nudge import NUDGE_VALUE, NUDGE_VALUE_V08, nudge_operations
 from consumerd.wire.registry.values import format_offset
-
-if TYPE_CHECKING:
-    from consumerd.operate.admin.snapshot import GroupSnapshot
 
 _NUDGES: Final = {Dialect.V07: NUDGE_VALUE, Dialect.V08: NUDGE_VALUE_V08}
 

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.group.assignment import Stream
+from consumerd.operate.admin.snapshot import GroupSnapshot
 from consumerd.wire.registry.paths import id_path, owner_path
 from consumerd.wire.registry.values import format_owner
-
-if TYPE_CHECKING:
-    from consumerd.operate.admin.snapshot import GroupSnapshot
 
 #: Seconds between two snapshots while a group is waited for.
 _PAUSE = 0.25

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from consumerd.base.partition import TopicPartition
-
-if TYPE_CHECKING:
-    from consumerd.operate.migrate.ranges import SourceRange
+from consumerd.operate.migrate.ranges import SourceRange
 
 
 @dataclass(slots=True)

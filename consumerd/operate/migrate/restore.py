@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from random import Random
+from typing import Final
 
 from consumerd.base.backoff import Backoff
 from consumerd.base.errors import BrokerError, reason_of
@@ -35,9 +36,6 @@ from consumerd.storage.archives.errors import InterruptedWorkError
 from consumerd.storage.archives.pool import StopFlag
 from consumerd.storage.archives.progress import Progress
 from consumerd.wire.v08.records import RecordCodec
-
-if TYPE_CHECKING:
-    from random import Random
 
 #: The group under whose name the positions stand on the target, as those of a mirror under its group's.
 RESTORE_GROUP: Final = "consumerd-restore"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from random import Random
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -38,10 +39,6 @@ from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.v07 import validate_topic
 from consumerd.wire.v08.error_codes import ErrorCode
-
-if TYPE_CHECKING:
-    from random import Random
-
 
 log = structlog.get_logger(__name__)
 

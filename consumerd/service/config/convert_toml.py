@@ -9,16 +9,14 @@ from __future__ import annotations
 import random
 import tomllib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConfigError
 from consumerd.service.config.build import build_session, build_settings
+from consumerd.service.config.convert import Conversion
 from consumerd.service.config.model import parse
 from consumerd.service.config.toml_text import toml_value
-
-if TYPE_CHECKING:
-    from consumerd.service.config.convert import Conversion
 
 #: A topic that no broker has: the converted file is valid, and does no harm until the operator completes it.
 PLACEHOLDER = "CHANGE-ME"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random, SystemRandom
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import structlog
 
@@ -40,9 +40,6 @@ from consumerd.service.daemon.service import start_client
 from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.subscription import Subscription, is_subscribed
 from consumerd.wire.v08.records import RecordCodec
-
-if TYPE_CHECKING:
-    from random import Random
 
 
 @checked

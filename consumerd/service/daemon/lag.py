@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import structlog
 
@@ -23,10 +23,8 @@ from consumerd.base.errors import ConsumerdError, reason_of
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock
 from consumerd.member.consumer.owned_partition import OwnedView
+from consumerd.member.consumer.running_member import RunningMember
 from consumerd.member.offsets.end_times import EndTimes, age_of_next
-
-if TYPE_CHECKING:
-    from consumerd.member.consumer.running_member import RunningMember
 
 log = structlog.get_logger(__name__)
 

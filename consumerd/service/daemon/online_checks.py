@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from contextlib import AsyncExitStack
 from functools import partial
 from random import SystemRandom
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import (
@@ -35,6 +35,7 @@ from consumerd.net.client.topic_configs import message_limits
 from consumerd.net.cluster import ClusterView, look_for_dialect
 from consumerd.net.cluster.entry import start_session
 from consumerd.net.connect import connect
+from consumerd.net.zk import Session
 from consumerd.service.config.build import (
     build_connection_settings,
     build_offset_settings,
@@ -49,9 +50,6 @@ from consumerd.service.daemon.permission_checks import require_group, require_no
 from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.v08.apis import CONSUMER_GROUP_HEARTBEAT
-
-if TYPE_CHECKING:
-    from consumerd.net.zk import Session
 
 #: Bytes that a daemon needs besides its budget, and those of a worker process.
 _PROCESS: Final = 128 << 20

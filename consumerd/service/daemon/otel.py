@@ -15,7 +15,7 @@ import queue
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import structlog
 from opentelemetry import trace
@@ -30,14 +30,12 @@ from opentelemetry.util.types import AttributeValue
 
 from consumerd import __version__
 from consumerd.base.errors import reason_of
+from consumerd.base.metrics.exposition import Source
 from consumerd.base.metrics.otlp import metrics_data
 from consumerd.base.ports import Clock
 from consumerd.handlers import Handler
 from consumerd.service.daemon.telemetry_signals import Signals
 from consumerd.service.daemon.tracing import MemberSpans, TracedHandler
-
-if TYPE_CHECKING:
-    from consumerd.base.metrics.exposition import Source
 
 log = structlog.get_logger(__name__)
 

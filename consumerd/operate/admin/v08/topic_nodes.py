@@ -11,7 +11,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from consumerd.base.errors import NotFoundError
 from consumerd.base.ports import Create, SetData, ZooKeeper
@@ -23,10 +23,6 @@ from consumerd.wire.registry.paths import topic_path
 from consumerd.wire.registry.v08.broker import BrokerNode
 from consumerd.wire.registry.v08.paths import delete_topic_path, topic_config_path
 from consumerd.wire.registry.v08.topic import format_topic_assignment, format_topic_config
-
-if TYPE_CHECKING:
-    from random import Random
-
 
 # A topic of Kafka 0.8 or later to create, and its replica assignment.
 #
