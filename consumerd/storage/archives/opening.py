@@ -8,6 +8,7 @@ that is not a readable segment is yielded as a finding in its place.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKi
 from consumerd.storage.archives.sources import Packing, SegmentSource, is_segment, kind_of
 from consumerd.storage.archives.zstd import ZstdDecoder
 from consumerd.storage.log.archive import ByteStream, FlawKind
+from consumerd.storage.log.archive_items import unread
 from consumerd.storage.log.archive_names import INSIDE, LOG_SUFFIX, parse_partition_folder
 from consumerd.storage.log.archive_packed import UnpackedStream
 from consumerd.storage.log.archive_tar import TarKind, read_members
@@ -184,6 +186,10 @@ class _Replayed:
             raise self._damage
         return self._stream.read(size)
 
+    def unread(self, count: int, /) -> bool:
+        """As `consumerd.storage.log.archive_items.RewindableStream`: the beginning came from the same stream."""
+        return not self._head and self._damage is None and unread(self._stream, count)
+
 
 def stamp_of(source: SegmentSource) -> str:
     """Return a stamp that changes when a segment changes, as far as its source shows it."""
@@ -255,3 +261,16 @@ class _RawStream:
             self._left -= len(data)
         self._on_bytes(len(data))
         return data
+
+    def unread(self, count: int, /) -> bool:
+        """As `consumerd.storage.log.archive_items.RewindableStream`: local files alone are cheap to read again."""
+        if self._source.is_remote:
+            return False
+        try:
+            self._file.seek(-count, os.SEEK_CUR)
+        except OSError as error:
+            raise _failure(self._source, error) from error
+        if self._left is not None:
+            self._left += count
+        self._on_bytes(-count)
+        return True

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from consumerd.base.native import NativePayloads
 from consumerd.wire.v07 import Codec
@@ -27,6 +27,20 @@ class ByteStream(Protocol):
     def read(self, size: int, /) -> bytes:
         """Return at least one and at most `size` bytes; b"" at the end."""
         ...
+
+
+@runtime_checkable
+class RewindableStream(ByteStream, Protocol):
+    """A stream that can give bytes again."""
+
+    def unread(self, count: int, /) -> bool:
+        """Go back by `count` bytes that were read; False where that is not possible."""
+        ...
+
+
+def unread(stream: ByteStream, count: int) -> bool:
+    """Whether the stream went back by `count` bytes that were read."""
+    return isinstance(stream, RewindableStream) and stream.unread(count)
 
 
 class ArchivedRun(NamedTuple):

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from consumerd.storage.log.archive_items import ByteStream, FlawKind
+from consumerd.storage.log.archive_items import ByteStream, FlawKind, unread
 from consumerd.storage.log.errors import DamagedArchiveError
 from consumerd.storage.segments.checking import sound_batches
 from consumerd.storage.segments.kinds import MAGIC_AT, MAX_OFFSET, OFFSET_AND_LENGTH, OVERHEAD, same_kind
@@ -37,8 +37,6 @@ from consumerd.wire.v08.records.record_batch import CRC_END, HEADER, MAGIC, MIN_
 
 #: Bytes requested from the stream at once.
 WINDOW: Final = 1 << 20
-#: The same where nothing of it is kept: it stays in the cache of a processor.
-CHECK_WINDOW: Final = 1 << 18
 #: The position of the attributes' second byte in a batch of magic 2.
 _ATTRIBUTES_AT: Final = 22
 #: The least values of the length field, by magic.
@@ -133,7 +131,7 @@ class CheckedBatches(NamedTuple):
 
 
 def check_batches(
-    stream: ByteStream, start: int, *, limits: DecodeLimits = DEFAULT_LIMITS, window: int = CHECK_WINDOW, shallow: bool
+    stream: ByteStream, start: int, *, limits: DecodeLimits = DEFAULT_LIMITS, window: int = WINDOW, shallow: bool
 ) -> Iterator[CheckedBatches | StoredBatch | SegmentFlaw]:
     """Check everything in the segment that starts at offset `start`, in order and without a gap, as `read_batches`.
 
@@ -242,10 +240,10 @@ class _Reader:
     def _has(self, count: int) -> bool:
         """Whether `count` bytes stand at the position; reads on until they do."""
         while len(self.data) - self.at < count and not self.ended:
-            wanted = max(self.window, count - (len(self.data) - self.at))
-            pieces = [self.data[self.at :]]
+            pieces = self._rest()
+            wanted = max(self.window, count - sum(map(len, pieces)))
             self.base += self.at
-            self.at = 0
+            self.at, self.data = 0, b""  # its memory is that of the next window, which the cache has
             try:
                 while wanted > 0 and (fresh := self.stream.read(wanted)):
                     pieces.append(fresh)
@@ -255,6 +253,15 @@ class _Reader:
             self.ended = wanted > 0
             self.data = b"".join(pieces)
         return len(self.data) - self.at >= count
+
+    def _rest(self) -> list[bytes]:
+        """What is read and not yet used; nothing where the stream gives that again, which spares a copy of the next
+        window.
+        """
+        rest = self.data[self.at :]
+        if not rest or (len(rest) < self.window // 4 and unread(self.stream, len(rest))):
+            return []
+        return [rest]
 
     # -- batches
 

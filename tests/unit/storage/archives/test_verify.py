@@ -43,6 +43,26 @@ def test_reports_nothing_for_a_sound_tree(tmp_path: Path, segments: Callable[...
     ]
 
 
+@pytest.mark.parametrize("packed", ["", "tar", "tar.gz"])
+def test_counts_the_batches_of_many_windows(tmp_path: Path, packed: str) -> None:
+    """What begins in one window and ends in the next one is read again, or kept, whatever the file is packed in."""
+    folder = tmp_path / "events-0"
+    folder.mkdir()
+    batch = encode_record_batch([b"x" * 999] * 9, leader_epoch=1)
+    data = b"".join((number * 9).to_bytes(8) + batch[8:] for number in range(500))
+    (folder / f"{0:020d}.log").write_bytes(data + data[:100])
+    place = folder
+    if packed:
+        place = tmp_path / f"a.{packed}"
+        with tarfile.open(place, "w:gz" if packed.endswith("gz") else "w") as tar:
+            tar.add(folder, "events-0")
+    for shallow in (False, True):
+        report = verified(place, shallow=shallow)
+        (partition,) = report.partitions
+        assert (partition.messages, partition.size) == (4500, len(data) + 100)
+        assert kinds(report) == ["torn-tail"]
+
+
 def test_allows_torn_tails_on_request(tmp_path: Path, segments: Callable[..., list[Path]]) -> None:
     segments(tmp_path / "events-0", HELLO * 3, HELLO + HELLO[:4])
     report = verified(tmp_path)

@@ -7,7 +7,14 @@ import pytest
 
 from consumerd.storage import DamagedArchiveError
 from consumerd.storage.log.archive_items import FlawKind
-from consumerd.storage.segments.batches import BatchProducer, SegmentFlaw, StoredBatch, read_batches
+from consumerd.storage.segments.batches import (
+    BatchProducer,
+    CheckedBatches,
+    SegmentFlaw,
+    StoredBatch,
+    check_batches,
+    read_batches,
+)
 from consumerd.wire.crc import crc32
 from consumerd.wire.v08.records import RecordCodec, TimestampType, encode_message_set, encode_record_batch
 from consumerd.wire.v08.records.crc32c import crc32c
@@ -58,6 +65,20 @@ class Trickle:
         return self._file.read(min(size, self._most))
 
 
+class Rewound:
+    """A stream that can go back."""
+
+    def __init__(self, data: bytes) -> None:
+        self._file = io.BytesIO(data)
+        self.read = self._file.read
+        self.repeated = 0
+
+    def unread(self, count: int, /) -> bool:
+        self.repeated += count
+        self._file.seek(-count, io.SEEK_CUR)
+        return True
+
+
 def items(data: bytes, start: int = 10, window: int = 1 << 20) -> list[StoredBatch | SegmentFlaw]:
     found = list(read_batches(io.BytesIO(data), start, window=window))
     ends = [0, *(item.position + item.size for item in found)]
@@ -104,6 +125,27 @@ def test_result_does_not_depend_on_the_window(window: int) -> None:
 
 def test_result_does_not_depend_on_the_sizes_of_the_streams_reads() -> None:
     assert facts(list(read_batches(Trickle(SEGMENT, 3), 10))) == facts(items(SEGMENT))
+
+
+@pytest.mark.parametrize("shallow", [True, False])
+def test_bytes_that_a_stream_gives_again_are_read_once(*, shallow: bool) -> None:
+    many = [encode_record_batch([b"x" * 20] * 3, base_offset=at, leader_epoch=3) for at in range(0, 300, 3)]
+    damaged = bytearray(b"".join(many))
+    damaged[len(many[0]) * 70 + 30] ^= 1
+    data = bytes(damaged) + LAST[:40]
+    stream = Rewound(data)
+    assert facts(list(read_batches(stream, 0, window=1000))) == facts(items(data, 0))
+    assert 0 < stream.repeated < len(data) / 4
+    stream, once = Rewound(data), list(check_batches(io.BytesIO(data), 0, shallow=shallow))
+    checked = list(check_batches(stream, 0, window=1000, shallow=shallow))
+    assert 0 < stream.repeated < len(data) / 4
+    for found in (checked, once):
+        assert [item.position for item in found[1:]] == [item.position + item.size for item in found[:-1]]
+    assert [item for item in checked if isinstance(item, SegmentFlaw)] == [
+        item for item in once if isinstance(item, SegmentFlaw)
+    ]
+    sums = [sum(item.records for item in found if isinstance(item, CheckedBatches)) for found in (checked, once)]
+    assert sums[0] == sums[1]
 
 
 def test_batch_with_a_wrong_crc_is_one_flaw_and_reading_continues() -> None:
