@@ -22,7 +22,7 @@ from consumerd.cli.setting_option import SettingOption, fetch_isolation_option
 
 if TYPE_CHECKING:
     from consumerd.service.config.model import Config
-    from consumerd.service.daemon.forwarding import ForwardTarget
+    from consumerd.service.daemon.forward_mirror import ForwardTarget
     from consumerd.service.daemon.mirroring import MirrorTarget
 
 EXAMPLES = """\b
@@ -250,7 +250,7 @@ def _kafka_target(options: dict[str, Any]) -> ForwardTarget:
     from consumerd.handlers.forward.keys import key_extractor  # noqa: PLC0415
     from consumerd.handlers.forward.mapping import TopicNaming  # noqa: PLC0415
     from consumerd.handlers.forward.settings import ForwardPlacing, ForwardResume, ForwardSettings  # noqa: PLC0415
-    from consumerd.service.daemon.forwarding import ForwardTarget  # noqa: PLC0415
+    from consumerd.service.daemon.forward_mirror import ForwardTarget  # noqa: PLC0415
     from consumerd.wire.v08.records import RecordCodec  # noqa: PLC0415
 
     if options["brokers"] or options["to_zookeeper"] is not None:

@@ -5,7 +5,7 @@ In: a `Config`. Out: a process: its members, logs, answers to signals, HTTP and 
 Files in reading order: service, loop, members, signals, reload, notify, watchdog, monitor, subscription_monitor,
 health, lag, lag_exporter, stalls, stacks, memory, logs, console, repeats, recent, readings, endpoints, probes, status,
 status_page, group_view, checks, online_checks, permission_checks, dialect, telemetry, telemetry_signals, otel, tracing,
-mirroring, forwarding, broker_readings.
+mirroring, forward_mirror, forwarding, broker_readings.
 
 Easy to miss:
 

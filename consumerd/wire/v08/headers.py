@@ -12,8 +12,8 @@ import struct
 from typing import Any, NamedTuple
 
 from consumerd.wire.errors import EncodeError, FrameError
+from consumerd.wire.v08.codec import read_tags, write_tags
 from consumerd.wire.v08.schema import Api, FieldType
-from consumerd.wire.v08.tagged import read_tags, write_tags
 from consumerd.wire.v08.types import Append, Budget, Data, sized_reader, sized_writer
 
 _REQUEST = struct.Struct(">hhi")
