@@ -239,8 +239,7 @@ async def test_loses_and_doubles_nothing_when_a_leader_and_the_coordinator_are_k
         cluster.enough.set()
     await cluster.goes_on()
     await cluster.account()
-    for daemon in cluster.daemons:
-        assert await daemon.stop() == ExitCode.OK
+    assert {await daemon.stop() for daemon in cluster.daemons} == {ExitCode.OK}
 
 
 @pytest.mark.long
@@ -276,8 +275,7 @@ async def test_loses_and_doubles_nothing_in_a_series_of_faults(cluster: Transact
         cluster.enough.set()
     await cluster.goes_on()
     await cluster.account()
-    for daemon in cluster.daemons:
-        assert await daemon.stop() == ExitCode.OK
+    assert {await daemon.stop() for daemon in cluster.daemons} == {ExitCode.OK}
 
 
 async def strike_daemon(cluster: TransactionalCluster, daemon: DaemonProcess, fault: str) -> None:
