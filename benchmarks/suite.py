@@ -43,6 +43,7 @@ ENTRIES = (
     Entry("zookeeper", ["--rounds", "5", "--nodes", "300"], ["--rounds", "15"]),
     Entry("metrics", ["--rounds", "3", "--messages", "50000"]),
     Entry("archive", ["--rounds", "3", "--megabytes", "2"], ["--rounds", "5"]),
+    Entry("segments", ["--rounds", "1", "--megabytes", "64"], ["--rounds", "5"]),
     Entry("fetch", ["--rounds", "5", "--messages", "1000000"], ["--rounds", "5"], both=True),
     Entry("streams", ["--rounds", "5", "--messages", "200000"], ["--rounds", "5"], both=True),
     Entry("daemon", ["--rounds", "3", "--messages", "1500000", "--codecs", "plain"], ["--rounds", "5"], both=True),

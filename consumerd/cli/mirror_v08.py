@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from consumerd.base.settings.servers import KafkaSection
 from consumerd.cli.numbers import PositiveInt
-from consumerd.cli.session import server_list
+
+if TYPE_CHECKING:
+    from consumerd.base.settings.servers import KafkaSection
 
 _Decorated = TypeVar("_Decorated", bound="Callable[..., Any]")
 #: Start and end of a column.
@@ -140,6 +141,7 @@ def target_section(servers: Sequence[str], config: Path | None) -> KafkaSection:
 
     Raises ConfigError, BadParameter.
     """
+    from consumerd.cli.session import server_list  # noqa: PLC0415 - with asyncio
     from consumerd.service.config.model import load  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.service.daemon.forwarding import kafka_section  # noqa: PLC0415
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import struct
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from consumerd.wire.column_buffers import BinaryBuffers, HeaderBuffers, Headers
 
 #: The most bytes in a column whose offsets have 32 bits.
 MOST_BYTES: Final = (1 << 31) - 1
+#: The encoding of Parquet columns that grow from row to row.
+DIFFERENCES: Final = "DELTA_BINARY_PACKED"
 _NO_VALUES: Final = BinaryBuffers(b"", bytes(4), b"")
 
 
@@ -16,6 +20,29 @@ def array_of(arrow: Any, kind: Any, count: int, validity: bytes, *buffers: bytes
     """An array of the type `kind`; `validity` is empty where nothing is null."""
     held = map(arrow.py_buffer, buffers)
     return arrow.Array.from_buffers(kind, count, [arrow.py_buffer(validity) if validity else None, *held])
+
+
+def same_values(arrow: Any, kind: Any, value: str | int | None, count: int) -> Any:
+    """An array of the type `kind` (texts, booleans, integers) of `count` times the same value; None for null.
+
+    Nothing here makes Arrow's values of Python's: pyarrow imports pandas for that where it is installed, which takes a
+    third of a second.
+    """
+    if value is None:
+        return arrow.nulls(count, kind)
+    if isinstance(value, str):
+        data = value.encode()
+        one = array_of(arrow, kind, 1, b"", struct.pack("=ii", 0, len(data)), data)
+        return one if count == 1 else arrow.repeat(one[0], count)
+    if kind == arrow.bool_():
+        return array_of(arrow, kind, count, b"", (b"\xff" if value else b"\0") * -(-count // 8))
+    signed = arrow.types.is_signed_integer(kind)
+    return array_of(arrow, kind, count, b"", value.to_bytes(kind.bit_width // 8, sys.byteorder, signed=signed) * count)
+
+
+def joined(arrow: Any, pieces: Sequence[Any]) -> Any:
+    """The arrays one behind the other, of which there is at least one."""
+    return pieces[0] if len(pieces) == 1 else arrow.concat_arrays(pieces)
 
 
 def header_lists(

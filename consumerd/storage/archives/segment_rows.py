@@ -9,11 +9,19 @@ one row, with its bytes as the payload.
 from __future__ import annotations
 
 from binascii import b2a_base64
-from itertools import chain, islice, repeat
+from itertools import islice
 from json.encoder import encode_basestring
 from typing import Any, Final, NamedTuple, Protocol
 
-from consumerd.storage.archives.arrays import MOST_BYTES, array_of, data_size, header_lists
+from consumerd.storage.archives.arrays import (
+    DIFFERENCES,
+    MOST_BYTES,
+    array_of,
+    data_size,
+    header_lists,
+    joined,
+    same_values,
+)
 from consumerd.storage.archives.extras import extra
 from consumerd.storage.archives.ndjson import ByteSink
 from consumerd.storage.archives.options import ExportCompression
@@ -136,6 +144,7 @@ class ParquetRecords:
                 "topic", "broker", "partition", "index", "codec", "magic", "leader_epoch", "timestamp_type", "source",
             ],
             write_statistics=[name for name in self._schema.names if name not in large],
+            column_encoding=dict.fromkeys(["offset", "next_offset", "timestamp"], DIFFERENCES),
             store_schema=False,
         )  # fmt: skip
         self._start_group()
@@ -184,25 +193,25 @@ class ParquetRecords:
 
     def _end_group(self) -> None:
         arrow, origin, count = self._arrow, self._origin, self._rows
-        differing = _Columns(*(arrow.concat_arrays(pieces) for pieces in zip(*self._pieces, strict=True)))
+        differing = _Columns(*(joined(arrow, pieces) for pieces in zip(*self._pieces, strict=True)))
         columns = {name: self._common(name) for name in _Same._fields} | differing._asdict()
         clocks = columns["timestamp_type"]
         columns |= {
             "topic": same_text(arrow, origin.topic, count),
-            "broker": arrow.repeat(arrow.scalar(origin.broker, arrow.int32()), count),
-            "partition": arrow.repeat(arrow.scalar(origin.partition, arrow.int32()), count),
-            "index": arrow.repeat(arrow.scalar(0, arrow.int32()), count),
+            "broker": same_values(arrow, arrow.int32(), origin.broker, count),
+            "partition": same_values(arrow, arrow.int32(), origin.partition, count),
+            "index": same_values(arrow, arrow.int32(), 0, count),
             # Not where the next record is: that would depend on what compaction has left by now.
             "next_offset": self._following(differing.offset, columns["crc_ok"]),
             "source": same_text(arrow, origin.source, count),
         }
         if differing.timestamp.null_count:
-            known, nothing = differing.timestamp.is_valid(), arrow.scalar(None, arrow.int8())
+            known, nothing = differing.timestamp.is_valid(), arrow.nulls(1, arrow.int8())[0]
             indices = self._compute.if_else(known, clocks.indices, nothing)
             columns["timestamp_type"] = arrow.DictionaryArray.from_arrays(indices, clocks.dictionary)
         self._start_group()
         ordered = {name: columns[name] for name in self._schema.names}
-        self._writer.write_table(arrow.table(ordered, schema=self._schema), row_group_size=count)
+        self._writer.write_table(arrow.Table.from_pydict(ordered, schema=self._schema), row_group_size=count)
 
     def _common(self, name: str) -> Any:
         """The column of a field of `_Same`."""
@@ -210,16 +219,12 @@ class ParquetRecords:
         values = [getattr(same, name) for _, same in self._same]
         counts = [count for count, _ in self._same]
         if not arrow.types.is_dictionary(kind):
-            if len(counts) == 1:
-                return arrow.repeat(arrow.scalar(values[0], kind), counts[0])
-            return arrow.array(list(chain.from_iterable(map(repeat, values, counts))), kind)
+            return joined(arrow, [same_values(arrow, kind, *run) for run in zip(values, counts, strict=True)])
         known = sorted({value for value in values if value is not None})
         numbers = [None if value is None else known.index(value) for value in values]
-        if len(counts) == 1:
-            indices = arrow.repeat(arrow.scalar(numbers[0], arrow.int8()), counts[0])
-        else:
-            indices = arrow.array(list(chain.from_iterable(map(repeat, numbers, counts))), arrow.int8())
-        return arrow.DictionaryArray.from_arrays(indices, arrow.array(known, arrow.string()))
+        indices = [same_values(arrow, arrow.int8(), *run) for run in zip(numbers, counts, strict=True)]
+        texts = [arrow.nulls(0, arrow.string()), *(same_values(arrow, arrow.string(), text, 1) for text in known)]
+        return arrow.DictionaryArray.from_arrays(joined(arrow, indices), joined(arrow, texts))
 
     def _following(self, offsets: Any, intact: Any) -> Any:
         """The position after each row: that of a damaged batch is its own."""

@@ -16,6 +16,7 @@ from consumerd.base.errors import ExitCode
 from consumerd.cli.archive_work import Lines, worker_count
 from consumerd.cli.main import run
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set
+from consumerd.wire.v08.records import encode_record_batch
 
 HELLO = encode_message(b"hello")
 BAD = HELLO[:6] + b"\0\0\0\0" + HELLO[10:]
@@ -46,6 +47,14 @@ def refused_to_wait() -> Iterator[None]:
         signal.signal(signal.SIGALRM, former)
 
 
+def imported(*arguments: str) -> set[str]:
+    """The modules that a command has imported at its end."""
+    code = "import sys; from consumerd.cli.main import run; run(sys.argv[1:]); print(*sys.modules)"
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
 @pytest.fixture
 def sound(tmp_path: Path) -> Path:
     return write(tmp_path / "events-0", HELLO * 2, encode_message_set([b"a", b"b"], codec=Codec.GZIP))
@@ -58,14 +67,10 @@ def damaged(tmp_path: Path) -> Path:
 
 class TestVerify:
     def test_starts_without_what_one_worker_and_one_copy_do_not_need(self, sound: Path) -> None:
-        code = (
-            "import sys; from consumerd.cli.main import run; run(['log', 'verify', '--workers', '1', sys.argv[1]]); "
-            "print({'asyncio', 'multiprocessing', 'consumerd.storage.archives.listing', 'consumerd.storage.log.log'} "
-            "& set(sys.modules))"
+        found = imported("log", "verify", "--workers", "1", str(sound))
+        assert found.isdisjoint(
+            {"asyncio", "multiprocessing", "consumerd.storage.archives.listing", "consumerd.storage.log.log"}
         )
-        command = [sys.executable, "-c", code, str(sound)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        assert done.stdout.splitlines()[-1] == "set()", done
 
     def test_verifies_a_sound_archive(self, sound: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert run(["log", "verify", str(sound)]) == ExitCode.OK
@@ -187,6 +192,19 @@ class TestVerify:
 
 
 class TestExport:
+    @pytest.mark.parametrize("name", ["kafka", "log"])
+    def test_to_parquet_does_without_pandas_and_asyncio(self, tmp_path: Path, name: str) -> None:
+        """Both take longer than the export of a small archive; pyarrow imports the first one for a single value."""
+        pytest.importorskip("pandas")
+        folder = tmp_path / "events-0"
+        folder.mkdir()
+        data = HELLO if name == "kafka" else encode_record_batch([b"hello"], leader_epoch=1)
+        (folder / f"{0:020d}.{name}").write_bytes(data)
+        command = ["log", "export", "--format", "parquet", "--broker-id", "0", "--workers", "1"]
+        found = imported(*command, "-o", str(tmp_path / "out"), str(folder))
+        assert list((tmp_path / "out").rglob("*.parquet"))
+        assert found.isdisjoint({"pandas", "asyncio"})
+
     def test_exports_files_and_a_report(self, sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         out = tmp_path / "out"
         assert run(["log", "export", "-o", str(out), "--broker-id", "3", str(sound)]) == ExitCode.OK

@@ -103,6 +103,11 @@ def test_parquet_has_the_same_rows(log: Path, tmp_path: Path, export: Export, fi
     ]
     assert [row["payload"] for row in found] == [b"old", None, b"\xff\x00", "gr\xfcn".encode(), None, b"stamped"]
     assert [row["key"] for row in found] == [None, None, b"k", b"\xfe", None, None]
+    (table,) = [pyarrow.parquet.ParquetFile(path) for path in (tmp_path / "table").rglob("*.parquet")][:1]
+    group = table.metadata.row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    grows = {column.path_in_schema for column in columns if "DELTA_BINARY_PACKED" in column.encodings}
+    assert grows == {"offset", "next_offset", "timestamp"}
     assert found[2]["headers"] == [{"key": "h", "value": b"v"}, {"key": "n", "value": None}]
     stamps = [row["timestamp"] and round(row["timestamp"].timestamp() * 1000) for row in found]
     assert stamps == [row["timestamp"] for row in expected]
