@@ -20,7 +20,7 @@ from consumerd.storage.log.segment import SUFFIX
 from consumerd.storage.segments.batches import batch_size, is_intact
 from consumerd.storage.segments.copies import EpochStart
 from consumerd.storage.segments.dialect import SegmentDialect, recognise
-from consumerd.storage.segments.kinds import MAGIC_AT
+from consumerd.storage.segments.kinds import MAGIC_AT, MAX_OFFSET
 from consumerd.wire.v08.records.codecs import CODEC_MASK
 from consumerd.wire.v08.records.record_batch import HEADER, MAGIC, read_header
 
@@ -190,8 +190,9 @@ def _follow_stream(forward: _Forward, start: int, ends: SegmentEnds) -> None:
         last, data = [*last[-1:], _Batch(position, size, head)], batch
     if ends.flaw is not None and ends.flaw[0] is FlawKind.NONSENSE:
         return
-    if data is not None and not is_intact(data):
-        ends.flaw = _spoiled(last.pop())
+    if last and (flaw := _spoiled(last[-1], data)) is not None:
+        ends.flaw = flaw
+        last.pop()
     _see_last(last, start, ends)
 
 
@@ -297,16 +298,25 @@ def _follow(opened: SeekableFile, file: SegmentPlace, position: int, ends: Segme
             break
         last = [*last[-1:], _Batch(position, size, head)]
         position += size
-    if last and last[-1].size <= _CHECKED:
-        batch = _read_at(opened, last[-1].size, last[-1].position)
-        if len(batch) < last[-1].size or not is_intact(batch):
-            ends.flaw = _spoiled(last.pop())
+    if last:
+        checked = last[-1].size <= _CHECKED
+        data = _read_at(opened, last[-1].size, last[-1].position) if checked else b""
+        if (flaw := _spoiled(last[-1], data if checked else None)) is not None:
+            ends.flaw = flaw
+            last.pop()
     if last or not begin:
         _see_last(last, file.start, ends)
 
 
-def _spoiled(last: _Batch) -> tuple[FlawKind, str]:
-    return FlawKind.CRC, f"the last batch, at position {last.position}, does not match its CRC"
+def _spoiled(last: _Batch, data: bytes | None) -> tuple[FlawKind, str] | None:
+    """What is wrong with the last batch, whose bytes are `data`; None for too many to be checked."""
+    what = f"the last batch, at position {last.position},"
+    if data is not None and (len(data) < last.size or not is_intact(data)):
+        return FlawKind.CRC, f"{what} does not match its CRC"
+    offset = int.from_bytes(last.head[:8])
+    if not offset <= _next_offset(last.head) - 1 <= MAX_OFFSET:
+        return FlawKind.NONSENSE, f"{what} has impossible offsets"
+    return None
 
 
 def _see_last(last: Sequence[_Batch], start: int, ends: SegmentEnds) -> None:

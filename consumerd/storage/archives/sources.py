@@ -186,8 +186,13 @@ def _local_file(path: str, kind: tuple[Packing, bool]) -> Iterator[SegmentSource
 
 def local_source(path: str) -> SegmentSource:
     """The file at a path whose name is that of a source. Raises OSError."""
-    status = os.stat(path)  # noqa: PTH116 - one of a million
     packing, is_tar = kind_of(path) or (Packing.NONE, False)
+    try:
+        status = os.stat(path)  # noqa: PTH116 - one of a million
+    except OSError:
+        status = os.lstat(path)  # a link that leads nowhere, or in a circle
+        if not stat.S_ISLNK(status.st_mode):
+            raise
     if not stat.S_ISREG(status.st_mode):
         return SegmentSource(path, 0, _mtime(status), packing, is_tar, is_special=True)
     return SegmentSource(path, status.st_size, _mtime(status), packing, is_tar)

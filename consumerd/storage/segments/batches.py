@@ -43,6 +43,7 @@ _ATTRIBUTES_AT: Final = 22
 _LEAST: Final = (14, 22, MIN_LENGTH)
 _MARKER = struct.Struct(">hh")
 _MARKERS: Final = {0: "abort", 1: "commit", 2: "leader-change", 3: "snapshot-header", 4: "snapshot-footer"}
+_LARGEST_CODEC: Final = max(RecordCodec)
 #: Where a batch may begin: an offset and a length that are not negative, and a magic of 0 to 2.
 _PLACE = re.compile(rb"(?=[\0-\x7f][\0-\xff]{7}[\0-\x7f][\0-\xff]{7}[\0-\2])")
 #: Bytes of CRC per byte searched, and more in all: looking at a place costs as much as this many bytes.
@@ -308,7 +309,9 @@ class _Reader:
 
     def _joined(self) -> StoredBatch | None:
         """Whole, sound batches of one kind at the position; None where there are not two of them."""
-        compressed = len(self.data) - self.at >= HEADER.size and codec_of(self.data, self.at)
+        compressed = codec_of(self.data, self.at) if len(self.data) - self.at >= HEADER.size else 0
+        if compressed > _LARGEST_CODEC:
+            return None
         room = _TOGETHER_COMPRESSED if compressed else _TOGETHER
         found = same_kind(self.data, self.at, self.least, self.limits.max_message_bytes, room)
         if found.batches < 2:
@@ -330,6 +333,9 @@ class _Reader:
         records = decode_records(data, 0, limits=self.limits)
         if records.end is not BatchEnd.COMPLETE:
             return self._spoiled(data, position, records)
+        if (codec := codec_of(data)) > _LARGEST_CODEC:  # of a control batch, which is not decompressed
+            problem = f"the batch at position {position} has the unknown codec {codec}"
+            return SegmentFlaw(FlawKind.CODEC, position, len(data), self.least, problem, data)
         return self._stored(data, position, records)
 
     def _stored(self, data: bytes, position: int, records: RecordSet, *, alone: bool = True) -> StoredBatch:

@@ -25,6 +25,7 @@ from consumerd.storage.archives.segment_ends import SegmentPlace, ends_of, ends_
 from consumerd.storage.archives.sources import local_source
 from consumerd.storage.log.archive_items import FlawKind
 from consumerd.wire.v07 import encode_message_set
+from consumerd.wire.v08.records.crc32c import crc32c
 from tests.support.archives import batch, write_segment
 
 ID = "MkTsQ5zXQ2uVGZ0p3Zy4ag"
@@ -208,6 +209,16 @@ def test_dump_continues_after_what_cannot_be_read(tmp_path: Path, capsys: pytest
 def test_a_stream_shows_the_ends_that_a_file_shows(data: bytes, name: str) -> None:
     whole = ends_of(io.BytesIO(data), SegmentPlace(0, f"{0:020}{name}", len(data)), None)
     assert ends_of_stream(io.BytesIO(data), f"{0:020}{name}", 0) == whole
+
+
+def test_a_last_batch_whose_offsets_cannot_be_is_a_flaw() -> None:
+    odd = bytearray(batch(5, b"v"))
+    odd[23:27] = (-2).to_bytes(4, signed=True)  # the last offset, counted from the first one
+    odd[17:21] = crc32c(bytes(odd[21:])).to_bytes(4)
+    data = batch(4, b"v") + bytes(odd)
+    found = ends_of(io.BytesIO(data), SegmentPlace(4, f"{4:020}.log", len(data)), None)
+    assert (found.end, found.flaw) == (5, (FlawKind.NONSENSE, "the last batch, at position 69, has impossible offsets"))
+    assert ends_of_stream(io.BytesIO(data), f"{4:020}.log", 4) == found
 
 
 def test_what_is_damaged_or_no_file_is_a_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

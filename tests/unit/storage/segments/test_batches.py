@@ -256,3 +256,18 @@ def test_control_batch_is_named_by_what_it_says(kind: int, name: str) -> None:
     (batch,) = items(marker(18, kind))
     assert isinstance(batch, StoredBatch)
     assert (batch.control, batch.transactional, len(batch.records), batch.next_offset) == (name, True, 0, 19)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_control_batch_of_an_unknown_codec_is_a_flaw(together: bool) -> None:
+    odd = bytearray(marker(18, 1))
+    odd[22] |= 5
+    odd[17:21] = crc32c(bytes(odd[21:])).to_bytes(4)
+    found = list(read_batches(io.BytesIO(SEGMENT + bytes(odd) * 2), 10, together=together))
+    assert [(each.kind, each.size, each.problem) for each in found if isinstance(each, SegmentFlaw)] == [
+        (FlawKind.CODEC, len(odd), f"the batch at position {len(SEGMENT) + after} has the unknown codec 5")
+        for after in (0, len(odd))
+    ]
+    *_, checked = check_batches(io.BytesIO(SEGMENT + bytes(odd)), 10, shallow=True)
+    assert isinstance(checked, SegmentFlaw)
+    assert checked.kind is FlawKind.CODEC
