@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 #: Seconds between log events of a partition that stays out of range: the first, and at most.
 REPORT_PAUSES: Final = (10.0, 3600.0)
 #: What is found at an offset where no message begins.
-_UNREADABLE = frozenset({FetchOutcome.TORN, FetchOutcome.CORRUPT, FetchOutcome.OVERSIZE})
+_UNREADABLE = (FetchOutcome.TORN, FetchOutcome.CORRUPT, FetchOutcome.OVERSIZE)  # a set has a hash computed in Python
 
 
 class PartitionResponse(NamedTuple):
@@ -195,8 +195,10 @@ class Fetcher:
         while True:
             response = None  # nothing refers to the last one while the next one is awaited, which may take long
             try:
-                await self._resumed.wait()
-                await self._lane.wait_for_room()
+                if not self._resumed.state:
+                    await self._resumed.wait()
+                if not self._lane.has_room:
+                    await self._lane.wait_for_room()
                 if self._source.is_doubtful():
                     await self._compare()
                     continue

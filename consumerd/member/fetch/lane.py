@@ -67,6 +67,11 @@ class Lane:
         """The batch that `get` returns next, if it is here."""
         return self._queue[0][0] if self._queue else None
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a batch may be put now."""
+        return self._room.state and not self._closed
+
     async def wait_for_room(self) -> None:
         """Return when a batch may be put. Raises LaneClosedError."""
         await self._room.wait()

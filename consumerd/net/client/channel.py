@@ -186,7 +186,8 @@ class Channel:
                 )
             if known is not None and known.is_same(data):
                 return cast("ResponseT", {})
-            answer = None if isinstance(body, dict) else cast("PreparedRequest[ResponseT]", body).decode(data)
+            prepared: Any = body  # no call of `cast` for each message
+            answer: Any = None if isinstance(body, dict) else prepared.decode(data)
             if answer is None:
                 answer = decode_response_body(api, version, memoryview(data) if views else data)
         except WireError as error:
@@ -195,12 +196,11 @@ class Channel:
         except ConnectionClosedError:
             self._connection.abort()
             raise
-        # The other object, which no type of a response describes.
-        if seconds := silence(api, version, answer) if isinstance(answer, dict) else cast("Any", answer).silence:
+        if seconds := silence(api, version, answer) if isinstance(answer, dict) else answer.silence:
             self._silent_until = max(self._silent_until, self._clock.monotonic() + seconds)
             if known is not None:
                 known.forget()
-        return answer
+        return answer  # type: ignore[no-any-return]
 
     async def exchange_token(self, token: bytes, timeout: float) -> bytes:
         """Send bare bytes with their size before them, and return those of the answer (SASL before KIP-152)."""

@@ -246,7 +246,13 @@ def _entry(each: PartitionFetch) -> FetchRequestPartition:
 
 
 def _entry_with_epoch(each: PartitionFetch) -> FetchRequestPartition:
-    return {**_entry(each), "last_fetched_epoch": each.last_epoch}
+    return {
+        "partition": each.partition,
+        "current_leader_epoch": each.leader_epoch,
+        "fetch_offset": each.offset,
+        "partition_max_bytes": each.max_bytes,
+        "last_fetched_epoch": each.last_epoch,
+    }
 
 
 def _fetched(part: FetchResponsePartition, *, read_committed: bool) -> FetchedPartition:

@@ -143,7 +143,8 @@ class V08Source:
         None if the leader or the topic is another one than when the position was compared, if another replica is to be
         asked, and because of a quota of the broker, which is waited out in the next call.
         """
-        leadership = await self._brokers.leadership(self._partition)
+        brokers = self._brokers
+        leadership = brokers.known_leadership(self._partition) or await brokers.leadership(self._partition)
         if leadership != self._compared:
             self.doubt()
             return None

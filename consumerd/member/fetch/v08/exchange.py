@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from consumerd.base.errors import BrokerError
@@ -54,11 +54,11 @@ class PartitionRequest:
     poller: Poller | None = None
     #: Of a request that is polled: whether it stays while its answers are empty, as long as `poller` says so.
     patient: bool = False
+    #: The topic and the number of the partition.
+    place: Place = field(init=False)
 
-    @property
-    def place(self) -> Place:
-        """The topic and the number of the partition."""
-        return self.fetch.topic, self.fetch.partition
+    def __post_init__(self) -> None:
+        self.place = self.fetch.topic, self.fetch.partition
 
     def deliver(self, part: FetchedPartition) -> bool:
         """Let the poller take the answer, unless there is one; the fetcher raises what that raises.
@@ -173,7 +173,7 @@ class Exchange:
 
         def note(fetched: FetchedPartitions) -> None:
             self.counters.fetches += 1
-            if fetched.throttled:
+            if fetched.silence:
                 self.counters.throttled += fetched.silence
                 self.silent_until = max(self.silent_until, self.clock.monotonic() + fetched.silence)
             if received is not None:

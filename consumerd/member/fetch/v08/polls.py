@@ -184,7 +184,7 @@ class Polls:
                     self._exchange.require_all(fetched, self._named(), channel)
                 turns = self._hand_out(fetched, self._find)
 
-            sent = request._replace(named=named)
+            sent = request if named is request.named else request._replace(named=named)
             fetched = await self._exchange.send(channel, sent, self._size, self._wait, received)
             taken = sum(len(part.data) for part in fetched.partitions.values())
             # Else some may have been left out.
@@ -249,7 +249,7 @@ class Polls:
                 turns = _TURNS
         for request, part in answers:
             request.settle(part)
-        if fetched.throttled:
+        if fetched.silence:
             turns = _TURNS
         for place in self._hurried:
             request = find(place)
