@@ -25,6 +25,7 @@ from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKi
 from consumerd.storage.archives.opening import opened_file, unpacked, unpacked_bytes
 from consumerd.storage.archives.segment_ends import SeekableFile, SegmentEnds, ends_of_stream
 from consumerd.storage.archives.sources import (
+    REMOTE_BLOCK,
     Packing,
     SegmentSource,
     is_url,
@@ -125,7 +126,7 @@ class RemoteFiles:
         inside = self._path(path)
         if self._details is not None and inside not in self._details:
             raise FileNotFoundError(errno.ENOENT, "there is no such file")
-        with _os_errors(), self._files.open(inside, "rb") as file:
+        with _os_errors(), self._files.open(inside, "rb", block_size=REMOTE_BLOCK) as file:
             yield file
 
     def known_ends(self, path: str) -> None:

@@ -1,7 +1,7 @@
 """The sources of segments: files, folders, tars, compressed files and URLs, as a list of things to open.
 
 Strategy: one `SegmentSource` is one file that a worker reads from beginning to end: a segment, packed or not, or a tar
-with many. Only the members of a plain local tar are sources of their own, because one can seek to them. A source knows
+with many. Only the members of a plain tar are sources of their own, because one can seek to them. A source knows
 its size and a stamp, so that a file that changed after its export is recognised. The worker reads
 everything else (a tar's members, the size of packed bytes).
 """
@@ -14,14 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from consumerd.base.errors import reason_of
 from consumerd.storage import DamagedArchiveError
 from consumerd.storage.archives.errors import NoSourceError, ReadFailedError
 from consumerd.storage.archives.extras import extra
 from consumerd.storage.log.archive_names import INSIDE, LOG_SUFFIX, parse_segment_file
-from consumerd.storage.log.archive_tar import TarKind, list_members
+from consumerd.storage.log.archive_tar import SeekableStream, TarKind, list_members
 from consumerd.storage.log.segment import SUFFIX
 
 
@@ -49,8 +49,12 @@ _KINDS: dict[str, tuple[Packing, bool]] = {
 }
 
 
+#: Bytes that a store is asked for at least: the default of most drivers is megabytes, for some headers.
+REMOTE_BLOCK: Final = 1 << 16
+
+
 class TarPart(NamedTuple):
-    """A member of a plain local tar: where its bytes are."""
+    """A member of a plain tar: where its bytes are."""
 
     name: str
     position: int
@@ -154,14 +158,14 @@ def _local(path: str) -> Iterator[SegmentSource]:
         if Path(root).is_dir():
             for folder, _, files in os.walk(root, onerror=_refuse):
                 for name in files:
-                    if (kind := kind_of(name)) is not None:
-                        yield from _local_file(f"{folder}/{name}", kind)
+                    if kind_of(name) is not None:
+                        yield from _local_file(f"{folder}/{name}")
         elif not Path(root).exists():
             raise NoSourceError(f"{path} does not exist; name files, folders or URLs that hold segments")
         elif not Path(root).is_file():
             raise NoSourceError(f"{path} is not a regular file; name files, folders or URLs that hold segments")
-        elif (kind := kind_of(root)) is not None:
-            yield from _local_file(root, kind)
+        elif kind_of(root) is not None:
+            yield from _local_file(root)
     except OSError as error:
         raise ReadFailedError(f"{error.filename or path} cannot be read: {error.strerror or error}") from error
 
@@ -170,18 +174,13 @@ def _refuse(error: OSError) -> None:
     raise error
 
 
-def _local_file(path: str, kind: tuple[Packing, bool]) -> Iterator[SegmentSource]:
+def _local_file(path: str) -> Iterator[SegmentSource]:
     source = local_source(path)
-    if source.is_special:
+    if source.is_tar and source.packing is Packing.NONE and not source.is_special:
+        with Path(path).open("rb", buffering=0) as file:
+            yield from _members(source, file)
+    else:
         yield source
-        return
-    parts = _parts(source) if source.is_tar and source.packing is Packing.NONE else None
-    if parts is None:
-        yield source
-        return
-    for part in parts:
-        packing, is_tar = kind_of(part.name) or kind
-        yield replace(source, size=part.size, packing=packing, is_tar=is_tar, part=part)
 
 
 def local_source(path: str) -> SegmentSource:
@@ -203,11 +202,20 @@ def _mtime(status: os.stat_result) -> str:
     return f"mtime {status.st_mtime_ns}"
 
 
-def _parts(tar: SegmentSource) -> list[TarPart] | None:
-    """The segments in a plain tar; None where it is damaged, and has to be read to find out where."""
+def _members(tar: SegmentSource, file: SeekableStream) -> Iterator[SegmentSource]:
+    """The segments in a plain tar; the tar where it is damaged, and has to be read to find out where."""
+    parts = _parts(file)
+    if parts is None:
+        yield tar
+        return
+    for part in parts:
+        packing, is_tar = kind_of(part.name) or (Packing.NONE, False)
+        yield replace(tar, size=part.size, packing=packing, is_tar=is_tar, part=part)
+
+
+def _parts(file: SeekableStream) -> list[TarPart] | None:
     try:
-        with Path(tar.path).open("rb", buffering=0) as file:
-            members = [member for member in list_members(file) if is_segment(member.name)]
+        members = [member for member in list_members(file) if is_segment(member.name)]
     except DamagedArchiveError:
         return None
     names = {member.name for member in members}
@@ -219,8 +227,18 @@ def _parts(tar: SegmentSource) -> list[TarPart] | None:
 def _remote(url: str) -> Iterator[SegmentSource]:
     files, _, details = remote_tree(url)
     for path, info in details.items():
-        if kind_of(path) is not None:
-            yield remote_source(files, path, info)
+        if kind_of(path) is None:
+            continue
+        source = remote_source(files, path, info)
+        if not source.is_tar or source.packing is not Packing.NONE:
+            yield source
+            continue
+        try:
+            with files.open(path, "rb", block_size=REMOTE_BLOCK) as file:
+                found = list(_members(source, file))
+        except Exception as error:  # each file system has errors of its own
+            raise ReadFailedError(f"{source.name} cannot be read: {reason_of(error)}") from error
+        yield from found
 
 
 def remote_tree(url: str) -> tuple[Any, str, Mapping[str, Mapping[str, Any]]]:

@@ -191,10 +191,11 @@ def _present(location: object) -> Iterator[None]:
 
 def _readable(source: SegmentSource) -> SegmentSource:
     """The source, if a task can read it. Raises FileReadError."""
-    unreadable = source.is_tar or source.packing is Packing.ZSTD or is_compressed(source)
+    in_tar = source.is_tar or source.part is not None
+    unreadable = in_tar or source.packing is Packing.ZSTD or is_compressed(source)
     if unreadable or (source.size is None and source.packing is Packing.NONE):
         raise FileReadError(
-            f"{source.name} cannot be read in its compressed form (only plain and .gz segments can); decompress it, or "
+            f"{source.name} cannot be read in its packed form (only plain and .gz segments can); unpack it, or "
             "read the output of `consumerd log export`"
         )
     return source

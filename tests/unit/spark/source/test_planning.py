@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import random
+import tarfile
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -234,8 +235,13 @@ def test_rejects_inconsistent_files(tmp_path: Path) -> None:
     with pytest.raises(MisnamedSegmentError, match="does not match the layout"):
         plan(tmp_path / "d")
     write(tmp_path / "e", "t-0", 0).with_suffix(".kafka.zst").write_bytes(b"")
-    with pytest.raises(FileReadError, match="cannot be read in its compressed form"):
+    with pytest.raises(FileReadError, match="cannot be read in its packed form"):
         plan(tmp_path / "e")
+    (tmp_path / "f").mkdir()
+    with tarfile.open(tmp_path / "f" / "x.tar", "w") as tar:
+        tar.add(tmp_path / "a", "a")
+    with pytest.raises(FileReadError, match="kafka cannot be read in its packed form"):
+        plan(tmp_path / "f")
 
 
 def test_reads_packed_segments_in_one_split(tmp_path: Path) -> None:

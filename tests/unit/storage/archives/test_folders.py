@@ -15,14 +15,15 @@ import fsspec
 import pytest
 import zstandard
 
-from consumerd.base.errors import ExitCode
+from consumerd.base.errors import ConfigError, ExitCode
 from consumerd.cli.main import run
+from consumerd.operate.migrate.archived_topics import find_archived
 from consumerd.storage.archives import folders
 from consumerd.storage.archives.findings import ArchiveFinding
 from consumerd.storage.archives.folders import PackedTarFiles, RemoteFiles, find_folders, tar_files
 from consumerd.storage.archives.listing import ListedPartition, list_partition
 from consumerd.storage.archives.segment_ends import SegmentPlace, ends_of, ends_of_stream
-from consumerd.storage.archives.sources import local_source
+from consumerd.storage.archives.sources import find_sources, local_source
 from consumerd.storage.log.archive_items import FlawKind
 from consumerd.wire.v07 import encode_message_set
 from consumerd.wire.v08.records.crc32c import crc32c
@@ -158,6 +159,17 @@ def test_dumps_every_copy_wherever_it_is(paths: list[str], capsys: pytest.Captur
     assert {each["file"].rpartition("/")[2].partition(".")[0] for each in found} == {f"{0:020}", f"{3:020}"}
 
 
+def test_a_replay_reads_the_longest_copy_wherever_it_is(paths: list[str]) -> None:
+    if any(path.endswith((".gz", ".zst", ".tgz")) for path in paths):
+        with pytest.raises(ConfigError, match=r"which cannot be read in order: "):
+            find_archived(find_sources(paths))
+        return
+    (found,) = find_archived(find_sources(paths))
+    assert [message.payload for chunk in found.read() for message in chunk] == [b"a", b"b", b"c", b"d", b"e"]
+    (note,) = found.notes
+    assert "it ends at offset 4" in note
+
+
 def test_dump_of_one_partition_leaves_aborted_transactions_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -269,7 +281,8 @@ def test_what_a_store_refuses_is_a_finding() -> None:
         def info(self, path: str) -> dict[str, Any]:
             return {"size": 5, "type": "file"}
 
-        def open(self, path: str, mode: str) -> Any:
+        def open(self, path: str, mode: str, *, block_size: int) -> Any:
+            assert block_size < 1 << 20
             raise KeyError(path)
 
     files = RemoteFiles(Refusing())
