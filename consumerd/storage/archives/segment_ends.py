@@ -190,10 +190,7 @@ def _follow_stream(forward: _Forward, start: int, ends: SegmentEnds) -> None:
         last, data = [*last[-1:], _Batch(position, size, head)], batch
     if ends.flaw is not None and ends.flaw[0] is FlawKind.NONSENSE:
         return
-    if last and (flaw := _spoiled(last[-1], data)) is not None:
-        ends.flaw = flaw
-        last.pop()
-    _see_last(last, start, ends)
+    _see_last(last, data, start, ends)
 
 
 def _follow_old_stream(forward: _Forward, start: int, ends: SegmentEnds) -> None:
@@ -298,14 +295,11 @@ def _follow(opened: SeekableFile, file: SegmentPlace, position: int, ends: Segme
             break
         last = [*last[-1:], _Batch(position, size, head)]
         position += size
-    if last:
-        checked = last[-1].size <= _CHECKED
-        data = _read_at(opened, last[-1].size, last[-1].position) if checked else b""
-        if (flaw := _spoiled(last[-1], data if checked else None)) is not None:
-            ends.flaw = flaw
-            last.pop()
+    batch = None
+    if last and last[-1].size <= _CHECKED:
+        batch = _read_at(opened, last[-1].size, last[-1].position)
     if last or not begin:
-        _see_last(last, file.start, ends)
+        _see_last(last, batch, None if begin else file.start, ends)
 
 
 def _spoiled(last: _Batch, data: bytes | None) -> tuple[FlawKind, str] | None:
@@ -319,8 +313,15 @@ def _spoiled(last: _Batch, data: bytes | None) -> tuple[FlawKind, str] | None:
     return None
 
 
-def _see_last(last: Sequence[_Batch], start: int, ends: SegmentEnds) -> None:
-    """What the last of the batches shows; without any the segment ends where it starts."""
+def _see_last(last: Sequence[_Batch], data: bytes | None, start: int | None, ends: SegmentEnds) -> None:
+    """What the last sound one of the two last batches shows. `data`: the bytes of the last one, if they are checked.
+
+    Without any the segment ends where it starts; `start` is None where others may stand before them.
+    """
+    if last and (flaw := _spoiled(last[-1], data)) is not None:
+        ends.flaw, last = flaw, last[:-1]
+        if last and _spoiled(last[-1], None) is not None:
+            return
     if not last:
         ends.end = start
         return

@@ -231,6 +231,9 @@ def test_a_last_batch_whose_offsets_cannot_be_is_a_flaw() -> None:
     found = ends_of(io.BytesIO(data), SegmentPlace(4, f"{4:020}.log", len(data)), None)
     assert (found.end, found.flaw) == (5, (FlawKind.NONSENSE, "the last batch, at position 69, has impossible offsets"))
     assert ends_of_stream(io.BytesIO(data), f"{4:020}.log", 4) == found
+    found = ends_of(io.BytesIO(2 * bytes(odd)), SegmentPlace(4, f"{4:020}.log", 2 * len(odd)), None)
+    assert (found.end, found.first_time) == (None, None)
+    assert ends_of_stream(io.BytesIO(2 * bytes(odd)), f"{4:020}.log", 4) == found
 
 
 def test_what_is_damaged_or_no_file_is_a_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
