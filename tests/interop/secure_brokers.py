@@ -56,10 +56,10 @@ class Certificates:
     trust_store: Path
 
 
-def make_certificates(folder: Path) -> Certificates:
-    """An authority, and a broker's certificate of it, in `folder`."""
+def make_certificates(folder: Path, authority: trustme.CA | None = None) -> Certificates:
+    """An authority, a new one by default, and a broker's certificate of it, in `folder`."""
     folder.mkdir()
-    authority = trustme.CA()
+    authority = authority or trustme.CA()
     made = Certificates(*(folder / name for name in ("authority.pem", "stranger.pem", "key.p12", "trust.p12")))
     authority.cert_pem.write_to_path(made.authority)
     trustme.CA().cert_pem.write_to_path(made.stranger)
@@ -74,6 +74,19 @@ def make_certificates(folder: Path) -> Certificates:
     trusted = [pkcs12.PKCS12Certificate(root, b"authority")]
     made.trust_store.write_bytes(pkcs12.serialize_java_truststore(trusted, lock))
     return made
+
+
+def stores_of(files: Certificates) -> dict[str, str]:
+    """The keys of a broker's configuration for its stores."""
+    return {
+        "ssl.keystore.type": "PKCS12",
+        "ssl.keystore.location": str(files.key_store),
+        "ssl.keystore.password": _STORE_PASSWORD,
+        "ssl.key.password": _STORE_PASSWORD,
+        "ssl.truststore.type": "PKCS12",
+        "ssl.truststore.location": str(files.trust_store),
+        "ssl.truststore.password": _STORE_PASSWORD,
+    }
 
 
 class SecureBroker(KafkaBroker):
@@ -95,7 +108,6 @@ class SecureBroker(KafkaBroker):
         return self._voters[self.broker_id]
 
     def _settings(self) -> dict[str, str | int]:
-        files = self.certificates
         settings = super()._settings()
         listeners = str(settings["listeners"]).replace("PLAINTEXT://", "SASL_SSL://")
         settings |= {
@@ -104,17 +116,10 @@ class SecureBroker(KafkaBroker):
             "security.inter.broker.protocol": "SASL_SSL",
             "sasl.enabled.mechanisms": ",".join(MECHANISMS),
             "sasl.mechanism.inter.broker.protocol": "PLAIN",
-            "ssl.keystore.type": "PKCS12",
-            "ssl.keystore.location": str(files.key_store),
-            "ssl.keystore.password": _STORE_PASSWORD,
-            "ssl.key.password": _STORE_PASSWORD,
-            "ssl.truststore.type": "PKCS12",
-            "ssl.truststore.location": str(files.trust_store),
-            "ssl.truststore.password": _STORE_PASSWORD,
             "delete.topic.enable": "true",
             "auto.create.topics.enable": "false",
         }
-        return settings
+        return settings | stores_of(self.certificates)
 
     def _launch(self) -> Child:
         if self.zookeeper is not None:

@@ -125,8 +125,20 @@ async def test_refuses_tokens_as_the_broker_does(ports: dict[str, int], server: 
                 await client.refresh()
             server.claims = {}  # the next token is a new one
             assert (await client.refresh()).nodes
-    ahead = int(time.time()) + 30  # the provider's clock; the broker allows for a minute
-    server.claims = {"iat": ahead, "nbf": ahead, "exp": ahead + 3600}
-    tokens = tokens_of(server)
-    async with client_at(ports["SIGNED"], lambda: OAuthBearer(tokens)) as client:
-        assert (await client.refresh()).nodes
+
+
+async def test_skewed_clocks_of_the_provider_are_as_the_broker_allows(
+    ports: dict[str, int], server: TokenServer
+) -> None:
+    now = int(time.time())
+    # The provider's clock is ahead, then behind, by half of the minute that the broker allows, and by more than that.
+    for skew, accepted in ((30, True), (-30, True), (150, False), (-150, False)):
+        issued = now + skew
+        server.claims = {"iat": issued, "nbf": issued, "exp": issued + 60}
+        tokens = tokens_of(server)
+        async with client_at(ports["SIGNED"], functools.partial(OAuthBearer, tokens)) as client:
+            if accepted:
+                assert (await client.refresh()).nodes
+                continue
+            with pytest.raises(BrokerError, match="invalid_token"):
+                await client.refresh()
