@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from structlog.testing import capture_logs
 
-from consumerd.base.errors import HandlerFailedError, HandlerLoadError
+from consumerd.base.errors import ConsumerdError, HandlerFailedError, HandlerLoadError
 from consumerd.base.partition import NO_BROKER, LogId, TopicPartition
 from consumerd.handlers import Batch, Handler, HandlerContext, load_handler, plain_handler
 from consumerd.handlers.api import PartitionTakenError, SinkPosition
@@ -210,6 +212,46 @@ async def test_two_members_that_race_with_the_same_messages_append_each_once(tmp
             for partition in range(3):
                 group.create_task(consume(member, partition, 7 + 4 * number))
     assert [offsets(tmp_path, partition=number) for number in range(3)] == [[*range(40)]] * 3
+
+
+def list_late(monkeypatch: pytest.MonkeyPatch, rng: random.Random) -> None:
+    """Have listings of Delta's log lack up to three of its newest commits, each time others."""
+    found = DeltaLakeTable._open
+
+    def late(self: DeltaLakeTable) -> DeltaTable | None:
+        table = found(self)
+        if table is not None and rng.random() < 0.3:
+            return DeltaTable(self.path, version=max(0, table.version() - rng.randint(1, 3)))
+        return table
+
+    monkeypatch.setattr(DeltaLakeTable, "_open", late)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_two_members_that_see_commits_late_append_each_message_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    members = [await started(tmp_path), await started(tmp_path)]
+    await members[0].handle(records(0, 3))
+    rng = random.Random(seed)
+    refused = 0
+
+    async def consume(member: Handler, size: int) -> None:
+        nonlocal refused
+        offset = 0
+        while offset < 24:
+            assert refused < 200
+            try:
+                offset = await member.position(HERE) or 0
+                await member.handle(records(offset, min(offset + size, 24)))
+            except ConsumerdError:  # what was read is no longer the newest
+                refused += 1
+
+    with monkeypatch.context() as patched:
+        list_late(patched, rng)
+        await asyncio.gather(consume(members[0], 3), consume(members[1], 4))
+    assert refused
+    assert offsets(tmp_path) == [*range(24)]
 
 
 async def test_a_batch_whose_confirmation_was_lost_is_not_appended_again(tmp_path: Path) -> None:
