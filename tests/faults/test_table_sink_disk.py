@@ -1,6 +1,6 @@
 """The handlers `delta` and `iceberg` on a disk that is really full, and on one whose syncs fail: nothing is lost.
 
-A full disk is recognised among other failures, since it uses no attempts of a message and makes no dead letter.
+A full disk has to be recognized as one, since it uses no attempts of a message and makes no dead letter.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-async def test_a_full_disk_is_recognised_and_the_same_call_continues(tmp_path: Path, kind: str) -> None:
+async def test_a_full_disk_is_recognized_and_the_same_call_continues(tmp_path: Path, kind: str) -> None:
     with small_disk(tmp_path / "disk", 4 << 20) as disk:
         handler = await started(disk, kind)
         await handler.handle(records(0, 10))
