@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.spark.source.columns import ParseMode
-from consumerd.spark.source.errors import FileReadError, MalformedMessageError
+from consumerd.spark.source.errors import MalformedMessageError
 from consumerd.spark.source.filters import Pruning
 from consumerd.spark.source.options import read_options
 from consumerd.spark.source.planning import StreamPlanner, plan_batch
@@ -140,12 +140,15 @@ def test_record_with_an_offset_that_was_read_before_is_left_out(
     assert "records with offsets that were read before are left out" in caplog.text
 
 
-def test_copies_of_a_partition_in_compressed_files_need_a_broker_in_the_layout(tmp_path: Path) -> None:
-    for broker in (1, 2):
+def test_of_copies_in_compressed_files_one_is_read_and_with_a_broker_in_the_layout_each(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for broker, more in ((1, b""), (2, BATCH)):
         (tmp_path / f"b{broker}").mkdir()
-        file = write(tmp_path / f"b{broker}", 0, gzip.compress(OLD))
+        file = write(tmp_path / f"b{broker}", 0, gzip.compress(OLD + more))
         file.rename(file.with_name(file.name + ".gz"))
-    with pytest.raises(FileReadError, match="both hold offset 0 of t/3; read only one, or name the broker"):
-        plan(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        assert offsets(plan(tmp_path)) == [0, 1, 2, 3, 4]
+    assert "b1/t-3: it ends at offset 2" in caplog.text
     splits = plan(tmp_path, layout="b{broker}/{topic}-{partition}")
     assert [split.broker_partition for split in splits] == ["1-3", "2-3"]
