@@ -86,6 +86,7 @@ def test_a_full_disk_is_one_sentence_and_the_same_command_continues(spark: Spark
         scene.must_be_whole()
 
 
+@pytest.mark.long  # the driver commits as `lake` does, where each sync has failed
 def test_a_failed_sync_of_the_driver_is_one_sentence_and_the_same_command_continues(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -296,7 +296,7 @@ def test_dry_run_counts_and_writes_nothing(pipeline: PipelineSpec) -> None:
 def test_a_clock_that_jumps_changes_no_verdict(pipeline: PipelineSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     """Set back by an hour, or ahead by a day, before and while each batch is refined; files are compacted between."""
     now, hour = time.time(), 3_600
-    shifts = [0, -hour, 24 * hour, -hour, 48 * hour, 0]
+    shifts = [0, -hour, 24 * hour, -hour]
     clock = [now]
     monkeypatch.setattr(time, "time_ns", lambda: int(clock[0] * 1e9))
     monkeypatch.setattr(time, "time", lambda: clock[0])
