@@ -1,7 +1,7 @@
 """The dialect of the cluster that a command works on, and the client for Kafka 0.8 and later.
 
-Strategy: named brokers are of 0.8 or later. In ZooKeeper `consumerd.net.cluster.look_for_dialect` finds the dialect. If
-it is not known, or both are there, 0.7 is assumed, whose tools say what is wrong.
+Strategy: named brokers are of 0.8 or later. In ZooKeeper `consumerd.net.cluster.dialects` finds the
+dialect. If it is not known, or both are there, 0.7 is assumed, whose tools say what is wrong.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def require_zookeeper(cluster: ClusterAddress, what: str, remedy: str) -> None:
 
 async def dialect_at(zk: ZooKeeper, groups: Sequence[str] = ()) -> Dialect | None:
     """Return the dialect of the nodes in a ZooKeeper; None if there are none, 0.7 if those of both exist."""
-    from consumerd.net.cluster import look_for_dialect  # noqa: PLC0415
+    from consumerd.net.cluster.dialects import look_for_dialect  # noqa: PLC0415
     from consumerd.wire.registry.dialect import Dialect  # noqa: PLC0415
     from consumerd.wire.registry.errors import DialectError  # noqa: PLC0415
 
@@ -143,7 +143,7 @@ async def registered_client(
     ConfigError.
     """
     from consumerd.net.client.errors import NoBrokerReachedError  # noqa: PLC0415
-    from consumerd.net.cluster import V08ClusterView  # noqa: PLC0415
+    from consumerd.net.cluster.view_v08 import V08ClusterView  # noqa: PLC0415
 
     brokers = await V08ClusterView(session).read_brokers()
     protocol = _protocol(cluster.config)

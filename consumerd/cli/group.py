@@ -61,7 +61,7 @@ def command() -> None:
 def list_groups(cluster: ClusterAddress, as_json: bool) -> None:
     """List the groups in ZooKeeper, or those that brokers coordinate or keep offsets of."""
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415 - heavy imports only for the command that runs
-    from consumerd.net.cluster import ClusterView  # noqa: PLC0415
+    from consumerd.net.cluster.view import ClusterView  # noqa: PLC0415
 
     groups = run_by_kind(cluster, lambda session: ClusterView(session).read_groups(), lambda source: source.names())
     if as_json:

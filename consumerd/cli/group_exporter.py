@@ -78,7 +78,7 @@ def command(
     """
     from consumerd.base.clock import SystemClock  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
-    from consumerd.net.cluster import ClusterView  # noqa: PLC0415
+    from consumerd.net.cluster.view import ClusterView  # noqa: PLC0415
     from consumerd.operate.admin.lag import (  # noqa: PLC0415
         read_lags,
         read_v08_lags,

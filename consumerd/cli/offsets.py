@@ -117,7 +117,7 @@ def get(
     """
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
     from consumerd.cli.offsets_show import offset_rows, show_offsets  # noqa: PLC0415
-    from consumerd.net.cluster import ClusterView  # noqa: PLC0415
+    from consumerd.net.cluster.view import ClusterView  # noqa: PLC0415
 
     name = cluster.group_or(group)
 
@@ -160,7 +160,8 @@ def export(
     """
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
     from consumerd.cli.offsets_show import collect_offsets  # noqa: PLC0415
-    from consumerd.net.cluster import ClusterView, GroupView  # noqa: PLC0415
+    from consumerd.net.cluster.groups import GroupView  # noqa: PLC0415
+    from consumerd.net.cluster.view import ClusterView  # noqa: PLC0415
     from consumerd.operate.admin.offset_file import format_json, format_text, write_durably  # noqa: PLC0415
 
     async def v07(session: ZooKeeper) -> tuple[GroupOffsets, list[str]]:

@@ -15,7 +15,7 @@ from consumerd.operate.admin.offset_file import GroupOffsets
 from consumerd.wire.registry.paths import offset_path, offsets_root
 
 if TYPE_CHECKING:
-    from consumerd.net.cluster import GroupView
+    from consumerd.net.cluster.groups import GroupView
 
 
 class OffsetRow(NamedTuple):

@@ -53,7 +53,7 @@ def list_topics(cluster: ClusterAddress, as_json: bool) -> None:
     """
     from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.cli.topics_v08 import show_list  # noqa: PLC0415
-    from consumerd.net.cluster import ClusterView  # noqa: PLC0415
+    from consumerd.net.cluster.view import ClusterView  # noqa: PLC0415
 
     async def v07(session: ZooKeeper) -> None:
         _show_list(await ClusterView(session).read_topics(), as_json=as_json)
@@ -135,7 +135,7 @@ async def _read_topics(zk: ZooKeeper, topics: Sequence[str], connect: Connector)
     """The topics, or those named. Raises NotFoundError for one that is not registered."""
     from consumerd.base.errors import NotFoundError  # noqa: PLC0415
     from consumerd.group.assignment import partitions_of  # noqa: PLC0415
-    from consumerd.net.cluster import ClusterView  # noqa: PLC0415
+    from consumerd.net.cluster.view import ClusterView  # noqa: PLC0415
     from consumerd.operate.admin.logs import BrokerLogs  # noqa: PLC0415
 
     cluster = ClusterView(zk)

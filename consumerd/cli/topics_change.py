@@ -123,7 +123,7 @@ async def _create_nodes(zk: ZooKeeper, plan: TopicPlan, timeout: float, *, dry_r
     import random  # noqa: PLC0415
 
     from consumerd.cli.clusters import dialect_at  # noqa: PLC0415
-    from consumerd.net.cluster import V08ClusterView  # noqa: PLC0415
+    from consumerd.net.cluster.view_v08 import V08ClusterView  # noqa: PLC0415
     from consumerd.operate.admin.v08.topic_nodes import (  # noqa: PLC0415
         create_topic_nodes,
         plan_assignment,
@@ -176,7 +176,7 @@ async def _delete(
     from consumerd.base.errors import BrokerError  # noqa: PLC0415
     from consumerd.cli.tables import show_rows  # noqa: PLC0415
     from consumerd.cli.topics_v08 import read_topics  # noqa: PLC0415
-    from consumerd.net.cluster import V08ClusterView  # noqa: PLC0415
+    from consumerd.net.cluster.view_v08 import V08ClusterView  # noqa: PLC0415
     from consumerd.operate.admin.logs import LogRange  # noqa: PLC0415
     from consumerd.operate.admin.v08.broker_groups import BrokerGroups  # noqa: PLC0415
     from consumerd.operate.admin.v08.group_source import ZooKeeperGroups  # noqa: PLC0415

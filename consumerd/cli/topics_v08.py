@@ -14,7 +14,7 @@ from consumerd.cli.tables import counted, show_rows
 from consumerd.operate.admin.logs import LogRange, LookupFailure
 
 if TYPE_CHECKING:
-    from consumerd.net.cluster import PartitionView, V08Topics
+    from consumerd.net.cluster.view_v08 import PartitionView, V08Topics
     from consumerd.operate.admin.v08.group_source import GroupSource
 
 

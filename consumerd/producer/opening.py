@@ -20,8 +20,9 @@ from consumerd.base.plugins import PluginKind, find_instance
 from consumerd.base.ports import Clock
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.factory import find_broker, make_client, security_protocol
-from consumerd.net.cluster import V08ClusterView, look_for_dialect
+from consumerd.net.cluster.dialects import look_for_dialect
 from consumerd.net.cluster.entry import start_session
+from consumerd.net.cluster.view_v08 import V08ClusterView
 from consumerd.net.connect import Connector
 from consumerd.net.connect import connect as connect_to_broker
 from consumerd.net.zk import Session

@@ -200,7 +200,7 @@ async def test_member_goes_on_beside_hostile_nodes(zk_root: str, tmp_path: Path)
 
 
 async def test_a_tool_reads_a_group_beside_hostile_nodes(zk_root: str) -> None:
-    from consumerd.net.cluster import ClusterView
+    from consumerd.net.cluster.view import ClusterView
 
     nodes = {path: data for path, data in hostile_nodes().items() if not path.startswith("/consumers/g/ids/aaa-0")}
     async with session(zk_root) as zk:

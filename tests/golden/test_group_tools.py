@@ -15,7 +15,7 @@ import pytest_asyncio
 from consumerd.base.clock import SystemClock
 from consumerd.base.partition import TopicPartition
 from consumerd.cli.offsets_show import collect_offsets
-from consumerd.net.cluster import ClusterView
+from consumerd.net.cluster.view import ClusterView
 from consumerd.net.connect import connect
 from consumerd.operate.admin.changes import OffsetTarget, OffsetTargetKind, V07ChangePlanner
 from consumerd.operate.admin.lag import lag_of

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumerd.base.partition import TopicPartition
-from consumerd.net.cluster import ClusterView
+from consumerd.net.cluster.view import ClusterView
 from consumerd.net.connect import Connection
 from consumerd.operate.admin.changes import V07ChangePlanner
 from consumerd.operate.admin.editing import backup_of, write_changes

@@ -14,7 +14,7 @@ import structlog
 
 from consumerd.base.errors import BrokerError, reason_of
 from consumerd.base.ports import Clock, ZooKeeper
-from consumerd.net.cluster import ClusterView
+from consumerd.net.cluster.view import ClusterView
 from consumerd.net.connect import Connector
 from consumerd.wire.v07 import FetchRequest, ProduceRequest
 

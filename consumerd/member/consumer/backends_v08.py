@@ -18,12 +18,12 @@ from consumerd.member.fetch.v08.brokers import V08Brokers
 from consumerd.member.offsets.choice import OffsetSettings, make_store
 from consumerd.member.offsets.guards import Ownership
 from consumerd.member.offsets.store import OffsetStore
-from consumerd.net import cluster
 from consumerd.net.client.cluster import ClusterClient
 
 if TYPE_CHECKING:
     from consumerd.member.consumer.snapshot import SnapshotReader
     from consumerd.member.offsets.kafka_store import Membership
+    from consumerd.net.cluster.topic_nodes import TopicNodes
 
 
 class V08Backend:
@@ -44,7 +44,7 @@ class V08Backend:
         self._client = client
         self._protocol = protocol
         self._offsets = offsets or OffsetSettings("zookeeper")
-        self._topics: cluster.TopicNodes | None = None
+        self._topics: TopicNodes | None = None
         self.rules = rules or V08Rules()
 
     @property
@@ -56,11 +56,14 @@ class V08Backend:
 
     def fetching(self, zk: ZooKeeper, owner: FetchOwner, rng: Random) -> Fetching:
         """Return a pool that fetches from leaders. Brokers in ZooKeeper are watched: one of 0.7 ends the member."""
-        directory = cluster.V08BrokerDirectory(zk, clock=owner.clock)
+        from consumerd.net.cluster.directory import V08BrokerDirectory  # noqa: PLC0415 - a broker that coordinates
+        from consumerd.net.cluster.topic_nodes import TopicNodes  # noqa: PLC0415 - needs none of ZooKeeper
+
+        directory = V08BrokerDirectory(zk, clock=owner.clock)
         protocol = self._protocol
         if protocol is not None:
             directory.subscribe(lambda _: self._client.begin_with(directory.addresses(protocol)))
-        self._topics = cluster.TopicNodes(zk, owner.clock)
+        self._topics = TopicNodes(zk, owner.clock)
         pool = FetchPool(V08Brokers(self._client, owner.settings.fetch, owner.clock, rng, owner, self._topics))
         return Fetching(pool, [directory.run, pool.run], directory.count)
 
@@ -78,7 +81,9 @@ class V08Backend:
 
     def cluster(self, zk: ZooKeeper) -> Callable[[], Awaitable[str | None]]:
         """Return what tells the cluster's id; before 0.10.1 the name of the tree in ZooKeeper."""
-        tree = cluster.TreeName(zk)
+        from consumerd.net.cluster.names import TreeName  # noqa: PLC0415 - as above
+
+        tree = TreeName(zk)
 
         async def name() -> str | None:
             return self._client.metadata.cluster_id or await tree.read()

@@ -31,7 +31,7 @@ from consumerd.member.consumer.sinks import Sink
 from consumerd.member.consumer.streams import MessageStream, StreamHandler
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.factory import find_broker, make_client, security_protocol
-from consumerd.net.cluster import read_dialect, wait_for_dialect
+from consumerd.net.cluster.dialects import read_dialect, wait_for_dialect
 from consumerd.net.cluster.entry import start_session
 from consumerd.net.connect import Connector
 from consumerd.net.connect import connect as connect_to_broker

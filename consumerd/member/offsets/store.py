@@ -81,7 +81,7 @@ NO_NOTES: Final[Notes] = MappingProxyType({})
 
 
 class TopicCreations(Protocol):
-    """The topics' nodes in ZooKeeper; see `consumerd.net.cluster.TopicNodes`."""
+    """The topics' nodes in ZooKeeper; see `consumerd.net.cluster.topic_nodes.TopicNodes`."""
 
     async def creation(self, topic: str) -> tuple[int, int | None]:
         """Return the transaction that created the node, and when (ms since 1970, None if it was written since)."""

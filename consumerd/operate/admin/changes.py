@@ -16,7 +16,7 @@ from typing import NamedTuple
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import TopicPartition
 from consumerd.member.fetch.v07.boundaries import begins_message, boundary_before
-from consumerd.net.cluster import GroupView
+from consumerd.net.cluster.groups import GroupView
 from consumerd.operate.admin.diagnosis_offsets import inside_words
 from consumerd.operate.admin.logs import BrokerLogs, LogRange, LookupFailure
 from consumerd.operate.admin.snapshot import Topics

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from consumerd.base.partition import LogId, TopicPartition
 from consumerd.member.fetch.log_changes import LogChange, LogChangeKind
-from consumerd.net.cluster import V08Topics
+from consumerd.net.cluster.view_v08 import V08Topics
 from consumerd.operate.admin.findings import GroupFinding, GroupFindingKind, OffsetReset, capital, listed
 from consumerd.operate.admin.logs import LogRange, LookupFailure
 from consumerd.operate.admin.snapshot import GroupSnapshot

@@ -13,7 +13,8 @@ from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import NO_BROKER, TopicPartition
 from consumerd.base.ports import ZooKeeper
 from consumerd.group.assignment import partitions_of
-from consumerd.net.cluster import ClusterView, GroupView
+from consumerd.net.cluster.groups import GroupView
+from consumerd.net.cluster.view import ClusterView
 from consumerd.net.connect import Connector
 from consumerd.operate.admin.changes import OffsetChange, OffsetTarget, V07ChangePlanner
 from consumerd.operate.admin.editing import in_the_way

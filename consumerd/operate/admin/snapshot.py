@@ -16,7 +16,8 @@ from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import NodeStat, ZooKeeper
 from consumerd.group.assignment import Assignment, partitions_of
-from consumerd.net.cluster import ClusterView, GroupView
+from consumerd.net.cluster.groups import GroupView
+from consumerd.net.cluster.view import ClusterView
 from consumerd.net.zk.errors import NoNode
 from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.errors import RegistryError

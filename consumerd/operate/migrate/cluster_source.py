@@ -14,8 +14,8 @@ from consumerd.base.ports import ZooKeeper
 from consumerd.group.assignment import partitions_of
 from consumerd.handlers.forward.target_log import TargetLog
 from consumerd.member.consumer.simple import SimpleConsumer
-from consumerd.net.cluster import ClusterView
 from consumerd.net.cluster.reading import data, read_all
+from consumerd.net.cluster.view import ClusterView
 from consumerd.net.connect import Connector
 from consumerd.operate.admin.logs import BrokerLogs, LogRange
 from consumerd.operate.migrate.message_source import SourceMessage, UnreadableStretch

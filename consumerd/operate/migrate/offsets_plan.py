@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
-from consumerd.net.cluster import GroupView
+from consumerd.net.cluster.groups import GroupView
 from consumerd.operate.admin.changes import OffsetChange
 from consumerd.operate.admin.editing import in_the_way
 from consumerd.operate.admin.logs import LogRange

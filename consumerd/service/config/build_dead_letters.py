@@ -19,8 +19,9 @@ from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import BrokerRefusedError
 from consumerd.net.client.factory import find_broker, security_protocol
 from consumerd.net.client.topic_configs import message_limits
-from consumerd.net.cluster import V08ClusterView, look_for_dialect
+from consumerd.net.cluster.dialects import look_for_dialect
 from consumerd.net.cluster.entry import start_session
+from consumerd.net.cluster.view_v08 import V08ClusterView
 from consumerd.net.connect import connect
 from consumerd.net.zk import Session
 from consumerd.producer import (

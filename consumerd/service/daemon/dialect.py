@@ -15,7 +15,7 @@ from consumerd.base.errors import ConfigError, ZooKeeperError, reason_of
 from consumerd.base.ports import Clock, ZooKeeper
 from consumerd.base.settings.group import GroupSection
 from consumerd.member.consumer.errors import GroupRefusedError
-from consumerd.net.cluster import read_dialect, wait_for_dialect
+from consumerd.net.cluster.dialects import read_dialect, wait_for_dialect
 from consumerd.service.config.model import Config
 from consumerd.service.daemon.notify import READY, notify, status
 from consumerd.wire.registry.dialect import Dialect

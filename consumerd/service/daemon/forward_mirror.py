@@ -22,8 +22,9 @@ from consumerd.handlers.forward.settings import ForwardSettings
 from consumerd.handlers.mirror.circles import CircleError, refuse_same_cluster, resolve_address
 from consumerd.handlers.mirror.placing import SourceCounts
 from consumerd.net.client.metadata import ClusterMetadata
-from consumerd.net.cluster import V08ClusterView, read_dialect
+from consumerd.net.cluster.dialects import read_dialect
 from consumerd.net.cluster.entry import require_topics
+from consumerd.net.cluster.view_v08 import V08ClusterView
 from consumerd.net.zk import Session
 from consumerd.service.config.build_v08 import build_bootstrap, build_client
 from consumerd.service.config.model import Config

@@ -29,7 +29,7 @@ from consumerd.handlers.mirror.handler import MirrorHandler
 from consumerd.handlers.mirror.placing import KeepingPartitioner, PlacedRouter, SourceCounts
 from consumerd.handlers.mirror.topics import MirrorTopics
 from consumerd.member.consumer.settings import ConsumerSettings
-from consumerd.net.cluster import read_dialect
+from consumerd.net.cluster.dialects import read_dialect
 from consumerd.net.cluster.entry import require_topics
 from consumerd.net.connect import Connector, connect
 from consumerd.net.zk import Session

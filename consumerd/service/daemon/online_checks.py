@@ -32,8 +32,9 @@ from consumerd.handlers.loading import plain_handler
 from consumerd.member.consumer.group_requests import NOT_OFFERED
 from consumerd.net.client.cluster import ClusterClient, topic_partitions
 from consumerd.net.client.topic_configs import message_limits
-from consumerd.net.cluster import ClusterView, look_for_dialect
+from consumerd.net.cluster.dialects import look_for_dialect
 from consumerd.net.cluster.entry import start_session
+from consumerd.net.cluster.view import ClusterView
 from consumerd.net.connect import connect
 from consumerd.net.zk import Session
 from consumerd.service.config.build import (

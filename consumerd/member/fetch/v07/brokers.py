@@ -176,7 +176,7 @@ class _Broker:
 class V07Brokers:
     """The brokers of a cluster of 0.7; see `FetchBrokers`.
 
-    `connect` and `directory` are the ports to them (`consumerd.net.connect`, `consumerd.net.cluster.BrokerDirectory`),
+    `connect` and `directory` are the ports to them (`consumerd.net.connect`, `consumerd.net.cluster.directory`),
     `budget` the common memory budget that the lanes were made with.
     """
 

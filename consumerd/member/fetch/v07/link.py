@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 class Directory(Protocol):
-    """The addresses of brokers; see `consumerd.net.cluster.BrokerDirectory`."""
+    """The addresses of brokers; see `consumerd.net.cluster.directory.BrokerDirectory`."""
 
     def subscribe(self, changed: Callable[..., None]) -> Callable[[], None]:
         """Call `changed` when a broker came, went or moved; returns the unsubscriber."""

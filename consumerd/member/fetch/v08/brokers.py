@@ -69,7 +69,7 @@ class _Leadership(NamedTuple):
 
 
 class TopicZxids(Protocol):
-    """The topics' nodes in ZooKeeper: when each was created. See `consumerd.net.cluster.TopicNodes`."""
+    """The topics' nodes in ZooKeeper: when each was created. See `consumerd.net.cluster.topic_nodes.TopicNodes`."""
 
     def subscribe(self, changed: Callable[[str], None]) -> None:
         """Call `changed` with a topic whose node may be another one than before."""

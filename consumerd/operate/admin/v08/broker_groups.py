@@ -17,7 +17,8 @@ from consumerd.member.offsets.kafka_store import CommittedOffset, KafkaOffsetSto
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import error_of
 from consumerd.net.client.retrying import UnansweredAttempts
-from consumerd.net.cluster import GroupView, LiveMember, PartitionView, V08Topics
+from consumerd.net.cluster.groups import GroupView, LiveMember
+from consumerd.net.cluster.view_v08 import PartitionView, V08Topics
 from consumerd.operate.admin.changes import OffsetChange
 from consumerd.operate.admin.errors import RefusedError
 from consumerd.operate.admin.v08.logs import V08BrokerLogs

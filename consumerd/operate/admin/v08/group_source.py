@@ -15,8 +15,8 @@ from consumerd.base.partition import LogId, TopicPartition
 from consumerd.base.ports import ZooKeeper
 from consumerd.member.fetch.log_changes import LogChange, find_change
 from consumerd.member.offsets.kafka_store import CommittedOffset, KafkaOffsetStore
-from consumerd.net.cluster import V08ClusterView, V08Topics
 from consumerd.net.cluster.reading import children, read_all
+from consumerd.net.cluster.view_v08 import V08ClusterView, V08Topics
 from consumerd.operate.admin.changes import OffsetChange
 from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
 from consumerd.operate.admin.editing import write_changes

@@ -20,7 +20,8 @@ from consumerd.group.assignment import Assignment
 from consumerd.group.assignors import Spelling, range_owners, roundrobin_owners
 from consumerd.member.offsets.kafka_store import CommittedOffset
 from consumerd.member.offsets.metadata import parse_metadata
-from consumerd.net.cluster import GroupView, V08ClusterView
+from consumerd.net.cluster.groups import GroupView
+from consumerd.net.cluster.view_v08 import V08ClusterView
 from consumerd.operate.admin.snapshot import GroupSnapshot, foreign_children, named_topics
 from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.subscription import FilterSubscription, Subscription

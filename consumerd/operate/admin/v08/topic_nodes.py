@@ -15,7 +15,7 @@ from typing import Final
 
 from consumerd.base.errors import NotFoundError
 from consumerd.base.ports import Create, SetData, ZooKeeper
-from consumerd.net.cluster import V08ClusterView
+from consumerd.net.cluster.view_v08 import V08ClusterView
 from consumerd.net.zk.errors import ConnectionLost, MultiFailed, NodeExists
 from consumerd.operate.admin.editing import write_together
 from consumerd.operate.admin.errors import ArgumentError, RefusedError

@@ -77,8 +77,8 @@ class BrokerOrigin(WithoutEpochs):
         return self._registered
 
     async def _read(self, zk: ZooKeeper) -> RegisteredCluster:
-        from consumerd.net.cluster import ClusterView  # noqa: PLC0415
         from consumerd.net.cluster.reading import children  # noqa: PLC0415
+        from consumerd.net.cluster.view import ClusterView  # noqa: PLC0415
         from consumerd.wire.registry.paths import topics_path  # noqa: PLC0415
 
         view = ClusterView(zk)

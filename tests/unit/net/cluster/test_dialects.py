@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from consumerd.base.clock import SystemClock
-from consumerd.net.cluster import look_for_dialect, read_dialect, wait_for_dialect
+from consumerd.net.cluster.dialects import look_for_dialect, read_dialect, wait_for_dialect
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.registry.dialect import Dialect

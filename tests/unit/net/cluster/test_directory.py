@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from consumerd.base.clock import SystemClock
-from consumerd.net.cluster import BrokerDirectory, V08BrokerDirectory
+from consumerd.net.cluster.directory import BrokerDirectory, V08BrokerDirectory
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.wire.registry.errors import DialectError

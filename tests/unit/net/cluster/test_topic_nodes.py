@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.base.errors import BrokerError
-from consumerd.net.cluster import TopicNodes
+from consumerd.net.cluster.topic_nodes import TopicNodes
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.registry.paths import topic_path
 

@@ -8,7 +8,8 @@ from structlog.testing import capture_logs
 
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
-from consumerd.net.cluster import ClusterView, V08ClusterView
+from consumerd.net.cluster.view import ClusterView
+from consumerd.net.cluster.view_v08 import V08ClusterView
 from consumerd.wire.registry.errors import DialectError
 from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.registry.values import RegisteredBroker

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from consumerd.base.partition import TopicPartition
 from consumerd.group.assignors import range_owners
-from consumerd.net.cluster import PartitionView, V08ClusterView
+from consumerd.net.cluster.view_v08 import PartitionView, V08ClusterView
 from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import pytest
 import pytest_asyncio
 
 from consumerd.base.partition import TopicPartition
-from consumerd.net.cluster import ClusterView
+from consumerd.net.cluster.view import ClusterView
 from consumerd.operate.admin.changes import OffsetChange, OffsetTarget, OffsetTargetKind, V07ChangePlanner
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.v07 import Codec

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from consumerd.base.partition import TopicPartition
-from consumerd.net.cluster import GroupView
+from consumerd.net.cluster.groups import GroupView
 from consumerd.operate.admin.snapshot import V07GroupSnapshot
 from consumerd.operate.admin.v08.snapshot import V08GroupSnapshot
 from consumerd.operate.migrate.offsets_move import MoveRequest, OffsetsSide, TranslationChoiceError, plan_move

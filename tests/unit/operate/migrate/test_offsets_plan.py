@@ -10,7 +10,8 @@ import pytest
 from consumerd.base.errors import ExitCode, NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.cli.main import run
-from consumerd.net.cluster import GroupView, LiveMember, PartitionView
+from consumerd.net.cluster.groups import GroupView, LiveMember
+from consumerd.net.cluster.view_v08 import PartitionView
 from consumerd.operate.admin.changes import OffsetChange
 from consumerd.operate.admin.logs import LogRange, LookupFailure
 from consumerd.operate.admin.snapshot import GroupSnapshot, V07GroupSnapshot

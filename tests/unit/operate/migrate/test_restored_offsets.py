@@ -12,7 +12,8 @@ from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers.forward.positions import ForwardPosition
 from consumerd.handlers.forward.target_log import LogBounds
-from consumerd.net.cluster import GroupView, LiveMember, PartitionView
+from consumerd.net.cluster.groups import GroupView, LiveMember
+from consumerd.net.cluster.view_v08 import PartitionView
 from consumerd.operate.admin.logs import LogRange, LookupFailure
 from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
 from consumerd.operate.migrate.archived_topics import ArchivedPartition, find_archived

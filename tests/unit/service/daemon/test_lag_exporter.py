@@ -13,7 +13,7 @@ import aiohttp
 from consumerd.base.errors import BrokerError, NotFoundError
 from consumerd.base.metrics.catalogue import EXPORTER_METRICS, PROCESS_METRICS
 from consumerd.base.partition import TopicPartition
-from consumerd.net.cluster import GroupView
+from consumerd.net.cluster.groups import GroupView
 from consumerd.operate.admin.errors import CheckFailedError
 from consumerd.operate.admin.lag import GroupLag, PartitionLag, read_v08_lags
 from consumerd.operate.admin.logs import LogRange

@@ -11,7 +11,8 @@ import pytest
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Operation
 from consumerd.group.assignors import roundrobin_owners
-from consumerd.net.cluster import GroupView, LiveMember, PartitionView
+from consumerd.net.cluster.groups import GroupView, LiveMember
+from consumerd.net.cluster.view_v08 import PartitionView
 from consumerd.operate.admin.diagnosis import diagnose_group, diagnose_once
 from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
 from consumerd.operate.admin.editing import in_the_way

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from consumerd.wire.v08.errors import UnsupportedApiError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +17,7 @@ from consumerd.base.partition import TopicPartition
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import BrokerRefusedError
 from consumerd.net.client.settings import ClientSettings
-from consumerd.net.cluster import GroupView
+from consumerd.net.cluster.groups import GroupView
 from consumerd.net.errors import ConnectionClosedError, RequestTimeoutError
 from consumerd.operate.admin.changes import OffsetTarget, OffsetTargetKind
 from consumerd.operate.admin.diagnosis import diagnose_once
@@ -40,6 +39,7 @@ from consumerd.operate.admin.v08.topic_requests import create_topic, delete_topi
 from consumerd.operate.admin.v08.transactions import OpenProducer, TransactionOwner, find_open_transactions
 from consumerd.wire.v08 import APIS
 from consumerd.wire.v08.apis import DESCRIBE_PRODUCERS, FIND_COORDINATOR
+from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.subscription import MemberAssignment, MemberMetadata
 from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
 
