@@ -34,7 +34,8 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import BrokerProcess, DaemonProcess
 from consumerd.demo.zookeeper import ZooKeeperServer
-from consumerd.net.zk import NoNode, Session
+from consumerd.net.zk.errors import NoNode
+from consumerd.net.zk.session import Session
 from consumerd.wire.registry.paths import offset_path
 from consumerd.wire.v07 import Codec, encode_message_set
 

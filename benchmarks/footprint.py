@@ -37,7 +37,7 @@ from benchmarks.race import Measurement, table
 from consumerd.base.clock import SystemClock
 from consumerd.demo.processes import DaemonProcess
 from consumerd.demo.zookeeper import ZooKeeperServer
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 from consumerd.storage.broker.config import BrokerConfig
 from consumerd.storage.broker.server import Broker
 

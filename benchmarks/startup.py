@@ -54,7 +54,7 @@ from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.opening import ChannelOpener
 from consumerd.net.client.settings import ClientSettings
 from consumerd.net.connect import connect
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 from tests.support.jafka import java_command
 from tests.support.jafka_clients import compile_java
 from tests.support.kafka import RELEASES, KafkaBroker, kafka_jars

@@ -28,14 +28,14 @@ from benchmarks.race import OURS, Measurement, compared, laps, quiet, rates, sho
 from consumerd.base.clock import SystemClock
 from consumerd.base.ports import Check, Operation, SetData
 from consumerd.demo.zookeeper import ZooKeeperServer
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 
 DATA = b"123456789"
 PER_MULTI = 100
 
 
 class Ours:
-    """`consumerd.net.zk.Session`."""
+    """`consumerd.net.zk.session.Session`."""
 
     def __init__(self, session: Session, paths: list[str]) -> None:
         self._zk, self._paths = session, paths

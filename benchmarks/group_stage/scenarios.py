@@ -23,7 +23,7 @@ from benchmarks.group_stage.members import TOPIC, Member, Ours
 from benchmarks.group_stage.stage import Stage, UnsettledError, until
 from consumerd.base.clock import SystemClock
 from consumerd.demo.processes import BrokerProcess
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 from consumerd.wire.registry.paths import topic_broker_path
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import BrokerProcess
 from consumerd.demo.zookeeper import ZooKeeperServer
-from consumerd.net.zk import NoNode, Session
+from consumerd.net.zk.errors import NoNode
+from consumerd.net.zk.session import Session
 from consumerd.wire.registry.paths import id_path, offset_path, owners_path, topic_broker_path
 
 #: Seconds between looks, at least; reading all owner nodes takes no more than a twentieth of the time.

@@ -1,6 +1,6 @@
 """The ports: interfaces of the rooms to the outside world, so that tests and a simulator can replace it.
 
-Ring 0: protocols and values only. The real ones are `consumerd.base.clock.SystemClock`, `consumerd.net.zk.Session` and
+Ring 0: protocols and values only. The real ones are `consumerd.base.clock.SystemClock`, `consumerd.net.zk.session` and
 `consumerd.net.connect`; files have their port in `consumerd.base.files`; randomness is a `random.Random` argument.
 """
 

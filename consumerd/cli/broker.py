@@ -23,7 +23,7 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
 from consumerd.cli.numbers import PositiveInt, ZooKeeperAddress
 from consumerd.cli.setting_option import SettingOption
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 from consumerd.service.config.properties import read_properties
 from consumerd.service.daemon.broker_readings import monitored
 from consumerd.service.daemon.logs import configure_logs

@@ -20,7 +20,7 @@ from consumerd.cli.session import ClusterAddress
 
 if TYPE_CHECKING:
     from consumerd.net.client.cluster import ClusterClient
-    from consumerd.net.zk import Session
+    from consumerd.net.zk.session import Session
     from consumerd.operate.admin.v08.group_source import GroupSource, ZooKeeperGroups
     from consumerd.service.config.model import Config
     from consumerd.wire.registry.dialect import Dialect

@@ -30,7 +30,7 @@ from consumerd.operate.migrate.message_source import MessageSource
 if TYPE_CHECKING:
     from consumerd.handlers.forward.target_log import TargetLog
     from consumerd.net.client.cluster import ClusterClient
-    from consumerd.net.zk import Session
+    from consumerd.net.zk.session import Session
 
 EXAMPLES = """\b
 Examples:

@@ -16,7 +16,7 @@ from consumerd.cli.setting_option import SettingOption
 
 if TYPE_CHECKING:
     from consumerd.cli.produce_lines import ProduceOptions
-    from consumerd.net.zk import Session
+    from consumerd.net.zk.session import Session
 
 EXAMPLES = """\b
 Examples:

@@ -17,7 +17,7 @@ from consumerd.cli.session import ClusterAddress, bootstrap_servers
 from consumerd.net.client.cluster import ClusterClient, topic_partitions
 from consumerd.net.client.metadata import metadata_body
 from consumerd.net.connect import connect
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 from consumerd.producer import (
     AsyncProducer,
     NoPartitionError,

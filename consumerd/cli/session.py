@@ -24,7 +24,7 @@ from consumerd.cli.numbers import PositiveFloat, ZooKeeperAddress
 if TYPE_CHECKING:
     from consumerd.base.settings.servers import ZooKeeperSection
     from consumerd.net.connect import Connection, Connector
-    from consumerd.net.zk import Session
+    from consumerd.net.zk.session import Session
     from consumerd.service.config.model import Config
 
 _T = TypeVar("_T")
@@ -242,7 +242,7 @@ async def open_session(zookeeper: str, timeout: float, section: ZooKeeperSection
 
     from consumerd.base.clock import SystemClock  # noqa: PLC0415
     from consumerd.net.cluster.entry import start_session  # noqa: PLC0415
-    from consumerd.net.zk import Session  # noqa: PLC0415
+    from consumerd.net.zk.session import Session  # noqa: PLC0415
 
     clock, rng, where = SystemClock(), random.Random(), "--zookeeper"
     if section is None:

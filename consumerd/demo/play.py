@@ -36,7 +36,7 @@ from consumerd.demo.result import DemoOptions, DemoResult
 from consumerd.demo.view import MemberStanding, Standing, View
 from consumerd.demo.watch import DemoSnapshot, Watch
 from consumerd.demo.zookeeper import ZooKeeperServer
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 from consumerd.service.daemon.endpoints import check_http
 from consumerd.wire.v07 import DecodeLimits
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from consumerd.base.partition import TopicPartition
-from consumerd.net.zk import NoNode, Session
+from consumerd.net.zk.errors import NoNode
+from consumerd.net.zk.session import Session
 from consumerd.storage.log.segment import parse_segment_name
 from consumerd.wire.registry.paths import offset_path, owner_path
 from consumerd.wire.registry.values import parse_offset, parse_owner

@@ -25,7 +25,7 @@ from consumerd.net.cluster.entry import start_session
 from consumerd.net.cluster.view_v08 import V08ClusterView
 from consumerd.net.connect import Connector
 from consumerd.net.connect import connect as connect_to_broker
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 from consumerd.producer.cluster import ClusterProducer
 from consumerd.producer.config import ProducerConfig
 from consumerd.producer.encoders import DefaultEncoder, Encoder

@@ -20,7 +20,7 @@ from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import BrokerProcess
 from consumerd.handlers import Message
 from consumerd.net.connect import connect
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 from consumerd.storage.broker.config import BrokerConfig
 from consumerd.storage.broker.server import Broker
 from consumerd.storage.log.dump import LogEntry, find_segments, read_segment

@@ -138,7 +138,7 @@ class MemoryZooKeeperConnection:
 
 
 class MemorySession(BaseSession):
-    """One client. Made by `MemoryZooKeeper.session`; used like `consumerd.net.zk.Session`."""
+    """One client. Made by `MemoryZooKeeper.session`; used like `consumerd.net.zk.session.Session`."""
 
     def __init__(
         self, server: MemoryZooKeeper, lifecycle: SessionLifecycle, watches: WatchTable, *, chroot: str, clock: Clock

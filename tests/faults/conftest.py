@@ -14,7 +14,8 @@ import pytest_asyncio
 from consumerd.base.clock import SystemClock
 from consumerd.base.ports import SessionEvent
 from consumerd.demo.zookeeper import ZooKeeperServer
-from consumerd.net.zk import Session, parse_connect_string
+from consumerd.net.zk.connect_string import parse_connect_string
+from consumerd.net.zk.session import Session
 from consumerd.testing.fault_proxy import Direction, FaultProxy
 
 

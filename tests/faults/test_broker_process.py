@@ -14,8 +14,8 @@ import pytest
 
 from consumerd.base.clock import SystemClock
 from consumerd.demo.children import Child
-from consumerd.net.zk import Session
 from consumerd.net.zk.errors import NoNode
+from consumerd.net.zk.session import Session
 from consumerd.wire.v07 import (
     BatchEnd,
     Codec,

@@ -24,7 +24,7 @@ from consumerd import ConsumerConfig, ConsumerConnector, Whitelist
 from consumerd.base.clock import SystemClock
 from consumerd.base.ports import Create
 from consumerd.net.connect import connect
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 from consumerd.storage.broker.config import BrokerConfig
 from consumerd.storage.broker.server import Broker
 from consumerd.wire.v07 import LATEST, OffsetsRequest, ProduceRequest, encode_message_set

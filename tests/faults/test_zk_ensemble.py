@@ -14,7 +14,8 @@ import pytest
 from consumerd.base.clock import SystemClock
 from consumerd.base.java import JavaRuntime
 from consumerd.base.ports import Check, Operation, SessionEvent, SessionState, SetData
-from consumerd.net.zk import ConnectionLost, NotConnected, Session
+from consumerd.net.zk.errors import ConnectionLost, NotConnected
+from consumerd.net.zk.session import Session
 from tests.support.slow_disk import SlowDisk, library_or_skip
 from tests.support.zookeeper_ensemble import ZooKeeperEnsemble
 from tests.support.zookeeper_retry import retry

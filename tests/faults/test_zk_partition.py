@@ -17,7 +17,7 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConsumerdError
 from consumerd.base.java import JavaRuntime
 from consumerd.base.partition import TopicPartition
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 from tests.kill.conftest import PATIENCE, Cluster
 from tests.support.server_network import NoNetworkError, ServerNetwork
 from tests.support.zookeeper_partition import PartitionedEnsemble

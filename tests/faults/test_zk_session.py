@@ -13,7 +13,8 @@ import pytest
 from consumerd.base.clock import SystemClock
 from consumerd.base.ports import Create, Delete, SessionEvent, SessionState, SetData
 from consumerd.demo.zookeeper import ZooKeeperServer
-from consumerd.net.zk import ConnectionLost, InvalidPath, NoAuth, RequestTooLarge, Session
+from consumerd.net.zk.errors import ConnectionLost, InvalidPath, NoAuth, RequestTooLarge
+from consumerd.net.zk.session import Session
 from consumerd.testing.fault_proxy import Direction
 from consumerd.wire.registry.errors import NameRefusedError
 from consumerd.wire.registry.paths import check_name

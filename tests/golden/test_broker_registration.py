@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 from consumerd.base.clock import SystemClock
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 from consumerd.storage.broker.registration import BrokerRegistration
 
 Tree = dict[str, tuple[str | None, bool, int]]

@@ -21,8 +21,8 @@ from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.member.fetch.settings import FetchSettings
 from consumerd.net.cluster.reading import children
 from consumerd.net.connect import Connection
-from consumerd.net.zk import Session
 from consumerd.net.zk.errors import NoNode
+from consumerd.net.zk.session import Session
 from consumerd.storage.broker.registration import BrokerRegistration
 from consumerd.testing.memory_broker import MemoryBroker
 from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription, Subscription

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from consumerd.base.clock import SystemClock
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 from consumerd.producer import (
     AsyncProducer,
     Producer,

@@ -27,7 +27,8 @@ from consumerd.demo.processes import (
     parse_event,
 )
 from consumerd.net.connect import connect
-from consumerd.net.zk import NoNode, Session
+from consumerd.net.zk.errors import NoNode
+from consumerd.net.zk.session import Session
 from consumerd.storage.broker.config import BrokerConfig
 from consumerd.storage.broker.server import Broker
 from consumerd.wire.registry.paths import offset_path

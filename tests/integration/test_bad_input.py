@@ -17,7 +17,7 @@ from consumerd.base.errors import ExitCode
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.ports import free_port
 from consumerd.demo.processes import clean_environment, consumerd_command, format_toml
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 from consumerd.wire.v07 import Codec
 
 pytestmark = [pytest.mark.zookeeper]

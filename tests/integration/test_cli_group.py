@@ -14,7 +14,7 @@ import pytest_asyncio
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
 from consumerd.demo.zookeeper import ZooKeeperServer
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 
 
 async def consumerd(*arguments: str) -> subprocess.CompletedProcess[str]:

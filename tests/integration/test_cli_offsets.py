@@ -21,7 +21,7 @@ from consumerd.demo.processes import (
     format_toml,
 )
 from consumerd.net.connect import connect
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 from consumerd.wire.v07 import LATEST, OffsetsRequest, ProduceRequest, encode_message
 from tests.support.commands import Done
 

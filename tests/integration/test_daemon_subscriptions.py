@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from consumerd.base.errors import ExitCode
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import format_toml
-from consumerd.net.zk import NoNode
+from consumerd.net.zk.errors import NoNode
 from consumerd.wire.registry.paths import offset_path
 
 pytestmark = [pytest.mark.zookeeper]

@@ -14,7 +14,7 @@ from consumerd import LATEST, SimpleConsumer
 from consumerd.base.clock import SystemClock
 from consumerd.demo.processes import BrokerProcess, clean_environment
 from consumerd.net.connect import connect
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 from consumerd.wire.v07 import Codec, OffsetsRequest, ProduceRequest, encode_message_set
 
 ROOT = Path(__file__).resolve().parents[2]

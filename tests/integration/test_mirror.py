@@ -17,7 +17,7 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
 from consumerd.demo.processes import BrokerProcess, consumerd_command
 from consumerd.net.connect import connect
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 from consumerd.producer import Producer, ProducerSettings, StaticRouter
 from consumerd.storage.log.dump import find_segments, read_segment
 from consumerd.wire.v07 import Codec

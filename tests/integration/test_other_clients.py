@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from consumerd.base.clock import SystemClock
 from consumerd.demo.processes import consumerd_command
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 
 UUID = "0b7e1f6c-3a52-4d7b-9c1e-5f0a2b3c4d5%d"
 BROKER = b'{"jmx_port":-1,"timestamp":"1","host":"127.0.0.1","version":1,"port":1}'

@@ -19,7 +19,7 @@ from consumerd.base.errors import ExitCode
 from consumerd.base.ports import ZooKeeper
 from consumerd.demo.ports import free_port
 from consumerd.net.connect import connect
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 from consumerd.producer import key_index
 from consumerd.storage.broker.config import BrokerConfig
 from consumerd.storage.broker.server import Broker

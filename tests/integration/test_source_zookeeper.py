@@ -12,7 +12,7 @@ import pytest
 from consumerd.base.errors import NotFoundError, ZooKeeperError
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.ports import free_port
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 from consumerd.operate.admin.errors import RefusedError
 from consumerd.spark.source.discovery import open_origin
 from consumerd.spark.source.options import OptionError, read_options

@@ -13,7 +13,8 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import format_toml
-from consumerd.net.zk import NoAuth, NoNode, Session
+from consumerd.net.zk.errors import NoAuth, NoNode
+from consumerd.net.zk.session import Session
 from tests.integration.conftest import consumerd
 
 pytestmark = [pytest.mark.zookeeper]

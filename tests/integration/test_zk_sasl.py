@@ -15,7 +15,9 @@ from consumerd.base.errors import ExitCode
 from consumerd.base.ports import SessionEvent
 from consumerd.demo.zookeeper import ZooKeeperServer
 from consumerd.demo.zookeeper_launch import zookeeper_jars
-from consumerd.net.zk import AuthFailed, DigestMd5, NoAuth, Session
+from consumerd.net.zk.errors import AuthFailed, NoAuth
+from consumerd.net.zk.sasl import DigestMd5
+from consumerd.net.zk.session import Session
 from consumerd.service.config.build import build_session
 from consumerd.service.config.model import parse
 from consumerd.testing.fault_proxy import FaultProxy

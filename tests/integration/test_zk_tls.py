@@ -14,7 +14,8 @@ import trustme
 from consumerd.base.clock import SystemClock
 from consumerd.base.ports import SessionEvent
 from consumerd.demo.zookeeper import ZooKeeperServer
-from consumerd.net.zk import NoAuth, NotConnected, Session
+from consumerd.net.zk.errors import NoAuth, NotConnected
+from consumerd.net.zk.session import Session
 from consumerd.testing.fault_proxy import FaultProxy
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ import pytest
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.ports import SessionEvent
-from consumerd.net.zk import NotConnected, Session
+from consumerd.net.zk.errors import NotConnected
+from consumerd.net.zk.session import Session
 from consumerd.testing.fault_proxy import FaultProxy
 
 if TYPE_CHECKING:

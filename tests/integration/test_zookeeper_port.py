@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.ports import Check, Create, Delete, SetData, ZooKeeper
-from consumerd.net.zk import (
+from consumerd.net.zk.errors import (
     BadVersion,
     InvalidPath,
     MultiFailed,
@@ -20,9 +20,9 @@ from consumerd.net.zk import (
     NodeExists,
     NoNode,
     NotEmpty,
-    Session,
     SessionChanged,
 )
+from consumerd.net.zk.session import Session
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 
 Connect = Callable[[], AbstractAsyncContextManager[ZooKeeper]]

@@ -14,7 +14,8 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.java import JavaRuntime
 from consumerd.demo.zookeeper import ZooKeeperServer
 from consumerd.demo.zookeeper_launch import zookeeper_jars
-from consumerd.net.zk import AuthFailed, NoAuth, Session
+from consumerd.net.zk.errors import AuthFailed, NoAuth
+from consumerd.net.zk.session import Session
 from consumerd.service.config.build import build_session
 from consumerd.service.config.model import parse
 from tests.interop.kerberos import REALM, KeyDistributionCentre

@@ -22,7 +22,7 @@ from consumerd.handlers.forward.target_log import TargetLog
 from consumerd.member.offsets.kafka_store import KafkaOffsetStore
 from consumerd.member.offsets.store import UnclaimedZooKeeperOffsetStore
 from consumerd.net.client.cluster import ClusterClient
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.registry.paths import id_path

@@ -18,7 +18,7 @@ from consumerd.member.offsets.dual_store import DualOffsetStore
 from consumerd.member.offsets.errors import OffsetsHeldError, OffsetsUnavailableError
 from consumerd.member.offsets.kafka_store import CommittedOffset, KafkaOffsetStore
 from consumerd.member.offsets.metadata import OffsetNotes
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 from consumerd.wire.registry.paths import owner_path
 from consumerd.wire.v08 import NO_UUID
 from tests.support.kafka import RELEASES

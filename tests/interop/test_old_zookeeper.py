@@ -18,7 +18,9 @@ from consumerd.base.partition import TopicPartition
 from consumerd.demo.children import Child
 from consumerd.demo.processes import BrokerProcess, clean_environment, consumerd_command
 from consumerd.net.connect import connect
-from consumerd.net.zk import DigestMd5, NotConnected, Session
+from consumerd.net.zk.errors import NotConnected
+from consumerd.net.zk.sasl import DigestMd5
+from consumerd.net.zk.session import Session
 from consumerd.wire.registry.paths import offset_path, owners_path
 from consumerd.wire.v07 import LATEST, OffsetsRequest, ProduceRequest, encode_message_set
 from tests.support.maven import fetch_jars

@@ -12,7 +12,7 @@ from consumerd.base.clock import SystemClock
 from consumerd.handlers.mirror.placing import PlacedRouter, SourcePartition
 from consumerd.handlers.mirror.topics import MirrorTopics
 from consumerd.net.connect import connect
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 from consumerd.producer import (
     AsyncProducer,
     Producer,

@@ -23,7 +23,8 @@ from consumerd.demo.audit import AuditResult, audit, merge_records
 from consumerd.demo.ledger import Ledger
 from consumerd.demo.processes import BrokerProcess, DaemonProcess
 from consumerd.demo.zookeeper import ZooKeeperServer
-from consumerd.net.zk import NoNode, Session
+from consumerd.net.zk.errors import NoNode
+from consumerd.net.zk.session import Session
 from consumerd.wire.registry.paths import owner_path
 from tests.kill.mirrors import TOPIC, producers
 from tests.support.zookeeper_ensemble import ZooKeeperEnsemble

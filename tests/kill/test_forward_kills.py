@@ -19,7 +19,8 @@ import pytest
 from consumerd.base.clock import SystemClock
 from consumerd.base.java import MissingRuntimeError
 from consumerd.demo.processes import BrokerProcess, consumerd_command, format_toml
-from consumerd.net.zk import NoNode, Session
+from consumerd.net.zk.errors import NoNode
+from consumerd.net.zk.session import Session
 from tests.kill.mirrors import BROKER_SETTINGS, TOPIC, MirrorProcess, producers
 from tests.support.kafka import RELEASES, SHORT_SESSION, KafkaBroker, kafka_jars
 

@@ -19,7 +19,8 @@ from consumerd.base.errors import ZooKeeperError
 from consumerd.base.partition import TopicPartition
 from consumerd.group.rules import V07Rules
 from consumerd.net.cluster.reading import data, read_all
-from consumerd.net.zk import ConnectionLost, NodeExists, NoNode, Session
+from consumerd.net.zk.errors import ConnectionLost, NodeExists, NoNode
+from consumerd.net.zk.session import Session
 from consumerd.wire.registry.paths import (
     id_path,
     ids_path,

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from consumerd.base.ports import Create, SessionEvent
-from consumerd.net.zk import ConnectionLost, Session
+from consumerd.net.zk.errors import ConnectionLost
+from consumerd.net.zk.session import Session
 from tests.simulation.daemon import ProcessClock
 from tests.simulation.kernel import Kernel
 from tests.simulation.network import Line, Network

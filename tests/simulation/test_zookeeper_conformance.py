@@ -14,7 +14,8 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ZooKeeperError
 from consumerd.base.ports import Check, Create, Delete, SetData
 from consumerd.demo.zookeeper import ZooKeeperServer
-from consumerd.net.zk import MultiFailed, Session
+from consumerd.net.zk.errors import MultiFailed
+from consumerd.net.zk.session import Session
 from tests.simulation.daemon import ProcessClock
 from tests.simulation.kernel import Kernel
 from tests.simulation.network import Line, Network

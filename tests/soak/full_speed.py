@@ -26,7 +26,7 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.ports import free_port
 from consumerd.demo.processes import BrokerProcess, DaemonProcess
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 from consumerd.storage.log.dump import read_segment
 from consumerd.wire import compress
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set

@@ -21,7 +21,7 @@ import psutil
 from consumerd.base.errors import ConsumerdError
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.ports import free_port
-from consumerd.net.zk import NoNode
+from consumerd.net.zk.errors import NoNode
 from tests.kill.mirrors import TOPIC, producers
 from tests.torture.stage import GROUP, PATIENCE, Member
 from tests.torture.stage_v07 import OwnBrokerStage

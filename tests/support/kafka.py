@@ -22,7 +22,7 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.java import JavaRuntime
 from consumerd.demo.children import Child
 from consumerd.demo.ports import LOOPBACK, free_port
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 from consumerd.service.config.properties import format_properties
 from consumerd.wire.registry.paths import broker_path
 from tests.support.errors import KafkaStartError

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.ports import SessionEvent
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 
 CLOSE, CREATE, EXISTS, SYNC, MULTI, AUTH = -11, 1, 3, 9, 14, 100
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from consumerd.net.zk import ConnectionLost, NotConnected
+from consumerd.net.zk.errors import ConnectionLost, NotConnected
 
 T = TypeVar("T")
 

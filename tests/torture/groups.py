@@ -17,7 +17,8 @@ from consumerd.base.partition import TopicPartition
 from consumerd.member.offsets.kafka_store import KafkaOffsetStore
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import error_of
-from consumerd.net.zk import NoNode, Session
+from consumerd.net.zk.errors import NoNode
+from consumerd.net.zk.session import Session
 from consumerd.wire.registry.paths import owner_path
 from consumerd.wire.v08.apis import DESCRIBE_GROUPS
 from consumerd.wire.v08.message_types import DescribeGroupsRequest, DescribeGroupsResponseMember

@@ -37,7 +37,8 @@ from consumerd.base.partition import TopicPartition
 from consumerd.demo.children import Child
 from consumerd.demo.processes import DaemonProcess
 from consumerd.demo.zookeeper import ZooKeeperServer
-from consumerd.net.zk import Session, parse_connect_string
+from consumerd.net.zk.connect_string import parse_connect_string
+from consumerd.net.zk.session import Session
 from consumerd.testing.fault_proxy import Direction, FaultProxy
 from tests.support.server_network import ServerNetwork
 from tests.support.slow_disk import SlowDisk

@@ -18,7 +18,7 @@ from consumerd.base.errors import ConsumerdError
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.ports import free_port
 from consumerd.demo.processes import BrokerProcess
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 from consumerd.storage.log.dump import find_segments, read_segment
 from consumerd.testing.fault_proxy import FaultProxy
 from tests.kill.mirrors import BROKER_SETTINGS, TOPIC, producers

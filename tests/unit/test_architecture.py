@@ -179,7 +179,6 @@ def test_one_module_makes_files_durable() -> None:
 RE_EXPORTING = {
     "consumerd",
     "consumerd.handlers",
-    "consumerd.net.zk",
     "consumerd.producer",
     "consumerd.storage",
     "consumerd.testing",

@@ -33,7 +33,7 @@ from consumerd.handlers.builtin.http import HttpRequestError
 from consumerd.handlers.sparse_content import SparseContent
 from consumerd.net.connect import connect
 from consumerd.net.connection import ConnectionSettings
-from consumerd.net.zk import DigestMd5
+from consumerd.net.zk.sasl import DigestMd5
 from consumerd.service.config.build import build_session
 from consumerd.service.config.build_v08 import build_client_of, build_mechanism
 from tests.support.receiver import Receiver

@@ -29,8 +29,9 @@ from consumerd.handlers.builtin.http import HttpRequestError
 from consumerd.handlers.sparse_content import SparseContent
 from consumerd.net.connect import connect
 from consumerd.net.connection import ConnectionSettings
-from consumerd.net.zk import ConnectionLimits, NotConnected, ZooKeeperHost
-from consumerd.net.zk.connection import ConnectionEnded, ZooKeeperConnection
+from consumerd.net.zk.connect_string import ZooKeeperHost
+from consumerd.net.zk.connection import ConnectionEnded, ConnectionLimits, ZooKeeperConnection
+from consumerd.net.zk.errors import NotConnected
 from consumerd.service.config.build import build_session, build_tls
 from consumerd.service.config.build_v08 import build_client_of
 from consumerd.spark.source.option_values import Tls

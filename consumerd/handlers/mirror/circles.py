@@ -18,7 +18,7 @@ from consumerd.base.errors import ConsumerdError, ExitCode
 from consumerd.base.ports import ZooKeeper
 from consumerd.net.cluster.reading import children, data, read_all
 from consumerd.net.cluster.view import ClusterView
-from consumerd.net.zk import parse_connect_string
+from consumerd.net.zk.connect_string import parse_connect_string
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.paths import id_path, ids_path
 from consumerd.wire.registry.subscription import Subscription, is_subscribed, parse_subscription

@@ -35,7 +35,7 @@ from consumerd.net.cluster.dialects import read_dialect, wait_for_dialect
 from consumerd.net.cluster.entry import start_session
 from consumerd.net.connect import Connector
 from consumerd.net.connect import connect as connect_to_broker
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.errors import DialectError
 from consumerd.wire.registry.subscription import FilterSubscription, Subscription

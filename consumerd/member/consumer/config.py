@@ -36,9 +36,8 @@ from consumerd.member.consumer.settings import (
     make_fetch_settings,
 )
 from consumerd.member.offsets.choice import OffsetSettings
-from consumerd.net import zk
 from consumerd.net.connection import ConnectionSettings
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.paths import check_name
 from consumerd.wire.registry.subscription import Subscription
@@ -214,7 +213,7 @@ class ConsumerConfig:
 
     def session(self, *, clock: Clock, rng: Random) -> Session:
         """Return the ZooKeeper session, not started. Raises ConfigError."""
-        return zk.Session(
+        return Session(
             self.zookeeper,
             clock=clock,
             rng=rng,

@@ -18,7 +18,7 @@ from consumerd.base.errors import ConsumerdError
 if TYPE_CHECKING:
     from consumerd.member.consumer.consumer import GroupConsumer
     from consumerd.member.consumer.coordinated import CoordinatedConsumer
-    from consumerd.net.zk import Session
+    from consumerd.net.zk.session import Session
 
 log = structlog.get_logger(__name__)
 

@@ -21,7 +21,6 @@ from consumerd.group.membership_tables import MembershipSettings
 from consumerd.handlers.batching import BatchSettings
 from consumerd.member.consumer.settings import ConsumerSettings, make_connection_settings, make_fetch_settings
 from consumerd.member.offsets.choice import OffsetSettings
-from consumerd.net import zk
 from consumerd.net.connection import ConnectionSettings
 from consumerd.net.tls import make_tls_context
 from consumerd.service.config.model import Config
@@ -35,13 +34,17 @@ from consumerd.wire.v07 import validate_topic
 
 if TYPE_CHECKING:
     from consumerd.net.client.sasl_gssapi import GssapiIdentity
+    from consumerd.net.zk.session import Session
 
 
 def build_session(
     section: ZooKeeperSection, *, clock: Clock, rng: Random, wait_connected: float | None = None
-) -> zk.Session:
+) -> Session:
     """The ZooKeeper session, not started; calls wait `wait_connected` seconds for a connection. Raises ConfigError."""
-    return zk.Session(
+    from consumerd.net.zk.acl import split_acl  # noqa: PLC0415 - a broker that coordinates needs none of ZooKeeper
+    from consumerd.net.zk.session import Session  # noqa: PLC0415
+
+    return Session(
         section.connect,
         clock=clock,
         rng=rng,
@@ -50,18 +53,20 @@ def build_session(
         ssl=None if section.tls is None else renewed_tls(section.tls, "zookeeper.tls"),
         auth=_zookeeper_auth(section),
         sasl=None if section.sasl is None else _zookeeper_mechanism(section.sasl),
-        acl=zk.split_acl(section.acl),
+        acl=split_acl(section.acl),
     )
 
 
 def _zookeeper_auth(section: ZooKeeperSection) -> list[tuple[str, bytes]] | Renewed[list[tuple[str, bytes]]]:
+    from consumerd.net.zk.session import check_credential  # noqa: PLC0415 - as above
+
     def read() -> list[tuple[str, bytes]]:
         auth = []
         for number, credential in enumerate(secrets_of(section, "auth", "zookeeper"), 1):
             scheme, colon, secret = credential.partition(":")
             if not (scheme and colon and secret):
                 raise ConfigError(f"zookeeper.auth: credential {number} is not of the form digest:user:password.")
-            auth.append(zk.check_credential((scheme, secret)))
+            auth.append(check_credential((scheme, secret)))
         return auth
 
     return read() if section.auth_file is None else Renewed("zookeeper.auth_file", [section.auth_file], read)
@@ -70,10 +75,12 @@ def _zookeeper_auth(section: ZooKeeperSection) -> list[tuple[str, bytes]] | Rene
 def _zookeeper_mechanism(section: ZooKeeperSaslSection) -> Callable[[], SaslMechanism]:
     if section.mechanism == "GSSAPI":
         return build_gssapi(section, "zookeeper.sasl")
+    from consumerd.net.zk.sasl import DigestMd5  # noqa: PLC0415 - as above
+
     user, password = section.user or "", renewed_password(section, "zookeeper.sasl")
 
     def make() -> SaslMechanism:  # no partial, whose repr() has the password
-        return zk.DigestMd5(user, password())
+        return DigestMd5(user, password())
 
     return make
 

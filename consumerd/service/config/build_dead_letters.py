@@ -23,7 +23,7 @@ from consumerd.net.cluster.dialects import look_for_dialect
 from consumerd.net.cluster.entry import start_session
 from consumerd.net.cluster.view_v08 import V08ClusterView
 from consumerd.net.connect import connect
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 from consumerd.producer import (
     ClusterProducer,
     NoBrokerError,

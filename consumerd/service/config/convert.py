@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from consumerd.base.errors import ConfigError, did_you_mean
 from consumerd.base.settings.group import RebalanceSection
 from consumerd.base.settings.properties import properties_of
-from consumerd.net.zk import parse_connect_string
+from consumerd.net.zk.connect_string import parse_connect_string
 from consumerd.producer import config as producer
 from consumerd.service.config.model import Config
 from consumerd.storage.broker import config as broker

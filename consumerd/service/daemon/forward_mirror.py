@@ -25,7 +25,7 @@ from consumerd.net.client.metadata import ClusterMetadata
 from consumerd.net.cluster.dialects import read_dialect
 from consumerd.net.cluster.entry import require_topics
 from consumerd.net.cluster.view_v08 import V08ClusterView
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 from consumerd.service.config.build_v08 import build_bootstrap, build_client
 from consumerd.service.config.model import Config
 from consumerd.service.daemon.forwarding import make_forward_handler, target_client

@@ -32,7 +32,7 @@ from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.net.cluster.dialects import read_dialect
 from consumerd.net.cluster.entry import require_topics
 from consumerd.net.connect import Connector, connect
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 from consumerd.producer import Producer, ProducerSettings, Router, StaticRouter, ZooKeeperRouter
 from consumerd.service.config.build import (
     build_connection_settings,

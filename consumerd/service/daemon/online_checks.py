@@ -36,7 +36,7 @@ from consumerd.net.cluster.dialects import look_for_dialect
 from consumerd.net.cluster.entry import start_session
 from consumerd.net.cluster.view import ClusterView
 from consumerd.net.connect import connect
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 from consumerd.service.config.build import (
     build_connection_settings,
     build_offset_settings,

@@ -18,7 +18,7 @@ from consumerd.net.client.cluster import ClusterClient, topic_partitions
 from consumerd.net.client.errors import error_of, topic_error
 from consumerd.net.client.fetching import fetch_partitions
 from consumerd.net.cluster.reading import children
-from consumerd.net.zk import MultiFailed, NoAuth, NoNode
+from consumerd.net.zk.errors import MultiFailed, NoAuth, NoNode
 from consumerd.wire.registry.paths import ids_path, offsets_path, owners_path
 from consumerd.wire.v08 import ErrorCode
 from consumerd.wire.v08.apis import HEARTBEAT

@@ -65,7 +65,7 @@ from consumerd.wire.registry.dialect import Dialect
 if TYPE_CHECKING:
     from consumerd.member.consumer.backends import GroupBackend
     from consumerd.net.client.cluster import ClusterClient
-    from consumerd.net.zk import Session
+    from consumerd.net.zk.session import Session
     from consumerd.service.daemon.otel import Telemetry
 
 log = structlog.get_logger(__name__)

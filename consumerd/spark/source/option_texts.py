@@ -97,7 +97,7 @@ def read_layout(name: str, value: str) -> str:
 
 def read_zookeeper(name: str, value: str) -> str:
     """A connect string."""
-    from consumerd.net.zk import parse_connect_string  # noqa: PLC0415 - executors have no need of it
+    from consumerd.net.zk.connect_string import parse_connect_string  # noqa: PLC0415 - executors have no need of it
 
     try:
         parse_connect_string(read_text(name, value))

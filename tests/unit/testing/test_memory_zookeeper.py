@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from consumerd.base.ports import Clock, SessionEvent, SessionState, SetData
-from consumerd.net.zk import ConnectionLost, NoNode, NotConnected, SessionChanged
+from consumerd.net.zk.errors import ConnectionLost, NoNode, NotConnected, SessionChanged
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 from tests.unit.net.zk.test_base_session import StoppedClock
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from consumerd.base.errors import NotFoundError, ZooKeeperError
 from consumerd.base.partition import TopicPartition
-from consumerd.net.zk import Session
+from consumerd.net.zk.session import Session
 from consumerd.operate.admin.changes import OffsetChange
 from consumerd.operate.admin.editing import write_changes
 from consumerd.operate.admin.errors import RefusedError

@@ -20,7 +20,8 @@ import structlog
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import NotFoundError
-from consumerd.net.zk import Session, parse_connect_string
+from consumerd.net.zk.connect_string import parse_connect_string
+from consumerd.net.zk.session import Session
 
 _T = TypeVar("_T")
 

@@ -19,7 +19,7 @@ from consumerd.member.consumer.backends_v08 import V08Backend
 from consumerd.member.consumer.coordination import LOOK_AGAIN, NODES_PER_MULTI, GroupCoordination
 from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.net.connect import Connection
-from consumerd.net.zk import NoAuth, NoNode, NotConnected
+from consumerd.net.zk.errors import NoAuth, NoNode, NotConnected
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.wire.registry.subscription import StaticSubscription

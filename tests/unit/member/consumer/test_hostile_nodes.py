@@ -17,7 +17,7 @@ from consumerd.member.consumer import snapshot as module
 from consumerd.member.consumer.snapshot import V07SnapshotReader, _beyond, _MemberTexts
 from consumerd.net.cluster.groups import GroupView, _named
 from consumerd.net.cluster.watched import WatchedNodes
-from consumerd.net.zk import ConnectionLost, NoAuth, NoNode, NotConnected, SessionChanged
+from consumerd.net.zk.errors import ConnectionLost, NoAuth, NoNode, NotConnected, SessionChanged
 from consumerd.testing.clock import FakeClock
 
 

@@ -13,7 +13,7 @@ from tests.support.waiting import turns
 
 if TYPE_CHECKING:
     from consumerd.member.consumer.consumer import GroupConsumer
-    from consumerd.net.zk import Session as ZooKeeperSession
+    from consumerd.net.zk.session import Session as ZooKeeperSession
 
 
 class Consumer:

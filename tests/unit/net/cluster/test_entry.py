@@ -13,7 +13,8 @@ from structlog.testing import capture_logs
 from consumerd import ConsumerConfig, ConsumerConnector, ProducerConfig, open_producer
 from consumerd.base.errors import NotFoundError, ZooKeeperError
 from consumerd.net.cluster.entry import start_session
-from consumerd.net.zk import NotConnected, Session
+from consumerd.net.zk.errors import NotConnected
+from consumerd.net.zk.session import Session
 from tests.simulation.daemon import ProcessClock
 from tests.simulation.kernel import Kernel
 from tests.simulation.network import Line, Network

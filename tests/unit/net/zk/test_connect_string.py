@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from consumerd.base.errors import ConfigError
-from consumerd.net.zk import ConnectString, ZooKeeperHost, parse_connect_string
+from consumerd.net.zk.connect_string import ConnectString, ZooKeeperHost, parse_connect_string
 
 
 @pytest.mark.parametrize(

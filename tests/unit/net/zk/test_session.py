@@ -15,7 +15,9 @@ import pytest
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConfigError
 from consumerd.base.ports import SessionState
-from consumerd.net.zk import AuthFailed, DigestMd5, NoAuth, NotConnected, Session
+from consumerd.net.zk.errors import AuthFailed, NoAuth, NotConnected
+from consumerd.net.zk.sasl import DigestMd5
+from consumerd.net.zk.session import Session
 from tests.support.scripted_zookeeper import (
     AUTH,
     CREATE,

@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.ports import SessionEvent, SessionState
-from consumerd.net.zk import AuthFailed, ConnectionLimits, ConnectionLost, NotConnected
-from consumerd.net.zk.connection import ZooKeeperConnection
+from consumerd.net.zk.connection import ConnectionLimits, ZooKeeperConnection
+from consumerd.net.zk.errors import AuthFailed, ConnectionLost, NotConnected
 from tests.support.scripted_zookeeper import EXISTS, SYNC, Peer, Server, framed, good, granted, replied
 from tests.support.waiting import until
 

@@ -15,7 +15,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from consumerd.base.ports import SessionEvent, SessionState
-from consumerd.net.zk import AuthFailed, NotConnected, Session, UnexpectedReply
+from consumerd.net.zk.errors import AuthFailed, NotConnected, UnexpectedReply
+from consumerd.net.zk.session import Session
 from tests.simulation.daemon import ProcessClock
 from tests.simulation.kernel import Kernel
 from tests.simulation.network import Line, Link, Network, Transport

@@ -18,7 +18,7 @@ from consumerd.demo.ports import free_port
 from consumerd.handlers import Message
 from consumerd.net.client.factory import make_client
 from consumerd.net.connection import ConnectionSettings
-from consumerd.net.zk import MultiFailed, NoAuth
+from consumerd.net.zk.errors import MultiFailed, NoAuth
 from consumerd.service.config import build_dead_letters
 from consumerd.service.config.model import parse
 from consumerd.service.daemon import online_checks
