@@ -118,48 +118,6 @@ async def test_sends_batches_of_the_configured_size_in_order(keyless: str) -> No
     assert max(size for request in cluster.requests for size in request.values()) <= 500
 
 
-@pytest.mark.parametrize("second", [0, 1])
-async def test_a_batch_that_had_to_wait_for_a_request_to_end_is_sent_without_a_flush(second: int) -> None:
-    """Because its partition was busy, or because the broker had as many requests as it may have."""
-    cluster = MemoryCluster()
-    cluster.taking.clear()
-    async with producer(cluster, linger=0.0, in_flight=1) as ours, asyncio.timeout(10):
-        deliveries = [await ours.send("t", b"1", partition=0)]
-        await cluster.asked.wait()
-        deliveries.append(await ours.send("t", b"2", partition=second))
-        for _ in range(5):  # the sender sees that it has to wait
-            await asyncio.sleep(0)
-        cluster.taking.set()
-        assert [(await each).offset for each in deliveries] == [0, 1 if second == 0 else 0]
-
-
-@pytest.mark.parametrize("in_flight", [1, 2])
-async def test_has_no_more_requests_under_way_than_configured(in_flight: int) -> None:
-    now = most = 0
-
-    class Counting(MemoryCluster):
-        async def call(self, api: Any, body: dict[str, Any], **rest: Any) -> dict[str, Any]:
-            nonlocal now, most
-            now += 1
-            most = max(most, now)
-            answer = await super().call(api, body, **rest)
-            now -= 1
-            return answer
-
-    cluster = Counting()
-    cluster.taking.clear()
-    async with producer(cluster, batch_bytes=1, in_flight=in_flight) as ours, asyncio.timeout(10):
-        deliveries = []
-        for number in range(PARTITIONS):
-            deliveries.append(await ours.send("t", b"x", partition=number))
-            for _ in range(20):  # turns of the loop, in which nothing else has to happen
-                await asyncio.sleep(0)
-        assert now == in_flight
-        cluster.taking.set()
-        await asyncio.gather(*deliveries)
-    assert most == in_flight
-
-
 async def test_sticky_partitioning_fills_a_batch_before_it_changes_partition() -> None:
     cluster = MemoryCluster()
     async with producer(cluster, batch_bytes=10 * (OVERHEAD + 4), linger=60) as ours:
@@ -185,17 +143,6 @@ async def test_sends_batches_while_a_caller_sends_without_pause() -> None:
             await ours.send("t", b"x" * 60)
             most = max(most, ours.buffered_bytes)
         assert most < 20_000  # of 288 000
-
-
-async def test_defers_batches_that_exceed_a_request() -> None:
-    cluster = MemoryCluster()
-    cluster.settings.max_request_bytes = 3000
-    cluster.taking.clear()
-    async with producer(cluster, batch_bytes=1200, linger=0, in_flight=1) as ours:
-        deliveries = [await ours.send("t", bytes(1000), partition=number) for number in range(PARTITIONS)]
-        asyncio.get_running_loop().call_later(0.02, cluster.taking.set)
-        await asyncio.gather(*deliveries)
-    assert [len(request) for request in cluster.requests] == [1] * PARTITIONS
 
 
 async def test_send_waits_for_room_in_the_buffer() -> None:
