@@ -150,7 +150,7 @@ async def test_one_topic_in_two_groups_goes_to_both_handlers(world: Any) -> None
     assert handled(daemon) == expected
 
 
-@pytest.mark.parametrize("group", ["g", "h"])
+@pytest.mark.parametrize("group", ["g", pytest.param("h", marks=pytest.mark.long)])
 async def test_both_rebalance_when_a_second_daemon_joins_and_leaves(world: Any, group: str) -> None:
     await world.broker(partitions=2)
     sent = await produce(world, "one")

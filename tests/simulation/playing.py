@@ -31,12 +31,17 @@ def blocks(first: int, end: int, size: int) -> list[range]:
     return [range(start, min(start + size, end)) for start in range(first, end, size)]
 
 
-def everyday(end: int, size: int, *, quick: int = 1) -> list[Any]:
-    """The seeds of every run, `size` to a test, or the one that was asked for; those after `quick` tests are `slow`."""
+def everyday(end: int, size: int, *, quick: int = 1, more: int = 0, more_size: int = 200) -> list[Any]:
+    """The seeds of every run, `size` to a test, or the one that was asked for; those after `quick` tests are `slow`.
+
+    `more`: seeds with `-m long`, on top, `more_size` to a test.
+    """
     if ONE is not None:
         return [ONE]
     found = blocks(0, end, size)
-    return [*found[:quick], *(pytest.param(seeds, marks=pytest.mark.slow) for seeds in found[quick:])]
+    slow = (pytest.param(seeds, marks=pytest.mark.slow) for seeds in found[quick:])
+    long = (pytest.param(seeds, marks=pytest.mark.long) for seeds in blocks(end, end + more, more_size))
+    return [*found[:quick], *slow, *long]
 
 
 def play_all(make: Callable[[int], BaseSchedule[Any, _Outcome]], seeds: range) -> list[_Outcome]:

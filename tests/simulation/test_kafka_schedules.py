@@ -35,7 +35,6 @@ pytestmark = pytest.mark.timeout(900)
 COORDINATED, FIXED, BLOCK = 100, 40, 20
 #: Of the consumer protocol, whose machine has a faster test of its own (tests/property/test_consumer_protocol.py).
 CONSUMER = 10
-LONG_BLOCK = 200
 
 
 @functools.cache
@@ -44,39 +43,21 @@ def coordinated(seeds: range) -> list[Outcome]:
     return play_all(CoordinatedSchedule, seeds)
 
 
-@pytest.mark.parametrize("seeds", everyday(COORDINATED, BLOCK), ids=str)
+@pytest.mark.parametrize("seeds", everyday(COORDINATED, BLOCK, more=LONG_SEEDS), ids=str)
 def test_coordinated_group_holds_its_invariants_in_every_schedule(seeds: range) -> None:
     coordinated(seeds)
 
 
-@pytest.mark.parametrize("seeds", everyday(FIXED, BLOCK), ids=str)
+@pytest.mark.parametrize("seeds", everyday(FIXED, BLOCK, more=LONG_SEEDS // 4), ids=str)
 def test_fixed_partitions_hold_their_invariants_in_every_schedule(seeds: range) -> None:
     play_all(FixedSchedule, seeds)
 
 
-@pytest.mark.parametrize("seeds", everyday(CONSUMER, CONSUMER), ids=str)
+@pytest.mark.parametrize("seeds", everyday(CONSUMER, CONSUMER, more=LONG_SEEDS), ids=str)
 def test_consumer_protocol_holds_its_invariants_in_every_schedule(seeds: range) -> None:
     outcomes = play_all(ConsumerProtocolSchedule, seeds)
     assert {outcome.era for outcome in outcomes} == {"4.0"}
     assert all(outcome.messages and outcome.generations for outcome in outcomes)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seeds", blocks(CONSUMER, CONSUMER + LONG_SEEDS, LONG_BLOCK), ids=str)
-def test_consumer_protocol_holds_its_invariants_in_more_schedules(seeds: range) -> None:
-    play_all(ConsumerProtocolSchedule, seeds)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seeds", blocks(COORDINATED, COORDINATED + LONG_SEEDS, LONG_BLOCK), ids=str)
-def test_coordinated_group_holds_its_invariants_in_more_schedules(seeds: range) -> None:
-    play_all(CoordinatedSchedule, seeds)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seeds", blocks(FIXED, FIXED + LONG_SEEDS // 4, LONG_BLOCK), ids=str)
-def test_fixed_partitions_hold_their_invariants_in_more_schedules(seeds: range) -> None:
-    play_all(FixedSchedule, seeds)
 
 
 @one_alone

@@ -14,17 +14,14 @@ import pytest
 from tests.simulation.kafka_schedule import CoordinatedSchedule, FixedSchedule
 from tests.simulation.log_faults import LogFaults
 from tests.simulation.old_kafka_schedule import OldKafkaSchedule
-from tests.simulation.playing import blocks, everyday, play_all
+from tests.simulation.playing import everyday, play_all
 from tests.simulation.schedule import Schedule
 
 pytestmark = pytest.mark.timeout(900)
 
 #: Schedules of each way every day, on top of them with `-m long`, and in one test.
 SCHEDULES, LONG, BLOCK = 10, 30, 10
-SEEDS = [
-    *everyday(SCHEDULES, BLOCK),
-    *(pytest.param(seeds, marks=pytest.mark.long) for seeds in blocks(SCHEDULES, SCHEDULES + LONG, BLOCK)),
-]
+SEEDS = everyday(SCHEDULES, BLOCK, more=LONG, more_size=BLOCK)
 
 
 @pytest.mark.parametrize("seeds", SEEDS, ids=str)

@@ -19,7 +19,6 @@ pytestmark = pytest.mark.timeout(900)
 #: Schedules in every test run, and in one test of them.
 SEEDS, IDS = 180, 40
 BLOCK = 20
-LONG_BLOCK = 200
 
 
 @functools.cache
@@ -28,28 +27,16 @@ def play(seeds: range) -> list[Outcome]:
     return play_all(Schedule, seeds)
 
 
-@pytest.mark.parametrize("seeds", everyday(SEEDS, BLOCK, quick=2), ids=str)
+@pytest.mark.parametrize("seeds", everyday(SEEDS, BLOCK, quick=2, more=LONG_SEEDS), ids=str)
 def test_group_holds_its_invariants_in_every_schedule(seeds: range) -> None:
     play(seeds)
 
 
-@pytest.mark.parametrize("seeds", everyday(IDS, BLOCK), ids=str)
+@pytest.mark.parametrize("seeds", everyday(IDS, BLOCK, more=LONG_SEEDS // 4), ids=str)
 def test_group_survives_what_happens_to_id_nodes(seeds: range) -> None:
     outcomes = play_all(lambda seed: Schedule(seed, NODES), seeds)
     if len(outcomes) > 1:
         assert {each for outcome in outcomes for each in outcome.happened} >= {"kill", "delete", "strange", "nudge"}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seeds", blocks(SEEDS, SEEDS + LONG_SEEDS, LONG_BLOCK), ids=str)
-def test_group_holds_its_invariants_in_more_schedules(seeds: range) -> None:
-    play(seeds)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seeds", blocks(IDS, IDS + LONG_SEEDS // 4, LONG_BLOCK), ids=str)
-def test_group_survives_what_happens_to_id_nodes_in_more_schedules(seeds: range) -> None:
-    play_all(lambda seed: Schedule(seed, NODES), seeds)
 
 
 @one_alone

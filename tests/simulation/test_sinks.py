@@ -19,7 +19,7 @@ import pytest
 from consumerd.base.errors import HandlerFailedError
 from tests.simulation.defects import finding, planted_tests
 from tests.simulation.planted_sinks import MUTATIONS
-from tests.simulation.playing import LONG_SEEDS, ONE, blocks, one_alone, play_all
+from tests.simulation.playing import LONG_SEEDS, everyday, one_alone, play_all
 from tests.simulation.sink_crashes import FOLDER_LOST, Fault, Story, crash, zombie
 from tests.simulation.sink_schedule import KINDS, Outcome, SinkSchedule
 from tests.simulation.sink_world import SinkWorld
@@ -43,14 +43,8 @@ def play(seeds: range) -> list[Outcome]:
 # -- random schedules
 
 
-@pytest.mark.parametrize("seeds", [range(SEEDS)] if ONE is None else [ONE], ids=str)
+@pytest.mark.parametrize("seeds", everyday(SEEDS, SEEDS, more=LONG_SEEDS // 10, more_size=LONG_BLOCK), ids=str)
 def test_files_have_each_message_once_in_every_schedule(seeds: range) -> None:
-    play(seeds)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seeds", blocks(SEEDS, SEEDS + LONG_SEEDS // 10, LONG_BLOCK), ids=str)
-def test_files_have_each_message_once_in_more_schedules(seeds: range) -> None:
     play(seeds)
 
 

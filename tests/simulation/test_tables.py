@@ -16,7 +16,7 @@ import pytest
 
 from tests.simulation.defects import planted_tests
 from tests.simulation.planted_tables import MUTATIONS
-from tests.simulation.playing import LONG_SEEDS, ONE, blocks, one_alone, play_all
+from tests.simulation.playing import LONG_SEEDS, everyday, one_alone, play_all
 from tests.simulation.sink_crashes import Fault, crash, zombie
 from tests.simulation.sink_schedule import Outcome
 from tests.simulation.stepping import MOST, steps_of
@@ -44,14 +44,8 @@ def play(seeds: range) -> list[Outcome]:
 # -- random schedules
 
 
-@pytest.mark.parametrize("seeds", [range(SEEDS)] if ONE is None else [ONE], ids=str)
+@pytest.mark.parametrize("seeds", everyday(SEEDS, SEEDS, more=LONG_SEEDS // 10, more_size=LONG_BLOCK), ids=str)
 def test_table_has_each_message_once_in_every_schedule(seeds: range) -> None:
-    play(seeds)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seeds", blocks(SEEDS, SEEDS + LONG_SEEDS // 10, LONG_BLOCK), ids=str)
-def test_table_has_each_message_once_in_more_schedules(seeds: range) -> None:
     play(seeds)
 
 
