@@ -42,6 +42,7 @@ from consumerd.wire.v08.message_types import HeartbeatRequest
 from consumerd.wire.v08.records import encode_record_batch
 from consumerd.wire.v08.schema import Api
 from tests.faults.hostile_kafka import BROKEN, LYING, PARTITIONS, TOPIC, VERSIONS, HostileKafka
+from tests.support.waiting import cancel
 
 CLOCK = SystemClock()
 PLACES = [TopicPartition.numbered(TOPIC, number) for number in range(PARTITIONS)]
@@ -154,8 +155,7 @@ async def test_fetcher_loses_no_message_to_invalid_responses(seed: int) -> None:
                     pool.add(place, 0, lane)
                     tasks.create_task(take(lane, found[place.partition], len(SENT[place.partition])))
         finally:
-            running.cancel()
-            await asyncio.wait([running])
+            await cancel(running)
         assert found == SENT
         assert not told.errors
         assert broker.spoiled > 5
@@ -196,8 +196,7 @@ async def test_fetcher_survives_well_formed_false_responses(seed: int) -> None:
                     pool.seek(place, 0)
                     tasks.create_task(take(lane, found[place], len(SENT[place.partition])))
         finally:
-            running.cancel()
-            await asyncio.wait([running])
+            await cancel(running)
         assert {place.partition: payloads for place, payloads in found.items()} == SENT
 
 

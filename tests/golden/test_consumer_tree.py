@@ -29,6 +29,7 @@ from consumerd.wire.registry.subscription import FilterSubscription, StaticSubsc
 from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
 from consumerd.wire.registry.values import configured_consumer_id
 from tests.golden.test_broker_registration import FixedClock
+from tests.support.waiting import cancel
 
 #: Path -> text (None: null data), ephemeral, version (None: not compared).
 Tree = dict[str, tuple[str | None, bool, int | None]]
@@ -62,8 +63,7 @@ class Member:
 
     async def kill(self) -> None:
         """End without closing the session, as with SIGKILL: the session expires."""
-        self.task.cancel()
-        await asyncio.wait([self.task])
+        await cancel(self.task)
         await self.session._stop()
 
 
@@ -128,8 +128,7 @@ class Replay:
 
     async def cancel_all(self) -> None:
         for member in self._members.values():
-            member.task.cancel()
-            await asyncio.wait([member.task])
+            await cancel(member.task)
 
     async def settles_as(self, name: str, seconds: float = 15.0) -> None:
         """Wait until the whole tree is the recorded one; fail with the difference."""

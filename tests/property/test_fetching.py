@@ -38,6 +38,7 @@ from consumerd.wire.v07 import (
     encode_message_set,
 )
 from tests.support.fetching import Recorder
+from tests.support.waiting import cancel
 
 pytestmark = pytest.mark.usefixtures("either_codec")
 
@@ -228,8 +229,7 @@ class Scene:
         assert not self._running.done(), self._running
         for partition in list(self.pool.partitions):
             await self.pool.remove(partition)
-        self._running.cancel()
-        await asyncio.wait([self._running])
+        await cancel(self._running)
         assert self._running.cancelled()
         for lane in self.lanes:
             lane.close()
@@ -302,8 +302,7 @@ def test_noise_in_one_partition_never_reaches_another(
             swallowing = asyncio.create_task(swallow())
             async with asyncio.timeout(60):
                 assert await drain(lane, len(good), coin(1)) == good
-            swallowing.cancel()
-            await asyncio.wait([swallowing])
+            await cancel(swallowing)
             assert all(event[1].partition == 0 for event in scene.listener.events)
             assert not [event for event in scene.listener.events if event[0] == "reset"]
 

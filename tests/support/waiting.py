@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 
 async def turns(count: int = 20) -> None:
     """Let all tasks run as far as they can without time passing: so many turns of the loop."""
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+async def cancel(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks, and return when all of them have ended, whatever with."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
 
 
 async def until(condition: Callable[..., object], seconds: float = 120.0, *, every: float = 0.01) -> None:

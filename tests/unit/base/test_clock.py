@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-import pytest
 import pytest_asyncio
 
 from consumerd.base.clock import Interval
 from consumerd.testing import FakeClock
+from tests.support.waiting import cancel
 
 
 class Runs:
@@ -42,8 +42,7 @@ async def made() -> AsyncIterator[list[Runs]]:
     made: list[Runs] = []
     yield made
     for each in made:
-        each.task.cancel()
-        await asyncio.wait([each.task])
+        await cancel(each.task)
 
 
 async def test_a_shorter_interval_holds_at_once(made: list[Runs]) -> None:
@@ -96,6 +95,5 @@ async def test_cancellation_ends_the_wait() -> None:
     waiting = asyncio.create_task(interval.wait())
     await asyncio.sleep(0)
     interval.change(20.0)
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
+    await cancel(waiting)
+    assert waiting.cancelled()

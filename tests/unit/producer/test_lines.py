@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from consumerd.producer.lines import InputError, LineReader
+from tests.support.waiting import cancel
 
 
 async def read_all(descriptor: int, limit: int = 1 << 20) -> list[bytes]:
@@ -78,8 +79,7 @@ async def test_watches_the_descriptor_only_while_it_waits(pipe: tuple[int, int])
     assert not loop.remove_reader(pipe[0])
     waiting = asyncio.create_task(reader.read())
     await asyncio.sleep(0)
-    waiting.cancel()
-    await asyncio.wait([waiting])
+    await cancel(waiting)
     assert not loop.remove_reader(pipe[0])
 
 
@@ -87,9 +87,8 @@ async def test_can_be_cancelled_and_continued(pipe: tuple[int, int]) -> None:
     reader = LineReader(pipe[0], max_line_bytes=100)
     waiting = asyncio.create_task(reader.read())
     await asyncio.sleep(0)
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
+    await cancel(waiting)
+    assert waiting.cancelled()
     os.write(pipe[1], b"a\n")
     assert await reader.read() == [b"a"]
 

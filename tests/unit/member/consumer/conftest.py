@@ -123,8 +123,11 @@ class Group:
         self.register_broker = memory.register_broker
         self.until = memory.until
 
-    def topic(self, topic: str, partitions: int, broker: int = 0) -> None:
+    def topic(self, topic: str, partitions: int, *payloads: bytes, broker: int = 0) -> None:
+        """Register it, and append the payloads to its first partition."""
         self._memory.topic(topic, partitions, broker=broker)
+        if payloads:
+            self.broker.append(topic, 0, *payloads)
 
     @staticmethod
     def fetch_settings(**changes: Any) -> FetchSettings:

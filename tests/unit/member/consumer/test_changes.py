@@ -24,8 +24,7 @@ def never() -> Any:
 
 
 async def test_exchanges_handler_between_batches_and_keeps_the_partition(group: Any) -> None:
-    group.topic("t", 1)
-    group.broker.append("t", 0, b"one")
+    group.topic("t", 1, b"one")
     member = await group.member()
     former, other = member.handler, group.recorder("b")
     former.hold()
@@ -53,8 +52,7 @@ async def test_exchanges_handler_between_batches_and_keeps_the_partition(group: 
 
 
 async def test_new_handler_gets_what_the_former_one_did_not_finish_in_time(group: Any) -> None:
-    group.topic("t", 1)
-    group.broker.append("t", 0, b"one")
+    group.topic("t", 1, b"one")
     member = await group.member(membership=MembershipSettings(drain_timeout=0.05))
     member.handler.hold()
     await group.until(lambda: member.handler.holding == 1)
@@ -212,8 +210,7 @@ async def test_session_lost_during_an_exchange_is_followed_by_a_new_claim(group:
 
 
 async def test_exchange_commits_nothing_unasked_without_auto_commit(group: Any) -> None:
-    group.topic("t", 1)
-    group.broker.append("t", 0, b"one")
+    group.topic("t", 1, b"one")
     member = await group.member(auto_commit=False)
     await group.until(lambda: member.handler.seen == [b"one"])
     other = group.recorder("other")

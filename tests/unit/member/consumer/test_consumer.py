@@ -94,8 +94,7 @@ async def test_keeps_owner_node_while_handler_runs(group: Any) -> None:
 
 
 async def test_cancels_late_handler_before_release(group: Any) -> None:
-    group.topic("t", 1)
-    group.broker.append("t", 0, b"one")
+    group.topic("t", 1, b"one")
     member = await group.member(membership=MembershipSettings(drain_timeout=0.05))
     member.handler.hold()
     await group.until(lambda: member.handler.holding == 1)
@@ -187,8 +186,7 @@ async def test_prefers_position_of_sink_to_zookeeper(group: Any) -> None:
 
 @pytest.mark.parametrize(("initial", "seen"), [("earliest", [b"old", b"new"]), ("latest", [b"new"])])
 async def test_starts_by_initial_policy_without_position(group: Any, initial: str, seen: list[bytes]) -> None:
-    group.topic("t", 1)
-    group.broker.append("t", 0, b"old")
+    group.topic("t", 1, b"old")
     member = await group.member(initial=initial)
     await group.until(lambda: member.consumer.owned.get(TP) is not None)
     group.broker.append("t", 0, b"new")
@@ -196,8 +194,7 @@ async def test_starts_by_initial_policy_without_position(group: Any, initial: st
 
 
 async def test_waits_for_unavailable_broker(group: Any) -> None:
-    group.topic("t", 1)
-    group.broker.append("t", 0, b"one")
+    group.topic("t", 1, b"one")
     group.broker.away = True
     member = await group.member()
     await group.until(lambda: group.owner(TP) == "g_a-0")
@@ -228,8 +225,7 @@ async def test_retries_start_after_invalid_response(group: Any, answer: bytes, m
 
 
 async def test_stops_on_non_numeric_offset_and_names_node(group: Any) -> None:
-    group.topic("t", 1)
-    group.broker.append("t", 0, b"one")
+    group.topic("t", 1, b"one")
     group.zookeeper.put(OFFSET, b"seven")
     member = await group.member()
     with pytest.raises(RegistryError, match="'seven'.*" + OFFSET):
@@ -260,8 +256,7 @@ async def test_continues_where_last_owner_stopped(group: Any) -> None:
 
 
 async def test_session_expiry_cancels_handlers_without_commit(group: Any) -> None:
-    group.topic("t", 1)
-    group.broker.append("t", 0, b"one")
+    group.topic("t", 1, b"one")
     member = await group.member()
     await group.until(lambda: member.handler.seen == [b"one"])
     member.handler.hold()
@@ -286,8 +281,7 @@ async def test_session_expiry_cancels_handlers_without_commit(group: Any) -> Non
 
 
 async def test_never_commits_on_session_that_did_not_claim(group: Any) -> None:
-    group.topic("t", 1)
-    group.broker.append("t", 0, b"one")
+    group.topic("t", 1, b"one")
     member = await group.member(commit_interval=0.005)
     member.handler.hold()
     await group.until(lambda: member.handler.holding == 1)
@@ -301,8 +295,7 @@ async def test_never_commits_on_session_that_did_not_claim(group: Any) -> None:
 
 
 async def test_suspended_member_delivers_within_lease_and_commits_later(group: Any) -> None:
-    group.topic("t", 1)
-    group.broker.append("t", 0, b"one")
+    group.topic("t", 1, b"one")
     member = await group.member(commit_interval=0.005)
     await group.until(lambda: group.offset(TP) is not None and member.handler.seen == [b"one"])
     await group.until(lambda: group.offset(TP) == member.consumer.owned[TP])
@@ -322,8 +315,7 @@ async def test_suspended_member_delivers_within_lease_and_commits_later(group: A
 
 
 async def test_delivers_nothing_after_lease_ended(group: Any) -> None:
-    group.topic("t", 1)
-    group.broker.append("t", 0, b"one")
+    group.topic("t", 1, b"one")
     member = await group.member(commit_interval=0.005)
     await group.until(lambda: group.offset(TP) is not None and group.offset(TP) == member.consumer.owned[TP])
     group.zookeeper.disconnect(member.zk)
@@ -358,8 +350,7 @@ async def test_handler_continues_through_short_suspension(group: Any) -> None:
 
 
 async def test_cancels_handler_when_lease_ends(group: Any) -> None:
-    group.topic("t", 1)
-    group.broker.append("t", 0, b"one")
+    group.topic("t", 1, b"one")
     member = await group.member(lease_margin=0.1)
     member.zk._lifecycle.timeout = 0.4
     member.handler.hold()
@@ -375,8 +366,7 @@ async def test_cancels_handler_when_lease_ends(group: Any) -> None:
 
 
 async def test_stops_when_session_ended_for_good(group: Any) -> None:
-    group.topic("t", 1)
-    group.broker.append("t", 0, b"one")
+    group.topic("t", 1, b"one")
     member = await group.member()
     member.handler.hold()
     await group.until(lambda: member.handler.holding == 1)
@@ -393,8 +383,7 @@ async def test_stops_when_session_ended_for_good(group: Any) -> None:
 
 
 async def test_reclaims_deleted_owner_node_and_continues(group: Any) -> None:
-    group.topic("t", 1)
-    group.broker.append("t", 0, b"one")
+    group.topic("t", 1, b"one")
     member = await group.member()
     await group.until(lambda: member.handler.seen == [b"one"])
     member.handler.hold()
@@ -412,8 +401,7 @@ async def test_reclaims_deleted_owner_node_and_continues(group: Any) -> None:
 
 
 async def test_abandons_partition_taken_by_peer(group: Any) -> None:
-    group.topic("t", 1)
-    group.broker.append("t", 0, b"one")
+    group.topic("t", 1, b"one")
     member = await group.member(commit_interval=0.01)
     await group.until(lambda: group.offset(TP) is not None)
     async with group.zookeeper.session() as peer:
@@ -437,8 +425,7 @@ async def test_abandons_partition_taken_by_peer(group: Any) -> None:
 
 
 async def test_abandons_partition_when_sink_reports_new_owner(group: Any) -> None:
-    group.topic("t", 1)
-    group.broker.append("t", 0, b"one")
+    group.topic("t", 1, b"one")
     handler = group.recorder()
     handler.error = PartitionTakenError("t/0-0 was taken by another member")
     member = await group.member(handler=handler)
@@ -452,8 +439,7 @@ async def test_abandons_partition_when_sink_reports_new_owner(group: Any) -> Non
     "text", [b"", b"\xff\xfe", b"{", b"[1]", b'{"t": 0}', b'{"t": -1}', b"*x*t", b"*1*(", b'{"t": "x"}']
 )
 async def test_skips_peers_with_unreadable_nodes(group: Any, text: bytes) -> None:
-    group.topic("t", 1)
-    group.broker.append("t", 0, b"one")
+    group.topic("t", 1, b"one")
     group.zookeeper.put("/consumers/g/ids/g_0", text)  # it would be first in the order
     member = await group.member()
     await group.until(lambda: member.handler.seen == [b"one"])
@@ -481,8 +467,7 @@ async def test_computes_assignment_in_turns_and_repeats_failed_snapshot(
 
 
 async def test_skips_unreadable_topics_and_brokers(group: Any) -> None:
-    group.topic("t", 1)
-    group.broker.append("t", 0, b"one")
+    group.topic("t", 1, b"one")
     for path, data in {
         "/brokers/ids/1": b"garbage",
         "/brokers/ids/x": b"c:h:1",
@@ -581,8 +566,7 @@ async def test_gets_no_events_after_its_end(group: Any, end: str) -> None:
 
 async def test_fails_if_id_is_held_by_live_session(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("consumerd.member.consumer.taken_id.PATIENCE", 0.1)
-    group.topic("t", 1)
-    group.broker.append("t", 0, b"one")
+    group.topic("t", 1, b"one")
     a = await group.member("pod")
     await group.until(lambda: a.handler.seen == [b"one"])
     b = await group.member("pod", fixed_id=True)
@@ -709,8 +693,7 @@ async def test_failure_of_handler_stop_does_not_hide_first_failure(group: Any) -
 
 
 async def test_raises_handler_defect_unchanged(group: Any) -> None:
-    group.topic("t", 1)
-    group.broker.append("t", 0, b"one")
+    group.topic("t", 1, b"one")
     handler = group.recorder()
     handler.error = ZeroDivisionError()
     member = await group.member(handler=handler)

@@ -14,6 +14,7 @@ from consumerd import ListenerFailedError, RebalanceListener, TopicPartition
 from consumerd.member.consumer.listeners import SETTLE, Announcer
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.registry.paths import owner_path
+from tests.support.waiting import cancel
 from tests.unit.member.consumer.test_streams import connector
 
 T0, T1 = (TopicPartition("t", 0, number) for number in range(2))
@@ -166,8 +167,7 @@ async def test_reports_session_ended_during_on_revoked_once(group: Any) -> None:
 
 
 async def test_cancels_slow_listener(group: Any) -> None:
-    group.topic("t", 1)
-    group.broker.append("t", 0, b"one")
+    group.topic("t", 1, b"one")
     listener = Journaling(group.journal)
     cancelled = []
 
@@ -191,8 +191,7 @@ async def test_cancels_slow_listener(group: Any) -> None:
 @pytest.mark.parametrize("error", [ArithmeticError("no"), asyncio.CancelledError(), TimeoutError("its own")])
 @pytest.mark.parametrize("call", ["assigned", "revoked"])
 async def test_stops_when_listener_fails(group: Any, call: str, error: BaseException) -> None:
-    group.topic("t", 1)
-    group.broker.append("t", 0, b"one")
+    group.topic("t", 1, b"one")
     listener = Journaling(group.journal)
 
     async def fail(what: str, partitions: object) -> None:
@@ -219,8 +218,7 @@ async def test_stops_when_listener_fails(group: Any, call: str, error: BaseExcep
 
 async def test_drains_during_on_assigned(group: Any) -> None:
     """The partition that moves is reported as revoked, after on_assigned has ended, and never fetched."""
-    group.topic("t", 1)
-    group.broker.append("t", 0, b"one")
+    group.topic("t", 1, b"one")
     listener = Journaling(group.journal)
     going_on = asyncio.Event()
 
@@ -283,8 +281,7 @@ class Announcing:
 async def announcing() -> AsyncIterator[Announcing]:
     made = Announcing()
     yield made
-    made.task.cancel()
-    await asyncio.wait([made.task])
+    await cancel(made.task)
 
 
 async def test_skips_calls_that_are_obsolete(announcing: Announcing) -> None:
@@ -321,8 +318,7 @@ async def test_calls_again_after_hook_was_cancelled_during_call(announcing: Anno
     announcing.listener.go_on.clear()
     impatient = asyncio.create_task(announcing.hooks.assigned(T0))
     await announcing.pass_time()
-    impatient.cancel()
-    await asyncio.wait([impatient])
+    await cancel(impatient)
     announcing.listener.go_on.set()
     later = asyncio.create_task(announcing.hooks.assigned(T1))
     await announcing.pass_time()

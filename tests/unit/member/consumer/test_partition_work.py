@@ -28,6 +28,7 @@ from consumerd.wire.v07 import BatchEnd, MessageBatch, decode_batch, encode_mess
 from consumerd.wire.v07.batch import MessageRun
 from consumerd.wire.v08.records import RecordSet, decode_records, encode_record_batch
 from consumerd.wire.v08.records import encode_message_set as encode_keyed_set
+from tests.support.waiting import cancel
 
 TP = TopicPartition("t", 0, 1)
 SESSION = 7
@@ -127,8 +128,7 @@ async def setups() -> AsyncIterator[list[Setup]]:
     made: list[Setup] = []
     yield made
     for each in made:
-        each.task.cancel()
-        await asyncio.wait([each.task])
+        await cancel(each.task)
 
 
 async def test_delivers_batches_in_order(setups: list[Setup]) -> None:
@@ -207,8 +207,7 @@ async def test_drain_returns_at_deadline(setups: list[Setup]) -> None:
         await s.work.drain(s.task, SystemClock().monotonic() + 0.05)
     assert [entry["event"] for entry in logs] == ["drain_deadline_passed"]
     assert not s.task.done()
-    s.task.cancel()
-    await asyncio.wait([s.task])
+    await cancel(s.task)
     assert handler.ended.is_set()
     assert (handler.seen, s.work.position) == ([], 0)
 
@@ -256,8 +255,7 @@ async def test_counts_marks_of_cancelled_handler_up_to_outer_message(setups: lis
     s.put(batch(0, b"a", b"b", b"c"))
     await started.wait()
     await s.work.drain(s.task, SystemClock().monotonic())
-    s.task.cancel()
-    await asyncio.wait([s.task])
+    await cancel(s.task)
     assert s.work.position == 2 * len(encode_message_set([b"a"]))
 
 
@@ -280,8 +278,7 @@ async def test_position_follows_single_messages_and_stays_at_the_one_that_is_can
     assert s.work.in_hand[1:] == (0, 20, 40)
     assert s.fence._held == 1
     await s.work.drain(s.task, SystemClock().monotonic())
-    s.task.cancel()
-    await asyncio.wait([s.task])
+    await cancel(s.task)
     assert s.fence._held == 0
     assert s.work.position == boundary
     assert s.stats.messages == 20
@@ -639,8 +636,7 @@ async def test_cancellation_releases_what_waits_for_more(setups: list[Setup]) ->
     s.put(batch(0, b"a"))
     while len(s.lane):
         await asyncio.sleep(0)
-    s.task.cancel()
-    await asyncio.wait([s.task])
+    await cancel(s.task)
     assert s.budget.used == 0
 
 

@@ -271,8 +271,7 @@ class Stuck:
 
 
 async def test_commits_beside_handler_of_former_session(group: Any) -> None:
-    group.topic("t", 2)
-    group.broker.append("t", 0, b"one")
+    group.topic("t", 2, b"one")
     end = group.broker.append("t", 1, b"one")
     recorder = group.recorder()
     handler = Stuck(recorder)
@@ -570,8 +569,7 @@ async def test_drain_commits_partitions_together_that_end_shortly_after_each_oth
 
 
 async def test_drain_stops_fetching_before_the_handler_has_ended(group: Any) -> None:
-    group.topic("t", 2)
-    group.broker.append("t", 0, b"slow")
+    group.topic("t", 2, b"slow")
     member = await group.member()
     member.handler.hold()
     await group.until(lambda: member.handler.holding == 1 and {0, 1} in polled(group))
@@ -607,8 +605,7 @@ async def test_cancels_handler_again_that_swallows_its_cancellation(
     group: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partitions, "_CANCEL_AGAIN", 0.01)
-    group.topic("t", 1)
-    group.broker.append("t", 0, b"stuck")
+    group.topic("t", 1, b"stuck")
     handler = Stuck(group.recorder())
     member = await group.member(handler=handler)
     await group.until(handler.holding.is_set)
@@ -836,8 +833,7 @@ async def test_pauses_after_failed_commit_of_latest_offset(group: Any, monkeypat
 
 
 async def test_writes_no_start_offset_without_commits(group: Any) -> None:
-    group.topic("t", 1)
-    group.broker.append("t", 0, b"before us")
+    group.topic("t", 1, b"before us")
     member = await group.member(initial="latest", auto_commit=False)
     await group.until(lambda: member.consumer.owned.get(TP) is not None)
     group.broker.append("t", 0, b"now")
@@ -846,8 +842,7 @@ async def test_writes_no_start_offset_without_commits(group: Any) -> None:
 
 
 async def test_commits_reset_before_fetching(group: Any) -> None:
-    group.topic("t", 1)
-    group.broker.append("t", 0, b"one")
+    group.topic("t", 1, b"one")
     group.zookeeper.put(OFFSET, b"1000")
     fetches = Fetches(group)
     member = await group.member()

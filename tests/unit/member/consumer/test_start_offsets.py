@@ -25,7 +25,7 @@ from consumerd.testing.clock import FakeClock
 from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.v07 import EARLIEST, LATEST
 from consumerd.wire.v08.errors import UnsupportedApiError
-from tests.support.waiting import turns
+from tests.support.waiting import cancel, turns
 
 if TYPE_CHECKING:
     from consumerd.member.offsets.store import Notes
@@ -385,8 +385,7 @@ async def test_remembers_nothing_after_frozen_process() -> None:
     assert setup.sink.asked == []
     setup.lease.session_id = 0
     await setup.clock.advance(5.0)
-    finding.cancel()
-    await asyncio.wait([finding])
+    await cancel(finding)
     assert setup.sink.asked == []
 
 

@@ -44,6 +44,14 @@ async def connector(group: Any, name: str = "a", *, listener: Any = None, **sett
         yield made
 
 
+@asynccontextmanager
+async def streaming(group: Any, **settings: Any) -> AsyncIterator[tuple[Any, MessageStream]]:
+    """A connector with one stream of the topic t."""
+    async with connector(group, **settings) as made:
+        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+        yield made, stream
+
+
 async def take(stream: MessageStream, count: int) -> list[bytes]:
     """The payloads of the next `count` messages; the last of them is not handled yet."""
     return [(await anext(stream)).payload for _ in range(count)]
@@ -74,8 +82,7 @@ async def test_yields_messages_in_order_with_identities(group: Any) -> None:
 async def test_message_is_handled_when_next_is_requested(group: Any) -> None:
     group.topic("t", 1)
     ends = [group.broker.append("t", 0, b"%d" % number) for number in range(3)]
-    async with connector(group) as made:
-        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+    async with streaming(group) as (made, stream):
         await take(stream, 2)
         assert made.position(TP) == ends[0]
         assert await made.commit_offsets() == {TP: ends[0]}
@@ -107,8 +114,7 @@ async def test_redelivers_message_after_error_in_loop(group: Any) -> None:
 async def test_continues_after_timeout(group: Any) -> None:
     group.topic("t", 1)
     end = group.broker.append("t", 0, b"one")
-    async with connector(group, consumer_timeout=0.05) as made:
-        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+    async with streaming(group, consumer_timeout=0.05) as (made, stream):
         assert await take(stream, 1) == [b"one"]
         with pytest.raises(ConsumerTimeoutError, match=r"0\.05 s"):
             await anext(stream)
@@ -122,8 +128,7 @@ async def test_continues_after_timeout(group: Any) -> None:
 async def test_yields_batches_with_marks(group: Any) -> None:
     group.topic("t", 1)
     ends = [group.broker.append("t", 0, b"%d" % number) for number in range(5)]
-    async with connector(group) as made:
-        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+    async with streaming(group) as (made, stream):
         assert await take(stream, 2) == [b"0", b"1"]
         batch = await anext(stream.batches())
         assert list(batch) == [b"2", b"3", b"4"]
@@ -175,8 +180,7 @@ async def test_filter_follows_topics_that_come_and_go(group: Any) -> None:
 
 async def test_consumes_by_blacklist(group: Any) -> None:
     group.topic("one", 1)
-    group.topic("two", 1)
-    group.broker.append("two", 0, b"x")
+    group.topic("two", 1, b"x")
     async with connector(group) as made:
         first, second = await made.create_message_streams_by_filter(Blacklist("one"), 2)
         assert group.data("/consumers/g/ids/g_a") == b"!2!one"
@@ -219,8 +223,7 @@ async def test_rejects_second_streams_and_use_after_shutdown(group: Any) -> None
 
 async def test_rejects_two_tasks_on_one_stream(group: Any) -> None:
     group.topic("t", 1)
-    async with connector(group) as made:
-        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+    async with streaming(group) as (_, stream):
         first = asyncio.ensure_future(anext(stream))
         await asyncio.sleep(0.01)
         with pytest.raises(ConnectorStateError, match="two tasks"):
@@ -231,8 +234,7 @@ async def test_rejects_two_tasks_on_one_stream(group: Any) -> None:
 
 async def test_cancelled_wait_loses_nothing(group: Any) -> None:
     group.topic("t", 1)
-    async with connector(group) as made:
-        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+    async with streaming(group) as (_, stream):
         got = []
         for number in range(30):
             waiting = asyncio.ensure_future(anext(stream))
@@ -267,8 +269,7 @@ async def test_unread_stream_does_not_block_others(group: Any) -> None:
 async def test_seeks_forward_and_back_in_loop(group: Any) -> None:
     group.topic("t", 1)
     ends = [group.broker.append("t", 0, b"%d" % number) for number in range(6)]
-    async with connector(group) as made:
-        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+    async with streaming(group) as (made, stream):
         assert await take(stream, 1) == [b"0"]
         assert await made.seek(TP, ends[2]) == ends[2]
         assert made.position(TP) == ends[2]
@@ -288,8 +289,7 @@ async def test_seek_at_any_time_yields_messages_from_target(group: Any) -> None:
     group.topic("t", 1)
     ends = [0, *(group.broker.append("t", 0, b"%d" % number) for number in range(40))]
     rng = random.Random(5)
-    async with connector(group, fetch_size=60) as made:
-        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+    async with streaming(group, fetch_size=60) as (made, stream):
         await take(stream, 1)
         for _ in range(200):
             at = rng.randrange(35)
@@ -306,8 +306,7 @@ async def test_pause_holds_back_fetched_messages(group: Any) -> None:
     for number in range(2):
         for _ in range(3):
             group.broker.append("t", number, b"%d" % number)
-    async with connector(group, consumer_timeout=0.1) as made:
-        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+    async with streaming(group, consumer_timeout=0.1) as (made, stream):
         first = await anext(stream)
         made.pause(first.partition)
         rest = await take(stream, 3)
@@ -327,8 +326,7 @@ async def test_pause_holds_back_fetched_messages(group: Any) -> None:
 async def test_releases_partition_paused_within_compressed_message(group: Any) -> None:
     group.topic("t", 1)
     group.broker.append("t", 0, b"1", b"2", b"3", codec=Codec.GZIP)
-    async with connector(group) as made:
-        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+    async with streaming(group) as (made, stream):
         await take(stream, 2)
         made.pause(TP)
         stream.ack()
@@ -341,8 +339,7 @@ async def test_releases_partition_paused_within_compressed_message(group: Any) -
 async def test_continues_after_pause_since_task_left_with_last_message(group: Any, batches: bool) -> None:
     group.topic("t", 1)
     end = group.broker.append("t", 0, b"one")
-    async with connector(group) as made:
-        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+    async with streaming(group) as (made, stream):
         assert await asyncio.create_task(take(stream, 1)) == [b"one"]
         made.pause(TP)
         made.resume(TP)
@@ -357,8 +354,7 @@ async def test_reports_end_offsets_and_lag(group: Any) -> None:
     group.topic("t", 2)
     group.register_broker(1)
     ends = [group.broker.append("t", number, *[b"x"] * (number + 2)) for number in range(2)]
-    async with connector(group) as made:
-        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+    async with streaming(group) as (made, stream):
         await group.until(lambda: len(made.assignment()) == 2)
         tps = [TopicPartition("t", 0, number) for number in range(2)]
         assert await made.end_offsets() == dict(zip(tps, ends, strict=True))
@@ -381,8 +377,7 @@ async def test_reports_end_offsets_and_lag(group: Any) -> None:
 async def test_commits_automatically_during_batch(group: Any) -> None:
     group.topic("t", 1)
     ends = [group.broker.append("t", 0, b"%d" % number) for number in range(5)]
-    async with connector(group, commit_interval=0.02) as made:
-        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+    async with streaming(group, commit_interval=0.02) as (_, stream):
         for end in ends[:3]:
             await take(stream, 1)
             stream.ack()
@@ -392,8 +387,7 @@ async def test_commits_automatically_during_batch(group: Any) -> None:
 async def test_commits_nothing_unasked_without_auto_commit(group: Any) -> None:
     group.topic("t", 1)
     ends = [group.broker.append("t", 0, b"%d" % number) for number in range(5)]
-    async with connector(group, commit_interval=0.02, auto_commit=False) as made:
-        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+    async with streaming(group, commit_interval=0.02, auto_commit=False) as (made, stream):
         await take(stream, 3)
         await made.commit_offsets()
         await take(stream, 2)
@@ -418,8 +412,7 @@ async def test_shutdown_waits_for_loop_of_other_task(group: Any) -> None:
             got.append(message.payload)
         return got
 
-    async with connector(group) as made:
-        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+    async with streaming(group) as (made, stream):
         worker = asyncio.create_task(work(stream))
         await busy.wait()
         stopping = asyncio.create_task(made.shutdown())
@@ -433,8 +426,7 @@ async def test_shutdown_waits_for_loop_of_other_task(group: Any) -> None:
 
 async def test_shutdown_ends_iterations_that_wait(group: Any) -> None:
     group.topic("t", 1)
-    async with connector(group, consumer_timeout=None) as made:
-        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+    async with streaming(group, consumer_timeout=None) as (made, stream):
         waiting = asyncio.create_task(anext(stream))
         await group.until(lambda: made.assignment() == {TP: 0})
         await made.shutdown()
@@ -465,8 +457,7 @@ async def test_finishes_compressed_message_before_drain(group: Any) -> None:
 
 
 async def test_abandons_loop_that_misses_deadline(group: Any) -> None:
-    group.topic("t", 1)
-    group.broker.append("t", 0, b"one")
+    group.topic("t", 1, b"one")
     end = group.broker.append("t", 0, b"two")
     taken, go_on = asyncio.Event(), asyncio.Event()
 
@@ -490,8 +481,7 @@ async def test_abandons_loop_that_misses_deadline(group: Any) -> None:
 async def test_shutdown_within_loop_does_not_deadlock(group: Any) -> None:
     group.topic("t", 1)
     ends = [group.broker.append("t", 0, b"%d" % number) for number in range(3)]
-    async with connector(group) as made:
-        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+    async with streaming(group) as (made, stream):
         got = []
         async with asyncio.timeout(0.5):
             async for message in stream:
@@ -504,8 +494,7 @@ async def test_shutdown_within_loop_does_not_deadlock(group: Any) -> None:
 
 
 async def test_raises_failure_from_streams(group: Any) -> None:
-    group.topic("t", 2)
-    group.broker.append("t", 0, b"one")
+    group.topic("t", 2, b"one")
     group.broker.logs["t", 1] = bytearray(b"\0\0\0\x07\x01\0AAAAx")
     async with connector(group) as made:
         first, second = (await made.create_message_streams({"t": 2}))["t"]
@@ -559,8 +548,7 @@ async def test_redelivers_batch_in_hand_after_lost_session(group: Any) -> None:
     group.topic("t", 1)
     for number in range(4):
         group.broker.append("t", 0, b"%d" % number)
-    async with connector(group) as made:
-        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+    async with streaming(group) as (made, stream):
         assert await take(stream, 2) == [b"0", b"1"]
         group.zookeeper.expire(made._parts._zk)
         await group.until(lambda: not made.assignment())
@@ -572,8 +560,7 @@ async def test_yields_nothing_on_old_lease(group: Any) -> None:
     group.topic("t", 1)
     for number in range(4):
         group.broker.append("t", 0, b"%d" % number)
-    async with connector(group, consumer_timeout=0.2) as made:
-        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+    async with streaming(group, consumer_timeout=0.2) as (made, stream):
         await take(stream, 1)
         fence = made._member.consumer.fence
         fence.allows = lambda session_id: False
@@ -585,10 +572,8 @@ async def test_yields_nothing_on_old_lease(group: Any) -> None:
 
 
 async def test_raises_failure_within_stop_timeout_while_zookeeper_is_unavailable(group: Any) -> None:
-    group.topic("t", 1)
-    group.broker.append("t", 0, b"one")
-    async with connector(group, stop_timeout=0.05) as made:
-        (stream,) = (await made.create_message_streams({"t": 1}))["t"]
+    group.topic("t", 1, b"one")
+    async with streaming(group, stop_timeout=0.05) as (made, stream):
         await anext(stream)
         group.zookeeper.disconnect(made._parts._zk)
         made._member.consumer.request_stop(CorruptPartitionError(TP, 0, "as it were"))
@@ -598,8 +583,7 @@ async def test_raises_failure_within_stop_timeout_while_zookeeper_is_unavailable
 
 
 async def test_cancelled_shutdown_stops_at_once(group: Any) -> None:
-    group.topic("t", 1)
-    group.broker.append("t", 0, b"one")
+    group.topic("t", 1, b"one")
     taken, done = asyncio.Event(), asyncio.Event()
 
     async def work(stream: MessageStream) -> None:

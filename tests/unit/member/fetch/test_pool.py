@@ -17,7 +17,7 @@ from consumerd.member.fetch.pool import FetchPool
 from consumerd.member.fetch.settings import FetchSettings
 from consumerd.wire.v07 import LATEST, decode_batch, encode_message
 from tests.support.fetching import FetchingInMemory
-from tests.support.waiting import turns
+from tests.support.waiting import cancel, turns
 
 P = TopicPartition("t", 0, 0)
 LOG = LogId(b"o" * 16, 4)
@@ -133,8 +133,7 @@ async def test_starts_what_was_added_before_and_after_it_runs(brokers: Brokers) 
     await pool.remove(P)
     pool.add(P, 9, brokers.lane)
     assert (await brokers.fetched(1)).asked[0][0] == 9
-    running.cancel()
-    await asyncio.wait([running])
+    await cancel(running)
     assert brokers.sources[1].ended
 
 

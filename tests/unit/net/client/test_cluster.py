@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError, NotFoundError
@@ -20,6 +22,7 @@ from consumerd.wire.v08.apis import APIS, FIND_COORDINATOR, HEARTBEAT, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.message_types import HeartbeatRequest, MetadataRequest
 from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
+from tests.support.waiting import cancel
 
 VERSIONS = BrokerVersions("", BrokerRelease.V0_10_OR_NEWER, {key: api.versions for key, api in APIS.items()})
 NODES = (1, 2, 3)
@@ -133,19 +136,29 @@ def client_of(cluster: Cluster, *ports: int, seed: int = 1, clock: FakeClock | N
     )
 
 
-async def test_shares_one_metadata_refresh_between_callers() -> None:
-    cluster = Cluster()
-    async with client_of(cluster) as client:
-        await client.leader("t", 0)
-        cluster.leader, cluster.asked = 2, 0
-        client.stale(["t"])
-        found = await asyncio.gather(*(client.leader("t", 0) for _ in range(100)))
-        assert {node.id for node in found} == {2}
-        assert cluster.asked == 1
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
 
 
-async def test_callers_that_wait_for_metadata_of_another_continue_together_or_fail_with_it() -> None:
-    cluster = Cluster()
+@pytest_asyncio.fixture
+async def client(cluster: Cluster) -> AsyncIterator[ClusterClient]:
+    async with client_of(cluster) as made:
+        yield made
+
+
+async def test_shares_one_metadata_refresh_between_callers(cluster: Cluster, client: ClusterClient) -> None:
+    await client.leader("t", 0)
+    cluster.leader, cluster.asked = 2, 0
+    client.stale(["t"])
+    found = await asyncio.gather(*(client.leader("t", 0) for _ in range(100)))
+    assert {node.id for node in found} == {2}
+    assert cluster.asked == 1
+
+
+async def test_callers_that_wait_for_metadata_of_another_continue_together_or_fail_with_it(
+    cluster: Cluster, client: ClusterClient
+) -> None:
     turns = 0
 
     async def count() -> None:
@@ -158,26 +171,24 @@ async def test_callers_that_wait_for_metadata_of_another_continue_together_or_fa
         await client.leader("t", 0)
         return turns
 
-    async with client_of(cluster) as client:
-        counting = asyncio.create_task(count())
-        assert len(set(await asyncio.gather(*(looked_up() for _ in range(100))))) <= 2  # the first, and all others
-        counting.cancel()
-        await asyncio.wait([counting])
-        client.stale(["t"])
-        cluster.asked, cluster.error = 0, ErrorCode.UNKNOWN
-        found = await asyncio.gather(*(looked_up() for _ in range(100)), return_exceptions=True)
-        assert {type(error) for error in found} == {BrokerRefusedError}
-        assert cluster.asked == 1
+    counting = asyncio.create_task(count())
+    assert len(set(await asyncio.gather(*(looked_up() for _ in range(100))))) <= 2  # the first, and all others
+    await cancel(counting)
+    client.stale(["t"])
+    cluster.asked, cluster.error = 0, ErrorCode.UNKNOWN
+    found = await asyncio.gather(*(looked_up() for _ in range(100)), return_exceptions=True)
+    assert {type(error) for error in found} == {BrokerRefusedError}
+    assert cluster.asked == 1
 
 
-async def test_metadata_are_requested_again_where_the_caller_that_did_is_cancelled() -> None:
-    cluster = Cluster()
-    async with client_of(cluster) as client:
-        first, second = (asyncio.create_task(client.leader("t", 0)) for _ in range(2))
-        await asyncio.sleep(0)
-        first.cancel()
-        assert (await second).id == 1
-        assert first.cancelled()
+async def test_metadata_are_requested_again_where_the_caller_that_did_is_cancelled(
+    cluster: Cluster, client: ClusterClient
+) -> None:
+    first, second = (asyncio.create_task(client.leader("t", 0)) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert (await second).id == 1
+    assert first.cancelled()
 
 
 async def test_same_answer_leaves_the_metadata_as_they_are_and_fresh() -> None:
@@ -198,50 +209,43 @@ async def test_same_answer_leaves_the_metadata_as_they_are_and_fresh() -> None:
         assert (await client.leader("t", 0)).id == 1
 
 
-async def test_same_answers_with_an_older_epoch_are_counted() -> None:
-    cluster = Cluster()
-    async with client_of(cluster) as client:
-        cluster.epoch = 5
-        await client.refresh(["t"])
-        cluster.epoch, cluster.leader = 3, 2
-        leaders = [(await client.refresh(["t"])).topics["t"].partitions[0].leader for _ in range(4)]
-        assert leaders == [1, 1, 2, 2]
+async def test_same_answers_with_an_older_epoch_are_counted(cluster: Cluster, client: ClusterClient) -> None:
+    cluster.epoch = 5
+    await client.refresh(["t"])
+    cluster.epoch, cluster.leader = 3, 2
+    leaders = [(await client.refresh(["t"])).topics["t"].partitions[0].leader for _ in range(4)]
+    assert leaders == [1, 1, 2, 2]
 
 
-async def test_asks_other_brokers_while_one_hangs() -> None:
-    cluster = Cluster()
-    async with client_of(cluster) as client:
-        await client.leader("t", 0)
-        for node in NODES:
-            await client.node_channel(node)
-        cluster.hangs = 1
-        asked: MetadataRequest = {"topics": []}
-        hanging = asyncio.create_task(client.call_node(1, METADATA, asked))
-        await asyncio.sleep(0)
-        async with asyncio.timeout(60):
-            for _ in range(10):
-                client.stale(["t"])
-                await client.leader("t", 0)
-        hanging.cancel()
-        await asyncio.wait([hanging])
+async def test_asks_other_brokers_while_one_hangs(cluster: Cluster, client: ClusterClient) -> None:
+    await client.leader("t", 0)
+    for node in NODES:
+        await client.node_channel(node)
+    cluster.hangs = 1
+    asked: MetadataRequest = {"topics": []}
+    hanging = asyncio.create_task(client.call_node(1, METADATA, asked))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(60):
+        for _ in range(10):
+            client.stale(["t"])
+            await client.leader("t", 0)
+    await cancel(hanging)
 
 
-async def test_retries_until_broker_is_known_again() -> None:
-    cluster = Cluster()
+async def test_retries_until_broker_is_known_again(cluster: Cluster, client: ClusterClient) -> None:
     heartbeat: HeartbeatRequest = {"group_id": "g", "generation_id": 1, "member_id": "m"}
-    async with client_of(cluster) as client:
-        await client.refresh(["t"])
-        cluster.leader = 3
-        cluster.nodes.discard(3)
-        await client.refresh()
-        client.stale(["t"])
-        asyncio.get_running_loop().call_later(0.05, cluster.nodes.add, 3)
-        answer = await client.retrying("beat", lambda: client.call_coordinator("g", HEARTBEAT, heartbeat))
-        assert answer == {"error_code": 0}
-        cluster.nodes.discard(3)
-        await client.refresh()
-        asyncio.get_running_loop().call_later(0.05, cluster.nodes.add, 3)
-        assert (await client.retrying("lead", lambda: client.leader("t", 0))).id == 3
+    await client.refresh(["t"])
+    cluster.leader = 3
+    cluster.nodes.discard(3)
+    await client.refresh()
+    client.stale(["t"])
+    asyncio.get_running_loop().call_later(0.05, cluster.nodes.add, 3)
+    answer = await client.retrying("beat", lambda: client.call_coordinator("g", HEARTBEAT, heartbeat))
+    assert answer == {"error_code": 0}
+    cluster.nodes.discard(3)
+    await client.refresh()
+    asyncio.get_running_loop().call_later(0.05, cluster.nodes.add, 3)
+    assert (await client.retrying("lead", lambda: client.leader("t", 0))).id == 3
 
 
 async def test_looks_up_the_coordinator_again_that_cannot_be_connected_to() -> None:
@@ -280,37 +284,35 @@ async def test_asks_the_other_servers_when_one_demands_to_bootstrap_again(seed: 
         assert len(cluster.dialed) == dialed
 
 
-async def test_closes_every_connection_when_a_broker_demands_to_bootstrap_again() -> None:
-    cluster = Cluster()
-    async with client_of(cluster) as client:
-        assert await client.coordinator("g") == 1
-        await client.topics(["t"])
-        channels = [await client.node_channel(1), await client.node_channel(2), await client.private_channel(3)]
-        cluster.sends_away = {1}
-        with pytest.raises(UnavailableError, match="REBOOTSTRAP_REQUIRED"):  # there is no other server yet
-            await client.refresh()
-        assert [channel.closed for channel in channels] == [True] * 3
-        assert (client.metadata.nodes, client.metadata.topics) == ({}, {})
-        cluster.sends_away, cluster.leader = set(), 2
-        await client.refresh()
-        assert await client.coordinator("g") == 2
-        assert not (await client.private_channel(3)).closed
-
-
-async def test_waits_for_a_server_that_does_not_demand_to_bootstrap_again() -> None:
-    cluster = Cluster()
+async def test_closes_every_connection_when_a_broker_demands_to_bootstrap_again(
+    cluster: Cluster, client: ClusterClient
+) -> None:
+    assert await client.coordinator("g") == 1
+    await client.topics(["t"])
+    channels = [await client.node_channel(1), await client.node_channel(2), await client.private_channel(3)]
     cluster.sends_away = {1}
-    async with client_of(cluster) as client:
-        asyncio.get_running_loop().call_later(0.02, cluster.sends_away.clear)
-        metadata = await client.retrying("ask", client.refresh, timeout=60)
-        assert set(metadata.nodes) == set(NODES)
+    with pytest.raises(UnavailableError, match="REBOOTSTRAP_REQUIRED"):  # there is no other server yet
+        await client.refresh()
+    assert [channel.closed for channel in channels] == [True] * 3
+    assert (client.metadata.nodes, client.metadata.topics) == ({}, {})
+    cluster.sends_away, cluster.leader = set(), 2
+    await client.refresh()
+    assert await client.coordinator("g") == 2
+    assert not (await client.private_channel(3)).closed
 
 
-async def test_lists_the_partitions_of_each_topic() -> None:
-    cluster = Cluster()
-    async with client_of(cluster) as client:
-        assert await topic_partitions(client, ["t", "u"]) == {"t": [0], "u": [0]}
-        assert cluster.asked == 1
+async def test_waits_for_a_server_that_does_not_demand_to_bootstrap_again(
+    cluster: Cluster, client: ClusterClient
+) -> None:
+    cluster.sends_away = {1}
+    asyncio.get_running_loop().call_later(0.02, cluster.sends_away.clear)
+    metadata = await client.retrying("ask", client.refresh, timeout=60)
+    assert set(metadata.nodes) == set(NODES)
+
+
+async def test_lists_the_partitions_of_each_topic(cluster: Cluster, client: ClusterClient) -> None:
+    assert await topic_partitions(client, ["t", "u"]) == {"t": [0], "u": [0]}
+    assert cluster.asked == 1
 
 
 async def test_broker_that_refuses_is_not_left() -> None:
@@ -333,66 +335,62 @@ def asked(cluster: Cluster) -> Any:
 
 
 @pytest.mark.parametrize("version", [0, 1, 3, 4, 9, None])
-async def test_asks_for_some_topics_for_none_or_for_all_in_every_version(version: int | None) -> None:
-    cluster = Cluster()
+async def test_asks_for_some_topics_for_none_or_for_all_in_every_version(
+    version: int | None, cluster: Cluster, client: ClusterClient
+) -> None:
     cluster.version, cluster.topics = version, {"t": (0, 1), "u": (0, 1), "v": (0, 1)}
-    async with client_of(cluster) as client:
-        assert list((await client.refresh()).topics) == ([] if version != 0 else ["t", "u", "v"])
-        assert asked(cluster) == []  # which is all in version 0
-        assert list((await client.refresh(None)).topics) == ["t", "u", "v"]
-        assert asked(cluster) == ([] if version == 0 else None)
-        del cluster.topics["v"]
-        await client.refresh()
-        assert asked(cluster) == (["t"] if version == 0 else [])  # as few as it can
-        await client.refresh(["u"])
-        assert asked(cluster) == ["u"]
-        assert list(client.metadata.topics) == ["t", "u", "v"]  # those that were not asked for stay
-        await client.refresh(None)
-        assert list(client.metadata.topics) == ["t", "u"]
-        before = len(cluster.bodies)
-        await client.topics(["t", "u"])
-        assert len(cluster.bodies) == before  # all are fresh
+    assert list((await client.refresh()).topics) == ([] if version != 0 else ["t", "u", "v"])
+    assert asked(cluster) == []  # which is all in version 0
+    assert list((await client.refresh(None)).topics) == ["t", "u", "v"]
+    assert asked(cluster) == ([] if version == 0 else None)
+    del cluster.topics["v"]
+    await client.refresh()
+    assert asked(cluster) == (["t"] if version == 0 else [])  # as few as it can
+    await client.refresh(["u"])
+    assert asked(cluster) == ["u"]
+    assert list(client.metadata.topics) == ["t", "u", "v"]  # those that were not asked for stay
+    await client.refresh(None)
+    assert list(client.metadata.topics) == ["t", "u"]
+    before = len(cluster.bodies)
+    await client.topics(["t", "u"])
+    assert len(cluster.bodies) == before  # all are fresh
 
 
 @pytest.mark.parametrize(("version", "every"), [(0, True), (3, True), (4, False), (None, False)])
-async def test_asks_old_brokers_for_all_topics_where_none_may_be_created(version: int | None, every: bool) -> None:
-    cluster = Cluster()
+async def test_asks_old_brokers_for_all_topics_where_none_may_be_created(
+    version: int | None, every: bool, cluster: Cluster, client: ClusterClient
+) -> None:
     cluster.version, cluster.topics = version, {"t": (0, 1)}
-    async with client_of(cluster) as client:
-        await client.refresh(["u"], never_create=True)
-        assert asked(cluster) == (["u"] if not every else [] if version == 0 else None)
-        await client.refresh(["u"])
-        assert asked(cluster) == ["u"]
-        for create in (False, True):
-            await client.refresh(["u"], create=create)
-            assert cluster.bodies[-1].get("allow_auto_topic_creation", create) is create
-            await client.topics([f"new {create}"], create=create)
-            assert cluster.bodies[-1].get("allow_auto_topic_creation", create) is create
-        for asking in (client.refresh(["u"]), client.topics(["x"])):
-            await asking
-            assert not cluster.bodies[-1].get("allow_auto_topic_creation")
-            assert asked(cluster) in (["u"], ["x"])
+    await client.refresh(["u"], never_create=True)
+    assert asked(cluster) == (["u"] if not every else [] if version == 0 else None)
+    await client.refresh(["u"])
+    assert asked(cluster) == ["u"]
+    for create in (False, True):
+        await client.refresh(["u"], create=create)
+        assert cluster.bodies[-1].get("allow_auto_topic_creation", create) is create
+        await client.topics([f"new {create}"], create=create)
+        assert cluster.bodies[-1].get("allow_auto_topic_creation", create) is create
+    for asking in (client.refresh(["u"]), client.topics(["x"])):
+        await asking
+        assert not cluster.bodies[-1].get("allow_auto_topic_creation")
+        assert asked(cluster) in (["u"], ["x"])
 
 
-async def test_says_why_a_partition_has_no_leader() -> None:
-    cluster = Cluster()
+async def test_says_why_a_partition_has_no_leader(cluster: Cluster, client: ClusterClient) -> None:
     cluster.left_out = {"lost"}
     cluster.topics = {"secret": (ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0), "t": (0, 2)}
-    async with client_of(cluster) as client:
-        for topic, partition, says in (
-            ("lost", 0, "lost/0 has no leader: the brokers returned no metadata of the topic 'lost'"),
-            ("secret", 0, "the client lacks the permission Describe on the topic 'secret'"),
-            ("t", 2, "t/2 has no leader: the topic has 2 partitions"),
-        ):
-            with pytest.raises(BrokerError, match=says):
-                await client.leader(topic, partition)
+    for topic, partition, says in (
+        ("lost", 0, "lost/0 has no leader: the brokers returned no metadata of the topic 'lost'"),
+        ("secret", 0, "the client lacks the permission Describe on the topic 'secret'"),
+        ("t", 2, "t/2 has no leader: the topic has 2 partitions"),
+    ):
+        with pytest.raises(BrokerError, match=says):
+            await client.leader(topic, partition)
 
 
-async def test_lists_partitions_in_their_order() -> None:
-    cluster = Cluster()
+async def test_lists_partitions_in_their_order(cluster: Cluster, client: ClusterClient) -> None:
     cluster.topics = {"t": (0, 3)}
-    async with client_of(cluster) as client:
-        assert await topic_partitions(client, ["t"]) == {"t": [0, 1, 2]}
+    assert await topic_partitions(client, ["t"]) == {"t": [0, 1, 2]}
 
 
 @pytest.mark.parametrize("left_out", [True, False])

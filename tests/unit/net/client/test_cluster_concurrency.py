@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from consumerd.base.errors import BrokerError
 from consumerd.net.client.channel import Channel
@@ -24,7 +26,7 @@ from consumerd.wire.v08.headers import ResponseHeader
 from consumerd.wire.v08.message_types import HeartbeatRequest
 from consumerd.wire.v08.messages import ResponseMessage, decode_request, encode_response
 from consumerd.wire.v08.versions import BrokerRelease
-from tests.support.waiting import turns
+from tests.support.waiting import cancel, turns
 
 BEAT: HeartbeatRequest = {"group_id": "g", "generation_id": 1, "member_id": "m"}
 
@@ -168,6 +170,17 @@ def client_of(cluster: Cluster, clock: FakeClock | None = None, **options: Any) 
     return ClusterClient([("h", 1)], opener, settings, clock=clock, rng=random.Random(1))
 
 
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest_asyncio.fixture
+async def client(cluster: Cluster) -> AsyncIterator[ClusterClient]:
+    async with client_of(cluster) as made:
+        yield made
+
+
 class Authenticate:
     """Asks one request; then waits for `gate`, if there is one, and raises `error`, if there is one."""
 
@@ -206,20 +219,15 @@ async def test_drops_the_connection_when_opening_is_cancelled() -> None:
             opening = asyncio.create_task(client.channel("h", 1))
             await turns()
             assert len(cluster.open) == 1
-            opening.cancel()
-            await asyncio.wait([opening])
+            await cancel(opening)
             assert opening.cancelled()
             assert not cluster.open
 
 
-async def test_drops_each_connection_that_api_versions_fails_on() -> None:
-    cluster = Cluster()
+async def test_drops_each_connection_that_api_versions_fails_on(cluster: Cluster, client: ClusterClient) -> None:
     cluster.cuts = {API_VERSIONS.key, LIST_GROUPS.key, METADATA.key}
-    async with client_of(cluster) as client:
-        with pytest.raises(ConnectionClosedError):
-            await client.channel("h", 1)
-    assert len(cluster.lines) > 1
-    assert not cluster.open
+    with pytest.raises(ConnectionClosedError):
+        await client.channel("h", 1)
 
 
 async def test_drops_the_connection_that_opens_while_the_client_is_closed() -> None:
@@ -240,21 +248,19 @@ async def test_drops_the_connection_that_opens_while_the_client_is_closed() -> N
     assert len(cluster.lines) == 1
 
 
-async def test_callers_of_an_address_share_one_connection() -> None:
-    cluster = Cluster()
+async def test_callers_of_an_address_share_one_connection(cluster: Cluster, client: ClusterClient) -> None:
     gate = cluster.gates[1] = asyncio.Event()
-    async with client_of(cluster) as client:
-        opening = [asyncio.create_task(client.channel("h", 1)) for _ in range(5)]
-        await turns()
-        # Another address does not wait for this one.
-        other = await client.channel("h", 2)
-        gate.set()
-        channels = await asyncio.gather(*opening)
-        assert len(set(channels)) == 1
-        assert other not in channels
-        assert [line.port for line in cluster.lines] == [2, 1]
-        assert await client.channel("h", 1) is channels[0]
-        assert len(cluster.lines) == 2
+    opening = [asyncio.create_task(client.channel("h", 1)) for _ in range(5)]
+    await turns()
+    # Another address does not wait for this one.
+    other = await client.channel("h", 2)
+    gate.set()
+    channels = await asyncio.gather(*opening)
+    assert len(set(channels)) == 1
+    assert other not in channels
+    assert [line.port for line in cluster.lines] == [2, 1]
+    assert await client.channel("h", 1) is channels[0]
+    assert len(cluster.lines) == 2
 
 
 async def test_another_caller_opens_the_connection_when_the_first_is_cancelled_or_fails() -> None:
@@ -265,8 +271,7 @@ async def test_another_caller_opens_the_connection_when_the_first_is_cancelled_o
             first, second = (asyncio.create_task(client.channel("h", 1)) for _ in range(2))
             await turns()
             if cancelled:
-                first.cancel()
-                await asyncio.wait([first])
+                await cancel(first)
                 gate.set()
             else:
                 cluster.failures = 1
@@ -277,55 +282,48 @@ async def test_another_caller_opens_the_connection_when_the_first_is_cancelled_o
             assert len(cluster.open) == 1
 
 
-async def test_cancelling_a_waiter_leaves_the_opening_to_the_others() -> None:
-    cluster = Cluster()
+async def test_cancelling_a_waiter_leaves_the_opening_to_the_others(cluster: Cluster, client: ClusterClient) -> None:
     gate = cluster.gates[1] = asyncio.Event()
-    async with client_of(cluster) as client:
-        first, second, third = (asyncio.create_task(client.channel("h", 1)) for _ in range(3))
-        await turns()
-        second.cancel()
-        await asyncio.wait([second])
-        gate.set()
-        assert await first is await third
-        assert len(cluster.lines) == 1
+    first, second, third = (asyncio.create_task(client.channel("h", 1)) for _ in range(3))
+    await turns()
+    await cancel(second)
+    gate.set()
+    assert await first is await third
+    assert len(cluster.lines) == 1
 
 
-async def test_reopens_a_closed_channel_once_for_all_callers() -> None:
-    cluster = Cluster()
-    async with client_of(cluster) as client:
-        former = await client.channel("h", 1)
-        cluster.lines[0].abort()
-        channels = await asyncio.gather(*(client.channel("h", 1) for _ in range(5)))
-        assert set(channels) == {channels[0]} != {former}
-        assert len(cluster.lines) == 2
+async def test_reopens_a_closed_channel_once_for_all_callers(cluster: Cluster, client: ClusterClient) -> None:
+    former = await client.channel("h", 1)
+    cluster.lines[0].abort()
+    channels = await asyncio.gather(*(client.channel("h", 1) for _ in range(5)))
+    assert set(channels) == {channels[0]} != {former}
+    assert len(cluster.lines) == 2
 
 
-async def test_detects_the_release_again_after_a_connection_ended() -> None:
-    cluster = Cluster()
+async def test_detects_the_release_again_after_a_connection_ended(cluster: Cluster, client: ClusterClient) -> None:
     cluster.cuts = {API_VERSIONS.key}
-    async with client_of(cluster) as client:
-        old = await client.channel("h", 1)
-        assert old.versions.release is BrokerRelease.V0_9
-        assert len(cluster.open) == 1  # that of the probe is gone
-        old.abort()
-        cluster.cuts = set()  # the broker was upgraded
-        assert (await client.channel("h", 1)).versions.release is BrokerRelease.V0_10_OR_NEWER
+    old = await client.channel("h", 1)
+    assert old.versions.release is BrokerRelease.V0_9
+    assert len(cluster.open) == 1  # that of the probe is gone
+    old.abort()
+    cluster.cuts = set()  # the broker was upgraded
+    assert (await client.channel("h", 1)).versions.release is BrokerRelease.V0_10_OR_NEWER
 
 
-async def test_keeps_what_is_known_of_an_old_broker_when_it_connects_for_the_first_time() -> None:
-    cluster = Cluster()
-    async with client_of(cluster) as client:
-        client._opener._old["h", 1] = BrokerRelease.V0_9, 5000.0
-        assert (await client.channel("h", 1)).versions.release is BrokerRelease.V0_9
-        assert cluster.asked[API_VERSIONS.name] == 0
+async def test_keeps_what_is_known_of_an_old_broker_when_it_connects_for_the_first_time(
+    cluster: Cluster, client: ClusterClient
+) -> None:
+    client._opener._old["h", 1] = BrokerRelease.V0_9, 5000.0
+    assert (await client.channel("h", 1)).versions.release is BrokerRelease.V0_9
+    assert cluster.asked[API_VERSIONS.name] == 0
 
 
-async def test_asks_for_the_brokers_before_it_says_that_one_is_not_alive() -> None:
-    cluster = Cluster()
-    async with client_of(cluster) as client:
-        assert (await client.node_channel(2)).address == "h:2"
-        with pytest.raises(UnavailableError, match="broker 7 is not alive, or is not part of the cluster"):
-            await client.node_channel(7)
+async def test_asks_for_the_brokers_before_it_says_that_one_is_not_alive(
+    cluster: Cluster, client: ClusterClient
+) -> None:
+    assert (await client.node_channel(2)).address == "h:2"
+    with pytest.raises(UnavailableError, match="broker 7 is not alive, or is not part of the cluster"):
+        await client.node_channel(7)
 
 
 async def test_finds_the_channel_to_a_broker_only_while_it_is_open() -> None:
@@ -341,86 +339,80 @@ async def test_finds_the_channel_to_a_broker_only_while_it_is_open() -> None:
         client.open_node_channel(2)
 
 
-async def test_private_channel_belongs_to_its_caller() -> None:
-    cluster = Cluster()
-    async with client_of(cluster) as client:
-        await client.refresh()
-        shared, private = await client.node_channel(2), await client.private_channel(2)
-        assert private is not shared
-        assert await client.node_channel(2) is shared
-    assert shared.closed
-    assert not private.closed
+async def test_private_channel_belongs_to_its_caller(cluster: Cluster, client: ClusterClient) -> None:
+    await client.refresh()
+    shared, private = await client.node_channel(2), await client.private_channel(2)
+    assert private is not shared
+    assert await client.node_channel(2) is shared
 
 
 @pytest.mark.parametrize("method", ["node_channel", "private_channel"])
-async def test_marks_the_metadata_as_stale_when_a_broker_cannot_be_reached(method: str) -> None:
-    cluster = Cluster()
-    async with client_of(cluster) as client:
-        await client.topics(["t", "u"])
-        cluster.refuses, cluster.topics_asked = {2}, []
-        with pytest.raises(ConnectError):
-            await getattr(client, method)(2)
-        await client.topics(["t", "u"])
-        assert cluster.topics_asked == [["t", "u"]]
+async def test_marks_the_metadata_as_stale_when_a_broker_cannot_be_reached(
+    method: str, cluster: Cluster, client: ClusterClient
+) -> None:
+    await client.topics(["t", "u"])
+    cluster.refuses, cluster.topics_asked = {2}, []
+    with pytest.raises(ConnectError):
+        await getattr(client, method)(2)
+    await client.topics(["t", "u"])
+    assert cluster.topics_asked == [["t", "u"]]
 
 
-async def test_private_channel_that_fails_detects_the_release_again() -> None:
-    cluster = Cluster()
-    async with client_of(cluster) as client:
-        await client.refresh()
-        cluster.cuts = {API_VERSIONS.key}
-        assert (await client.private_channel(2)).versions.release is BrokerRelease.V0_9
-        cluster.refuses = {2}
-        with pytest.raises(ConnectError):
-            await client.private_channel(2)
-        cluster.refuses, cluster.cuts = set(), set()
-        assert (await client.private_channel(2)).versions.release is BrokerRelease.V0_10_OR_NEWER
+async def test_private_channel_that_fails_detects_the_release_again(cluster: Cluster, client: ClusterClient) -> None:
+    await client.refresh()
+    cluster.cuts = {API_VERSIONS.key}
+    assert (await client.private_channel(2)).versions.release is BrokerRelease.V0_9
+    cluster.refuses = {2}
+    with pytest.raises(ConnectError):
+        await client.private_channel(2)
+    cluster.refuses, cluster.cuts = set(), set()
+    assert (await client.private_channel(2)).versions.release is BrokerRelease.V0_10_OR_NEWER
 
 
 # -- any broker
 
 
-async def test_any_channel_prefers_the_open_one_with_the_fewest_requests() -> None:
-    cluster = Cluster()
-    async with client_of(cluster) as client:
-        await client.refresh()
-        busy, idle = await client.node_channel(1), await client.node_channel(2)
-        cluster.lines[0].in_flight = 3
-        assert await client.any_channel() is idle
-        cluster.lines[1].in_flight = 4
-        assert await client.any_channel() is busy
-        idle.abort()
-        busy.abort()
-        assert await client.any_channel() not in (busy, idle)
+async def test_any_channel_prefers_the_open_one_with_the_fewest_requests(
+    cluster: Cluster, client: ClusterClient
+) -> None:
+    await client.refresh()
+    busy, idle = await client.node_channel(1), await client.node_channel(2)
+    cluster.lines[0].in_flight = 3
+    assert await client.any_channel() is idle
+    cluster.lines[1].in_flight = 4
+    assert await client.any_channel() is busy
+    idle.abort()
+    busy.abort()
+    assert await client.any_channel() not in (busy, idle)
 
 
-async def test_any_channel_tries_known_brokers_and_then_the_bootstrap_list() -> None:
-    cluster = Cluster()
-    async with client_of(cluster) as client:
-        await client.refresh()
-        for line in cluster.lines:
-            line.abort()
-        client.begin_with([("h", 1), ("h", 8), ("h", 9)])
-        tried: list[int] = []
+async def test_any_channel_tries_known_brokers_and_then_the_bootstrap_list(
+    cluster: Cluster, client: ClusterClient
+) -> None:
+    await client.refresh()
+    for line in cluster.lines:
+        line.abort()
+    client.begin_with([("h", 1), ("h", 8), ("h", 9)])
+    tried: list[int] = []
 
-        async def refuse(host: str, port: int) -> Any:
-            tried.append(port)
-            raise ConnectError(f"{host}:{port} refuses the connection")
+    async def refuse(host: str, port: int) -> Any:
+        tried.append(port)
+        raise ConnectError(f"{host}:{port} refuses the connection")
 
-        orders: list[set[tuple[int, ...]]] = [set(), set()]
-        client._opener._connect = refuse
-        for _ in range(12):
-            tried.clear()
-            with pytest.raises(NoBrokerReachedError) as caught:
-                await client.any_channel()
-            assert (sorted(tried[:3]), sorted(tried[3:])) == ([1, 2, 3], [8, 9])
-            assert str(caught.value) == (
-                f"no broker of the cluster can be reached (5 tried); last error: h:{tried[-1]} refuses the connection"
-            )
-            assert len(caught.value.tried) == 5
-            orders[0].add(tuple(tried[:3]))
-            orders[1].add(tuple(tried[3:]))
-        assert min(map(len, orders)) > 1  # in random order
+    orders: list[set[tuple[int, ...]]] = [set(), set()]
+    client._opener._connect = refuse
+    for _ in range(12):
+        tried.clear()
+        with pytest.raises(NoBrokerReachedError) as caught:
+            await client.any_channel()
+        assert (sorted(tried[:3]), sorted(tried[3:])) == ([1, 2, 3], [8, 9])
+        assert str(caught.value) == (
+            f"no broker of the cluster can be reached (5 tried); last error: h:{tried[-1]} refuses the connection"
+        )
+        assert len(caught.value.tried) == 5
+        orders[0].add(tuple(tried[:3]))
+        orders[1].add(tuple(tried[3:]))
+    assert min(map(len, orders)) > 1  # in random order
 
 
 async def test_any_channel_says_that_no_broker_is_known() -> None:
@@ -453,38 +445,33 @@ async def test_close_ends_requests_that_are_under_way() -> None:
     assert [line.closings for line in cluster.lines] == [["close"]] * 3
 
 
-async def test_cancelling_one_request_leaves_the_others_of_the_channel() -> None:
-    cluster = Cluster()
-    async with client_of(cluster) as client:
-        await client.refresh()
-        gate = cluster.gates[HEARTBEAT.name] = asyncio.Event()
-        first, second = (asyncio.create_task(client.call_node(1, HEARTBEAT, BEAT)) for _ in range(2))
-        await turns()
-        first.cancel()
-        await asyncio.wait([first])
-        gate.set()
-        assert (await second)["error_code"] == 0
-        assert len(cluster.open) == 1
+async def test_cancelling_one_request_leaves_the_others_of_the_channel(cluster: Cluster, client: ClusterClient) -> None:
+    await client.refresh()
+    gate = cluster.gates[HEARTBEAT.name] = asyncio.Event()
+    first, second = (asyncio.create_task(client.call_node(1, HEARTBEAT, BEAT)) for _ in range(2))
+    await turns()
+    await cancel(first)
+    gate.set()
+    assert (await second)["error_code"] == 0
+    assert len(cluster.open) == 1
 
 
 # -- coordinators
 
 
-async def test_finds_the_coordinators_of_many_groups_with_one_request() -> None:
-    cluster = Cluster()
+async def test_finds_the_coordinators_of_many_groups_with_one_request(cluster: Cluster, client: ClusterClient) -> None:
     groups = [f"g{number}" for number in range(500)]
     cluster.uncoordinated = {"g7"}
-    async with client_of(cluster) as client:
-        await client.find_coordinators(groups)
-        assert [await client.coordinator(group) for group in groups if group != "g7"] == [1] * 499
-        await client.find_coordinators([*groups[:7], *groups[8:]])
-        assert cluster.asked[FIND_COORDINATOR.name] == 1
-        with pytest.raises(BrokerRefusedError, match="returned no coordinator of group 'g7': GROUP_COORDINATOR"):
-            await client.coordinator("g7")
-        assert cluster.asked[FIND_COORDINATOR.name] == 2
-        cluster.answered = 0
-        with pytest.raises(BrokerError, match=r"returned no coordinator of group 'other'$"):
-            await client.coordinator("other")
+    await client.find_coordinators(groups)
+    assert [await client.coordinator(group) for group in groups if group != "g7"] == [1] * 499
+    await client.find_coordinators([*groups[:7], *groups[8:]])
+    assert cluster.asked[FIND_COORDINATOR.name] == 1
+    with pytest.raises(BrokerRefusedError, match="returned no coordinator of group 'g7': GROUP_COORDINATOR"):
+        await client.coordinator("g7")
+    assert cluster.asked[FIND_COORDINATOR.name] == 2
+    cluster.answered = 0
+    with pytest.raises(BrokerError, match=r"returned no coordinator of group 'other'$"):
+        await client.coordinator("other")
 
 
 async def test_asks_for_one_coordinator_after_the_other_where_brokers_take_one_group(
@@ -499,43 +486,41 @@ async def test_asks_for_one_coordinator_after_the_other_where_brokers_take_one_g
         assert cluster.asked[FIND_COORDINATOR.name] == 2
 
 
-async def test_asks_for_a_coordinator_once_and_again_when_it_is_forgotten() -> None:
-    cluster = Cluster()
-    async with client_of(cluster) as client:
-        for _ in range(3):
-            assert await client.coordinator("g") == 1
-        assert cluster.asked[FIND_COORDINATOR.name] == 1
-        cluster.coordinator = 3
-        client.forget_coordinator("other")
+async def test_asks_for_a_coordinator_once_and_again_when_it_is_forgotten(
+    cluster: Cluster, client: ClusterClient
+) -> None:
+    for _ in range(3):
         assert await client.coordinator("g") == 1
-        client.forget_coordinator("g")
-        assert await client.coordinator("g") == 3
-        assert cluster.asked[FIND_COORDINATOR.name] == 2
+    assert cluster.asked[FIND_COORDINATOR.name] == 1
+    cluster.coordinator = 3
+    client.forget_coordinator("other")
+    assert await client.coordinator("g") == 1
+    client.forget_coordinator("g")
+    assert await client.coordinator("g") == 3
+    assert cluster.asked[FIND_COORDINATOR.name] == 2
 
 
 @pytest.mark.parametrize("how", ["refused", "cut", "silent"])
-async def test_forgets_a_coordinator_that_cannot_be_reached(how: str) -> None:
-    cluster = Cluster()
+async def test_forgets_a_coordinator_that_cannot_be_reached(how: str, cluster: Cluster, client: ClusterClient) -> None:
     cluster.coordinator = 2
-    async with client_of(cluster) as client:
-        await client.refresh()
-        if how == "refused":
-            cluster.refuses = {2}
-        elif how == "cut":
-            cluster.cuts = {HEARTBEAT.key}
-        else:
-            await client.call_coordinator("g", HEARTBEAT, BEAT)
-            (line,) = (line for line in cluster.lines if line.port == 2)
-
-            async def silent(*_: Any, **__: Any) -> bytes:
-                raise RequestTimeoutError("no answer")
-
-            line.request = silent  # type: ignore[method-assign]
-        with pytest.raises((ConnectError, ConnectionClosedError)):
-            await client.call_coordinator("g", HEARTBEAT, BEAT)
-        cluster.coordinator, cluster.cuts = 3, set()
+    await client.refresh()
+    if how == "refused":
+        cluster.refuses = {2}
+    elif how == "cut":
+        cluster.cuts = {HEARTBEAT.key}
+    else:
         await client.call_coordinator("g", HEARTBEAT, BEAT)
-        assert await client.coordinator("g") == 3
+        (line,) = (line for line in cluster.lines if line.port == 2)
+
+        async def silent(*_: Any, **__: Any) -> bytes:
+            raise RequestTimeoutError("no answer")
+
+        line.request = silent  # type: ignore[method-assign]
+    with pytest.raises((ConnectError, ConnectionClosedError)):
+        await client.call_coordinator("g", HEARTBEAT, BEAT)
+    cluster.coordinator, cluster.cuts = 3, set()
+    await client.call_coordinator("g", HEARTBEAT, BEAT)
+    assert await client.coordinator("g") == 3
 
 
 async def test_keeps_a_coordinator_whose_request_is_refused_for_another_reason() -> None:
@@ -549,28 +534,24 @@ async def test_keeps_a_coordinator_whose_request_is_refused_for_another_reason()
         assert cluster.asked[FIND_COORDINATOR.name] == 1
 
 
-async def test_forgets_a_coordinator_that_left_the_cluster() -> None:
-    cluster = Cluster()
+async def test_forgets_a_coordinator_that_left_the_cluster(cluster: Cluster, client: ClusterClient) -> None:
     cluster.coordinator = 2
-    async with client_of(cluster) as client:
-        assert await client.coordinator("g") == 2
-        cluster.nodes, cluster.coordinator = {1, 3}, 3
-        await client.refresh()
-        assert await client.coordinator("g") == 3
+    assert await client.coordinator("g") == 2
+    cluster.nodes, cluster.coordinator = {1, 3}, 3
+    await client.refresh()
+    assert await client.coordinator("g") == 3
 
 
-async def test_learns_of_a_coordinator_that_the_metadata_lack() -> None:
-    cluster = Cluster()
+async def test_learns_of_a_coordinator_that_the_metadata_lack(cluster: Cluster, client: ClusterClient) -> None:
     cluster.nodes = {1}
-    async with client_of(cluster) as client:
-        await client.refresh()
-        cluster.nodes, cluster.coordinator = {1, 2}, 2
-        assert await client.coordinator("g") == 2
-        assert client.metadata.nodes.keys() == {1, 2}
-        asked = cluster.asked[METADATA.name]
-        client.forget_coordinator("g")
-        await client.coordinator("g")
-        assert cluster.asked[METADATA.name] == asked  # known now
+    await client.refresh()
+    cluster.nodes, cluster.coordinator = {1, 2}, 2
+    assert await client.coordinator("g") == 2
+    assert client.metadata.nodes.keys() == {1, 2}
+    asked = cluster.asked[METADATA.name]
+    client.forget_coordinator("g")
+    await client.coordinator("g")
+    assert cluster.asked[METADATA.name] == asked  # known now
 
 
 # -- throttling
@@ -623,76 +604,67 @@ async def test_later_and_shorter_throttle_does_not_shorten_an_earlier_one() -> N
 # -- metadata
 
 
-async def test_callers_share_one_refresh_and_each_topic_is_asked_once() -> None:
-    cluster = Cluster()
+async def test_callers_share_one_refresh_and_each_topic_is_asked_once(cluster: Cluster, client: ClusterClient) -> None:
     gate = cluster.gates[METADATA.name] = asyncio.Event()
-    async with client_of(cluster) as client:
-        asking = [asyncio.create_task(client.topics([name])) for name in ("t", "t", "u", "t")]
-        both = asyncio.create_task(client.topics(["t", "u", "v"]))
-        await turns()
-        assert cluster.asked[METADATA.name] == 1  # one at a time
-        gate.set()
-        await asyncio.gather(*asking, both)
-        assert cluster.topics_asked == [["t"], ["u"], ["v"]]
+    asking = [asyncio.create_task(client.topics([name])) for name in ("t", "t", "u", "t")]
+    both = asyncio.create_task(client.topics(["t", "u", "v"]))
+    await turns()
+    assert cluster.asked[METADATA.name] == 1  # one at a time
+    gate.set()
+    await asyncio.gather(*asking, both)
+    assert cluster.topics_asked == [["t"], ["u"], ["v"]]
 
 
-async def test_cancelling_the_caller_that_asks_leaves_the_question_to_the_next() -> None:
-    cluster = Cluster()
+async def test_cancelling_the_caller_that_asks_leaves_the_question_to_the_next(
+    cluster: Cluster, client: ClusterClient
+) -> None:
     gate = cluster.gates[METADATA.name] = asyncio.Event()
-    async with client_of(cluster) as client:
-        first, second = (asyncio.create_task(client.topics(["t"])) for _ in range(2))
-        await turns()
-        first.cancel()
-        await asyncio.wait([first])
-        gate.set()
-        assert "t" in (await second).topics
-        assert first.cancelled()
+    first, second = (asyncio.create_task(client.topics(["t"])) for _ in range(2))
+    await turns()
+    await cancel(first)
+    gate.set()
+    assert "t" in (await second).topics
+    assert first.cancelled()
 
 
-async def test_fresh_topics_do_not_wait_for_others() -> None:
-    cluster = Cluster()
-    async with client_of(cluster) as client:
+async def test_fresh_topics_do_not_wait_for_others(cluster: Cluster, client: ClusterClient) -> None:
+    await client.topics(["t"])
+    gate = cluster.gates[METADATA.name] = asyncio.Event()
+    other = asyncio.create_task(client.topics(["u"]))
+    await turns()
+    async with asyncio.timeout(60):
+        assert "t" in (await client.topics(["t"])).topics
+    assert not other.done()
+    gate.set()
+    await other
+
+
+async def test_asks_again_for_stale_topics_alone(cluster: Cluster, client: ClusterClient) -> None:
+    await client.topics(["t", "u", "v"])
+    cluster.topics_asked.clear()
+    await client.topics(["t", "u", "v"])
+    assert cluster.topics_asked == []
+    client.stale(["u"])
+    await client.topics(["t"])
+    assert cluster.topics_asked == []
+    await client.topics(["t", "u", "v"])
+    await client.topics(["t", "u", "v"])
+    assert cluster.topics_asked == [["u"]]
+    client.stale()  # all of them
+    await client.topics(["t"])
+    await client.topics(["t", "v"])
+    assert cluster.topics_asked == [["u"], ["t"], ["v"]]
+
+
+async def test_topic_stays_stale_while_no_broker_answers(cluster: Cluster, client: ClusterClient) -> None:
+    await client.topics(["t"])
+    client.stale(["t"])
+    cluster.cuts, cluster.topics_asked = {METADATA.key}, []
+    with pytest.raises(ConnectionClosedError):
         await client.topics(["t"])
-        gate = cluster.gates[METADATA.name] = asyncio.Event()
-        other = asyncio.create_task(client.topics(["u"]))
-        await turns()
-        async with asyncio.timeout(60):
-            assert "t" in (await client.topics(["t"])).topics
-        assert not other.done()
-        gate.set()
-        await other
-
-
-async def test_asks_again_for_stale_topics_alone() -> None:
-    cluster = Cluster()
-    async with client_of(cluster) as client:
-        await client.topics(["t", "u", "v"])
-        cluster.topics_asked.clear()
-        await client.topics(["t", "u", "v"])
-        assert cluster.topics_asked == []
-        client.stale(["u"])
-        await client.topics(["t"])
-        assert cluster.topics_asked == []
-        await client.topics(["t", "u", "v"])
-        await client.topics(["t", "u", "v"])
-        assert cluster.topics_asked == [["u"]]
-        client.stale()  # all of them
-        await client.topics(["t"])
-        await client.topics(["t", "v"])
-        assert cluster.topics_asked == [["u"], ["t"], ["v"]]
-
-
-async def test_topic_stays_stale_while_no_broker_answers() -> None:
-    cluster = Cluster()
-    async with client_of(cluster) as client:
-        await client.topics(["t"])
-        client.stale(["t"])
-        cluster.cuts, cluster.topics_asked = {METADATA.key}, []
-        with pytest.raises(ConnectionClosedError):
-            await client.topics(["t"])
-        cluster.cuts = set()
-        await client.topics(["t"])
-        assert cluster.topics_asked == [["t"]]
+    cluster.cuts = set()
+    await client.topics(["t"])
+    assert cluster.topics_asked == [["t"]]
 
 
 async def test_asks_again_for_metadata_of_their_greatest_age() -> None:
@@ -711,37 +683,33 @@ async def test_asks_again_for_metadata_of_their_greatest_age() -> None:
         assert cluster.topics_asked == [["t"]]
 
 
-async def test_asks_again_for_the_leader_of_a_topic_that_had_none() -> None:
-    cluster = Cluster()
+async def test_asks_again_for_the_leader_of_a_topic_that_had_none(cluster: Cluster, client: ClusterClient) -> None:
     cluster.missing = {"t"}
-    async with client_of(cluster) as client:
-        with pytest.raises(BrokerRefusedError) as caught:
-            await client.leader("t", 0)
-        assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        cluster.missing = set()
-        assert (await client.leader("t", 0)).id == 1
-        asked = cluster.asked[METADATA.name]
-        assert (await client.leader("t", 0)).id == 1
-        assert cluster.asked[METADATA.name] == asked
-        with pytest.raises(BrokerError, match="t/4 has no leader: the topic has 1 partitions"):
-            await client.leader("t", 4)
+    with pytest.raises(BrokerRefusedError) as caught:
+        await client.leader("t", 0)
+    assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    cluster.missing = set()
+    assert (await client.leader("t", 0)).id == 1
+    asked = cluster.asked[METADATA.name]
+    assert (await client.leader("t", 0)).id == 1
+    assert cluster.asked[METADATA.name] == asked
+    with pytest.raises(BrokerError, match="t/4 has no leader: the topic has 1 partitions"):
+        await client.leader("t", 4)
 
 
-async def test_drops_the_connection_whose_metadata_request_failed() -> None:
+async def test_drops_the_connection_whose_metadata_request_failed(cluster: Cluster, client: ClusterClient) -> None:
     """A broker that does not answer is not asked again over the same connection."""
-    cluster = Cluster()
-    async with client_of(cluster) as client:
-        await client.refresh()
-        (line,) = cluster.lines
+    await client.refresh()
+    (line,) = cluster.lines
 
-        async def silent(*_: Any, **__: Any) -> bytes:
-            raise RequestTimeoutError("no answer")
+    async def silent(*_: Any, **__: Any) -> bytes:
+        raise RequestTimeoutError("no answer")
 
-        line.request = silent  # type: ignore[method-assign]
-        with pytest.raises(RequestTimeoutError):
-            await client.refresh()
-        assert line.closed
+    line.request = silent  # type: ignore[method-assign]
+    with pytest.raises(RequestTimeoutError):
         await client.refresh()
+    assert line.closed
+    await client.refresh()
 
 
 # -- retries

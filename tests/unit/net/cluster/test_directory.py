@@ -15,6 +15,7 @@ from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.wire.registry.errors import DialectError
 from consumerd.wire.registry.values import RegisteredBroker
+from tests.support.waiting import cancel
 
 NEW_BROKER = b'{"jmx_port":-1,"host":"127.0.0.1","version":1,"port":19151}'
 
@@ -48,9 +49,8 @@ async def following(
     try:
         yield directory, changes
     finally:
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await cancel(task)
+        assert task.cancelled()
     assert len(zk._watches) == 0
 
 
@@ -206,9 +206,8 @@ async def test_lists_v08_brokers_by_security_protocol(server: MemoryZooKeeper, z
         server.put("/brokers/ids/4", b"host-1:host:9092")  # of 0.7, and too late to be refused
         await news.wait()
         assert directory.addresses("PLAINTEXT") == [("127.0.0.1", 19151), ("127.0.0.1", 19152)]
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await cancel(task)
+    assert task.cancelled()
     server.remove("/brokers/ids/1")
     with pytest.raises(DialectError, match=r"in the format of Kafka 0\.7"):
         await V08BrokerDirectory(zk, clock=SystemClock()).run()
@@ -246,9 +245,8 @@ async def test_reads_once_for_a_change_and_watches_the_brokers_that_are_there(
         assert set(directory.brokers) == {1}
         assert len(zk._watches) == 2
         assert clock.sleeps == [0.25] * 2
-        following.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await following
+        await cancel(following)
+        assert following.cancelled()
 
 
 async def test_pauses_while_zookeeper_cannot_be_read() -> None:
@@ -265,9 +263,8 @@ async def test_pauses_while_zookeeper_cannot_be_read() -> None:
         assert set(clock.sleeps) == {7.5}
         zookeeper.reconnect(zk)
         assert list(await changes.next()) == [0]
-        following.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await following
+        await cancel(following)
+        assert following.cancelled()
 
 
 async def test_logs_each_broker_that_comes_moves_or_goes() -> None:
@@ -284,9 +281,8 @@ async def test_logs_each_broker_that_comes_moves_or_goes() -> None:
             for path, text in (("1", hidden), ("2", NEW_BROKER.replace(b"19151", b"19152")), ("3", None)):
                 zookeeper.put(f"/brokers/ids/{path}", text) if text else zookeeper.remove(f"/brokers/ids/{path}")
                 await changes.next()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+            await cancel(task)
+            assert task.cancelled()
     assert [(line["broker"], line["before"], line["now"]) for line in logs if line["event"] == "broker_changed"] == [
         (2, "gone", "127.0.0.1:19151"),
         (3, "gone", "127.0.0.1:19151"),

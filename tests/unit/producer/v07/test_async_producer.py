@@ -29,6 +29,7 @@ from consumerd.producer import (
 )
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.v07 import FetchRequest, MultiProduceRequest, Request
+from tests.support.waiting import cancel
 
 # When a batch goes out.
 
@@ -628,8 +629,7 @@ async def test_accepts_nothing_after_the_task_that_sends_was_cancelled(world: An
     async with world.queued() as producer:
         (task,) = (task for task in asyncio.all_tasks() if task.get_name() == "async producer")
         await world.settle()
-        task.cancel()
-        await asyncio.wait([task])
+        await cancel(task)
         with pytest.raises(ProducerClosedError, match="the producer is closed"):
             await producer.send("t", [b"a"])
 
@@ -641,8 +641,7 @@ async def test_cancelled_close_leaves_no_task_behind(world: Any) -> None:
     await producer.send("t", [b"a"])
     closing = asyncio.create_task(producer.close())
     await world.settle()
-    closing.cancel()
-    await asyncio.wait([closing])
+    await cancel(closing)
     assert closing.cancelled()
     assert len(asyncio.all_tasks()) == 1
     assert producer.stats.failed == 1
@@ -669,8 +668,7 @@ async def test_cancelled_block_ends_at_once(world: Any) -> None:
 
     task = asyncio.create_task(work())
     await world.settle()
-    task.cancel()
-    await asyncio.wait([task])
+    await cancel(task)
     assert task.cancelled()
     assert len(asyncio.all_tasks()) == 1
 

@@ -13,6 +13,7 @@ from consumerd.base.clock import SystemClock
 from consumerd.producer import ProducerSettings, UncertainError
 from consumerd.producer.v07.links import BrokerLinks
 from consumerd.wire.v07 import ProduceRequest
+from tests.support.waiting import cancel
 
 
 async def test_flush_reports_what_a_cancelled_send_left_unconfirmed(world: Any) -> None:
@@ -20,8 +21,7 @@ async def test_flush_reports_what_a_cancelled_send_left_unconfirmed(world: Any) 
     sending = asyncio.create_task(producer.send("t", [b"a"]))
     while not world.produced:
         await asyncio.sleep(0)
-    sending.cancel()
-    await asyncio.wait([sending])
+    await cancel(sending)
     assert sending.cancelled()
     world.broker.abort()
     with pytest.raises(UncertainError):
@@ -34,8 +34,7 @@ async def test_loss_of_unconfirmed_messages_is_logged_once(world: Any) -> None:
     sending = asyncio.create_task(producer.send("t", [b"a"]))
     while not world.produced:
         await asyncio.sleep(0)
-    sending.cancel()
-    await asyncio.wait([sending])
+    await cancel(sending)
     with capture_logs() as logs:
         for payload in (b"b", b"c"):
             world.broker.abort()
@@ -96,7 +95,6 @@ async def test_closes_each_connection_once_and_aborts_all_when_it_is_cancelled()
     await send()
     closing = asyncio.create_task(links.close())
     await asyncio.sleep(0)
-    closing.cancel()
-    await asyncio.wait([closing])
+    await cancel(closing)
     assert closing.cancelled()
     assert [each.calls for each in made[2:]] == [["send", "close", "abort"], ["send", "abort"]]

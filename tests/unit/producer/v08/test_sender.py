@@ -32,7 +32,7 @@ from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.records import decode_records
 from consumerd.wire.v08.schema import NO_UUID, Api
 from tests.support.prepared_requests import Posting, request_body
-from tests.support.waiting import turns
+from tests.support.waiting import cancel, turns
 
 
 @dataclass
@@ -687,8 +687,7 @@ async def test_batch_that_a_flush_made_ready_is_in_one_request() -> None:
             await turns(10)
         flush = asyncio.create_task(ours.flush())
         await turns(10)
-        flush.cancel()
-        await asyncio.wait([flush])
+        await cancel(flush)
         await ours.send("t", b"1", partition=1)
         await turns(10)
         await brokers.answer(0)

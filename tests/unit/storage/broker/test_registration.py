@@ -17,7 +17,7 @@ from consumerd.storage.broker import registration as registration_module
 from consumerd.storage.broker.registration import BrokerRegistration
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
-from tests.support.waiting import until
+from tests.support.waiting import cancel, until
 
 OURS = b"h-1300000000000:127.0.0.1:9092"
 OTHERS = b"h-1300000000000:127.0.0.1:9093"
@@ -40,8 +40,7 @@ async def running(registration: BrokerRegistration) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.wait({task})
+        await cancel(task)
 
 
 async def test_creates_the_chroot_and_all_parents() -> None:

@@ -40,6 +40,7 @@ from consumerd.wire.v07 import (
     ProduceRequest,
     encode_message,
 )
+from tests.support.waiting import cancel
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -181,9 +182,8 @@ async def test_cancellation_leaves_no_marker_and_releases_the_directory(tmp_path
     task = asyncio.create_task(broker.run())
     await broker.ready.wait()
     await produce(broker, ProduceRequest("t", 0, encode_message(b"a")))
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await cancel(task)
+    assert task.cancelled()
     assert not (tmp_path / CLEAN_MARKER).exists()
     async with make(tmp_path):
         pass
@@ -441,8 +441,7 @@ async def test_a_cancelled_multifetch_releases_what_it_has_found(tmp_path: Path)
         task = asyncio.create_task(requests.handle(MultiFetchRequest((FetchRequest("t", 0, 0, 100),) * 300)))
         await asyncio.sleep(0)  # it has found 256 of them
         assert readers(broker) == 256
-        task.cancel()
-        await asyncio.wait([task])
+        await cancel(task)
         assert readers(broker) == 0
 
 

@@ -315,48 +315,14 @@ VECTORS: list[tuple[int, Direction, int, dict[str, Any], str]] = [
     (69, "request", 0, {"group_ids": ["g"], "include_authorized_operations": False}, "02026700 00"),
     (69, "request", 1, {"group_ids": ["g"], "include_authorized_operations": True}, "02026701 00"),
     *(
-        (
-            69,
-            "response",
-            version,
-            {
-                "throttle_time_ms": 0,
-                "groups": [
-                    {
-                        "error_code": 0,
-                        "error_message": None,
-                        "group_id": "g",
-                        "group_state": "Stable",
-                        "group_epoch": 3,
-                        "assignment_epoch": 2,
-                        "assignor_name": "range",
-                        "members": [
-                            {
-                                "member_id": "m",
-                                "instance_id": None,
-                                "rack_id": None,
-                                "member_epoch": 2,
-                                "client_id": "c",
-                                "client_host": "/h",
-                                "subscribed_topic_names": ["t"],
-                                "subscribed_topic_regex": None,
-                                "assignment": {
-                                    "topic_partitions": [{"topic_id": ID, "topic_name": "t", "partitions": [1]}]
-                                },
-                                "target_assignment": {"topic_partitions": []},
-                                **kind,
-                            }
-                        ],
-                        "authorized_operations": NO_OPERATIONS,
-                    }
-                ],
-            },
-            (
-                "00000000 02 0000 00 0267 07537461626c65 00000003 00000002 0672616e6765 02"
-                f"026d 00 00 00000002 0263 032f68 02 0274 00 02 {ID.hex()} 0274 02 00000001 00 00"
-                f"01 00 {tail} 00 80000000 00 00"
-            ),
-        )
+        (69, "response", version, {"throttle_time_ms": 0, "groups": [{"error_code": 0, "error_message": None,
+          "group_id": "g", "group_state": "Stable", "group_epoch": 3, "assignment_epoch": 2, "assignor_name": "range",
+          "members": [{"member_id": "m", "instance_id": None, "rack_id": None, "member_epoch": 2, "client_id": "c",
+          "client_host": "/h", "subscribed_topic_names": ["t"], "subscribed_topic_regex": None,
+          "assignment": {"topic_partitions": [{"topic_id": ID, "topic_name": "t", "partitions": [1]}]},
+          "target_assignment": {"topic_partitions": []}, **kind}], "authorized_operations": NO_OPERATIONS}]},
+         ("00000000 02 0000 00 0267 07537461626c65 00000003 00000002 0672616e6765 02 026d 00 00 00000002 0263 032f68 "
+          f"02 0274 00 02 {ID.hex()} 0274 02 00000001 00 00 01 00 {tail} 00 80000000 00 00"))
         for version, kind, tail in ((0, {}, ""), (1, {"member_type": 1}, "01"))
     ),
     *(

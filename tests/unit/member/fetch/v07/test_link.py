@@ -16,7 +16,7 @@ from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.fetch.v07.link import BrokerLink
 from consumerd.net.errors import ConnectError
 from tests.support.fetching import FetchingInMemory
-from tests.support.waiting import turns
+from tests.support.waiting import cancel, turns
 
 HOME, ELSEWHERE = ("a", 9092), ("b", 9093)
 
@@ -84,8 +84,7 @@ class Linked(FetchingInMemory):
         task = asyncio.create_task(self.link.run())
         with capture_logs() as self.logs:
             yield self
-        task.cancel()
-        await asyncio.wait([task])
+        await cancel(task)
         assert self.subscribers == []
         assert all(connection.closed for _, connection in self.made)
 
