@@ -16,6 +16,7 @@ from pathlib import Path
 from benchmarks import report, suite
 from benchmarks.compare import compare, lines
 from benchmarks.report import RECORDED, Report
+from consumerd.base import native
 
 #: Modules that benchmarks share.
 SHARED = {
@@ -53,6 +54,9 @@ def one(name: str, arguments: list[str]) -> int:
 
 def main(arguments: list[str]) -> int:
     """Run one, or the suite."""
+    if native.codec() is None and "consumerd-native" in native.describe():
+        print(f"refused to measure with the {native.describe()}; `make setup` builds it anew", file=sys.stderr)
+        return 2
     if arguments and not arguments[0].startswith("-"):
         return one(arguments[0], arguments[1:])
     parser = argparse.ArgumentParser(

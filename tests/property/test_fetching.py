@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumerd.base.budget import ByteBudget, Reservation
+from consumerd.base.budget import ByteBudget
 from consumerd.base.partition import TopicPartition
 from consumerd.base.settings.processing import BadMessagePolicy
 from consumerd.member.fetch.lane import Lane
@@ -142,15 +142,16 @@ class WatchedBudget(ByteBudget):
     """Remembers how much was held at most."""
 
     most = 0
+    _held = 0
 
-    def _change(self, amount: int) -> None:
-        super()._change(amount)
-        self.most = max(self.most, self.used)
+    @property
+    def _used(self) -> int:
+        return self._held
 
-    async def reserve(self, amount: int) -> Reservation:
-        reservation = await super().reserve(amount)
-        self.most = max(self.most, self.used)
-        return reservation
+    @_used.setter
+    def _used(self, held: int) -> None:
+        self._held = held
+        self.most = max(self.most, held)
 
 
 @st.composite

@@ -330,7 +330,7 @@ def _guarded(path: str, source: Callable[[], SegmentSource]) -> Iterator[Archive
     try:
         found = source()
     except OSError as error:
-        yield _unreadable(path, error.strerror or str(error))
+        yield _unreadable(path, error.strerror or reason_of(error))
         return
     yield from _folders_in(found)
 

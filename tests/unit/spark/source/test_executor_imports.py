@@ -44,6 +44,7 @@ ROOMS = {
 #: The rooms that connect to brokers of 0.8 and later, on a loop.
 CLIENT_ROOMS = {
     "base.clock",
+    "base.ports",
     "net",
     "net.addresses",
     "net.client",
