@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -199,6 +200,18 @@ async def test_reports_an_address_in_use(world: Any) -> None:
     outcome = await world.run(health={"listen": address})
     assert outcome.code == ExitCode.CONFIG
     assert f"health.listen: cannot listen on {address}" in outcome.sentences[-1]
+
+
+async def test_the_log_names_the_codec_and_why_a_native_one_is_refused(
+    world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.delenv("CONSUMERD_PURE", raising=False)
+    (tmp_path / "consumerd_native.py").write_text("INTERFACE, __version__ = 0, '0.0.1'\n")
+    await world.broker()
+    daemon = await world.daemon()
+    (codec,) = (event["codec"] for event in daemon.events() if event["event"] == "starting")
+    assert codec == "pure codec, because consumerd-native 0.0.1 is for another version of consumerd"
 
 
 # -- the status

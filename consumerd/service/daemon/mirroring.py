@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 import structlog
 
 from consumerd import __version__
+from consumerd.base import native
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConfigError
 from consumerd.base.ports import Clock
@@ -157,7 +158,13 @@ async def mirror(config: Config, target: CopyTarget, *, exit_at_end: bool = Fals
         monitor.target_counts = inner.counts
         handler = retrying(inner, PATIENT, clock=clock, rng=rng, name="mirror", counts=monitor.main.handler_counts)
         handler = monitor.traced(handler)
-        log.info("starting", version=__version__, group=settings.group, consumer=settings.consumer_id)
+        log.info(
+            "starting",
+            version=__version__,
+            codec=native.describe(),
+            group=settings.group,
+            consumer=settings.consumer_id,
+        )
         joining = [Joining(MAIN, settings, handler)]
         await run_members(config, joining, session, clock=clock, rng=rng, watching=Watching(monitor))
     log.info("stopped", group=settings.group, consumer=settings.consumer_id)

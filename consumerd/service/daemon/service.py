@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 import structlog
 
 from consumerd import __version__
+from consumerd.base import native
 from consumerd.base.budget import ByteBudget
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConsumerdError
@@ -90,7 +91,9 @@ async def serve(config: Config, path: Path | None = None) -> None:
     handlers = {part.name: monitor.build_handler(part, part.config, rng) for part in monitor.subscriptions}
     reloader = None if path is None else Reloader(path, config, monitor, clock=clock, rng=rng)
     watching = Watching(monitor, reloader)
-    log.info("starting", version=__version__, group=settings.group, consumer=settings.consumer_id)
+    log.info(
+        "starting", version=__version__, codec=native.describe(), group=settings.group, consumer=settings.consumer_id
+    )
     for part in monitor.subscriptions[1:]:
         each = members[part.name]
         part.attributes = {"messaging.consumer.group.name": each.group, "messaging.client.id": each.consumer_id}
