@@ -143,21 +143,23 @@ class _Forward:
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
         self._data = b""
+        self._at = 0
         self.position = 0
 
     def _fill(self, count: int) -> None:
-        while len(self._data) < count and (fresh := self._stream.read(max(_WINDOW, count - len(self._data)))):
-            self._data += fresh
+        while (left := len(self._data) - self._at) < count and (fresh := self._stream.read(max(_WINDOW, count - left))):
+            self._data = self._data[self._at :] + fresh
+            self._at = 0
 
     def head(self, count: int = HEADER.size) -> bytes:
         """The next bytes, which stay where they are."""
         self._fill(count)
-        return self._data[:count]
+        return self._data[self._at : self._at + count]
 
     def take(self, count: int) -> bytes:
         """The next bytes, fewer at the end."""
-        self._fill(count)
-        taken, self._data = self._data[:count], self._data[count:]
+        taken = self.head(count)
+        self._at += len(taken)
         self.position += len(taken)
         return taken
 
