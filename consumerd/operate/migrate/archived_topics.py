@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from consumerd.base.errors import ConfigError
@@ -105,10 +105,9 @@ class ArchivedPartition:
         starts = {each.start for each in self.segments}
         gaps = () if self.compacted else tuple(hole for hole in self.holes if hole[1] in starts)
         listed = list_folder(self.segments[0].source)
-        topic_id, time = (None, None) if listed is None else (listed.topic_id, listed.last_time)
-        return PartitionCopy(
-            self.folder, self.log_start, self.log_end, tuple(self.epochs), gaps=gaps, topic_id=topic_id, time=time
-        )
+        look = None if listed is None else copy_of(listed)
+        made = PartitionCopy(self.folder, self.log_start, self.log_end, tuple(self.epochs), gaps=gaps)
+        return made if look is None else replace(made, topic_id=look.topic_id, time=look.time, tiered=look.tiered)
 
     def at_a_glance(self) -> PartitionCopy | None:
         """The same without a scan, where a checkpoint of leader epochs makes it as good; else None."""
@@ -341,7 +340,11 @@ def _joined(copies: Sequence[ArchivedPartition], choice: CopyChoice) -> Archived
     if len(parts) == 1:
         return parts[0]
     together = ", ".join(each.folder for each in parts)
-    return ArchivedPartition(parts[0].partition, together, [segment for each in parts for segment in each.segments])
+    ends = [*(each.log_start for each in parts[1:]), OPEN_END]
+    segments = [
+        segment for each, end in zip(parts, ends, strict=True) for segment in each.segments if segment.start < end
+    ]
+    return ArchivedPartition(parts[0].partition, together, segments)
 
 
 def require_sound(partitions: Sequence[ArchivedPartition]) -> None:

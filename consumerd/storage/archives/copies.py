@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from consumerd.storage import StorageError
@@ -36,7 +37,7 @@ from consumerd.storage.archives.sources import (
 )
 from consumerd.storage.log.archive_items import DEFAULT_EXPANSION
 from consumerd.storage.log.archive_names import LOG_SUFFIX, ArchiveLayout, MisnamedSegmentError, segment_start
-from consumerd.storage.log.archive_tiered import tiered_start
+from consumerd.storage.log.archive_tiered import TIERED
 from consumerd.storage.segments.batches import StoredBatch, read_batches
 from consumerd.storage.segments.copies import CopyChoice, PartitionCopy, choose_copy
 
@@ -65,7 +66,8 @@ def compare_listed(partitions: Sequence[ListedPartition], topic_ids: Mapping[str
     """Note the differences of copies as findings of each, and set `read`. `topic_ids`: those of existing topics."""
     copies: dict[tuple[str, int], list[ListedPartition]] = defaultdict(list)
     for each in partitions:
-        if each.topic is not None and each.partition is not None and not each.state and _is_copy(each):
+        in_use = each.state in {"", TIERED}
+        if each.topic is not None and each.partition is not None and in_use and _is_copy(each):
             copies[each.topic, each.partition].append(each)
     for (topic, _), listed in copies.items():
         if len(listed) > 1:
@@ -128,6 +130,8 @@ def without_other_copies(
     """
     folders = _Folders()
     left_out: set[str] = set()
+    #: A folder that is read in part -> the offset from which on its segments are not: another one has them.
+    limits: dict[str, int] = {}
     findings: list[ArchiveFinding] = []
     topic_ids: Mapping[str, str] | None = None
     for (topic, _, partition), found in _copies_in(sources, layout, folders).items():
@@ -139,19 +143,25 @@ def without_other_copies(
             topic_ids = {} if cluster is None else cluster.ids
         choice = _chosen(listed, (topic_ids or {}).get(topic))
         left_out.update(folder for index, folder in enumerate(found) if index not in choice.read)
+        paths = list(found)
+        limits |= {paths[one]: listed[other].start or 0 for one, other in pairwise(choice.read)}
         for each in choice.differences:
             folder = listed[each.copy].folder
             problem, place = f"{folder}: {each.problem}", f"{topic}/{partition}"
             replaced = each.copy not in choice.read
             findings.append(ArchiveFinding(each.kind, folder, problem, place, each.offset, each.end, replaced=replaced))
-    if not left_out:
-        return list(sources), findings
     kept = [
         replace(each, left_out=each.left_out | left_out) if each.is_tar else each
         for each in sources
-        if each.is_tar or each.folder not in left_out
+        if each.is_tar or not (each.folder in left_out or _is_behind(each, limits))
     ]
     return kept, findings
+
+
+def _is_behind(source: SegmentSource, limits: Mapping[str, int]) -> bool:
+    """Whether a segment begins where another folder is read."""
+    start = segment_start(source.place.rpartition("/")[2])
+    return source.folder in limits and start is not None and start >= limits[source.folder]
 
 
 def _copies_in(
@@ -188,8 +198,8 @@ def _places(sources: Sequence[SegmentSource], folders: _Folders) -> dict[str, tu
 
 
 def _is_log(name: str) -> bool:
-    """Whether a segment is one since 0.8 of a broker's disk."""
-    return unpacked_name(name).endswith(LOG_SUFFIX) and tiered_start(unpacked_name(name)) is None
+    """Whether a segment is one since 0.8."""
+    return unpacked_name(name).endswith(LOG_SUFFIX)
 
 
 def existing_topics(sources: Sequence[SegmentSource], layout: ArchiveLayout) -> ClusterTopics | None:
@@ -247,6 +257,7 @@ def copy_of(listed: ListedPartition) -> PartitionCopy:
         tuple(listed.gaps),
         listed.topic_id,
         listed.last_time,
+        listed.state == TIERED,
     )
 
 

@@ -23,7 +23,7 @@ from consumerd.storage.archives.segment_ends import IndexFile, SegmentEnds, Segm
 from consumerd.storage.archives.sources import Packing, kind_of, printable, unpacked_name
 from consumerd.storage.log.archive_items import DEFAULT_EXPANSION, FlawKind
 from consumerd.storage.log.archive_names import LOG_SUFFIX, is_topic, parse_partition_folder, parse_segment_file
-from consumerd.storage.log.archive_tiered import parse_tiered_folder
+from consumerd.storage.log.archive_tiered import TIERED, parse_tiered_folder
 from consumerd.storage.log.segment import parse_segment_name
 from consumerd.storage.segments.copies import EpochStart, parse_epochs
 from consumerd.storage.segments.dialect import SegmentDialect
@@ -150,7 +150,7 @@ def _named(folder: ArchiveFolder) -> ListedPartition:
     named = parse_partition_folder(last)
     tiered = parse_tiered_folder(above.rpartition("/")[2], last) if named is None and above else None
     if tiered is not None and is_topic(tiered.topic):
-        listed.topic, listed.partition, listed.state = tiered.topic, tiered.partition, "tiered"
+        listed.topic, listed.partition, listed.state = tiered.topic, tiered.partition, TIERED
         listed.topic_id = tiered.topic_id
     elif named is not None:
         listed.topic, listed.partition, listed.state = printable(named.topic), named.partition, named.state

@@ -5,7 +5,7 @@
 
 Aiven's plugin divides a segment into chunks, each of which may be compressed to a frame of zstd, and encrypted. Frames
 that follow each other are read like one, so only the manifest's members about compression and encryption are needed.
-Source: what the plugins publish; segments that a plugin wrote were not at hand.
+Source: what the plugins publish; of Aiven's, segments that it wrote were not at hand.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Final, NamedTuple
 
 from consumerd.base.errors import CorruptDataError
 
+#: The state of a partition's folder in tiered storage, beside those of `PartitionFolder`.
+TIERED: Final = "tiered"
 MANIFEST_SUFFIX: Final = ".rsm-manifest"
 #: The most bytes of a manifest: that of a segment of 2 GiB has a few thousand.
 MANIFEST_BYTES: Final = 1 << 20

@@ -7,6 +7,7 @@ there; where they differ, or one ends below an offset at which it knows a later 
     1. Topic ids differ: the existing topic's is read, where it is known; else, as a guess, that with the latest time.
     2. The authority is the copy with the latest epoch, then with the greatest end: the leader that brokers would elect.
     3. Of the copies that agree with it, the one with the most offsets is read: what is missing in its middle counts.
+       Before its start, copies that end there are read, and tiered segments, which may be on a broker's disk still.
 
 Sources: KIP-101, KIP-279 (leader epochs), KIP-516 (topic ids).
 """
@@ -41,6 +42,7 @@ class PartitionCopy:
     """One copy. `start` and `end` are offsets, `gaps` ranges of them without a segment, `time` milliseconds since 1970.
 
     `epochs` ascend; between two of them the epoch is that of the former, if they are `exact`, else it may be either's.
+    `tiered`: it is in tiered storage, which has what brokers deleted from their disks, and lacks their last segment.
     """
 
     name: str
@@ -51,6 +53,7 @@ class PartitionCopy:
     gaps: tuple[tuple[int, int], ...] = ()
     topic_id: str | None = None
     time: int | None = None
+    tiered: bool = False
 
     @property
     def last_epoch(self) -> int:
@@ -90,7 +93,7 @@ class CopyDifference(NamedTuple):
 
 
 class CopyChoice(NamedTuple):
-    """The indexes of the copies that are read: one, and those that end before it begins; and all differences."""
+    """The indexes of the copies that are read, in the order of their starts, each up to the start of the next one."""
 
     read: tuple[int, ...]
     differences: tuple[CopyDifference, ...]
@@ -107,7 +110,8 @@ def choose_copy(copies: Sequence[PartitionCopy], topic_id: str | None = None) ->
     chosen = max(agreeing, key=lambda index: (copies[index].length, copies[index].end, -copies[index].start, -index))
     read, start = [chosen], copies[chosen].start
     for index in sorted(agreeing, key=lambda index: -copies[index].end):
-        if index != chosen and copies[index].start < copies[index].end <= start:
+        ends_there = copies[index].end <= start or copies[index].tiered
+        if index != chosen and ends_there and copies[index].start < min(start, copies[index].end):
             read.append(index)
             start = copies[index].start
     found = list(others)
@@ -179,7 +183,7 @@ def _shorter(index: int, copy: PartitionCopy, chosen: PartitionCopy) -> Iterator
     for low, high in _missing(copy, chosen):
         problem = f"it has no segments with the offsets {low} to {high - 1}, which {chosen.name} has"
         yield CopyDifference(index, CopyDifferenceKind.INCOMPLETE, problem, low, high)
-    if copy.end < chosen.end:
+    if copy.end < chosen.end and not copy.tiered:
         problem = f"it ends at offset {copy.end}, and {chosen.name} at {chosen.end}"
         yield CopyDifference(index, CopyDifferenceKind.SHORTER, problem, copy.end, chosen.end)
 
