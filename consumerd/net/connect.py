@@ -12,8 +12,9 @@ from ssl import SSLCertVerificationError, SSLContext, SSLError
 from typing import Final, Protocol
 
 from consumerd.net.addresses import addresses_of, connect_reason
-from consumerd.net.connection import BrokerConnection, ConnectionSettings
-from consumerd.net.errors import ConnectError, TlsError
+from consumerd.net.connection import BrokerConnection, ConnectionSettings, refused_certificate
+from consumerd.net.errors import ClientCertificateError, ConnectError, TlsError
+from consumerd.net.tls import certificate_alert
 
 DEFAULT_SETTINGS = ConnectionSettings()
 #: OpenSSL's errors when the other side sends something other than TLS, or nothing.
@@ -21,6 +22,8 @@ _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_EO
 _NOT_A_TLS_LISTENER: Final = (
     "the listener does not speak TLS, or closed the connection; is this the port of its TLS listener?"
 )
+#: Where the caller does not know which certificate its context has.
+_CHECK_IDENTITY: Final = "check the certificate in the client's SSL context, or give one"
 
 
 class Connection(Protocol):
@@ -47,21 +50,29 @@ Connector = Callable[[str, int], Awaitable[Connection]]
 
 
 async def connect(
-    host: str, port: int, *, settings: ConnectionSettings = DEFAULT_SETTINGS, ssl: SSLContext | None = None
+    host: str,
+    port: int,
+    *,
+    settings: ConnectionSettings = DEFAULT_SETTINGS,
+    ssl: SSLContext | None = None,
+    identity: str = _CHECK_IDENTITY,
 ) -> BrokerConnection:
     """Connect to a broker within `settings.connect_timeout` seconds, with TLS if `ssl` is given.
 
-    Raises ConnectError (TlsError if TLS cannot be established); safe to cancel.
+    `identity`: what to check where the broker refuses the client's certificate, which is an error of the first
+    request under TLS 1.3. Raises ConnectError (TlsError if TLS cannot be established); safe to cancel.
     """
     try:
         async with asyncio.timeout(settings.connect_timeout):
-            made, sock = await _first_that_answers(host, port, settings, ssl)
+            made, sock = await _first_that_answers(host, port, settings, ssl, identity)
     except TimeoutError:
         raise ConnectError(
             f"broker {host}:{port} could not be reached within {settings.connect_timeout:g} s;"
             " check the network between this host and the broker"
         ) from None
     except SSLError as error:
+        if alert := certificate_alert(error):
+            raise ClientCertificateError(refused_certificate(f"{host}:{port}", alert, identity)) from error
         raise TlsError(f"cannot speak TLS with broker {host}:{port}: {_tls_failure(error)}") from error
     except (OSError, ValueError, OverflowError) as error:
         if ssl is not None and isinstance(error, ConnectionResetError | ConnectionAbortedError):
@@ -91,14 +102,14 @@ def _tls_failure(error: SSLError) -> str:
 
 
 async def _first_that_answers(
-    host: str, port: int, settings: ConnectionSettings, ssl: SSLContext | None
+    host: str, port: int, settings: ConnectionSettings, ssl: SSLContext | None, identity: str
 ) -> tuple[BrokerConnection, socket.socket]:
     """Return a connection to one of the addresses of `host`, and its socket. Raises the error of the last one."""
     loop = asyncio.get_running_loop()
     give_up = loop.time() + settings.connect_timeout
     addresses = await addresses_of(host, port)
     for left in range(len(addresses), 0, -1):
-        made = BrokerConnection(host, port, settings)
+        made = BrokerConnection(host, port, settings, identity=identity if ssl else None)
         try:
             async with asyncio.timeout((give_up - loop.time()) / left):
                 transport, _ = await loop.create_connection(

@@ -32,12 +32,15 @@ from consumerd.base.settings.properties import Positive, prop
 from consumerd.base.settings.setting import Seconds
 from consumerd.net.errors import (
     BadFrameError,
+    ClientCertificateError,
     ConnectionClosedError,
     FrameTooLargeError,
     RequestTimeoutError,
+    TlsResetError,
     UnexpectedTlsError,
 )
 from consumerd.net.framing import FrameReceiver
+from consumerd.net.tls import certificate_alert
 from consumerd.wire.tls import is_tls_alert
 
 #: Every answer of the protocol begins with an int16 error code.
@@ -82,10 +85,14 @@ class BrokerConnection(asyncio.BufferedProtocol):
     The methods that asyncio calls (`connection_made` and so on) are for asyncio alone.
     """
 
-    def __init__(self, host: str, port: int, settings: ConnectionSettings) -> None:
+    def __init__(self, host: str, port: int, settings: ConnectionSettings, *, identity: str | None = None) -> None:
+        """`identity`: over TLS, what to check where the broker refuses the client's certificate."""
         self.host = host
         self.port = port
         self._settings = settings
+        self._identity = identity
+        #: Whether the broker has sent anything yet.
+        self._heard = False
         self._loop = asyncio.get_running_loop()
         self._frames = FrameReceiver(self._admit, self._deliver)
         self._waiting: deque[_Waiting] = deque()
@@ -204,10 +211,19 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._end(self._loss(exc))
+        self._lost.set()
+
+    def _loss(self, exc: Exception | None) -> _Reason:
+        if self._identity is not None and (alert := certificate_alert(exc)):
+            text = refused_certificate(self.address, alert, self._identity)
+            return _Reason(ClientCertificateError(text, blamed=True), text)
         detail = f" ({reason_of(exc)})" if exc else ""
         text = f"the connection to broker {self.address} was lost{detail}; is the broker still running?"
-        self._end(_Reason(ConnectionClosedError(text, blamed=True), text))
-        self._lost.set()
+        if self._identity is not None and not self._heard and isinstance(exc, ConnectionError):
+            text += f" It may have refused the client's certificate: {self._identity}"
+            return _Reason(TlsResetError(text, blamed=True), text)
+        return _Reason(ConnectionClosedError(text, blamed=True), text)
 
     def eof_received(self) -> None:
         text = f"broker {self.address} closed the connection; its log says why"
@@ -226,6 +242,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self.closed:
             return
+        self._heard = True
         try:
             self._frames.received(nbytes)
         except BadFrameError as error:
@@ -327,6 +344,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self._waiting.popleft().settle(oldest or ConnectionClosedError(reason.others))
             oldest = None
         self._writable.set()  # waiting writers find the connection closed
+
+
+def refused_certificate(address: str, alert: str, identity: str) -> str:
+    """The words for an alert about the client's certificate; `identity` says what to check."""
+    return f"broker {address} refused the client's certificate (TLS alert {alert}): {identity}"
 
 
 def _resolve(future: asyncio.Future[bytes], outcome: bytes | ConnectionClosedError) -> None:

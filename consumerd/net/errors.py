@@ -25,6 +25,20 @@ class ConnectionClosedError(BrokerError):
         self.blamed = blamed
 
 
+class ClientCertificateError(TlsError, ConnectionClosedError):
+    """The broker refused the client's certificate, or requires one.
+
+    TLS 1.3 checks it after the handshake, so that the first request on the connection fails, not the connecting.
+    """
+
+
+class TlsResetError(ConnectionClosedError):
+    """A connection with TLS was reset before the first response: the broker may have refused the client's certificate.
+
+    The alert that says so is lost where a request arrives at a broker that has closed the connection.
+    """
+
+
 class RequestTimeoutError(ConnectionClosedError):
     """The broker did not answer in time, and so the connection was closed."""
 

@@ -5,8 +5,37 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from consumerd.base.errors import ConfigError
+
+#: The alerts by which a server refuses the certificate of a client, or says that it requires one (RFC 8446, 6.2).
+_ABOUT_CERTIFICATES: Final = frozenset(
+    {
+        "access_denied",
+        "bad_certificate",
+        "certificate_expired",
+        "certificate_required",
+        "certificate_revoked",
+        "certificate_unknown",
+        "unknown_ca",
+        "unsupported_certificate",
+    }
+)
+
+
+def certificate_alert(error: BaseException | None) -> str | None:
+    """Return the alert of an SSLError if it is about the client's certificate, by the name that TLS gives it."""
+    # OpenSSL's names are such as TLSV13_ALERT_CERTIFICATE_REQUIRED.
+    _, _, alert = str(getattr(error, "reason", None)).lower().partition("_alert_")
+    return alert if alert in _ABOUT_CERTIFICATES else None
+
+
+def certificate_remedy(certificate: Path | str | None, setting: str, key_setting: str) -> str:
+    """Return what to check where a server refuses the client's certificate: the file, and the settings' names."""
+    if certificate is None:
+        return f"set {setting} and {key_setting}, because the broker requires a certificate of its clients"
+    return f"{setting} is {certificate}; check which authority signed it, and whether it has expired"
 
 
 def make_tls_context(

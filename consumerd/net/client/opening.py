@@ -22,7 +22,7 @@ from consumerd.net.client.errors import AuthenticationError, V07BrokerError, err
 from consumerd.net.client.metadata import metadata_body
 from consumerd.net.client.settings import ClientSettings
 from consumerd.net.connection import BrokerConnection
-from consumerd.net.errors import ConnectionClosedError, RequestTimeoutError
+from consumerd.net.errors import ClientCertificateError, ConnectionClosedError, RequestTimeoutError
 from consumerd.wire.errors import WireError
 from consumerd.wire.v08.apis import API_VERSIONS, LIST_GROUPS, METADATA
 from consumerd.wire.v08.error_codes import ErrorCode
@@ -131,6 +131,8 @@ class ChannelOpener:
             except RequestTimeoutError as error:
                 closed = error
                 break
+            except ClientCertificateError:
+                raise  # no other request is answered either
             except ConnectionClosedError as error:
                 closed = error
         release = await self._probe(host, port)

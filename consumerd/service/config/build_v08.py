@@ -33,7 +33,7 @@ from consumerd.net.client.sasl import Plain, SaslAuthenticator, Scram
 from consumerd.net.client.settings import ClientSettings
 from consumerd.net.connect import connect
 from consumerd.net.connection import BrokerConnection, ConnectionSettings
-from consumerd.net.tls import make_tls_context
+from consumerd.net.tls import certificate_remedy, make_tls_context
 from consumerd.service.config.build import (
     build_connection_settings,
     build_gssapi,
@@ -106,7 +106,10 @@ def build_client_of(
     authenticate = None if section.sasl is None else SaslAuthenticator(build_mechanism(section.sasl))
 
     async def connected(host: str, port: int) -> BrokerConnection:
-        return await connect(host, port, settings=connection, ssl=None if tls is None else await tls.current())
+        if section.tls is None or tls is None:
+            return await connect(host, port, settings=connection)
+        identity = certificate_remedy(section.tls.certificate, "kafka.tls.certificate", "kafka.tls.key")
+        return await connect(host, port, settings=connection, ssl=await tls.current(), identity=identity)
 
     opener = ChannelOpener(connected, settings, clock, authenticate=authenticate)
     addresses = build_bootstrap(section) if bootstrap is None else bootstrap

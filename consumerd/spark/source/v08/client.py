@@ -46,13 +46,14 @@ from consumerd.net.connect import connect
 from consumerd.net.connection import ConnectionSettings
 from consumerd.net.errors import (
     BadFrameError,
+    ClientCertificateError,
     ConnectError,
     ConnectionClosedError,
     RequestTimeoutError,
     TlsError,
     UnexpectedTlsError,
 )
-from consumerd.net.tls import make_tls_context
+from consumerd.net.tls import certificate_remedy, make_tls_context
 from consumerd.spark.source.errors import (
     BrokerReadError,
     BrokerRejectedError,
@@ -96,6 +97,7 @@ _ROOM: Final = 32 << 20
 _UNKNOWN: Final = -1
 #: Seconds between attempts, at most.
 _LONGEST_PAUSE: Final = 1.0
+_CERTIFICATE_OPTIONS: Final = ("kafka.ssl.certificate.location", "kafka.ssl.key.location")
 #: How a broker says that it has another log than the one that a fetch names, or that it does not know that one yet.
 _OTHER_LOG: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID})
 
@@ -155,7 +157,9 @@ class KafkaClient:
         clock = SystemClock()
         tls = None if cluster.tls is None else _context(cluster.tls)
         login = None if cluster.login is None else SaslAuthenticator(_mechanism(cluster.login), timeout=timeout)
-        connector = partial(connect, settings=connection, ssl=tls)
+        certificate = None if cluster.tls is None else cluster.tls.certificate
+        identity = certificate_remedy(certificate, *_CERTIFICATE_OPTIONS)
+        connector = partial(connect, settings=connection, ssl=tls, identity=identity)
         opener = ChannelOpener(connector, settings, clock, authenticate=login, remembered=_old_brokers)
         self._client = ClusterClient(
             cluster.servers, opener, settings, clock=clock, rng=random.Random(), on_retry=_log_retry
@@ -443,7 +447,13 @@ def _kind(error: BrokerError | WireError) -> type[BrokerReadError]:
     match error:
         case BrokerReadError():
             return type(error)
-        case AuthenticationError() | RequestTooLargeError() | UnexpectedTlsError() | UnsupportedApiError():
+        case (
+            AuthenticationError()
+            | ClientCertificateError()
+            | RequestTooLargeError()
+            | UnexpectedTlsError()
+            | UnsupportedApiError()
+        ):
             return BrokerRejectedError
         case TlsError() if isinstance(error.__cause__, ssl.SSLCertVerificationError):
             return BrokerRejectedError  # else the broker may be going down

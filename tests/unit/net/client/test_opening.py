@@ -15,7 +15,7 @@ from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import AuthenticationError, BrokerRefusedError, V07BrokerError
 from consumerd.net.client.opening import ChannelOpener
 from consumerd.net.client.settings import ClientSettings
-from consumerd.net.errors import ConnectionClosedError, RequestTimeoutError
+from consumerd.net.errors import ClientCertificateError, ConnectionClosedError, RequestTimeoutError
 from consumerd.testing.clock import FakeClock
 from consumerd.wire.v07 import FetchRequest
 from consumerd.wire.v07 import decode_request as decode_request_v07
@@ -37,7 +37,7 @@ ANSWERS: dict[int, dict[str, Any]] = {
 
 
 class Broker:
-    """`says(key, version, number)`, of the request of that number: "answer", "close", "silence" or an error code."""
+    """`says(key, version, number)` of that request: "answer", "close", "refusal", "silence" or an error code."""
 
     def __init__(self, says: Callable[[int, int, int], str | int]) -> None:
         self.says = says
@@ -68,6 +68,9 @@ class Line:
             case "close":
                 self.abort()
                 raise ConnectionClosedError("the broker hung up", blamed=True)
+            case "refusal":
+                self.abort()
+                raise ClientCertificateError("the broker refused the client's certificate", blamed=True)
             case "silence":
                 self.abort()
                 raise RequestTimeoutError("the broker did not answer")
@@ -179,6 +182,13 @@ async def test_broker_that_does_not_know_the_version_of_api_versions_is_asked_in
     with pytest.raises(BrokerRefusedError, match="broker h:9 did not return its API versions"):
         await ChannelOpener(broker.connect, ClientSettings(), SystemClock()).open("h", 9)
     assert not broker.open
+
+
+async def test_broker_that_refuses_the_certificate_is_asked_no_more() -> None:
+    broker = Broker(lambda *_: "refusal")
+    with pytest.raises(ClientCertificateError, match="the broker refused"):
+        await ChannelOpener(broker.connect, ClientSettings(), SystemClock()).open("h", 9)
+    assert broker.asked == [(API_VERSIONS.key, API_VERSIONS.versions[1])]
 
 
 async def test_broker_that_hangs_is_asked_no_more() -> None:
