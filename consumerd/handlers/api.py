@@ -148,12 +148,15 @@ async def _one_by_one(function: Callable[[Message], Any], awaited: bool, batch: 
     The function may never wait for anything, and a batch may have millions of messages, so others have a turn now and
     then. Where a message takes long, the clock is read after each one.
     """
-    done = batch.handled
-    batch.mark(done)
+    done = batch.handled if batch.counted else 0
     lazily = type(batch) is Batch
+    if done or not lazily:
+        batch.mark(done)
+    else:
+        batch.counted = True
     turn = looked = time.monotonic()
     together = 1
-    for piece in batch.rest(done).message_pieces(_MESSAGES, _MADE):
+    for piece in (batch.rest(done) if done else batch).message_pieces(_MESSAGES, _MADE):
         following, end = iter(piece), done + len(piece)
         del piece  # nobody holds it once its messages are handled: the native codec makes the next ones of it
         if lazily:
@@ -175,7 +178,9 @@ async def _one_by_one(function: Callable[[Message], Any], awaited: bool, batch: 
             done += together
             batch.mark(done)
             now = time.monotonic()
-            together = _together(together, now - looked, turn + _TURN - now)
+            took, left = now - looked, turn + _TURN - now
+            # As `_together` has it, without a call for a message that is alone.
+            together = _MESSAGES if took * _MESSAGES <= together * left else _together(together, took, left)
             if now - turn > _TURN:
                 await asyncio.sleep(0)
                 turn = now = time.monotonic()

@@ -39,6 +39,11 @@ class BatchSettings:
     def __post_init__(self) -> None:
         check_fields(self)
 
+    @property
+    def cuts(self) -> bool:
+        """Whether batches have a size."""
+        return self.max_batch is not None or self.max_bytes is not None
+
     def full(self, contents: Sequence[Content]) -> bool:
         """Whether a batch of `contents` waits for no more."""
         if self.max_batch is not None and sum(map(len, contents)) >= self.max_batch:
@@ -49,7 +54,7 @@ class BatchSettings:
 
     def cut(self, batch: Batch) -> Iterator[Batch]:
         """`batch` in parts of at most this size, in order."""
-        if self.max_batch is None and self.max_bytes is None:
+        if not self.cuts:
             yield batch
             return
         first, length = 0, len(batch)

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast, overload
 from consumerd.base.native import NativePayloads
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.handlers.contents import Content, Source, sources_of
-from consumerd.wire.batch import PIECE
+from consumerd.wire.batch import PIECE, DecodedBatch
 
 _Made = TypeVar("_Made")
 #: Messages that the native codec makes at once.
@@ -166,7 +166,7 @@ class Batch(Sequence[bytes]):
     partition's log, and always whole outermost messages of it, except after `rest` and `part`.
     """
 
-    __slots__ = ("_content", "_counted", "_cut", "_end", "_first", "_handled", "_length", "_taken", "partition")
+    __slots__ = ("_content", "_cut", "_end", "_first", "_handled", "_length", "_taken", "counted", "partition")
 
     def __init__(
         self, partition: TopicPartition, content: Content, *, first: int = 0, length: int | None = None
@@ -179,7 +179,8 @@ class Batch(Sequence[bytes]):
         #: There are messages behind the last one, which are another batch's.
         self._cut = self._length < whole
         self._handled = 0
-        self._counted = False
+        #: Whether the handler counts: if so, it goes in order, and a failure is that of the message at `handled`.
+        self.counted = False
         #: As `mark_taken`.
         self._taken: Iterator[object] = _NOTHING
         self._end = 0
@@ -290,11 +291,6 @@ class Batch(Sequence[bytes]):
         # The message that was taken last is not handled yet.
         return max(self._handled, self._end - length_hint(self._taken) - 1)
 
-    @property
-    def counted(self) -> bool:
-        """Whether the handler counts: if so, it goes in order, and a failure is that of the message at `handled`."""
-        return self._counted
-
     def timestamp(self, number: int) -> int | None:
         """The timestamp of message `number`, in milliseconds; None where it has none. Makes no message."""
         content, at = self._content, self._first + number
@@ -309,7 +305,7 @@ class Batch(Sequence[bytes]):
         if not self._handled <= handled <= self._length:
             raise ValueError(f"cannot mark {handled} of {self._length} messages after {self._handled}")
         self._handled = handled
-        self._counted = True
+        self.counted = True
 
     def mark_taken(self, messages: Iterator[object], end: int) -> None:
         """Count each of `messages`, of which the last one is number `end` - 1, as handled when the next one is taken.
@@ -392,11 +388,15 @@ class Batch(Sequence[bytes]):
 
     def _message_lists(self, most: int) -> Iterator[list[Message]] | None:
         """`message_pieces` as the native codec makes them; None where it does not."""
-        if self.decoded:
+        whole = self._content
+        if getattr(whole, "values", None) is not None:  # decoded
             return None
-        kind, found = KeyedMessage if self.keyed else Message, []
-        for content, first, stop in self.sources():
-            lists = getattr(content, "message_lists", _no_lists)(kind, self.partition, first, stop, most)
+        kind, first, stop = KeyedMessage if whole.keyed else Message, self._first, self._first + self._length
+        if isinstance(whole, DecodedBatch):  # nearly always: it is its own source
+            return whole.message_lists(kind, self.partition, first, stop, most)
+        found = []
+        for content, begin, end in sources_of(whole, first, stop):
+            lists = getattr(content, "message_lists", _no_lists)(kind, self.partition, begin, end, most)
             if lists is None:
                 return None
             found.append(lists)

@@ -107,6 +107,9 @@ def due_times(batch: Batch, delay: float) -> Iterator[float]:
 class RateLimiter:
     """Tokens for the batches of all partitions of a member, in the order of their requests. None: no limit."""
 
+    #: Whether nothing waits for its rate or its time.
+    unlimited: bool
+
     def __init__(self, rate: float | None, clock: Clock, *, delay: float | None = None) -> None:
         self._clock = clock
         self._delay = delay
@@ -118,6 +121,7 @@ class RateLimiter:
 
     def change(self, rate: float | None) -> None:
         """Limit to `rate` messages a second from now on, for batches that wait already, too."""
+        self.unlimited = rate is None and self._delay is None
         if rate is None:
             self._bucket = None
         elif self._bucket is None:
@@ -128,7 +132,7 @@ class RateLimiter:
 
     def take_now(self, batch: Batch) -> int:
         """Return for how many messages from the front of `batch` there is no limit now: all, or 0."""
-        return len(batch) if self._bucket is None and self._delay is None else 0
+        return len(batch) if self.unlimited else 0
 
     async def take(self, batch: Batch) -> int:
         """Wait for tokens; return for how many messages from the front of `batch` they are, at least one."""

@@ -26,7 +26,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import structlog
@@ -97,12 +97,11 @@ def retrying(
     return _Retrying(handler, policy, clock, rng, name, dead_letters, giving_up, counts, space, order)
 
 
-@dataclass(slots=True)
 class _Failures:
-    """The failures in a row of one unit."""
+    """The failures in a row of one unit. Made for each batch, so without a call of Python code."""
 
-    count: int = 0
-    last: BaseException = field(default_factory=Exception)
+    count = 0
+    last: BaseException = Exception()
 
 
 class _Retrying(Handler):
@@ -202,7 +201,20 @@ class _Retrying(Handler):
         if self._order is not None:
             await self._handle_in_order(batch, self._order)
             return
-        while failures := await self._exhausted(batch, self._policy.max_attempts):
+        exhausted: _Failures | None = None
+        failures = _Failures()
+        try:
+            await self._try_rest(batch, failures)  # as `_exhausted`, with a call less for each batch
+        except Exception as error:
+            exhausted = await self._exhausted_after(error, batch, failures, self._policy.max_attempts)
+        if exhausted is not None:
+            await self._give_up_each(batch, exhausted)
+        batch.mark(len(batch))
+
+    async def _give_up_each(self, batch: Batch, exhausted: _Failures) -> None:
+        """Apply the policy to each unit of `batch` that fails, the first one at its front, and handle the others."""
+        failures: _Failures | None = exhausted
+        while failures is not None:
             if self._policy.bisect and not batch.counted and len(batch) > 1:
                 await self._divide(batch, failures)
                 break
@@ -212,7 +224,7 @@ class _Retrying(Handler):
             if end >= len(batch):
                 break
             batch.mark(end)
-        batch.mark(len(batch))
+            failures = await self._exhausted(batch, self._policy.max_attempts)
 
     async def _handle_in_order(self, batch: Batch, order: RetryOrder) -> None:
         """Handle `batch` but for messages whose keys wait, which go to the retry topic behind their earlier ones."""
@@ -310,11 +322,15 @@ class _Retrying(Handler):
 
     async def _try_rest(self, batch: Batch, failures: _Failures) -> None:
         """One attempt at the rest of `batch`. Progress makes the failure that of another message: the first one."""
-        done = batch.handled
-        rest = batch.rest(done)
+        done = batch.handled if batch.counted else 0
+        rest = batch.rest(done) if done else batch
         try:
             if self._policy.timeout is None:
-                await _answer(self._inner.handle(rest))
+                try:
+                    await self._inner.handle(rest)  # as `_answer`, with a call less for each batch
+                except (SystemExit, asyncio.CancelledError) as error:
+                    _require_own(error)
+                    raise
             else:
                 await self._in_time(rest, self._policy.timeout)
         except Exception as error:
@@ -425,14 +441,19 @@ async def _answer(call: Awaitable[_T]) -> _T:
     """Await a call of a handler. An exception that would end more than this call becomes a RuntimeError."""
     try:
         return await call
-    except SystemExit as error:
-        raise RuntimeError(f"it called sys.exit({'' if error.code is None else repr(error.code)})") from error
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and not task.cancelling():
-            # Not we were cancelled, but a task of the handler: that would end our lane silently.
-            raise RuntimeError("a task or future that the handler awaited was cancelled") from error
+    except (SystemExit, asyncio.CancelledError) as error:
+        _require_own(error)
         raise
+
+
+def _require_own(error: SystemExit | asyncio.CancelledError) -> None:
+    """Raise RuntimeError unless it is our task that was cancelled."""
+    if isinstance(error, SystemExit):
+        raise RuntimeError(f"it called sys.exit({'' if error.code is None else repr(error.code)})") from error
+    task = asyncio.current_task()
+    if task is not None and not task.cancelling():
+        # Not we were cancelled, but a task of the handler: that would end our lane silently.
+        raise RuntimeError("a task or future that the handler awaited was cancelled") from error
 
 
 def _log_fields(error: BaseException) -> dict[str, str]:

@@ -20,6 +20,7 @@ from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.base.ports import Clock
 from consumerd.handlers import Batch
 from consumerd.handlers.batching import join, joinable
+from consumerd.handlers.contents import Content
 from consumerd.handlers.rate import RateLimiter
 from consumerd.member.consumer.fence import Fence
 from consumerd.member.consumer.settings import ConsumerSettings
@@ -167,34 +168,47 @@ class PartitionWork:
 
     async def run(self) -> None:
         """Deliver until the lane is closed. Raises HandlerFailedError when the handler's policy says to stop."""
+        lane, batching = self._lane, self._batching
+        cuts = batching.cuts
         while True:
             try:
-                fetched = await self._gather()
+                if batching.linger:
+                    fetched = await self._gather()
+                else:
+                    self._taken = fetched = [await lane.get()]
             except LaneClosedError:
                 return
+            content = fetched[0] if len(fetched) == 1 else join(fetched)
+            whole = Batch(self.partition, content)
             try:
-                await self._hand_over_parts(Batch(self.partition, join(fetched)))
+                if cuts:
+                    await self._hand_over_parts(whole)
+                else:
+                    await self._hand_over(whole, content, self._seeks)
             except HandedBackError:
                 pass  # after a seek, or because the lane is closed: nothing overtakes what was given back
             finally:
                 self._finished(fetched)
-            del fetched  # the memory of a handled batch counts as free while the next one is awaited
+            # The memory of a handled batch counts as free while the next one is awaited.
+            del fetched, content, whole
 
     async def _gather(self) -> list[Fetched]:
-        """Return the parts of the next batch, none from before a seek. Raises LaneClosedError, with nothing held."""
+        """Return the parts of the next batch, for which it waits, none from before a seek.
+
+        Raises LaneClosedError, with nothing held.
+        """
         while True:
             first = self._next or await self._lane.get()
             fetched, self._next, seeks = [first], None, self._seeks
             self._taken = fetched
-            if self._batching.linger:
-                try:
-                    async with asyncio.timeout(self._batching.linger):
-                        await self._join_more(fetched, seeks)
-                except TimeoutError:
-                    pass
-                except BaseException:
-                    self._finished(fetched)
-                    raise
+            try:
+                async with asyncio.timeout(self._batching.linger):
+                    await self._join_more(fetched, seeks)
+            except TimeoutError:
+                pass
+            except BaseException:
+                self._finished(fetched)
+                raise
             if self._seeks == seeks:
                 return fetched
             self._finished(fetched)
@@ -216,24 +230,31 @@ class PartitionWork:
     async def _hand_over_parts(self, whole: Batch) -> None:
         seeks = self._seeks
         for batch in self._batching.cut(whole) if len(whole) else [whole]:
-            await self._hand_over(batch, seeks)
+            await self._hand_over(batch, batch, seeks)
 
-    async def _hand_over(self, batch: Batch, seeks: int) -> None:
-        """Deliver a batch that was fetched after seek number `seeks`; not after a later one, nor from a closed lane."""
+    async def _hand_over(self, batch: Batch, span: Batch | Content, seeks: int) -> None:
+        """Deliver a batch that was fetched after seek number `seeks`; not after a later one, nor from a closed lane.
+
+        `span`: the batch, or what all of it was made of.
+        """
         if not self._resumed.state:
             await self._resumed.wait()
         if seeks != self._seeks or self._lane.closed:
             return
-        start = batch.start_offset
+        start = span.start_offset
         if start < self._tracker.position:
             # A reset went backwards (out of range, earliest): the log itself begins again here.
             self._tracker.reset(start)
-        self._tracker.begin(start, batch.next_offset)
+        self._tracker.begin(start, span.next_offset)
         # The log that has the batch has all before it, too.
-        self.log = batch.log
+        self.log = span.log
         length = len(batch)
         if not length:  # an empty compressed message only moves the position
-            self._done(seeks, batch, 0)
+            self._done(seeks, batch, 0, span.next_offset, start)
+            return
+        # As `_admit` has it: nothing was awaited since the seeks and the lane were looked at.
+        if self._rate.unlimited and self._fence.allows(self.session_id):
+            await self._handle(batch, span, seeks)
             return
         handled = 0
         while handled < length:
@@ -241,7 +262,8 @@ class PartitionWork:
             count = await self._admit(rest, seeks)
             if not count:
                 return
-            await self._handle(rest if handled + count == length else rest.part(0, count), seeks)
+            part = rest if handled + count == length else rest.part(0, count)
+            await self._handle(part, part, seeks)
             handled += count
 
     async def _admit(self, batch: Batch, seeks: int) -> int:
@@ -280,7 +302,8 @@ class PartitionWork:
         if waiting is not None:
             waiting.reschedule(asyncio.get_running_loop().time())
 
-    async def _handle(self, batch: Batch, seeks: int) -> None:
+    async def _handle(self, batch: Batch, span: Batch | Content, seeks: int) -> None:
+        """Call the handler now. `span`: as in `_hand_over`."""
         self._began = self._clock.monotonic()
         self._in_hand = seeks, batch
         self._fence.hold()
@@ -288,21 +311,21 @@ class PartitionWork:
             await self._sink.handle(batch)
         except BaseException:
             # Cancelled at the drain's deadline, handed back or failed: what was marked as done stays done.
-            self._done(seeks, batch, batch.handled)
+            handled = batch.handled
+            self._done(seeks, batch, handled, batch.prefix(handled), batch.start_offset)
             raise
         finally:
             self._in_hand = None
             self._fence.release()
-        self._done(seeks, batch, len(batch))
+        self._done(seeks, batch, len(batch), span.next_offset, span.start_offset)
 
-    def _done(self, seeks: int, batch: Batch, count: int) -> None:
-        """Note that the first `count` messages are handled; the whole range if that is all of them."""
+    def _done(self, seeks: int, batch: Batch, count: int, end: int, start: int) -> None:
+        """Note that the first `count` messages are handled, which are those from `start` to `end`."""
         if seeks != self._seeks:
             return
-        self._tracker.done(batch.prefix(count))
+        self._tracker.done(end)
         if count:
-            size = batch.prefix(count) - batch.start_offset
-            self._counts.handled(count, size, self._began, self._clock.monotonic())
+            self._counts.handled(count, end - start, self._began, self._clock.monotonic())
             if batch.keyed:
                 first = last = batch.timestamp(0)
                 if count > 1:

@@ -17,24 +17,20 @@ class HandledPrefix:
     Not thread-safe; used from one event loop.
     """
 
-    __slots__ = ("_end", "_position")
+    __slots__ = ("_end", "position")
 
     def __init__(self, start: int) -> None:
-        self._position = self._end = start
-
-    @property
-    def position(self) -> int:
-        """The offset to commit: everything before it was handled, or skipped by a policy."""
-        return self._position
+        #: The offset to commit: everything before it was handled, or skipped by a policy. Not to be set by others.
+        self.position = self._end = start
 
     @property
     def in_hand(self) -> bool:
         """Whether part of the last range is not handled yet."""
-        return self._position < self._end
+        return self.position < self._end
 
     def reset(self, offset: int) -> None:
         """Start again at `offset` (seek, out of range). The current range is forgotten."""
-        self._position = self._end = offset
+        self.position = self._end = offset
 
     def begin(self, start: int, end: int) -> None:
         """Begin the range from `start` to `end`, which must not start before the end of the former one.
@@ -42,11 +38,11 @@ class HandledPrefix:
         A gap between the former range and this one (a message skipped by a policy) counts as handled. Raises
         ValueError for a range that goes backwards (`reset` is for that), or while another one is being handled.
         """
-        if self.in_hand:
-            raise ValueError(f"the range up to {self._end} is handled up to {self._position} only")
+        if self.position < self._end:
+            raise ValueError(f"the range up to {self._end} is handled up to {self.position} only")
         if not self._end <= start <= end:
             raise ValueError(f"a range from {start} to {end} cannot follow offset {self._end}")
-        self._position, self._end = start, end
+        self.position, self._end = start, end
 
     def done(self, upto: int) -> None:
         """Note that the current range was handled up to the boundary `upto`; may be called repeatedly.
@@ -55,4 +51,5 @@ class HandledPrefix:
         """
         if upto > self._end:
             raise ValueError(f"{upto} lies behind the range that ends at {self._end}")
-        self._position = max(self._position, upto)
+        if upto > self.position:
+            self.position = upto

@@ -213,8 +213,9 @@ class RecordSet(DecodedBatch["bytes | None", RecordRun]):
         native, codec = self._native, native_codec()
         if native is None or codec is None or self.next_offset > MAX_NUMBER:
             return None
-        common = codec.MessageKind(partition, kind)
-        return native.messages(common, first, stop, self.next_offset, most, _TYPES, self.headers)
+        common, headers = codec.MessageKind(partition, kind), dict(native.headers)
+        headers.update(self._headers)
+        return native.messages(common, first, stop, self.next_offset, most, _TYPES, headers)
 
     def fitting(self, first: int, stop: int, size: int) -> tuple[int, int] | None:
         return None if self._native is None else self._native.fitting(first, stop, size)

@@ -288,7 +288,7 @@ async def test_never_commits_on_session_that_did_not_claim(group: Any) -> None:
     owned = member.consumer._partitions._owned[TP]
     group.zookeeper.expire(member.zk)
     # The old flow's position moves in the very moment in which the new session is there.
-    owned.work._tracker._position = 999
+    owned.work._tracker.position = 999
     await group.until(lambda: member.handler.cancelled == 1)
     await member.consumer._partitions._commit([owned])
     assert group.offset(TP) in (None, 0)
