@@ -13,7 +13,7 @@ together), with acks of the leader. A message carries when its request was made,
 the consumer looks at the same clock. So a figure is the whole way: producer, broker, fetching, handing over.
 `send` is one message after the other, each confirmed before the next: `consumerd.open_producer`, `send_and_wait`,
 `produce` and `flush`; with defaults (acks of the leader for aiokafka, of all replicas for the others), and with acks of
-the leader for all. Of a first round nothing is counted: the broker is faster with each thousand of its first requests.
+the leader for all. A first round is not counted: the broker is faster with each thousand of its first requests.
 
 Quantiles are of one round's messages, of which there are `--seconds` times the rate and at least 50; figures are
 medians of the rounds, in milliseconds: less is better. Ratios are the other's milliseconds by ours: above 1, ours is
@@ -52,11 +52,11 @@ RATES, PARTITIONS = (5, 200, 20_000), (1, 8, 1000)
 SEND = "send"
 #: What rows tell of a distribution.
 TOLD = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-#: Messages of a round of `send`, by second of `--seconds`.
-SENT = 100
-#: Rounds of `send` that do not count: a broker needs some ten thousand requests of a kind until their code is compiled,
-#: and idempotent ones, ours alone, are a kind of their own. Before that one in a hundred takes milliseconds.
-WARMING = 4
+#: Messages of a round of `send`, by second of `--seconds`: so many that the slowest hundredth are not two or three.
+SENT = 500
+#: Messages of each subject that do not count: a broker needs thousands of requests of a kind until their code is
+#: compiled, and idempotent ones, ours alone, are a kind of their own. Before that one in a hundred takes milliseconds.
+WARMING = 5_000
 #: The cases of `send`, each with the acks that all have.
 SENDS: dict[str, tuple[str, ...]] = {"send and wait": (), "send and wait, acks 1": ("1",)}
 
@@ -137,12 +137,14 @@ async def sending(stage: Stage, options: argparse.Namespace) -> list[Measurement
     """All producers, in turns."""
     topic = await stage.topic(1)
     figures: dict[str, Figures] = defaultdict(lambda: defaultdict(list))
-    for number in range(-WARMING, options.rounds):
+    for messages in (WARMING, *[int(SENT * options.seconds)] * options.rounds):
         for case, acks in SENDS.items():
             for name, python in subjects(options, stage.protocol).items():
-                found = await stage.send(name, python, topic, int(SENT * options.seconds), *acks)
-                if number >= 0:
-                    figures[f"{stage.protocol}, {case}"][name].append(found["quantiles"])
+                found = await stage.send(name, python, topic, messages, *acks)
+                figures[f"{stage.protocol}, {case}"][name].append(found["quantiles"])
+    for each in figures.values():
+        for rounds in each.values():
+            del rounds[0]  # the one that warms up
     return told([*figures.items()], options)
 
 

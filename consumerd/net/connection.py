@@ -152,10 +152,10 @@ class BrokerConnection(asyncio.BufferedProtocol):
         `settle` is called once, with the body of the response or the reason of the connection's end, as soon as that
         is known, by the reader of the connection: it must not raise.
         """
-        if self.closed or self._turn.locked() or not self._writable.is_set():
+        transport = self._transport
+        if self._reason is not None or transport is None or self._turn.locked() or not self._writable.is_set():
             return False
-        waiting = _Waiting(settle, SMALLEST_BODY, self._settings.max_frame_bytes, timeout)
-        self._write(self._open(), frame, waiting)
+        self._write(transport, frame, _Waiting(settle, SMALLEST_BODY, self._settings.max_frame_bytes, timeout))
         return True
 
     def _write(self, transport: asyncio.Transport, frame: bytes, waiting: _Waiting) -> None:

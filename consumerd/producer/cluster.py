@@ -72,7 +72,8 @@ class ClusterProducer:
         """
         if isinstance(payloads, (str, bytes, bytearray, memoryview)):
             raise TypeError(NOT_A_LIST)
-        await self._confirmed(await self._taken(topic, payloads, key, partition, headers, timestamp))
+        for each in await self._taken(topic, payloads, key, partition, headers, timestamp):
+            await each.confirm()
 
     async def send_all(self, data: Sequence[ProducerData], *, merge: bool = True) -> None:
         """The same for several. Messages to one partition are joined with any value of `merge`."""
@@ -81,7 +82,8 @@ class ClusterProducer:
             deliveries += await self._taken(
                 item.topic, item.payloads, item.key, item.partition, item.headers, item.timestamp
             )
-        await self._confirmed(deliveries)
+        for each in deliveries:
+            await each.confirm()
 
     async def _taken(
         self,
@@ -111,11 +113,6 @@ class ClusterProducer:
                 topic, values, key=encoded, partition=partition, timestamp=timestamp, headers=headers, taken=watch
             )
         return [] if self._background else [deliveries]
-
-    @staticmethod
-    async def _confirmed(deliveries: list[Deliveries]) -> None:
-        for each in deliveries:
-            await each.confirm()
 
     def _watch(self, part: BatchRange) -> None:
         batch = part.batch

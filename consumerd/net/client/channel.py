@@ -229,7 +229,8 @@ class Channel:
         if isinstance(body, dict):
             frame = encode_request(api, version, body, correlation_id=correlation_id, client_id=client_id)
         else:
-            frame = cast("PreparedRequest[Any]", body).encode(correlation_id, client_id)
+            prepared: Any = body  # as in `_answer`
+            frame = prepared.encode(correlation_id, client_id)
         if len(frame) > self._settings.max_request_bytes:
             raise RequestTooLargeError(
                 f"a {api.name} request of {len(frame)} bytes is larger than max_request_bytes allows "

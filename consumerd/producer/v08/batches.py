@@ -94,7 +94,7 @@ class Deliveries(Sequence[Delivery]):
         Raises the error of the first message that failed; others may have arrived.
         """
         for batch, _, _ in self.ranges:
-            await new_delivery((batch, 0))
+            await batch
 
     def __len__(self) -> int:
         return sum(count for _, _, count in self.ranges)
@@ -210,6 +210,8 @@ class ProducerBatch:
             self.waiters.append(waiter)
             yield from waiter
         return self.outcome.result()
+
+    __await__ = settled
 
     def succeed(self, base: int | None, timestamp: int) -> None:
         """The broker has it."""

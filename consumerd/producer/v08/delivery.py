@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import structlog
 
@@ -39,9 +39,10 @@ from consumerd.wire.v08.apis import INIT_PRODUCER_ID, PRODUCE
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.produce_template import FIRST_VERSION as RECORD_BATCHES
-from consumerd.wire.v08.produce_template import LAST_WITH_NAMES, ProduceTemplate
+from consumerd.wire.v08.produce_template import LAST_WITH_NAMES, AcceptedBatch, ProduceTemplate
 from consumerd.wire.v08.records import RecordCodec
 from consumerd.wire.v08.schema import NO_UUID
+from consumerd.wire.v08.types import Data
 
 if TYPE_CHECKING:
     from consumerd.wire.v08.message_types import (
@@ -101,7 +102,8 @@ class BatchRequest:
     def __init__(self, batch: ProducerBatch, template: ProduceTemplate) -> None:
         self._batch = batch
         self._template = template
-        self.decode = template.decode
+        #: Reads a `AcceptedBatch` where the response is as usual, in place of the fields.
+        self.decode: Callable[[Data], Any] = template.decode
 
     def encode(self, correlation_id: int, client_id: str | None) -> bytes:
         """The whole frame. Raises EncodeError."""
@@ -190,7 +192,7 @@ class ProduceRequests:
         fresh = () if batch.sent else (queue.partition,)
         ids: Mapping[str, bytes] = {}
 
-        def read(answer: ProduceResponse | Exception) -> None:
+        def read(answer: ProduceResponse | AcceptedBatch | Exception) -> None:
             outcomes: Outcomes | Exception
             try:
                 outcomes = answer if isinstance(answer, Exception) else self._read(node_id, answer, ids, [queue], fresh)
@@ -217,15 +219,18 @@ class ProduceRequests:
     def _read(
         self,
         node_id: int,
-        answer: ProduceResponse,
+        answer: ProduceResponse | AcceptedBatch,
         ids: Mapping[str, bytes],
-        queues: Iterable[PartitionQueue],
+        queues: Sequence[PartitionQueue],
         fresh: Container[TopicPartition],
     ) -> Outcomes:
         """The outcomes of the first batches of `queues` by a response. `fresh`: no broker can have had these before.
 
         `ids`: those of the topics, if the request had them in place of names.
         """
+        if isinstance(answer, AcceptedBatch):
+            (queue,) = queues
+            return {queue.partition: _stored(answer.base_offset, answer.timestamp)}
         parts = {
             (topic["topic_id"] if ids else topic["name"], part["index"]): part
             for topic in answer["responses"]
@@ -322,10 +327,7 @@ class ProduceRequests:
             return BatchOutcome(None)
         error = error_of(code, f"the broker refused a batch for {partition}", part.get("error_message"))
         if error is None:
-            base = part["base_offset"]
-            return BatchOutcome(
-                None, base_offset=None if base < 0 else base, timestamp=part.get("log_append_time_ms", -1)
-            )
+            return _stored(part["base_offset"], part.get("log_append_time_ms", -1))
         return BatchOutcome(error, retry=error.retriable)
 
     def _renumber(self, queue: PartitionQueue, code: int) -> BrokerRefusedError:
@@ -415,6 +417,10 @@ class ProduceRequests:
             log.warning("idempotence_unavailable", reason=reason_of(error))
             return None
         raise error if error.retriable else DeliveryError(str(error))
+
+
+def _stored(base_offset: int, timestamp: int) -> BatchOutcome:
+    return BatchOutcome(None, base_offset=None if base_offset < 0 else base_offset, timestamp=timestamp)
 
 
 def _unsendable(partition: TopicPartition, error: Exception) -> BatchOutcome:

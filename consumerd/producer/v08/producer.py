@@ -344,6 +344,8 @@ class V08Producer:
         batch = queue.open
         if batch is not None and batch.leased:
             self._recall(topic)
+        if batch is None and self._sender.idle and self._take(size):  # a message that is sent alone
+            return self._new_batch(queue)
         if batch is None or batch.size + size > self._batch_bytes or not self._take(size):
             batch = await self._room(route, queue, size, free=key is None and partition is None)
         return batch

@@ -3,17 +3,17 @@
 Strategy: a producer sends the same request to a partition again and again, with another batch in it. The codec of all
 APIs writes it once, with an empty record set: what stands before and behind that is kept, and each batch is written
 between them (`encode_record_batch`). The same for the response without an error: all but its numbers is compared with
-one that was written once. A response that differs is left to the codec.
+one that was written once, and the numbers are read. A response that differs is left to the codec.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.headers import ResponseHeader
-from consumerd.wire.v08.messages import ResponseMessage, decode_response, encode_request, encode_response
+from consumerd.wire.v08.messages import ResponseMessage, encode_request, encode_response
 from consumerd.wire.v08.records.encode import Surroundings
 from consumerd.wire.v08.schema import NO_UUID
 from consumerd.wire.v08.types import Data
@@ -31,8 +31,20 @@ _API: Final = 4
 _CORRELATION_ID: Final = struct.Struct(">i")
 #: An offset that stands nowhere else in a response.
 _MARK: Final = 0x0102030405060708
-#: The numbers of a response that stand side by side, by the version since which it has them.
-_NUMBERS: Final = (("base_offset", 0), ("log_append_time_ms", 2), ("log_start_offset", 5))
+#: The first version whose responses have the start of the log behind offset and timestamp.
+_LOG_START_SINCE: Final = 5
+
+
+class AcceptedBatch(NamedTuple):
+    """The response to a request with one batch, which the broker accepted.
+
+    `base_offset`: that of the first message, or -1. `timestamp`: the broker's, in milliseconds, where the topic takes
+    the time of appending, else -1. `silence`: seconds for which the broker wants no other request.
+    """
+
+    base_offset: int
+    timestamp: int
+    silence: float = 0.0
 
 
 class ProduceTemplate:
@@ -42,9 +54,7 @@ class ProduceTemplate:
     `transactional_id`: that of the producer, None for one without transactions.
     """
 
-    __slots__ = (
-        "_answer", "_around", "_client_id", "_head", "_names", "_numbers", "_request", "_tail", "topic_id", "version",
-    )  # fmt: skip
+    __slots__ = ("_around", "_client_id", "_head", "_numbers", "_request", "_tail", "topic_id", "version")
 
     def __init__(
         self,
@@ -68,8 +78,7 @@ class ProduceTemplate:
         }
         self._client_id: str | None = None
         self._around: tuple[bytes, bytes, bool, bytes] | None = None
-        self._names = [name for name, since in _NUMBERS if version >= since]
-        self._numbers = struct.Struct(f">{len(self._names)}q")
+        self._numbers = struct.Struct(">qq8x" if version >= _LOG_START_SINCE else ">qq")
         part: ProduceResponsePartitionResponse = {
             "index": partition,
             "error_code": 0,
@@ -85,7 +94,6 @@ class ProduceTemplate:
         start = data.rindex(_MARK.to_bytes(8))
         self._head = data[_CORRELATION_ID.size : start]
         self._tail = data[start + self._numbers.size :]
-        self._answer = decode_response(PRODUCE, version, data).body
 
     def around(self, correlation_id: int, client_id: str | None) -> Surroundings:
         """What stands around the batch of a request. Raises EncodeError for a client id that cannot be sent."""
@@ -105,19 +113,11 @@ class ProduceTemplate:
         start = _SIZE + _API
         return frame[_SIZE:start], frame[start + _CORRELATION_ID.size : begin], compact, frame[end:]
 
-    def decode(self, data: Data) -> ProduceResponse | None:
-        """The fields of a response without an error, as `decode_response` gives them; None for any other response."""
+    def decode(self, data: Data) -> AcceptedBatch | None:
+        """What a response without an error says; None for any other response."""
         start = _CORRELATION_ID.size + len(self._head)
         end = start + self._numbers.size
         if data[_CORRELATION_ID.size : start] != self._head or data[end:] != self._tail:
             return None
-        answer = self._answer
-        (topic,) = answer["responses"]
-        (part,) = topic["partition_responses"]
-        numbers = zip(self._names, self._numbers.unpack_from(data, start), strict=True)
-        return {
-            **answer,
-            "responses": [
-                {**topic, "partition_responses": [cast("ProduceResponsePartitionResponse", part | dict(numbers))]}
-            ],
-        }
+        offset, timestamp = self._numbers.unpack_from(data, start)
+        return AcceptedBatch(offset, timestamp)

@@ -56,12 +56,14 @@ class BrokerVersions:
 
     def has(self, api: Api[Any, Any], version: int = 0) -> bool:
         """Whether the broker serves the API in `version` or a later one that this client knows."""
-        first, last = self._common(api)
-        return first <= last and version <= last
+        first, last = self.ranges.get(api.key, (0, -1))
+        lowest, highest = api.versions
+        common = min(highest, last)
+        return first <= common and lowest <= common and version <= common
 
     def pick(self, api: Api[Any, Any], *, at_least: int = 0, at_most: int | None = None) -> int:
         """The highest version of `api` within the bounds. Raises UnsupportedApiError."""
-        # Each message that is sent by itself comes here, so this does without `_common`, and most of `min` and `max`.
+        # Each message that is sent by itself comes here, and to `has`: so both do without most of `min` and `max`.
         first, last = self.ranges.get(api.key, (0, -1))
         lowest, highest = api.versions
         if at_most is not None and at_most < highest:
@@ -78,10 +80,6 @@ class BrokerVersions:
             f"broker {self.broker} serves {api.name} in versions {served[0]} to {served[1]}, but one of "
             f"{max(api.versions[0], at_least)} to {api.versions[1] if at_most is None else at_most} is needed"
         )
-
-    def _common(self, api: Api[Any, Any]) -> tuple[int, int]:
-        first, last = self.ranges.get(api.key, (0, -1))
-        return max(first, api.versions[0]), min(last, api.versions[1])
 
 
 def versions_of_answer(
