@@ -16,12 +16,12 @@ import click
 
 from consumerd.base.address import format_address
 from consumerd.base.ports import ZooKeeper
-from consumerd.cli.session import ClusterAddress
+from consumerd.cli.session import ClusterAddress, connector
 
 if TYPE_CHECKING:
     from consumerd.net.client.cluster import ClusterClient
     from consumerd.net.zk.session import Session
-    from consumerd.operate.admin.v08.group_source import GroupSource, ZooKeeperGroups
+    from consumerd.operate.admin.group_source import GroupSource
     from consumerd.service.config.model import Config
     from consumerd.wire.registry.dialect import Dialect
 
@@ -35,41 +35,56 @@ _LAST_SILENT = 2
 _SILENCE = 0.5
 
 
-def run_by_kind(
+def with_groups(
     cluster: ClusterAddress,
-    v07: Callable[[Session], Awaitable[_T]],
-    v08: Callable[[GroupSource], Awaitable[_T]],
+    work: Callable[[GroupSource], Awaitable[_T]],
     *,
     groups: Sequence[str] = (),
     hint: Dialect | None = None,
     broker_timeout: float = BROKER_TIMEOUT,
 ) -> _T:
-    """Run `v07` on a session of ZooKeeper, or `v08` on a cluster of 0.8 or later, and return its result.
+    """Run `work` on the groups of a cluster, and return its result.
 
     `groups`: what the work is about; `hint`: the dialect if it is not known. Raises as `with_session`, ConfigError,
     BrokerError, and what the work raises.
     """
     if cluster.bootstrap:
-        return run_on_brokers(cluster, v08, broker_timeout=broker_timeout)
+        from consumerd.operate.admin.v08.broker_groups import BrokerGroups  # noqa: PLC0415
+
+        return run_with_client(cluster, lambda client: work(BrokerGroups(client)), broker_timeout=broker_timeout)
 
     async def on_zookeeper(session: Session) -> _T:
-        from consumerd.wire.registry.dialect import Dialect  # noqa: PLC0415 - heavy imports only for the command that runs
-
-        if (await dialect_at(session, groups) or hint) is not Dialect.V08:
-            return await v07(session)
-        async with registered_groups(session, cluster, broker_timeout) as registered:
-            return await v08(registered)
+        async with groups_in_zookeeper(session, cluster, groups, broker_timeout, hint) as source:
+            return await work(source)
 
     return cluster.run(on_zookeeper)
 
 
-def run_on_brokers(
-    cluster: ClusterAddress, work: Callable[[GroupSource], Awaitable[_T]], *, broker_timeout: float = BROKER_TIMEOUT
-) -> _T:
-    """Run `work` on the brokers of `cluster`."""
-    from consumerd.operate.admin.v08.broker_groups import BrokerGroups  # noqa: PLC0415
+@asynccontextmanager
+async def groups_in_zookeeper(
+    session: Session,
+    cluster: ClusterAddress,
+    groups: Sequence[str],
+    broker_timeout: float,
+    hint: Dialect | None = None,
+) -> AsyncIterator[GroupSource]:
+    """The groups of the dialect that `session` shows, with the logs of the brokers that are registered, if any is."""
+    from consumerd.net.client.errors import NoBrokerReachedError  # noqa: PLC0415
+    from consumerd.operate.admin.group_source import V07Groups  # noqa: PLC0415
+    from consumerd.operate.admin.v08.group_source import ZooKeeperGroups  # noqa: PLC0415
+    from consumerd.operate.admin.v08.logs import V08BrokerLogs  # noqa: PLC0415
+    from consumerd.wire.registry.dialect import Dialect  # noqa: PLC0415 - heavy imports only for the command that runs
 
-    return run_with_client(cluster, lambda client: work(BrokerGroups(client)), broker_timeout=broker_timeout)
+    if (await dialect_at(session, groups) or hint) is not Dialect.V08:
+        yield V07Groups(session, connector(broker_timeout))
+        return
+    client, reason = None, ""
+    try:
+        client = await registered_client(session, cluster, broker_timeout)
+    except NoBrokerReachedError as error:
+        reason = str(error)
+    async with client or nullcontext():
+        yield ZooKeeperGroups(session, V08BrokerLogs(client, reason))
 
 
 def run_with_client(
@@ -116,24 +131,6 @@ async def dialect_at(zk: ZooKeeper, groups: Sequence[str] = ()) -> Dialect | Non
         return await look_for_dialect(zk, groups)
     except DialectError:
         return Dialect.V07  # whose tools name each node that is not
-
-
-@asynccontextmanager
-async def registered_groups(
-    session: Session, cluster: ClusterAddress, broker_timeout: float
-) -> AsyncIterator[ZooKeeperGroups]:
-    """The groups of 0.8 and later in ZooKeeper, with the logs of the brokers that are registered there, if any is."""
-    from consumerd.net.client.errors import NoBrokerReachedError  # noqa: PLC0415
-    from consumerd.operate.admin.v08.group_source import ZooKeeperGroups  # noqa: PLC0415
-    from consumerd.operate.admin.v08.logs import V08BrokerLogs  # noqa: PLC0415
-
-    client, reason = None, ""
-    try:
-        client = await registered_client(session, cluster, broker_timeout)
-    except NoBrokerReachedError as error:
-        reason = str(error)
-    async with client or nullcontext():
-        yield ZooKeeperGroups(session, V08BrokerLogs(client, reason))
 
 
 async def registered_client(

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 import click
 
-from consumerd.base.ports import ZooKeeper
 from consumerd.cli.group_delete import command as delete
 from consumerd.cli.group_doctor import command as doctor
 from consumerd.cli.group_exporter import command as exporter
@@ -16,10 +14,6 @@ from consumerd.cli.group_lag import command as lag
 from consumerd.cli.numbers import ExistingFile
 from consumerd.cli.session import ClusterAddress, cluster_options, group_option, json_option
 from consumerd.cli.tables import show_rows
-
-if TYPE_CHECKING:
-    from consumerd.operate.admin.v08.group_source import GroupSource
-    from consumerd.operate.admin.verification import GroupDifference
 
 LEADER_DEALS = (
     "where a broker coordinates, the group's leader assigns partitions by a rule of its own; see "
@@ -60,10 +54,9 @@ def command() -> None:
 @json_option('One JSON object: {"groups": [group, ...]}.')
 def list_groups(cluster: ClusterAddress, as_json: bool) -> None:
     """List the groups in ZooKeeper, or those that brokers coordinate or keep offsets of."""
-    from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415 - heavy imports only for the command that runs
-    from consumerd.net.cluster.view import ClusterView  # noqa: PLC0415
+    from consumerd.cli.clusters import with_groups  # noqa: PLC0415 - heavy imports only for the command that runs
 
-    groups = run_by_kind(cluster, lambda session: ClusterView(session).read_groups(), lambda source: source.names())
+    groups = with_groups(cluster, lambda source: source.names())
     if as_json:
         click.echo(json.dumps({"groups": groups}, indent=2))
     else:
@@ -81,19 +74,12 @@ def describe(cluster: ClusterAddress, group: str | None, as_json: bool) -> None:
     of a line is member, partition or problem. A partition is shown with owner, offset and a remark: `unowned`, `owner
     is not a live member`, `no member subscribes`, or `planned: ...` where the assignment rule names another stream.
     """
-    from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
+    from consumerd.cli.clusters import with_groups  # noqa: PLC0415
     from consumerd.cli.group_report import show_report  # noqa: PLC0415
-    from consumerd.operate.admin.snapshot import read_v07_snapshot  # noqa: PLC0415
 
     name = cluster.group_or(group)
-
-    async def v07(session: ZooKeeper) -> None:
-        show_report(await read_v07_snapshot(session, name, brokers=False), as_json=as_json)
-
-    async def v08(source: GroupSource) -> None:
-        show_report(await source.snapshot(name), as_json=as_json)
-
-    run_by_kind(cluster, v07, v08, groups=[name])
+    snapshot = with_groups(cluster, lambda source: source.snapshot(name, brokers=False), groups=[name])
+    show_report(snapshot, as_json=as_json)
 
 
 @command.command("verify", epilog=VERIFY_EXAMPLES)
@@ -115,21 +101,16 @@ def verify(cluster: ClusterAddress, group: str | None, wait: float, as_json: boo
     rebalance in progress shows too: allow time for it with --wait. Groups of Kafka 0.8 to 1.1 do not record their rule:
     they are balanced if the owners are those of range or of roundrobin.
     """
-    from consumerd.cli.clusters import require_zookeeper, run_by_kind  # noqa: PLC0415
+    from consumerd.cli.clusters import require_zookeeper, with_groups  # noqa: PLC0415
     from consumerd.cli.group_report import show_verification  # noqa: PLC0415
-    from consumerd.operate.admin.snapshot import read_v07_snapshot  # noqa: PLC0415
     from consumerd.operate.admin.verification import verify_group  # noqa: PLC0415
 
     require_zookeeper(cluster, "group verify", LEADER_DEALS)
     name = cluster.group_or(group)
 
-    async def v07(session: ZooKeeper) -> list[GroupDifference]:
-        return await verify_group(partial(read_v07_snapshot, session, name, brokers=False), wait)
-
-    async def v08(source: GroupSource) -> list[GroupDifference]:
-        return await verify_group(partial(source.snapshot, name), wait)
-
-    differences = run_by_kind(cluster, v07, v08, groups=[name])
+    differences = with_groups(
+        cluster, lambda source: verify_group(partial(source.snapshot, name, brokers=False), wait), groups=[name]
+    )
     show_verification(name, differences, as_json=as_json)
 
 
@@ -150,36 +131,28 @@ def plan(cluster: ClusterAddress | None, group: str | None, explain: bool, as_js
     streams, each stream gets P div T = q consecutive ones, and the first P mod T = r streams one more. Groups of Kafka
     0.8 to 1.1 sort partitions as numbers; they are planned for by range, or by roundrobin if the owners agree.
     """
-    from consumerd.cli.clusters import require_zookeeper, run_by_kind  # noqa: PLC0415
+    from consumerd.cli.clusters import require_zookeeper, with_groups  # noqa: PLC0415
     from consumerd.cli.group_plan import read_plan_input, show_deals  # noqa: PLC0415
-    from consumerd.group.assignment import Assignment, assign  # noqa: PLC0415
-    from consumerd.operate.admin.snapshot import read_v07_snapshot  # noqa: PLC0415
+    from consumerd.group.assignment import assign  # noqa: PLC0415
+    from consumerd.operate.admin.snapshot import V07GroupSnapshot  # noqa: PLC0415
     from consumerd.wire.registry.values import format_owner  # noqa: PLC0415
 
     name = group or (cluster.group if cluster is not None else None)
     if file is not None and cluster is None and name is None:
         topics, members = read_plan_input(file)
-        explained, planned = (topics, members), assign(topics, members)
+        planned = assign(topics, members)
     elif file is None and cluster is not None and name is not None:
         require_zookeeper(cluster, "group plan", LEADER_DEALS)
-
-        async def v07(session: ZooKeeper) -> tuple[Any, Assignment]:
-            snapshot = await read_v07_snapshot(session, name, brokers=False)
-            found = snapshot.subscribed, snapshot.subscriptions()
-            return found, assign(*found)
-
-        async def v08(source: GroupSource) -> tuple[Any, Assignment]:
-            if explain:
-                raise click.UsageError("--explain shows the rule of Kafka 0.7; omit it for groups of 0.8 or later")
-            snapshot = await source.snapshot(name)
-            snapshot.subscriptions()  # a plan without one of the members would be wrong
-            return None, snapshot.plan()
-
-        explained, planned = run_by_kind(cluster, v07, v08, groups=[name])
+        snapshot = with_groups(cluster, lambda source: source.snapshot(name, brokers=False), groups=[name])
+        if explain and not isinstance(snapshot, V07GroupSnapshot):
+            raise click.UsageError("--explain shows the rule of Kafka 0.7; omit it for groups of 0.8 or later")
+        topics = snapshot.subscribed if isinstance(snapshot, V07GroupSnapshot) else {}
+        members = snapshot.subscriptions()  # a plan without one of the members would be wrong
+        planned = snapshot.plan()
     else:
         raise click.UsageError("give either a FILE, or --zookeeper and --group")
     if explain:
-        show_deals(*explained, as_json=as_json)
+        show_deals(topics, members, as_json=as_json)
         return
     owners = {str(partition): format_owner(*owner) for partition, owner in planned.items()}
     if as_json:

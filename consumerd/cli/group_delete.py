@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from consumerd.base.ports import ZooKeeper
 from consumerd.cli.backups import backup_option, backup_path, write_backup
 from consumerd.cli.session import ClusterAddress, cluster_options, group_option, json_option
 
 if TYPE_CHECKING:
-    from consumerd.operate.admin.snapshot import GroupSnapshot
-    from consumerd.operate.admin.v08.group_source import GroupSource
+    from consumerd.operate.admin.group_source import GroupSource
 
 EXAMPLES = """\b
 Examples:
@@ -47,23 +43,13 @@ def command(cluster: ClusterAddress, group: str | None, execute: bool, backup: P
     import` brings back) and the data of every other node is written and synced. In a pipe: one path per line, or
     topic/partition where brokers keep the offsets.
     """
-    from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
+    from consumerd.cli.clusters import with_groups  # noqa: PLC0415
     from consumerd.cli.tables import counted, show_rows  # noqa: PLC0415
-    from consumerd.operate.admin.snapshot import read_v07_snapshot  # noqa: PLC0415
-    from consumerd.operate.admin.v08.group_source import ZooKeeperGroups  # noqa: PLC0415
 
     name = cluster.group_or(group)
 
-    async def v07(session: ZooKeeper) -> Outcome:
-        snapshot = partial(read_v07_snapshot, session, name, brokers=False)
-        return await _delete(session, name, snapshot, execute=execute, backup=backup)
-
-    async def v08(source: GroupSource) -> Outcome:
-        if isinstance(source, ZooKeeperGroups):
-            return await _delete(source.zk, name, partial(source.snapshot, name), execute=execute, backup=backup)
-        return await _delete_from_brokers(source, name, execute=execute, backup=backup)
-
-    outcome = run_by_kind(cluster, v07, v08, groups=[name])
+    delete = _delete_from_brokers if cluster.bootstrap else _delete_nodes
+    outcome = with_groups(cluster, lambda source: delete(source, name, execute=execute, backup=backup), groups=[name])
     what = "offset" if cluster.bootstrap else "node"
     if as_json:
         document = {
@@ -81,25 +67,19 @@ def command(cluster: ClusterAddress, group: str | None, execute: bool, backup: P
         click.echo("consumerd: dry run, nothing was deleted: add --execute to do it", err=True)
 
 
-async def _delete(
-    zk: ZooKeeper,
-    group: str,
-    snapshot: Callable[[], Awaitable[GroupSnapshot]],
-    *,
-    execute: bool,
-    backup: Path | None,
-) -> Outcome:
+async def _delete_nodes(source: GroupSource, group: str, *, execute: bool, backup: Path | None) -> Outcome:
     from consumerd.operate.admin.removal import as_backup, delete_tree, read_tree, require_dead  # noqa: PLC0415
 
-    tree = await read_tree(zk, group)
+    assert source.zk is not None
+    tree = await read_tree(source.zk, group)
     paths = [node.path for node in tree]
     require_dead(group, tree)
     if not execute:
         return Outcome(paths, None)
-    view = (await snapshot()).view
+    view = (await source.snapshot(group, brokers=False)).view
     path = backup or backup_path([group])
     await write_backup(path, {group: view.offsets}, nodes=as_backup(tree))
-    await delete_tree(zk, group, tree)
+    await delete_tree(source.zk, group, tree)
     return Outcome(paths, path)
 
 

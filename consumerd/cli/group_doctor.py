@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from consumerd.base.ports import ZooKeeper
 from consumerd.cli.session import (
     ClusterAddress,
     broker_timeout_option,
     cluster_options,
-    connector,
     group_option,
     json_option,
 )
@@ -23,7 +21,6 @@ from consumerd.cli.session import (
 if TYPE_CHECKING:
     from consumerd.operate.admin.doctor import DoctorReport
     from consumerd.operate.admin.findings import GroupFinding
-    from consumerd.operate.admin.v08.group_source import GroupSource
 
 #: What differs between findings that say the same.
 _OFFSET: Final = re.compile(r"\boffset \d+", re.IGNORECASE)
@@ -80,21 +77,16 @@ def command(
     """
     if (execute or force) and not fix:
         raise click.UsageError("--execute and --force go with --fix")
-    from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
+    from consumerd.cli.clusters import with_groups  # noqa: PLC0415
     from consumerd.operate.admin.doctor import GroupDoctor  # noqa: PLC0415 - heavy imports only for the command that runs
 
     name = cluster.group_or(group)
-    connect = connector(broker_timeout)
-
-    async def v07(session: ZooKeeper) -> DoctorReport:
-        doctor = GroupDoctor.of_v07(session, name, connect)
-        return await doctor.run(interval, fix=fix, execute=execute, force=force)
-
-    async def v08(source: GroupSource) -> DoctorReport:
-        doctor = GroupDoctor.of_v08(source, name)
-        return await doctor.run(interval, fix=fix, execute=execute, force=force)
-
-    report = run_by_kind(cluster, v07, v08, groups=[name], broker_timeout=broker_timeout)
+    report = with_groups(
+        cluster,
+        lambda source: GroupDoctor(source, name).run(interval, fix=fix, execute=execute, force=force),
+        groups=[name],
+        broker_timeout=broker_timeout,
+    )
     _show(name, report, fix=fix, as_json=as_json)
 
 

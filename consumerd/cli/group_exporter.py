@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
-from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from consumerd.cli.numbers import PositiveFloat
-from consumerd.cli.session import ClusterAddress, broker_timeout_option, cluster_options, connector
+from consumerd.cli.session import ClusterAddress, broker_timeout_option, cluster_options
 
 if TYPE_CHECKING:
-    from consumerd.base.ports import ZooKeeper
-    from consumerd.operate.admin.lag import GroupLag, ReadTimestamps
-    from consumerd.operate.admin.v08.group_source import GroupSource
+    from consumerd.operate.admin.group_source import GroupSource
 
 EXAMPLES = """\b
 Examples:
@@ -77,24 +74,23 @@ def command(
     printed when it listens.
     """
     from consumerd.base.clock import SystemClock  # noqa: PLC0415 - heavy imports only for the command that runs
-    from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
-    from consumerd.net.cluster.view import ClusterView  # noqa: PLC0415
-    from consumerd.operate.admin.lag import (  # noqa: PLC0415
-        read_lags,
-        read_v08_lags,
-        timestamp_reader,
-    )
+    from consumerd.cli.clusters import with_groups  # noqa: PLC0415
+    from consumerd.operate.admin.lag import read_lags  # noqa: PLC0415
     from consumerd.operate.admin.v08.broker_groups import BrokerGroups  # noqa: PLC0415
     from consumerd.service.daemon.lag_exporter import LagExporter, serve  # noqa: PLC0415
 
-    async def export(
-        names: Callable[[], Awaitable[list[str]]],
-        lags: Callable[[Sequence[str]], Awaitable[Mapping[str, GroupLag | Exception]]],
-        timestamps: ReadTimestamps | None = None,
-    ) -> None:
-        clock = SystemClock()
+    async def export(source: GroupSource) -> None:
+        await source.names()  # a wrong address ends the command
+        if isinstance(source, BrokerGroups):
+            source.keeps_metadata = True  # of the round's beginning, for all groups
         exporter = LagExporter(
-            names, lags, timestamps, cluster=cluster_name, pattern=groups, interval=interval, clock=clock
+            source.names,
+            partial(read_lags, source),
+            source.logs.timestamps,
+            cluster=cluster_name,
+            pattern=groups,
+            interval=interval,
+            clock=SystemClock(),
         )
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -106,13 +102,4 @@ def command(
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
 
-    async def v07(session: ZooKeeper) -> None:
-        await export(ClusterView(session).read_groups, partial(read_lags, session, connect=connector(broker_timeout)))
-
-    async def v08(source: GroupSource) -> None:
-        await source.names()  # a wrong address ends the command, as it does with ZooKeeper
-        if isinstance(source, BrokerGroups):
-            source.keeps_metadata = True  # of the round's beginning, for all groups
-        await export(source.names, partial(read_v08_lags, source), timestamp_reader(source))
-
-    run_by_kind(cluster, v07, v08, broker_timeout=broker_timeout)
+    with_groups(cluster, export, broker_timeout=broker_timeout)

@@ -6,26 +6,24 @@ import asyncio
 import json
 import shutil
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from consumerd.base.partition import TopicPartition
-from consumerd.base.ports import ZooKeeper
 from consumerd.cli.numbers import PositiveFloat, PositiveInt
 from consumerd.cli.session import (
     ClusterAddress,
     broker_timeout_option,
     cluster_options,
-    connector,
     group_option,
     json_option,
 )
 
 if TYPE_CHECKING:
-    from consumerd.operate.admin.lag import PartitionLag, ReadTimestamps
-    from consumerd.operate.admin.v08.group_source import GroupSource
+    from consumerd.operate.admin.group_source import GroupSource
+    from consumerd.operate.admin.lag import PartitionLag
 
 EXAMPLES = """\b
 Examples:
@@ -78,20 +76,20 @@ def command(
     second, and a remark.
     """
     from consumerd.base.clock import SystemClock  # noqa: PLC0415 - heavy imports only for the command that runs
-    from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
-    from consumerd.operate.admin.lag import LagTimes, read_lag, read_v08_lag, timestamp_reader  # noqa: PLC0415  # noqa: PLC0415
+    from consumerd.cli.clusters import with_groups  # noqa: PLC0415
+    from consumerd.operate.admin.lag import LagTimes, read_lag  # noqa: PLC0415
+    from consumerd.wire.registry.dialect import Dialect  # noqa: PLC0415
 
     name = cluster.group_or(group)
     repetitions = (1 if watch is None else None) if count is None else count
 
-    async def repeat(
-        read: Callable[[], Awaitable[Sequence[PartitionLag]]], unit: str, timestamps: ReadTimestamps | None = None
-    ) -> None:
-        loop, times = asyncio.get_running_loop(), LagTimes(SystemClock(), timestamps)
+    async def repeat(source: GroupSource) -> None:
+        unit = "byte" if source.dialect is Dialect.V07 else "message"
+        loop, times = asyncio.get_running_loop(), LagTimes(SystemClock(), source.logs.timestamps)
         before: _LagSnapshot | None = None
         number = 0
         while True:
-            at, lags = loop.time(), await read()
+            at, lags = loop.time(), await read_lag(source, name, topics)
             await times.look(lags)
             snapshot = _LagSnapshot(at, lags, unit, {each.partition: times.age(each) for each in lags})
             shown = _Shown(by_topic=not (partitions or topics), behind=behind, watching=watch is not None)
@@ -105,13 +103,7 @@ def command(
                 return
             await asyncio.sleep(max(snapshot.at + watch - loop.time(), 0))
 
-    async def v07(session: ZooKeeper) -> None:
-        await repeat(lambda: read_lag(session, name, topics, connector(broker_timeout)), "byte")
-
-    async def v08(source: GroupSource) -> None:
-        await repeat(lambda: read_v08_lag(source, name, topics), "message", timestamp_reader(source))
-
-    run_by_kind(cluster, v07, v08, groups=[name], broker_timeout=broker_timeout)
+    with_groups(cluster, repeat, groups=[name], broker_timeout=broker_timeout)
 
 
 class _LagSnapshot(NamedTuple):

@@ -55,9 +55,8 @@ class _Row(NamedTuple):
 
 def _rows(snapshot: GroupSnapshot) -> list[_Row]:
     view = snapshot.view
-    plan = snapshot.plan() if snapshot.has_rule else {}
+    plan = {} if snapshot.by_broker else snapshot.plan()
     wanted, others = snapshot.wanted(), view.other_clients()
-    at_broker, texts = (snapshot.at_broker, snapshot.metadata) if isinstance(snapshot, V08GroupSnapshot) else ((), {})
     rows = []
     for partition in snapshot.partitions():
         owner, planned = view.owners.get(partition), plan.get(partition)
@@ -72,10 +71,10 @@ def _rows(snapshot: GroupSnapshot) -> list[_Row]:
                 snapshot.committed(partition),
                 unowned=owner is None and claim is None and partition in wanted,
                 orphan=owner is not None and owner[0] not in view.members,
-                at_broker=partition in at_broker,
+                at_broker=partition in snapshot.at_broker,
                 # Members of 0.8 and later may subscribe to internal topics, too, which we do not list.
                 unwanted=snapshot.dialect is Dialect.V07 and owner is not None and partition not in wanted,
-                metadata=texts.get(partition),
+                metadata=snapshot.metadata.get(partition),
                 other_rule=claim is not None,
             )
         )

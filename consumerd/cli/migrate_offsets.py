@@ -147,6 +147,7 @@ async def _move(origin: ClusterAddress, target: ClusterAddress, options: _Option
     """Plan the move, and apply it if that is requested and allowed."""
     from consumerd.base.errors import ConfigError  # noqa: PLC0415
     from consumerd.operate.admin.editing import backup_of  # noqa: PLC0415
+    from consumerd.operate.admin.v08.group_source import V08GroupSource  # noqa: PLC0415
     from consumerd.operate.migrate.offsets_move import TranslationChoiceError, plan_move  # noqa: PLC0415
 
     request = options.request
@@ -154,13 +155,13 @@ async def _move(origin: ClusterAddress, target: ClusterAddress, options: _Option
         open_side(origin, request.group, options.broker_timeout) as old,
         open_side(target, request.to_group, options.broker_timeout) as new,
     ):
-        if new.groups is None:
+        if not isinstance(new, V08GroupSource):
             raise ConfigError(
                 f"no broker of Kafka 0.8 or later is registered in ZooKeeper at {target.connect}: offsets cannot be "
                 "translated to Kafka 0.7, where they are byte positions"
             )
         try:
-            plan = await plan_move(old, new, new.groups, request)
+            plan = await plan_move(old, new, request)
         except TranslationChoiceError as error:
             raise click.UsageError(str(error)) from error
         moving = [change for change in plan.changes if change.moves]
@@ -169,7 +170,7 @@ async def _move(origin: ClusterAddress, target: ClusterAddress, options: _Option
         before = backup_of(moving)
         path = options.backup or backup_path(sorted(before))
         await write_backup(path, before)
-        await new.groups.write(moving, force=options.force)
+        await new.write(moving, force=options.force)
         return plan, path
 
 

@@ -1,19 +1,19 @@
 """The two sides of a move of offsets: where they are, opened for the length of one command.
 
 Strategy: each side is a ZooKeeper or a list of brokers. The dialect of a ZooKeeper is looked up; brokers of 0.8
-and later are found by their nodes there. Everything that is opened is closed with the one stack.
+and later are found by their nodes there.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from consumerd.cli.session import ClusterAddress
-    from consumerd.operate.migrate.offsets_move import OffsetsSide
+    from consumerd.operate.admin.group_source import GroupSource
 
 
 def side_address(
@@ -34,24 +34,18 @@ def side_address(
 
 
 @asynccontextmanager
-async def open_side(cluster: ClusterAddress, group: str, broker_timeout: float) -> AsyncIterator[OffsetsSide]:
+async def open_side(cluster: ClusterAddress, group: str, broker_timeout: float) -> AsyncIterator[GroupSource]:
     """Open one side. Raises as `with_session` and `make_client`."""
-    from consumerd.cli.clusters import dialect_at, make_client, registered_groups  # noqa: PLC0415
-    from consumerd.cli.session import connector, open_session  # noqa: PLC0415
+    from consumerd.cli.clusters import groups_in_zookeeper, make_client  # noqa: PLC0415
+    from consumerd.cli.session import open_session  # noqa: PLC0415
     from consumerd.operate.admin.v08.broker_groups import BrokerGroups  # noqa: PLC0415
-    from consumerd.operate.migrate.offsets_move import OffsetsSide  # noqa: PLC0415
-    from consumerd.wire.registry.dialect import Dialect  # noqa: PLC0415
 
-    connect = connector(broker_timeout)
-    async with AsyncExitStack() as stack:
-        if cluster.bootstrap:
-            client = make_client(cluster.bootstrap, cluster.config, broker_timeout, cluster.timeout)
-            await stack.enter_async_context(client)
-            yield OffsetsSide(connect, BrokerGroups(client), client=client)
-            return
-        session = await stack.enter_async_context(open_session(cluster.connect, cluster.timeout, cluster.section))
-        if await dialect_at(session, [group]) is not Dialect.V08:
-            yield OffsetsSide(connect, zk=session)
-            return
-        groups = await stack.enter_async_context(registered_groups(session, cluster, broker_timeout))
-        yield OffsetsSide(connect, groups, client=groups.logs.client)
+    if cluster.bootstrap:
+        async with make_client(cluster.bootstrap, cluster.config, broker_timeout, cluster.timeout) as client:
+            yield BrokerGroups(client)
+        return
+    async with (
+        open_session(cluster.connect, cluster.timeout, cluster.section) as session,
+        groups_in_zookeeper(session, cluster, [group], broker_timeout) as source,
+    ):
+        yield source

@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from consumerd.base.partition import TopicPartition
-from consumerd.base.ports import ZooKeeper
 from consumerd.cli.numbers import ExistingFile
 from consumerd.cli.offsets_change import How, change_command
 from consumerd.cli.offsets_input import (
@@ -23,11 +21,6 @@ from consumerd.cli.offsets_input import (
     select,
 )
 from consumerd.cli.session import ClusterAddress, cluster_options, group_option, json_option
-
-if TYPE_CHECKING:
-    from consumerd.cli.offsets_show import OffsetRow
-    from consumerd.operate.admin.offset_file import GroupOffsets
-    from consumerd.operate.admin.v08.group_source import GroupSource
 
 EXAMPLES = """\b
 Examples:
@@ -115,20 +108,12 @@ def get(
     In a pipe: topic/broker-partition (0.7) or topic/partition, offset, time (unknown where a
     broker keeps it), what is wrong with a node without an offset, and the metadata committed with it.
     """
-    from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
+    from consumerd.cli.clusters import with_groups  # noqa: PLC0415
     from consumerd.cli.offsets_show import offset_rows, show_offsets  # noqa: PLC0415
-    from consumerd.net.cluster.view import ClusterView  # noqa: PLC0415
 
     name = cluster.group_or(group)
-
-    async def v07(session: ZooKeeper) -> list[OffsetRow]:
-        return offset_rows(await ClusterView(session).read_group(name), topics, partitions)
-
-    async def v08(source: GroupSource) -> list[OffsetRow]:
-        snapshot = await source.snapshot(name)
-        return offset_rows(snapshot.view, topics, partitions, snapshot.at_broker, snapshot.metadata)
-
-    show_offsets(name, run_by_kind(cluster, v07, v08, groups=[name]), as_json=as_json)
+    snapshot = with_groups(cluster, lambda source: source.snapshot(name, brokers=False), groups=[name])
+    show_offsets(name, offset_rows(snapshot, topics, partitions), as_json=as_json)
 
 
 @command.command("export", epilog=EXPORT_EXAMPLES)
@@ -158,31 +143,11 @@ def export(
     The text has a line /consumers/GROUP/offsets/TOPIC/BROKER-PARTITION:OFFSET for each (PARTITION:OFFSET since 0.8),
     which ImportZkOffsets reads too; `offsets import` reads both.
     """
-    from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
+    from consumerd.cli.clusters import with_groups  # noqa: PLC0415
     from consumerd.cli.offsets_show import collect_offsets  # noqa: PLC0415
-    from consumerd.net.cluster.groups import GroupView  # noqa: PLC0415
-    from consumerd.net.cluster.view import ClusterView  # noqa: PLC0415
     from consumerd.operate.admin.offset_file import format_json, format_text, write_durably  # noqa: PLC0415
 
-    async def v07(session: ZooKeeper) -> tuple[GroupOffsets, list[str]]:
-        cluster = ClusterView(session)
-        return await collect_offsets(groups or await cluster.read_groups(), topics, cluster.read_group)
-
-    async def v08(source: GroupSource) -> tuple[GroupOffsets, list[str]]:
-        elsewhere = []
-
-        async def read(group: str) -> GroupView:
-            snapshot = await source.snapshot(group)
-            if snapshot.at_broker:
-                elsewhere.append(f"{len(snapshot.at_broker)} offsets of group {group}, which a broker keeps")
-            return snapshot.view
-
-        names = groups or await source.names()
-        await source.prepare(names)
-        offsets, problems = await collect_offsets(names, topics, read)
-        return offsets, problems + elsewhere
-
-    offsets, problems = run_by_kind(cluster, v07, v08, groups=groups)
+    offsets, problems = with_groups(cluster, lambda source: collect_offsets(source, groups, topics), groups=groups)
     text = format_json(offsets) if form == "json" else format_text(offsets)
     for problem in problems:
         click.echo(f"consumerd: left out: {problem}", err=True)

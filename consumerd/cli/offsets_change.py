@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from consumerd.base.ports import ZooKeeper
 from consumerd.cli.backups import backup_option, backup_path, write_backup
-from consumerd.cli.session import ClusterAddress, broker_timeout_option, connector, json_option
+from consumerd.cli.session import ClusterAddress, broker_timeout_option, json_option
 
 if TYPE_CHECKING:
     from consumerd.operate.admin.changes import OffsetChange, OffsetTarget
+    from consumerd.operate.admin.group_source import GroupSource
     from consumerd.operate.admin.offset_file import GroupOffsets
     from consumerd.operate.admin.offset_plans import OffsetPlan
-    from consumerd.operate.admin.v08.group_source import GroupSource
     from consumerd.wire.registry.dialect import Dialect
 
 Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
@@ -51,12 +50,11 @@ class How:
 
     def run_set(self, cluster: ClusterAddress, wanted: GroupOffsets) -> None:
         """Each group's partitions to the offsets that are named. Raises RefusedError."""
-        from consumerd.operate.admin.offset_plans import dialect_of, plan_set, plan_v08_set  # noqa: PLC0415 - heavy imports only for the command that runs
+        from consumerd.operate.admin.offset_plans import dialect_of, plan_set  # noqa: PLC0415 - heavy imports only for the command that runs
 
         self._run(
             cluster,
-            lambda zk: plan_set(zk, wanted, self.force, connector(self.broker_timeout)),
-            lambda source: plan_v08_set(source, wanted, self.force),
+            lambda source: plan_set(source, wanted, self.force),
             groups=list(wanted),
             hint=dialect_of(wanted),
         )
@@ -65,39 +63,32 @@ class How:
         self, cluster: ClusterAddress, group: str, topics: Sequence[str], names: Sequence[str], target: OffsetTarget
     ) -> None:
         """All partitions of `topics` (by default those of the group) whose names are in `names`, to `target`."""
-        from consumerd.operate.admin.offset_plans import NamedPartitions, plan_reset, plan_v08_reset  # noqa: PLC0415
+        from consumerd.operate.admin.offset_plans import NamedPartitions, plan_reset  # noqa: PLC0415
 
         choice = NamedPartitions(group, topics, names)
         self._run(
             cluster,
-            lambda zk: plan_reset(zk, choice, target, self.force, connector(self.broker_timeout)),
-            lambda source: plan_v08_reset(source, choice, target, self.force),
+            lambda source: plan_reset(source, choice, target, self.force),
             groups=[group],
         )
 
     def _run(
         self,
         cluster: ClusterAddress,
-        make_plan: Callable[[ZooKeeper], Awaitable[OffsetPlan]],
-        make_v08_plan: Callable[[GroupSource], Awaitable[OffsetPlan]],
+        make_plan: Callable[[GroupSource], Awaitable[OffsetPlan]],
         *,
         groups: Sequence[str],
         hint: Dialect | None = None,
     ) -> None:
         """Plan, show and, if requested, write. Raises RefusedError."""
-        from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
-        from consumerd.operate.admin.editing import write_changes  # noqa: PLC0415
+        from consumerd.cli.clusters import with_groups  # noqa: PLC0415
         from consumerd.operate.admin.errors import RefusedError  # noqa: PLC0415
 
-        async def v07(session: ZooKeeper) -> tuple[OffsetPlan, Path | None]:
-            plan = await make_plan(session)
-            return plan, await self._do(plan, lambda changes: write_changes(session, changes, force=self.force))
+        async def work(source: GroupSource) -> tuple[OffsetPlan, Path | None]:
+            plan = await make_plan(source)
+            return plan, await self._do(plan, source)
 
-        async def v08(source: GroupSource) -> tuple[OffsetPlan, Path | None]:
-            plan = await make_v08_plan(source)
-            return plan, await self._do(plan, lambda changes: source.write(changes, force=self.force))
-
-        plan, backup = run_by_kind(cluster, v07, v08, groups=groups, hint=hint, broker_timeout=self.broker_timeout)
+        plan, backup = with_groups(cluster, work, groups=groups, hint=hint, broker_timeout=self.broker_timeout)
         executed = self.execute and not plan.refusals
         self._show(plan, executed=executed, backup=backup)
         if plan.refusals:
@@ -107,7 +98,7 @@ class How:
         if not self.execute and any(change.moves for change in plan.changes):
             click.echo("consumerd: dry run, nothing was changed: add --execute to do it", err=True)
 
-    async def _do(self, plan: OffsetPlan, write: Callable[[Sequence[OffsetChange]], Awaitable[int]]) -> Path | None:
+    async def _do(self, plan: OffsetPlan, source: GroupSource) -> Path | None:
         """Back up and write, if that is requested and allowed; returns the path of the backup."""
         from consumerd.operate.admin.editing import backup_of  # noqa: PLC0415
 
@@ -116,7 +107,7 @@ class How:
             return None
         path = self.backup or backup_path(sorted(before))
         await write_backup(path, before)
-        await write(plan.changes)
+        await source.write(plan.changes, force=self.force)
         return path
 
     def _show(self, plan: OffsetPlan, *, executed: bool, backup: Path | None) -> None:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from consumerd.base.clock import iso_time
-from consumerd.base.partition import TopicPartition
 from consumerd.cli.tables import show_rows
 from consumerd.operate.admin.offset_file import GroupOffsets
 from consumerd.wire.registry.paths import offset_path, offsets_root
 
 if TYPE_CHECKING:
     from consumerd.net.cluster.groups import GroupView
+    from consumerd.operate.admin.group_source import GroupSource
+    from consumerd.operate.admin.snapshot import GroupSnapshot
 
 
 class OffsetRow(NamedTuple):
@@ -29,22 +30,15 @@ class OffsetRow(NamedTuple):
     metadata: str | None = None
 
 
-def offset_rows(
-    view: GroupView,
-    topics: Sequence[str],
-    partitions: Sequence[str],
-    at_broker: Mapping[TopicPartition, int] | None = None,
-    metadata: Mapping[TopicPartition, str] | None = None,
-) -> list[OffsetRow]:
-    """The offsets of a group, of all topics and partitions or of those named; `at_broker`: those kept there instead."""
-    rows = []
-    texts = metadata or {}
+def offset_rows(snapshot: GroupSnapshot, topics: Sequence[str], partitions: Sequence[str]) -> list[OffsetRow]:
+    """The offsets of a group, of all topics and partitions or of those named."""
+    rows, view, texts = [], snapshot.view, snapshot.metadata
     for partition, offset in view.offsets.items():
         if (not topics or partition.topic in topics) and (not partitions or partition.name in partitions):
             stat = view.stats.get(offset_path(view.group, partition)) if view.stats else None  # brokers tell no times
             written = None if stat is None else iso_time(stat.modified_ms / 1000)
             rows.append(OffsetRow(str(partition), offset, written, None, texts.get(partition)))
-    for partition, offset in (at_broker or {}).items():
+    for partition, offset in snapshot.at_broker.items():
         if (not topics or partition.topic in topics) and (not partitions or partition.name in partitions):
             problem = f"a broker keeps it: {offset}"
             rows.append(OffsetRow(str(partition), None, None, problem, texts.get(partition)))
@@ -74,18 +68,23 @@ def show_offsets(group: str, rows: Sequence[OffsetRow], *, as_json: bool) -> Non
 
 
 async def collect_offsets(
-    groups: Sequence[str], topics: Sequence[str], read: Callable[[str], Awaitable[GroupView]]
+    source: GroupSource, groups: Sequence[str], topics: Sequence[str]
 ) -> tuple[GroupOffsets, list[str]]:
-    """Return the offsets of `groups`, and sentences about those left out. Raises what `read` raises."""
+    """Return the offsets of `groups`, of all without any, and sentences about those left out."""
     offsets: GroupOffsets = {}
-    problems = []
-    for group in groups:
-        view = await read(group)
+    problems, elsewhere = [], []
+    names = groups or await source.names()
+    await source.prepare(names)
+    for group in names:
+        snapshot = await source.snapshot(group, brokers=False)
+        view = snapshot.view
+        if snapshot.at_broker:
+            elsewhere.append(f"{len(snapshot.at_broker)} offsets of group {group}, which a broker keeps")
         offsets[group] = {
             partition: offset for partition, offset in view.offsets.items() if not topics or partition.topic in topics
         }
         problems += [f"{subject} of group {group}: {fault}" for subject, fault in _faults(view).items()]
-    return offsets, problems
+    return offsets, problems + elsewhere
 
 
 def _faults(view: GroupView) -> dict[str, str]:

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from consumerd.base.partition import TopicPartition
-from consumerd.base.ports import ZooKeeper
-from consumerd.cli.session import ClusterAddress, broker_timeout_option, cluster_options, connector, json_option
-from consumerd.cli.tables import counted, show_rows
+from consumerd.cli.session import ClusterAddress, broker_timeout_option, cluster_options, json_option
+from consumerd.cli.tables import show_rows
 from consumerd.cli.topics_change import create, delete
 
 if TYPE_CHECKING:
-    from consumerd.net.connect import Connector
-    from consumerd.operate.admin.logs import LogRange, LookupFailure
-    from consumerd.operate.admin.v08.group_source import GroupSource
-    from consumerd.wire.registry.values import RegisteredBroker
+    from consumerd.operate.admin.group_source import GroupSource
+    from consumerd.wire.registry.dialect import Dialect
 
 EXAMPLES = """\b
 Examples:
@@ -51,30 +46,26 @@ def list_topics(cluster: ClusterAddress, as_json: bool) -> None:
     live broker has 0 partitions. Of clusters of Kafka 0.8 and later: topic, partitions, replicas of each, partitions
     without a leader.
     """
-    from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415 - heavy imports only for the command that runs
-    from consumerd.cli.topics_v08 import show_list  # noqa: PLC0415
-    from consumerd.net.cluster.view import ClusterView  # noqa: PLC0415
+    from consumerd.cli.clusters import with_groups  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.cli.topics_show import show_list  # noqa: PLC0415
+    from consumerd.wire.registry.dialect import Dialect  # noqa: PLC0415
 
-    async def v07(session: ZooKeeper) -> None:
-        _show_list(await ClusterView(session).read_topics(), as_json=as_json)
+    async def read(source: GroupSource) -> tuple[Dialect, Any]:
+        return source.dialect, await source.topics()
 
-    async def v08(source: GroupSource) -> None:
-        show_list(await source.topics(), as_json=as_json)
-
-    run_by_kind(cluster, v07, v08)
-
-
-def _show_list(topics: dict[str, dict[int, int]], *, as_json: bool) -> None:
-    if as_json:
+    dialect, topics = with_groups(cluster, read)
+    if dialect is Dialect.V08:
+        show_list(topics, as_json=as_json)
+    elif as_json:
         click.echo(json.dumps({"topics": topics}, indent=2))
-        return
-    show_rows(
-        ["topic", ">partitions", "broker:partitions"],
-        (
-            (topic, sum(brokers.values()), ",".join(f"{broker}:{count}" for broker, count in brokers.items()))
-            for topic, brokers in topics.items()
-        ),
-    )
+    else:
+        show_rows(
+            ["topic", ">partitions", "broker:partitions"],
+            (
+                (topic, sum(brokers.values()), ",".join(f"{broker}:{count}" for broker, count in brokers.items()))
+                for topic, brokers in topics.items()
+            ),
+        )
 
 
 @command.command("describe", epilog=DESCRIBE_EXAMPLES)
@@ -90,102 +81,11 @@ def describe(cluster: ClusterAddress, topics: tuple[str, ...], broker_timeout: f
     Kafka 0.8 and later: topic/partition, leader with its address, replicas, those in sync, earliest, latest, messages,
     remark.
     """
-    from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
-    from consumerd.cli.topics_v08 import read_topics, show_description  # noqa: PLC0415
+    from consumerd.cli.clusters import with_groups  # noqa: PLC0415
+    from consumerd.cli.topics_show import read_topics, show_description  # noqa: PLC0415
 
-    async def v07(session: ZooKeeper) -> None:
-        _show_description(await _read_topics(session, topics, connector(broker_timeout)), as_json=as_json)
-
-    async def v08(source: GroupSource) -> None:
-        show_description(await read_topics(source, topics), as_json=as_json)
-
-    run_by_kind(cluster, v07, v08, broker_timeout=broker_timeout)
-
-
-def _show_description(snapshot: _TopicSnapshot, *, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(_as_json(snapshot), indent=2))
-        return
-    known, at_least = sum(_size(found) or 0 for found in snapshot.ranges.values()), ""
-    if any(_size(found) is None for found in snapshot.ranges.values()):
-        at_least = "at least "
-    show_rows(
-        ["partition", "broker", ">earliest", ">latest", ">bytes", "remark"],
-        (
-            (partition, _address(snapshot.brokers.get(partition.broker)), *_cells(found))
-            for partition, found in snapshot.ranges.items()
-        ),
-        title=", ".join(
-            [
-                counted(len(snapshot.topics), "topic"),
-                counted(len(snapshot.ranges), "partition"),
-                f"{at_least}{counted(known, 'byte')}",
-            ]
-        ),
-    )
-
-
-class _TopicSnapshot(NamedTuple):
-    brokers: dict[int, RegisteredBroker]
-    topics: dict[str, dict[int, int]]
-    ranges: dict[TopicPartition, LogRange | LookupFailure]
-
-
-async def _read_topics(zk: ZooKeeper, topics: Sequence[str], connect: Connector) -> _TopicSnapshot:
-    """The topics, or those named. Raises NotFoundError for one that is not registered."""
-    from consumerd.base.errors import NotFoundError  # noqa: PLC0415
-    from consumerd.group.assignment import partitions_of  # noqa: PLC0415
-    from consumerd.net.cluster.view import ClusterView  # noqa: PLC0415
-    from consumerd.operate.admin.logs import BrokerLogs  # noqa: PLC0415
-
-    cluster = ClusterView(zk)
-    found = await cluster.read_topics(topics or None)
-    for topic in topics:
-        if topic not in found:
-            raise NotFoundError(f"no broker has registered the topic {topic!r}; see `consumerd topics list`")
-    brokers = await cluster.read_brokers()
-    partitions = [partition for topic, counts in found.items() for partition in partitions_of(topic, counts)]
-    return _TopicSnapshot(brokers, found, await BrokerLogs(brokers, connect).ranges(partitions))
-
-
-def _address(broker: RegisteredBroker | None) -> str:
-    return "" if broker is None else f"{broker.host}:{broker.port}"
-
-
-def _size(found: LogRange | LookupFailure) -> int | None:
-    from consumerd.operate.admin.logs import LogRange  # noqa: PLC0415
-
-    return found.size if isinstance(found, LogRange) else None
-
-
-def _cells(found: LogRange | LookupFailure) -> tuple[object, ...]:
-    from consumerd.operate.admin.logs import LogRange  # noqa: PLC0415
-
-    return (*found, found.size, "") if isinstance(found, LogRange) else (None, None, None, found.reason)
-
-
-def _as_json(snapshot: _TopicSnapshot) -> dict[str, object]:
-    topics: dict[str, dict[str, object]] = {}
-    for topic in snapshot.topics:
-        of_topic = {partition: found for partition, found in snapshot.ranges.items() if partition.topic == topic}
-        partitions = {}
-        for partition, found in of_topic.items():
-            earliest, latest, size, remark = _cells(found)
-            partitions[partition.name] = {
-                "earliest": earliest,
-                "latest": latest,
-                "bytes": size,
-                "remark": remark or None,
-            }
-        sizes = [_size(found) for found in of_topic.values()]
-        topics[topic] = {
-            "bytes": None if None in sizes else sum(filter(None, sizes)),
-            "partitions": partitions,
-        }
-    return {
-        "brokers": {str(number): _address(broker) for number, broker in snapshot.brokers.items()},
-        "topics": topics,
-    }
+    snapshot = with_groups(cluster, lambda source: read_topics(source, topics), broker_timeout=broker_timeout)
+    show_description(snapshot, as_json=as_json)
 
 
 for _command in (create, delete):

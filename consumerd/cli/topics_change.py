@@ -13,7 +13,8 @@ from consumerd.cli.session import ClusterAddress, cluster_options, json_option
 
 if TYPE_CHECKING:
     from consumerd.net.client.cluster import ClusterClient
-    from consumerd.operate.admin.v08.group_source import GroupSource, ZooKeeperGroups
+    from consumerd.operate.admin.group_source import GroupSource
+    from consumerd.operate.admin.v08.group_source import ZooKeeperGroups
     from consumerd.operate.admin.v08.topic_nodes import TopicPlan
 
 CREATE_EXAMPLES = """\b
@@ -157,15 +158,13 @@ def delete(cluster: ClusterAddress, topics: tuple[str, ...], execute: bool, as_j
     are marked for deletion in ZooKeeper, as kafka-topics does. Brokers before 1.0 delete topics only if their
     delete.topic.enable is true. In a pipe: topic, partitions, messages.
     """
-    from consumerd.cli.clusters import run_by_kind  # noqa: PLC0415
+    from consumerd.cli.clusters import with_groups  # noqa: PLC0415
 
-    async def v07(_: ZooKeeper) -> None:
-        raise click.UsageError("brokers of Kafka 0.7 delete no topics: stop them, and remove the topic's directories.")
-
-    async def v08(source: GroupSource) -> None:
-        await _delete(source, topics, cluster.timeout, execute=execute, as_json=as_json)
-
-    run_by_kind(cluster, v07, v08, broker_timeout=2 * cluster.timeout)
+    with_groups(
+        cluster,
+        lambda source: _delete(source, topics, cluster.timeout, execute=execute, as_json=as_json),
+        broker_timeout=2 * cluster.timeout,
+    )
     if not execute:
         click.echo("consumerd: dry run, nothing was deleted: add --execute to do it", err=True)
 
@@ -175,14 +174,17 @@ async def _delete(
 ) -> None:
     from consumerd.base.errors import BrokerError  # noqa: PLC0415
     from consumerd.cli.tables import show_rows  # noqa: PLC0415
-    from consumerd.cli.topics_v08 import read_topics  # noqa: PLC0415
+    from consumerd.cli.topics_show import read_topics  # noqa: PLC0415
     from consumerd.net.cluster.view_v08 import V08ClusterView  # noqa: PLC0415
+    from consumerd.operate.admin.group_source import V07Groups  # noqa: PLC0415
     from consumerd.operate.admin.logs import LogRange  # noqa: PLC0415
     from consumerd.operate.admin.v08.broker_groups import BrokerGroups  # noqa: PLC0415
     from consumerd.operate.admin.v08.group_source import ZooKeeperGroups  # noqa: PLC0415
     from consumerd.operate.admin.v08.topic_nodes import require_nodes  # noqa: PLC0415
     from consumerd.operate.admin.v08.topic_requests import delete_topic  # noqa: PLC0415
 
+    if isinstance(source, V07Groups):
+        raise click.UsageError("brokers of Kafka 0.7 delete no topics: stop them, and remove the topic's directories.")
     snapshot = await read_topics(source, topics)
     if isinstance(source, ZooKeeperGroups):
         require_nodes(await V08ClusterView(source.zk).read_brokers())

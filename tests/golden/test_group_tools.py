@@ -15,9 +15,9 @@ import pytest_asyncio
 from consumerd.base.clock import SystemClock
 from consumerd.base.partition import TopicPartition
 from consumerd.cli.offsets_show import collect_offsets
-from consumerd.net.cluster.view import ClusterView
 from consumerd.net.connect import connect
 from consumerd.operate.admin.changes import OffsetTarget, OffsetTargetKind, V07ChangePlanner
+from consumerd.operate.admin.group_source import V07Groups
 from consumerd.operate.admin.lag import lag_of
 from consumerd.operate.admin.logs import BrokerLogs, OffsetsQuery
 from consumerd.operate.admin.offset_file import format_text, parse_offsets
@@ -85,7 +85,7 @@ async def zookeeper(golden: Path, tmp_path: Path) -> AsyncIterator[MemoryZooKeep
 async def test_exports_offsets_as_recorded(golden: Path) -> None:
     lines = (golden / "kafka-0.7.2/tools/ExportZkOffsets.txt").read_text()
     async with load(golden, "25-group-all-down").session() as zk:
-        offsets, problems = await collect_offsets([GROUP], [], ClusterView(zk).read_group)
+        offsets, problems = await collect_offsets(V07Groups(zk, connect), [GROUP], [])
     assert sorted(format_text(offsets).splitlines()) == sorted(lines.splitlines())
     assert parse_offsets(lines, "the tool") == offsets
     assert problems == []

@@ -20,7 +20,6 @@ from consumerd.member.offsets.kafka_store import KafkaOffsetStore
 from consumerd.operate.admin.diagnosis import diagnose_once
 from consumerd.operate.admin.findings import GroupFindingKind
 from consumerd.operate.admin.v08.broker_groups import BrokerGroups
-from consumerd.operate.admin.v08.group_source import read_diagnosis_input
 from consumerd.spark.source.errors import DataLossError
 from consumerd.spark.source.offsets import entries
 from consumerd.spark.source.options import read_options
@@ -195,7 +194,7 @@ async def test_delivers_all_after_an_unclean_election_while_it_was_stopped(repli
     await replicated.until_all_have(texts + lost)
     await replicated.stop()
     texts = await elect_the_follower(replicated)
-    findings = diagnose_once(await read_diagnosis_input(BrokerGroups(replicated.client), OURS, 0.0))
+    findings = diagnose_once(await BrokerGroups(replicated.client).diagnosis_input(OURS))
     (found,) = (each for each in findings if each.kind is GroupFindingKind.TRUNCATED_LOG)
     assert f"that epoch ends at {FIRST}: the log was cut off there" in found.says
     await replicated.read_by_ours()

@@ -7,23 +7,26 @@ measured beside JVM members (notes on mixed groups): they try for the last time 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from consumerd.base.partition import TopicPartition
 from consumerd.operate.admin.diagnosis_members import foreign_findings, member_findings
 from consumerd.operate.admin.diagnosis_offsets import (
     DiagnosisInput,
+    cut_off_findings,
+    former_log_findings,
+    former_topic_findings,
     inside_findings,
     offset_findings,
     outage_findings,
-    silent_brokers,
+    silence_findings,
+    unread_findings,
 )
 from consumerd.operate.admin.diagnosis_owners import owner_findings
 from consumerd.operate.admin.findings import TRANSIENT, GroupFinding, GroupFindingKind, process_of
-from consumerd.operate.admin.logs import LogRange, LookupFailure
-from consumerd.operate.admin.snapshot import GroupSnapshot, V07GroupSnapshot
-from consumerd.operate.admin.v08.diagnosis import diagnose_v08, store_findings, transaction_findings
-from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
+from consumerd.operate.admin.logs import LogRange
+from consumerd.operate.admin.snapshot import GroupSnapshot
+from consumerd.operate.admin.v08.diagnosis import broker_findings, leader_findings, store_findings, transaction_findings
 
 # Diagnosis of progress: two snapshots show whether the owners of partitions work.
 #
@@ -78,17 +81,12 @@ def _stood(first: DiagnosisInput, second: DiagnosisInput, partition: TopicPartit
 
 
 def _process(snapshot: GroupSnapshot, name: str) -> str:
-    if isinstance(snapshot, V08GroupSnapshot) and name in snapshot.clients:
-        return f"the client {snapshot.clients[name]}"
-    return process_of(snapshot.group, name)
-
-
-def _at_broker(snapshot: GroupSnapshot) -> bool:
-    return isinstance(snapshot, V08GroupSnapshot) and snapshot.coordinator is CoordinatorKind.BROKER
+    client = snapshot.clients.get(name)
+    return process_of(snapshot.group, name) if client is None else f"the client {client}"
 
 
 def _why(snapshot: GroupSnapshot) -> str:
-    if _at_broker(snapshot):
+    if snapshot.by_broker:
         return (
             "Probably its handler hangs or keeps failing, or a transaction that never ended blocks readers of "
             "committed messages."
@@ -100,35 +98,31 @@ def _why(snapshot: GroupSnapshot) -> str:
 
 
 def _nudge(snapshot: GroupSnapshot) -> str:
-    return "its partitions go to other members. " if _at_broker(snapshot) else "a nudge does not help. "
-
-
-def diagnose(
-    snapshot: V07GroupSnapshot,
-    ranges: Mapping[TopicPartition, LogRange | LookupFailure],
-    inside: Mapping[TopicPartition, int] | None = None,
-) -> list[GroupFinding]:
-    """All findings of one snapshot of a group of 0.7.
-
-    Those of `TRANSIENT` kinds may be a rebalance that is under way: see `persistent_findings`.
-    """
-    return [
-        *member_findings(snapshot),
-        *owner_findings(snapshot),
-        *offset_findings(snapshot, ranges),
-        *inside_findings(inside or {}, snapshot),
-        *silent_brokers(snapshot.brokers, ranges),
-        *foreign_findings(snapshot),
-    ]
+    return "its partitions go to other members. " if snapshot.by_broker else "a nudge does not help. "
 
 
 def diagnose_once(inputs: DiagnosisInput) -> list[GroupFinding]:
-    """All findings of one snapshot of a group of either dialect."""
+    """All findings of one snapshot of a group; parts that its Kafka does not have find nothing.
+
+    Those of `TRANSIENT` kinds may be a rebalance or an election that is under way: see `persistent_findings`.
+    """
     snapshot = inputs.snapshot
-    if isinstance(snapshot, V08GroupSnapshot):
-        return diagnose_v08(snapshot, inputs)
-    assert isinstance(snapshot, V07GroupSnapshot)
-    return diagnose(snapshot, inputs.ranges, inputs.inside)
+    former = [*former_log_findings(inputs), *former_topic_findings(inputs), *cut_off_findings(inputs)]
+    strangers = {each.subject for each in former}
+    return [
+        *(broker_findings(snapshot) if snapshot.by_broker else (*member_findings(snapshot), *owner_findings(snapshot))),
+        *former,
+        *(
+            each
+            for each in offset_findings(inputs)
+            if each.kind is not GroupFindingKind.OUT_OF_RANGE or each.subject not in strangers
+        ),
+        *inside_findings(inputs),
+        *leader_findings(inputs),
+        *silence_findings(inputs),
+        *unread_findings(inputs),
+        *(() if snapshot.by_broker else foreign_findings(snapshot)),
+    ]
 
 
 def diagnose_group(first: DiagnosisInput, second: DiagnosisInput | None = None) -> list[GroupFinding]:

@@ -6,16 +6,16 @@ module of its own.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from consumerd.base.partition import LogId, TopicPartition
+from consumerd.base.partition import NO_BROKER, LogId, TopicPartition
 from consumerd.member.fetch.log_changes import LogChange, LogChangeKind
 from consumerd.net.cluster.view_v08 import V08Topics
 from consumerd.operate.admin.findings import GroupFinding, GroupFindingKind, OffsetReset, capital, listed
 from consumerd.operate.admin.logs import LogRange, LookupFailure
 from consumerd.operate.admin.snapshot import GroupSnapshot
-from consumerd.operate.admin.v08.snapshot import V08GroupSnapshot
 from consumerd.operate.admin.v08.transactions import OpenTransaction
 from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.paths import broker_ids_path, offset_path, offsets_root, topic_path
@@ -53,6 +53,11 @@ class DiagnosisInput:
     #: The brokers that are registered in ZooKeeper; None where a broker has answered.
     registered: Collection[int] | None = None
 
+    def is_leaderless(self, partition: TopicPartition) -> bool:
+        """Whether the partition exists, and no broker leads it (since 0.8)."""
+        known = self.topics.get(partition.topic, {}).get(partition.partition)
+        return known is not None and known.leader is None
+
     def furthest(self, partition: TopicPartition) -> int | None:
         """The committed offset at which the group stands, the larger one of two stores."""
         found = [one for one in (self.snapshot.committed(partition), self.kept.get(partition)) if one is not None]
@@ -79,12 +84,7 @@ def outage_findings(inputs: DiagnosisInput) -> Iterable[GroupFinding]:
             "Start the brokers. If they run, check that they and this command use the same ZooKeeper and chroot.",
         )
         return
-    leaderless = {
-        partition
-        for partition in inputs.ranges
-        if (known := inputs.topics.get(partition.topic, {}).get(partition.partition)) and known.leader is None
-    }
-    asked = [answer for partition, answer in inputs.ranges.items() if partition not in leaderless]
+    asked = [answer for partition, answer in inputs.ranges.items() if not inputs.is_leaderless(partition)]
     if asked and all(isinstance(answer, LookupFailure) for answer in asked):
         reason = next(answer.reason for answer in asked if isinstance(answer, LookupFailure))
         yield GroupFinding(
@@ -95,13 +95,9 @@ def outage_findings(inputs: DiagnosisInput) -> Iterable[GroupFinding]:
         )
 
 
-def offset_findings(
-    snapshot: GroupSnapshot,
-    ranges: Mapping[TopicPartition, LogRange | LookupFailure],
-    kept: Mapping[TopicPartition, int] | None = None,
-) -> Iterable[GroupFinding]:
-    """Findings about every committed offset. `kept`: see `DiagnosisInput`; one of two offsets in the log is enough."""
-    view = snapshot.view
+def offset_findings(inputs: DiagnosisInput) -> Iterable[GroupFinding]:
+    """Findings about every committed offset; one of two offsets in the log is enough."""
+    snapshot, view = inputs.snapshot, inputs.snapshot.view
     root = f"{offsets_root(snapshot.group)}/" if view.faults else ""
     for path, fault in view.faults.items():
         if path.startswith(root) and path in view.stats:
@@ -113,8 +109,7 @@ def offset_findings(
                 "`consumerd offsets set` while the group is stopped.",
             )
     for partition, offset in snapshot.committed_offsets().items():
-        known = ranges.get(partition)
-        also = None if kept is None else kept.get(partition)
+        known, also = inputs.ranges.get(partition), inputs.kept.get(partition)
         if also is not None and isinstance(known, LogRange) and known.earliest <= also <= known.end:
             continue
         finding = _offset_finding(snapshot, partition, offset, known)
@@ -150,10 +145,11 @@ def former_log_findings(inputs: DiagnosisInput) -> Iterable[GroupFinding]:
         )
 
 
-def former_topic_findings(snapshot: V08GroupSnapshot, topic_ids: Mapping[str, bytes]) -> Iterable[GroupFinding]:
+def former_topic_findings(inputs: DiagnosisInput) -> Iterable[GroupFinding]:
     """Offsets whose metadata name another topic id than the topic has: it was created again."""
+    snapshot = inputs.snapshot
     for partition in snapshot.metadata:
-        former, now = snapshot.log(partition), LogId(topic_ids.get(partition.topic))
+        former, now = snapshot.log(partition), LogId(inputs.topic_ids.get(partition.topic))
         if former.replaced_by(now) and snapshot.exists(partition):
             yield GroupFinding(
                 GroupFindingKind.FORMER_LOG,
@@ -191,14 +187,14 @@ def cut_off_findings(inputs: DiagnosisInput) -> Iterable[GroupFinding]:
         )
 
 
-def inside_findings(inside: Mapping[TopicPartition, int], snapshot: GroupSnapshot) -> Iterable[GroupFinding]:
+def inside_findings(inputs: DiagnosisInput) -> Iterable[GroupFinding]:
     """Offsets of 0.7 that are not the start of a message."""
-    for partition, start in inside.items():
+    for partition, start in inputs.inside.items():
         yield GroupFinding(
             GroupFindingKind.INSIDE_MESSAGE,
             str(partition),
-            f"Offset {snapshot.committed(partition)} is {inside_words(start)}, so nothing can be read from there: the "
-            "broker's log is another one, or the offset was not written by a member.",
+            f"Offset {inputs.snapshot.committed(partition)} is {inside_words(start)}, so nothing can be read from "
+            "there: the broker's log is another one, or the offset was not written by a member.",
             f"`consumerd offsets set` to {start}, or {_RESET}.",
         )
 
@@ -208,27 +204,36 @@ def inside_words(start: int) -> str:
     return f"inside a message that begins at {start}"
 
 
-def silent_brokers(
-    brokers: Collection[int], ranges: Mapping[TopicPartition, LogRange | LookupFailure]
-) -> Iterable[GroupFinding]:
-    """Registered brokers that did not answer (0.7)."""
-    silent: dict[tuple[int, str], int] = {}
-    for partition, answer in ranges.items():
-        if isinstance(answer, LookupFailure) and partition.broker in brokers:
-            key = partition.broker, answer.reason
-            silent[key] = silent.get(key, 0) + 1
-    for (broker, reason), count in silent.items():
-        yield silence(f"broker {broker}", reason, count)
+def silence_findings(inputs: DiagnosisInput) -> Iterable[GroupFinding]:
+    """Registered brokers that did not answer (0.7), or why brokers did not (since 0.8)."""
+    silent: Counter[tuple[str, str]] = Counter()
+    for partition, answer in inputs.ranges.items():
+        if not isinstance(answer, LookupFailure) or inputs.is_leaderless(partition):
+            continue
+        if partition.broker == NO_BROKER:
+            silent["brokers", answer.reason] += 1
+        elif inputs.registered and partition.broker in inputs.registered:
+            silent[f"broker {partition.broker}", answer.reason] += 1
+    for (subject, reason), count in silent.items():
+        yield GroupFinding(
+            GroupFindingKind.SILENT_BROKER,
+            subject,
+            f"The offsets of {count} partitions could not be checked: {reason}.",
+            "Check that the broker runs and can be reached from here.",
+        )
 
 
-def silence(subject: str, reason: str, count: int) -> GroupFinding:
-    """The finding that the ends of `count` partitions are unknown, and why."""
-    return GroupFinding(
-        GroupFindingKind.SILENT_BROKER,
-        subject,
-        f"The offsets of {count} partitions could not be checked: {reason}.",
-        "Check that the broker runs and can be reached from here.",
-    )
+def unread_findings(inputs: DiagnosisInput) -> Iterable[GroupFinding]:
+    """What of the group could not be read, beside nodes with a fault, of which each has a finding of its own."""
+    view = inputs.snapshot.view
+    # Each fault has one sentence among the problems, and comes first.
+    for problem in (*view.problems[len(view.faults) :], *inputs.unknown):
+        yield GroupFinding(
+            GroupFindingKind.NOT_CHECKED,
+            view.group,
+            f"{capital(problem)}.",
+            "Findings that depend on it are missing here.",
+        )
 
 
 def _offset_finding(

@@ -8,26 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from consumerd.base.errors import BrokerError, ConsumerdError, NotFoundError
-from consumerd.base.partition import NO_BROKER, TopicPartition
-from consumerd.base.ports import Clock, ZooKeeper
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import Clock
 from consumerd.member.offsets.end_times import EndTimes, age_of_next
-from consumerd.net.connect import Connector
 from consumerd.operate.admin.errors import CheckFailedError
-from consumerd.operate.admin.logs import BrokerLogs, LogRange, LookupFailure
-from consumerd.operate.admin.snapshot import GroupSnapshot, V07GroupSnapshot, read_v07_snapshot
-from consumerd.operate.admin.v08.group_source import GroupSource
-from consumerd.operate.admin.v08.next_messages import Position, next_timestamps
-from consumerd.operate.admin.v08.snapshot import V08GroupSnapshot
+from consumerd.operate.admin.group_source import GroupSource
+from consumerd.operate.admin.logs import LogRange, LookupFailure, Position, ReadTimestamps
+from consumerd.operate.admin.snapshot import GroupSnapshot
 from consumerd.wire.errors import WireError
 from consumerd.wire.registry.paths import offsets_root
 
-_Snapshot = TypeVar("_Snapshot", bound=GroupSnapshot)
 #: Groups that are read at once.
 _AT_ONCE: Final = 8
 
@@ -58,21 +53,17 @@ class PartitionLag(NamedTuple):
         return self.lag is None and not self.gone
 
 
-async def read_lag(zk: ZooKeeper, group: str, topics: Sequence[str], connect: Connector) -> list[PartitionLag]:
-    """The lag of a group of Kafka 0.7, in all topics or in those of `topics`. Raises NotFoundError."""
-    snapshot = await read_v07_snapshot(zk, group)
-    ranges = await BrokerLogs(snapshot.brokers, connect).ranges(_existing([snapshot]))
-    return [each for each in lag_of(snapshot, ranges) if not topics or each.partition.topic in topics]
+async def read_lag(source: GroupSource, group: str, topics: Sequence[str]) -> list[PartitionLag]:
+    """The lag of a group, in all topics or in those of `topics`.
 
-
-async def read_v08_lag(source: GroupSource, group: str, topics: Sequence[str]) -> list[PartitionLag]:
-    """As `read_lag`, of a group of Kafka 0.8 or later. Raises CheckFailedError for a share group, which has no lag."""
+    Raises NotFoundError, CheckFailedError for a share group, which has no lag.
+    """
     snapshot = await _with_offsets(source, group)
     ranges = await source.logs.ranges(_existing([snapshot]))
     return [each for each in lag_of(snapshot, ranges) if not topics or each.partition.topic in topics]
 
 
-async def _with_offsets(source: GroupSource, group: str) -> V08GroupSnapshot:
+async def _with_offsets(source: GroupSource, group: str) -> GroupSnapshot:
     """Read a group that commits offsets. Raises CheckFailedError for a share group."""
     snapshot = await source.snapshot(group)
     if snapshot.group_type == "share":
@@ -95,21 +86,11 @@ class GroupLag(NamedTuple):
         return client, host
 
 
-async def read_lags(
-    zk: ZooKeeper, groups: Sequence[str], connect: Connector
-) -> dict[str, GroupLag | ConsumerdError | WireError]:
-    """The lag of several groups of Kafka 0.7; in place of one that could not be read its error.
+async def read_lags(source: GroupSource, groups: Sequence[str]) -> dict[str, GroupLag | ConsumerdError | WireError]:
+    """The lag of several groups; in place of one that could not be read its error.
 
     Groups that do not exist any more are absent. A log that several of them read is looked at once.
     """
-    snapshots, failures = await _read_each(groups, lambda group: read_v07_snapshot(zk, group))
-    brokers = {number: broker for each in snapshots.values() for number, broker in each.brokers.items()}
-    ranges = await BrokerLogs(brokers, connect).ranges(_existing(snapshots.values()))
-    return {name: GroupLag(lag_of(each, ranges), {}) for name, each in snapshots.items()} | failures
-
-
-async def read_v08_lags(source: GroupSource, groups: Sequence[str]) -> dict[str, GroupLag | ConsumerdError | WireError]:
-    """As `read_lags`, of groups of Kafka 0.8 or later."""
     with suppress(BrokerError):  # of which the snapshots tell
         await source.prepare(groups)
     snapshots, failures = await _read_each(groups, lambda group: _with_offsets(source, group))
@@ -118,9 +99,9 @@ async def read_v08_lags(source: GroupSource, groups: Sequence[str]) -> dict[str,
 
 
 async def _read_each(
-    groups: Iterable[str], read: Callable[[str], Awaitable[_Snapshot]]
-) -> tuple[dict[str, _Snapshot], dict[str, ConsumerdError | WireError]]:
-    snapshots: dict[str, _Snapshot] = {}
+    groups: Iterable[str], read: Callable[[str], Awaitable[GroupSnapshot]]
+) -> tuple[dict[str, GroupSnapshot], dict[str, ConsumerdError | WireError]]:
+    snapshots: dict[str, GroupSnapshot] = {}
     failures: dict[str, ConsumerdError | WireError] = {}
     limit = asyncio.Semaphore(_AT_ONCE)
 
@@ -159,11 +140,11 @@ def lag_of(snapshot: GroupSnapshot, ranges: Mapping[TopicPartition, LogRange | L
         elif isinstance(known, LogRange):
             start = known.earliest if committed is None else committed
             lag = max(known.end - max(start, known.earliest), 0)
-            remark = _remark(committed, known, "messages" if partition.broker == NO_BROKER else "bytes")
+            remark = _remark(committed, known, snapshot.unit)
             found.append(PartitionLag(partition, name, committed, known.earliest, known.end, lag, remark))
         else:
-            remark = known.reason if known is not None else _nowhere(partition)
-            gone = known is None and not _may_return(snapshot, partition)
+            remark = known.reason if known is not None else snapshot.absence(partition)
+            gone = known is None and not snapshot.may_return(partition)
             found.append(PartitionLag(partition, name, committed, None, None, None, remark, gone))
     return found
 
@@ -171,7 +152,7 @@ def lag_of(snapshot: GroupSnapshot, ranges: Mapping[TopicPartition, LogRange | L
 def _unread_offsets(snapshot: GroupSnapshot) -> dict[TopicPartition, str]:
     """The partitions that may have a committed offset which could not be read, and why."""
     found = {}
-    if isinstance(snapshot, V08GroupSnapshot) and snapshot.kept_unknown:
+    if snapshot.kept_unknown:
         found = dict.fromkeys(snapshot.partitions(), snapshot.kept_unknown)
     view = snapshot.view
     root = f"{offsets_root(snapshot.group)}/" if view.faults else ""
@@ -180,17 +161,6 @@ def _unread_offsets(snapshot: GroupSnapshot) -> dict[TopicPartition, str]:
             topic, _, name = path.removeprefix(root).partition("/")
             found[TopicPartition.parse_any(topic, name)] = fault
     return found
-
-
-def _may_return(snapshot: GroupSnapshot, partition: TopicPartition) -> bool:
-    """Whether the partition may exist: brokers of 0.7 take its registration along when they stop."""
-    return isinstance(snapshot, V07GroupSnapshot) and partition.broker not in snapshot.brokers
-
-
-def _nowhere(partition: TopicPartition) -> str:
-    if partition.broker == NO_BROKER:
-        return "the cluster has no such partition"
-    return f"not registered by broker {partition.broker}"
 
 
 def _remark(committed: int | None, known: LogRange, unit: str) -> str:
@@ -218,9 +188,6 @@ def total_lag(lags: Sequence[PartitionLag]) -> int | None:
 # Strategy: as for the daemon's own partitions, by the message's timestamp where a broker can be asked for it (0.10 and
 # later), else since the log was last seen to end at the committed offset or before it. A timestamp is asked for once,
 # until the committed offset moves. What neither of them tells is unknown, never 0.
-
-#: Reads the timestamps of the first messages at or after positions, in milliseconds, as far as they are known.
-ReadTimestamps = Callable[[Collection[Position]], Awaitable[Mapping[Position, int]]]
 
 
 class LagTimes:
@@ -264,9 +231,3 @@ class LagTimes:
         timestamp = self._timestamps.get((each.partition, each.position))
         times = self._end_times.get(each.partition)
         return age_of_next(timestamp, times, each.position, wall=self._wall, now=self._now)
-
-
-def timestamp_reader(source: GroupSource) -> ReadTimestamps | None:
-    """How to ask the brokers of a source, after lags were read from it; None where there is none to ask."""
-    client = source.logs.client
-    return None if client is None else partial(next_timestamps, client)

@@ -9,10 +9,10 @@ broker must not hide the others. Nothing is retried later: the caller takes a sn
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import TopicPartition
@@ -48,10 +48,17 @@ class LookupFailure:
 
 
 Answer = tuple[int, ...] | LookupFailure
+#: A partition, and the offset of the next message there.
+Position = tuple[TopicPartition, int]
+#: Reads the timestamps of the first messages at or after positions, in milliseconds, as far as they are known.
+ReadTimestamps = Callable[[Collection[Position]], Awaitable[Mapping[Position, int]]]
 
 
 class BrokerLogs:
     """Asks the brokers that are registered, through `connect`."""
+
+    #: Messages have none.
+    timestamps: Final[ReadTimestamps | None] = None
 
     def __init__(self, brokers: Mapping[int, RegisteredBroker], connect: Connector) -> None:
         self._brokers = brokers

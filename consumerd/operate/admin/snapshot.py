@@ -10,12 +10,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import ClassVar
 
 from consumerd.base.errors import NotFoundError
-from consumerd.base.partition import TopicPartition
+from consumerd.base.partition import LogId, TopicPartition
 from consumerd.base.ports import NodeStat, ZooKeeper
 from consumerd.group.assignment import Assignment, partitions_of
+from consumerd.member.offsets.metadata import parse_metadata
 from consumerd.net.cluster.groups import GroupView
 from consumerd.net.cluster.view import ClusterView
 from consumerd.net.zk.errors import NoNode
@@ -39,6 +41,23 @@ class GroupSnapshot(ABC):
     view: GroupView
     #: Children of the group's node in ZooKeeper that its dialect does not have.
     foreign: list[str]
+    #: Of groups that a broker coordinates: Stable, Empty, ...
+    state: str = ""
+    #: The offsets that a group in ZooKeeper committed to a broker instead (`offsets.storage=kafka` of old consumers).
+    at_broker: Mapping[TopicPartition, int] = MappingProxyType({})
+    #: Why it is not known whether brokers keep offsets of a group in ZooKeeper; "" where it is.
+    kept_unknown: str = ""
+    #: The texts that were committed with offsets (`commit.metadata`), where a broker keeps these and there is one.
+    metadata: Mapping[TopicPartition, str] = MappingProxyType({})
+    #: The type of a group that brokers do not describe (share, streams), in lower case; "" for others.
+    group_type: str = ""
+    #: Consumer id -> who and where the member is, where a broker tells it.
+    clients: Mapping[str, str] = MappingProxyType({})
+
+    @property
+    def by_broker(self) -> bool:
+        """Whether a broker coordinates the group, not ZooKeeper."""
+        return False
 
     @property
     def group(self) -> str:
@@ -48,11 +67,6 @@ class GroupSnapshot(ABC):
     @abstractmethod
     def plan(self) -> Assignment:
         """Return the expected owner of each partition, by the rule that all members follow."""
-
-    @property
-    def has_rule(self) -> bool:
-        """Whether the members follow a rule that is known, so that `plan` tells more than who owns what."""
-        return True
 
     @abstractmethod
     def wanted(self) -> set[TopicPartition]:
@@ -70,6 +84,10 @@ class GroupSnapshot(ABC):
     def absence(self, partition: TopicPartition) -> str:
         """Return why a partition does not exist, as the end of a sentence."""
 
+    def may_return(self, partition: TopicPartition) -> bool:
+        """Whether the partition may exist although it is not there now."""
+        return False
+
     def subscriptions(self) -> dict[str, Subscription]:
         """Return each member's subscription. Raises RegistryError for an invalid one, NotFoundError without members."""
         members = self.view.members.items()
@@ -81,6 +99,10 @@ class GroupSnapshot(ABC):
                 f"group {self.group!r} has no members now; `consumerd group describe` shows its committed offsets"
             )
         return found
+
+    def log(self, partition: TopicPartition) -> LogId:
+        """What was committed of the log that the partition's offset is of."""
+        return parse_metadata(self.metadata.get(partition)).log
 
     @property
     def rule_words(self) -> str:
@@ -99,7 +121,7 @@ class GroupSnapshot(ABC):
 
     def committed_offsets(self) -> dict[TopicPartition, int]:
         """All committed offsets of the group, of every storage."""
-        return dict(self.view.offsets)
+        return {**self.at_broker, **self.view.offsets}
 
     def is_persistent(self, consumer_id: str) -> bool:
         """Whether the id node of this member would outlive it."""
@@ -112,7 +134,7 @@ class GroupSnapshot(ABC):
 
     def committed(self, partition: TopicPartition) -> int | None:
         """The committed offset, of any storage."""
-        return self.view.offsets.get(partition)
+        return self.view.offsets.get(partition, self.at_broker.get(partition))
 
     def owner_name(self, partition: TopicPartition) -> str | None:
         """The owner as its node names it; None where no owner is known."""
@@ -153,6 +175,10 @@ class V07GroupSnapshot(GroupSnapshot):
         if count is None:
             return f"broker {partition.broker} has not registered the topic"
         return f"broker {partition.broker} has only {count} partitions of it"
+
+    def may_return(self, partition: TopicPartition) -> bool:
+        """Whether the partition may exist although it is not there now: brokers take registrations along."""
+        return partition.broker not in self.brokers
 
     def wanted(self) -> set[TopicPartition]:
         """All partitions of subscribed topics."""

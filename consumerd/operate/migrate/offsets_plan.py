@@ -14,14 +14,11 @@ from dataclasses import dataclass, field, replace
 
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
-from consumerd.net.cluster.groups import GroupView
 from consumerd.operate.admin.changes import OffsetChange
 from consumerd.operate.admin.editing import in_the_way
 from consumerd.operate.admin.logs import LogRange
 from consumerd.operate.admin.snapshot import GroupSnapshot
-from consumerd.operate.admin.v08.changes import V08ChangePlanner
-from consumerd.operate.admin.v08.group_source import GroupSource
-from consumerd.operate.admin.v08.snapshot import V08GroupSnapshot
+from consumerd.operate.admin.v08.group_source import V08GroupSource
 from consumerd.operate.migrate.offsets_translation import ForwardedLog, OffsetTranslator
 
 
@@ -75,7 +72,7 @@ class MovePlanner:
     def __init__(
         self,
         source: GroupSnapshot,
-        target: GroupSource,
+        target: V08GroupSource,
         group: str,
         *,
         rename: Callable[[str], str] = lambda topic: topic,
@@ -162,7 +159,7 @@ class MovePlanner:
         wanted: Mapping[TopicPartition, int],
         sources: Mapping[TopicPartition, list[tuple[TopicPartition, int]]],
     ) -> MovePlan:
-        snapshot = await target_snapshot(self._target, self._group)
+        snapshot = await self._target.snapshot_or_unknown(self._group)
         plan = MovePlan(await planned_moves(self._target, snapshot, wanted, sources))
         plan.problems += [f"group {self._source.group!r}: {each}" for each in (*self._alive(), *self._unread())]
         plan.problems += [f"group {self._group!r} on the target: {each}" for each in in_the_way(snapshot, wanted)]
@@ -177,22 +174,14 @@ class MovePlanner:
         return self._source.view.problems
 
 
-async def target_snapshot(target: GroupSource, group: str) -> V08GroupSnapshot:
-    """A snapshot of a group that the target may not know. Raises BrokerError, ZooKeeperError."""
-    try:
-        return await target.snapshot(group)
-    except NotFoundError:
-        return V08GroupSnapshot(GroupView(group), {}, target.coordinator)
-
-
 async def planned_moves(
-    target: GroupSource,
-    snapshot: V08GroupSnapshot,
+    target: V08GroupSource,
+    snapshot: GroupSnapshot,
     wanted: Mapping[TopicPartition, int],
     sources: Mapping[TopicPartition, Sequence[tuple[TopicPartition, int]]],
 ) -> list[OffsetMove]:
     """The moves of one group to the offsets `wanted` on the target, each with its problem, if it has one."""
-    changes = await V08ChangePlanner(snapshot, target.logs).set_to(dict(wanted))
+    changes = await (await target.planner(snapshot)).set_to(dict(wanted))
     ranges = await target.logs.ranges(wanted)
     moves = []
     for change in changes:

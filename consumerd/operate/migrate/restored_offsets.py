@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers.forward.positions import is_position
-from consumerd.operate.admin.v08.group_source import GroupSource
-from consumerd.operate.admin.v08.snapshot import V08GroupSnapshot
+from consumerd.operate.admin.snapshot import GroupSnapshot
+from consumerd.operate.admin.v08.group_source import V08GroupSource
 from consumerd.operate.migrate.archived_topics import ArchivedPartition
-from consumerd.operate.migrate.offsets_plan import OffsetMove, planned_moves, target_snapshot
+from consumerd.operate.migrate.offsets_plan import OffsetMove, planned_moves
 from consumerd.operate.migrate.restored_log import LogMatch, RestoredLog, match
 from consumerd.storage.segments.group_offsets import ArchivedOffset, OffsetKey
 
@@ -139,7 +139,7 @@ class OffsetsRestore:
         self,
         committed: Committed,
         archived: Sequence[ArchivedPartition],
-        target: GroupSource,
+        target: V08GroupSource,
         log: RestoredLog,
         naming: Callable[[str], str] = lambda topic: topic,
     ) -> None:
@@ -168,7 +168,7 @@ class OffsetsRestore:
             wanted[each.change.group][each.change.partition] = each.change.after
         differences = []
         for group, offsets in wanted.items():
-            there = (await target_snapshot(self._target, group)).view.offsets
+            there = (await self._target.snapshot_or_unknown(group)).view.offsets
             differences += [
                 f"group {group!r}: the offset of {partition} is {there.get(partition, 'missing')}, not {offset}"
                 for partition, offset in offsets.items()
@@ -231,7 +231,7 @@ class OffsetsRestore:
             wanted[moved], sources[moved] = each.offset, [(partition, offset)]
             if each.note is not None:
                 notes[moved] = each.note
-        snapshot = await target_snapshot(self._target, group)
+        snapshot = await self._target.snapshot_or_unknown(group)
         plan.refusals += _in_use(group, snapshot)
         for move in await planned_moves(self._target, snapshot, wanted, sources):
             change = move.change
@@ -241,7 +241,7 @@ class OffsetsRestore:
         return plan
 
 
-def _in_use(group: str, snapshot: V08GroupSnapshot) -> list[str]:
+def _in_use(group: str, snapshot: GroupSnapshot) -> list[str]:
     """Why the target's brokers would not accept offsets of the group, or its members would not read them."""
     if snapshot.group_type:
         return [f"group {group!r} is of type {snapshot.group_type!r} on the target: choose others with --group"]

@@ -26,7 +26,8 @@ from consumerd.base.metrics import catalogue as c
 from consumerd.base.metrics.catalogue import Reading
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock
-from consumerd.operate.admin.lag import GroupLag, LagTimes, PartitionLag, ReadTimestamps, known_lag, total_lag
+from consumerd.operate.admin.lag import GroupLag, LagTimes, PartitionLag, known_lag, total_lag
+from consumerd.operate.admin.logs import ReadTimestamps
 from consumerd.service.daemon.probes import check_extras, probe_routes
 from consumerd.wire.errors import WireError
 

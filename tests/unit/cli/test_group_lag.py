@@ -12,6 +12,7 @@ from consumerd.base.partition import TopicPartition
 from consumerd.cli.group_lag import CLEAR
 from consumerd.cli.session import connector
 from consumerd.demo.ports import free_port
+from consumerd.operate.admin.group_source import V07Groups
 from consumerd.operate.admin.lag import GroupLag, read_lags
 from consumerd.wire.v07 import Codec
 from tests.unit.conftest import Cluster
@@ -48,7 +49,7 @@ async def test_prints_lag_in_a_pipe(consumerd: Command) -> None:
     *partitions, total = done.rows
     unreachable = partitions.pop()
     assert partitions == [
-        ["partition", "old/0-0", "", "7", "", "", "not registered by broker 0"],
+        ["partition", "old/0-0", "", "7", "", "", "broker 0 has not registered the topic"],
         ["partition", "t/0-0", "g_a-0", "30", "90", "60", ""],
         ["partition", "t/0-1", "", "", "30", "30", "no committed offset: all of the log"],
     ]
@@ -156,7 +157,7 @@ async def test_describes_topics(consumerd: Command) -> None:
     assert set(document["brokers"]) == {"0", "1"}
     done = await consumerd("topics", "describe", "--topic", "nope")
     assert done.code == ExitCode.NOT_FOUND
-    assert "no broker has registered the topic 'nope'" in done.err
+    assert "there is no topic 'nope'" in done.err
 
 
 async def test_takes_zookeeper_and_group_from_the_configuration(
@@ -202,7 +203,7 @@ async def test_counts_partitions_of_a_stopped_broker_as_not_known(consumerd: Com
     memory.remove("/brokers/ids/1")
     done = await consumerd("group", "lag", "--group", "g")
     assert done.code == ExitCode.CHECK_FAILED
-    assert ["partition", "t/1-0", "", "5", "", "", "not registered by broker 1"] in done.rows
+    assert ["partition", "t/1-0", "", "5", "", "", "broker 1 is not registered"] in done.rows
     assert done.rows[-1] == ["total", "", "2"]
 
 
@@ -228,7 +229,7 @@ async def test_lag_of_several_groups_has_an_error_in_place_of_one_that_cannot_be
     memory.put("/consumers/h/offsets/t/0-0", b"60")
     memory.put("/consumers/bad/offsets/t/0", b"1")  # of the other dialect
     async with memory.session() as session:
-        found = await read_lags(session, ["g", "h", "bad", "gone"], connector(5.0))
+        found = await read_lags(V07Groups(session, connector(5.0)), ["g", "h", "bad", "gone"])
     assert set(found) == {"g", "h", "bad"}
     lags = {
         name: [(str(each.partition), each.committed, each.lag) for each in group.partitions]

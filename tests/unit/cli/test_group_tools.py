@@ -23,7 +23,7 @@ A, B = 0xA, 0xB
 def broker(memory: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch) -> MemoryBroker:
     """Two members, three partitions of one broker, all as it should be."""
     broker = MemoryBroker()
-    monkeypatch.setattr("consumerd.cli.group_doctor.connector", lambda timeout: broker.connect)
+    monkeypatch.setattr("consumerd.cli.clusters.connector", lambda timeout: broker.connect)
     memory.put("/brokers/ids/0", b"creator:memory:9000")
     memory.put("/brokers/topics/t/0", b"3")
     memory.put("/consumers/g/ids/g_a", b'{ "t": 1 }', session_id=A)

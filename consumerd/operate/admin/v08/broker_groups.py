@@ -21,6 +21,7 @@ from consumerd.net.cluster.groups import GroupView, LiveMember
 from consumerd.net.cluster.view_v08 import PartitionView, V08Topics
 from consumerd.operate.admin.changes import OffsetChange
 from consumerd.operate.admin.errors import RefusedError
+from consumerd.operate.admin.v08.group_source import V08GroupSource
 from consumerd.operate.admin.v08.logs import V08BrokerLogs
 from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot, epochs_of, texts_of
 from consumerd.wire.errors import WireError
@@ -132,14 +133,14 @@ class _Description(NamedTuple):
     type: str = ""
 
 
-class BrokerGroups:
+class BrokerGroups(V08GroupSource):
     """The groups of the cluster of `client`."""
 
     coordinator = CoordinatorKind.BROKER
 
     def __init__(self, client: ClusterClient) -> None:
+        super().__init__(V08BrokerLogs(client))
         self.client = client
-        self.logs = V08BrokerLogs(client)
         #: Whether snapshots use the metadata of the last call of `names`, and not new ones for each.
         self.keeps_metadata = False
 
@@ -165,8 +166,8 @@ class BrokerGroups:
         """Look up the coordinators of the groups. Raises BrokerError."""
         await self.client.retrying("find coordinators", lambda: self.client.find_coordinators(groups))
 
-    async def snapshot(self, group: str) -> V08GroupSnapshot:
-        """A snapshot of a group. Raises NotFoundError, BrokerError."""
+    async def snapshot(self, group: str, *, brokers: bool = True) -> V08GroupSnapshot:
+        """As of `GroupSource`."""
         described = await self._describe(group)
         view = GroupView(group)
         clients = {}

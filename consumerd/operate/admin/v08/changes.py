@@ -12,8 +12,8 @@ from typing import Final
 from consumerd.base.partition import TopicPartition
 from consumerd.operate.admin.changes import ChangePlanner, OffsetChange
 from consumerd.operate.admin.logs import LogRange, LookupFailure
+from consumerd.operate.admin.snapshot import GroupSnapshot
 from consumerd.operate.admin.v08.logs import V08BrokerLogs
-from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
 
 #: Members that commit to brokers do not read the offsets in ZooKeeper.
 KEPT_BY_BROKER: Final = "a broker keeps its offset (offsets.storage=kafka): give --bootstrap-server to change it there"
@@ -22,13 +22,13 @@ KEPT_BY_BROKER: Final = "a broker keeps its offset (offsets.storage=kafka): give
 class V08ChangePlanner(ChangePlanner):
     """Of a group of Kafka 0.8 or later; `logs` asks the brokers."""
 
-    def __init__(self, snapshot: V08GroupSnapshot, logs: V08BrokerLogs) -> None:
+    def __init__(self, snapshot: GroupSnapshot, logs: V08BrokerLogs) -> None:
         super().__init__(snapshot.view)
         self._snapshot = snapshot
         self._logs = logs
 
     def _version(self, partition: TopicPartition) -> int | None:
-        if self._snapshot.coordinator is CoordinatorKind.BROKER:
+        if self._snapshot.by_broker:
             return None  # its group may have a name that no node can have
         return super()._version(partition)
 
@@ -38,8 +38,7 @@ class V08ChangePlanner(ChangePlanner):
     def _refusal(self, partition: TopicPartition, *, delete: bool = False) -> str | None:
         if partition in self._snapshot.at_broker:
             return KEPT_BY_BROKER
-        by_broker = self._snapshot.coordinator is CoordinatorKind.BROKER
-        if delete and by_broker and self._view.offsets.get(partition) is not None:
+        if delete and self._snapshot.by_broker and self._view.offsets.get(partition) is not None:
             return "brokers cannot delete a single offset: change it, or delete the whole group"
         return None
 

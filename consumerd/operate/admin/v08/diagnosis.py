@@ -7,51 +7,21 @@ groups that do not finish rebalancing, partitions that the leader does not assig
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
 from consumerd.base.partition import TopicPartition
-from consumerd.operate.admin.diagnosis_members import foreign_findings, member_findings
-from consumerd.operate.admin.diagnosis_offsets import (
-    DiagnosisInput,
-    cut_off_findings,
-    former_log_findings,
-    former_topic_findings,
-    offset_findings,
-    silence,
-)
-from consumerd.operate.admin.diagnosis_owners import owner_findings
-from consumerd.operate.admin.findings import GroupFinding, GroupFindingKind, capital, listed
-from consumerd.operate.admin.logs import LookupFailure
+from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
+from consumerd.operate.admin.findings import GroupFinding, GroupFindingKind, listed
+from consumerd.operate.admin.snapshot import GroupSnapshot
 from consumerd.operate.admin.v08.broker_groups import MOVING
-from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
+from consumerd.operate.admin.v08.snapshot import V08GroupSnapshot
 from consumerd.operate.admin.v08.transactions import OpenProducer, OpenTransaction
 
 #: States of groups whose members have no partitions just now (`AwaitingSync` until 1.0).
 _REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance", "AwaitingSync"})
 _STABLE: Final = "Stable"
-
-
-def diagnose_v08(snapshot: V08GroupSnapshot, inputs: DiagnosisInput) -> list[GroupFinding]:
-    """All findings of one snapshot. Those of `TRANSIENT` kinds may be a rebalance or an election that is under way."""
-    by_broker = snapshot.coordinator is CoordinatorKind.BROKER
-    former = [
-        *former_log_findings(inputs),
-        *former_topic_findings(snapshot, inputs.topic_ids),
-        *cut_off_findings(inputs),
-    ]
-    strangers = {each.subject for each in former}
-    offsets = offset_findings(snapshot, inputs.ranges, inputs.kept)
-    return [
-        *(_broker_findings(snapshot) if by_broker else (*member_findings(snapshot), *owner_findings(snapshot))),
-        *former,
-        *(each for each in offsets if each.kind is not GroupFindingKind.OUT_OF_RANGE or each.subject not in strangers),
-        *_leader_findings(inputs),
-        *_not_checked(snapshot, inputs),
-        *(() if by_broker else foreign_findings(snapshot)),
-    ]
 
 
 def store_findings(first: DiagnosisInput, second: DiagnosisInput) -> Iterable[GroupFinding]:
@@ -125,7 +95,9 @@ def _producer(transaction: OpenTransaction) -> str:
 # -- where a broker coordinates
 
 
-def _broker_findings(snapshot: V08GroupSnapshot) -> Iterable[GroupFinding]:
+def broker_findings(snapshot: GroupSnapshot) -> Iterable[GroupFinding]:
+    """Findings about the members that a broker knows, and about partitions that these were not assigned."""
+    assert isinstance(snapshot, V08GroupSnapshot)
     if not snapshot.view.members and not snapshot.view.problems:
         yield GroupFinding(
             GroupFindingKind.NO_MEMBERS,
@@ -183,37 +155,14 @@ def _dealer(snapshot: V08GroupSnapshot) -> str:
 # -- the cluster
 
 
-def _leader_findings(inputs: DiagnosisInput) -> Iterable[GroupFinding]:
-    for partition in _existing(inputs):
-        known = inputs.topics.get(partition.topic, {}).get(partition.partition)
-        if known is not None and known.leader is None:
-            replicas = ", ".join(map(str, known.replicas))
-            yield GroupFinding(
-                GroupFindingKind.NO_LEADER,
-                str(partition),
-                "The partition has no leader, so it can be neither written nor read; its owner waits. Its replicas are "
-                f"on brokers {replicas}.",
-                "Restart one of these brokers, if possible one that was in sync; see `consumerd topics describe`.",
-            )
-
-
-def _not_checked(snapshot: V08GroupSnapshot, inputs: DiagnosisInput) -> Iterable[GroupFinding]:
-    reasons: Counter[str] = Counter()
-    for partition, answer in inputs.ranges.items():
-        known = inputs.topics.get(partition.topic, {}).get(partition.partition)
-        if isinstance(answer, LookupFailure) and (known is None or known.leader is not None):
-            reasons[answer.reason] += 1
-    for reason, count in reasons.items():
-        yield silence("brokers", reason, count)
-    # Each fault has one sentence among the problems, and comes first; it has a finding of its own.
-    for problem in (*snapshot.view.problems[len(snapshot.view.faults) :], *inputs.unknown):
+def leader_findings(inputs: DiagnosisInput) -> Iterable[GroupFinding]:
+    """Partitions that exist and have no leader."""
+    for partition in filter(inputs.is_leaderless, inputs.snapshot.partitions()):
+        replicas = ", ".join(map(str, inputs.topics[partition.topic][partition.partition].replicas))
         yield GroupFinding(
-            GroupFindingKind.NOT_CHECKED,
-            snapshot.group,
-            f"{capital(problem)}.",
-            "Findings that depend on it are missing here.",
+            GroupFindingKind.NO_LEADER,
+            str(partition),
+            "The partition has no leader, so it can be neither written nor read; its owner waits. Its replicas are "
+            f"on brokers {replicas}.",
+            "Restart one of these brokers, if possible one that was in sync; see `consumerd topics describe`.",
         )
-
-
-def _existing(inputs: DiagnosisInput) -> list[TopicPartition]:
-    return [partition for partition in inputs.snapshot.partitions() if inputs.snapshot.exists(partition)]

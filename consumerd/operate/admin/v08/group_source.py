@@ -1,25 +1,31 @@
 """The groups of a cluster of Kafka 0.8 or later, whether ZooKeeper or a broker coordinates them.
 
-Strategy: one protocol, `GroupSource`, with two implementations: `ZooKeeperGroups` here and `BrokerGroups`. Both query
-brokers for the bounds of their logs.
+Strategy: `ZooKeeperGroups` here and `BrokerGroups` have in common what brokers tell, of logs and topics.
 """
 
 from __future__ import annotations
 
+import asyncio
+from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, Protocol
+from dataclasses import replace
+from typing import ClassVar, Final
 
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import LogId, TopicPartition
 from consumerd.base.ports import ZooKeeper
 from consumerd.member.fetch.log_changes import LogChange, find_change
 from consumerd.member.offsets.kafka_store import CommittedOffset, KafkaOffsetStore
+from consumerd.net.cluster.groups import GroupView
 from consumerd.net.cluster.reading import children, read_all
 from consumerd.net.cluster.view_v08 import V08ClusterView, V08Topics
 from consumerd.operate.admin.changes import OffsetChange
 from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
 from consumerd.operate.admin.editing import write_changes
+from consumerd.operate.admin.group_source import GroupSource
+from consumerd.operate.admin.snapshot import GroupSnapshot
+from consumerd.operate.admin.v08.changes import V08ChangePlanner
 from consumerd.operate.admin.v08.logs import V08BrokerLogs
 from consumerd.operate.admin.v08.snapshot import (
     CoordinatorKind,
@@ -31,6 +37,7 @@ from consumerd.operate.admin.v08.snapshot import (
 )
 from consumerd.operate.admin.v08.transactions import find_open_transactions
 from consumerd.wire.errors import WireError
+from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.paths import owners_root, topic_path
 from consumerd.wire.v08.schema import NO_UUID
 
@@ -38,56 +45,76 @@ from consumerd.wire.v08.schema import NO_UUID
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 
-class GroupSource(Protocol):
-    """A cluster, and the groups that are coordinated in one place."""
+class V08GroupSource(GroupSource):
+    """The groups of a cluster of Kafka 0.8 or later that ZooKeeper or its brokers coordinate."""
 
-    @property
-    def coordinator(self) -> CoordinatorKind:
-        """The kind of coordinator of these groups."""
-        ...
+    dialect = Dialect.V08
+    coordinator: ClassVar[CoordinatorKind]
+
+    def __init__(self, logs: V08BrokerLogs) -> None:
+        self._logs = logs
 
     @property
     def logs(self) -> V08BrokerLogs:
         """Queries the brokers for the bounds of their logs."""
-        ...
+        return self._logs
 
-    async def names(self) -> list[str]:
-        """The groups, sorted. Raises ZooKeeperError or BrokerError, as all of these."""
-        ...
+    @abstractmethod
+    async def snapshot(self, group: str, *, brokers: bool = True) -> V08GroupSnapshot:
+        """As of `GroupSource`."""
 
-    async def prepare(self, groups: Sequence[str]) -> None:
-        """Look up at once which brokers have these groups, before a snapshot of each."""
-        ...
-
-    async def snapshot(self, group: str) -> V08GroupSnapshot:
-        """A snapshot of a group. Raises NotFoundError for one that never was."""
-        ...
-
-    async def addresses(self) -> dict[int, str]:
-        """`host:port` of the live brokers, by id."""
-        ...
-
+    @abstractmethod
     async def topics(self, names: Iterable[str] | None = None) -> V08Topics:
         """All topics, or those of `names` that exist."""
-        ...
 
-    async def write(self, changes: Sequence[OffsetChange], *, force: bool) -> int:
-        """Write the changes that move anything; returns how many. Raises ChangedMeanwhileError, RefusedError."""
-        ...
+    async def unknown(self, group: str) -> V08GroupSnapshot:
+        """As of `GroupSource`."""
+        return V08GroupSnapshot(GroupView(group), {}, self.coordinator)
+
+    async def planner(self, snapshot: GroupSnapshot, topics: Collection[str] = ()) -> V08ChangePlanner:
+        """As of `GroupSource`."""
+        return V08ChangePlanner(snapshot, self.logs)
+
+    async def partitions(self, snapshot: GroupSnapshot, topics: Sequence[str]) -> list[TopicPartition]:
+        """As of `GroupSource`."""
+        if not topics:
+            return snapshot.partitions()
+        found = {partition for partition in snapshot.view.offsets if partition.topic in topics}
+        for topic, numbers in (await self.topics(topics)).items():
+            found |= {TopicPartition.numbered(topic, number) for number in numbers}
+        return sorted(found)
+
+    async def diagnosis_input(self, group: str) -> DiagnosisInput:
+        """As of `GroupSource`."""
+        snapshot, client = await self.snapshot(group), self.logs.client
+        topics = await self.topics(snapshot.topics)
+        ranges = await self.logs.ranges(filter(snapshot.exists, snapshot.partitions()))
+        topic_ids = {} if client is None else {topic: client.metadata.topic_id(topic) for topic in topics}
+        topic_ids = {topic: found for topic, found in topic_ids.items() if found != NO_UUID}
+        return DiagnosisInput(
+            snapshot,
+            ranges,
+            asyncio.get_running_loop().time(),
+            topics,
+            transactions=await find_open_transactions(self.logs, ranges),
+            topic_ids=topic_ids,
+            cut_off=await _cut_off(self.logs, snapshot, topic_ids),
+        )
 
 
-class ZooKeeperGroups:
+class ZooKeeperGroups(V08GroupSource):
     """Groups that old consumers (0.8 to 1.1) coordinate among themselves in ZooKeeper."""
 
     coordinator = CoordinatorKind.ZOOKEEPER
+    zk: ZooKeeper
 
     def __init__(self, zk: ZooKeeper, logs: V08BrokerLogs) -> None:
+        super().__init__(logs)
         self.zk = zk
-        self.logs = logs
         self._view = V08ClusterView(zk)
 
     async def names(self) -> list[str]:
-        """The names of all groups, also of dead ones."""
+        """As of `GroupSource`."""
         return await self._view.read_groups()
 
     async def prepare(self, groups: Sequence[str]) -> None:
@@ -96,8 +123,8 @@ class ZooKeeperGroups:
             with suppress(BrokerError):
                 await self.logs.client.find_coordinators(groups)
 
-    async def snapshot(self, group: str) -> V08GroupSnapshot:
-        """A snapshot of a group. Raises NotFoundError, ZooKeeperError, DialectError.
+    async def snapshot(self, group: str, *, brokers: bool = True) -> V08GroupSnapshot:
+        """As of `GroupSource`.
 
         Where offsets are missing, brokers are asked whether they keep them; where those do not answer, that is a
         problem of the view.
@@ -117,13 +144,23 @@ class ZooKeeperGroups:
                 snapshot.view.problems.append(snapshot.kept_unknown)
         return snapshot
 
-    async def kept_by_brokers(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offsets that a group of old consumers committed to a broker; `partitions` have to exist.
-
-        Empty where there is no broker to query. Raises BrokerError, WireError, ZooKeeperError.
-        """
-        kept = await self._read_kept_by_brokers(group, partitions)
-        return {partition: each.offset for partition, each in kept.items()}
+    async def diagnosis_input(self, group: str) -> DiagnosisInput:
+        """As of `GroupSource`, with what brokers keep beside ZooKeeper."""
+        found = await super().diagnosis_input(group)
+        snapshot = found.snapshot
+        kept: Mapping[TopicPartition, CommittedOffset] = {}
+        unknown: tuple[str, ...] = ()
+        try:
+            kept = await self._read_kept_by_brokers(group, filter(snapshot.exists, snapshot.view.offsets))
+        except (BrokerError, WireError) as error:
+            unknown = (f"whether brokers keep offsets, too, is not known: {error}",)
+        return replace(
+            found,
+            kept={partition: each.offset for partition, each in kept.items()},
+            created=await self._created(found.topics),
+            unknown=unknown,
+            registered=(await self.addresses()).keys(),
+        )
 
     async def _read_kept_by_brokers(
         self, group: str, partitions: Iterable[TopicPartition]
@@ -146,7 +183,7 @@ class ZooKeeperGroups:
         """As the brokers' controller registered them."""
         return await self._view.read_topics(names)
 
-    async def created(self, topics: Iterable[str]) -> dict[str, int]:
+    async def _created(self, topics: Iterable[str]) -> dict[str, int]:
         """The transactions that created the nodes of these topics, as far as they exist."""
         stats = await read_all(topics, lambda topic: self.zk.exists(topic_path(topic)))
         return {topic: stat.created_zxid for topic, stat in stats.items() if stat is not None}
@@ -154,45 +191,6 @@ class ZooKeeperGroups:
     async def write(self, changes: Sequence[OffsetChange], *, force: bool) -> int:
         """As `write_changes`: fenced by owner nodes and versions, unless forced."""
         return await write_changes(self.zk, changes, force=force)
-
-
-async def read_diagnosis_input(source: GroupSource, group: str, now: float) -> DiagnosisInput:
-    """Everything that the diagnosis of `group` needs. `now`: seconds of any clock.
-
-    Data that a broker does not return are missing, with the reason; the rest is still diagnosed. Raises NotFoundError,
-    ZooKeeperError, BrokerError as `source`.
-    """
-    snapshot = await source.snapshot(group)
-    topics = await source.topics(snapshot.topics)
-    ranges = await source.logs.ranges(partition for partition in snapshot.partitions() if snapshot.exists(partition))
-    kept: dict[TopicPartition, int] = {}
-    created: dict[str, int] = {}
-    unknown: tuple[str, ...] = ()
-    registered: Collection[int] | None = None
-    client = source.logs.client
-    topic_ids = {} if client is None else {topic: client.metadata.topic_id(topic) for topic in topics}
-    if isinstance(source, ZooKeeperGroups):
-        try:
-            kept = await _kept(source, snapshot)
-        except (BrokerError, WireError) as error:
-            unknown = (f"whether brokers keep offsets, too, is not known: {error}",)
-        created = await source.created(snapshot.topics)
-        registered = (await source.addresses()).keys()
-    transactions = await find_open_transactions(source.logs, ranges)
-    topic_ids = {topic: found for topic, found in topic_ids.items() if found != NO_UUID}
-    return DiagnosisInput(
-        snapshot,
-        ranges,
-        now,
-        topics,
-        kept,
-        created,
-        unknown=unknown,
-        transactions=transactions,
-        topic_ids=topic_ids,
-        cut_off=await _cut_off(source.logs, snapshot, topic_ids),
-        registered=registered,
-    )
 
 
 async def _cut_off(
@@ -216,7 +214,3 @@ async def _cut_off(
         if change is not None and not former[each].replaced_by(now):  # which is a finding of its own
             found[each] = change
     return found
-
-
-async def _kept(source: ZooKeeperGroups, snapshot: V08GroupSnapshot) -> dict[TopicPartition, int]:
-    return await source.kept_by_brokers(snapshot.group, filter(snapshot.exists, snapshot.view.offsets))

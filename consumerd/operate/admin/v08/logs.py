@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 from consumerd.base.errors import BrokerError
@@ -18,7 +19,8 @@ from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.epochs import EpochEnd, epoch_ends
 from consumerd.net.client.errors import error_of
 from consumerd.net.client.offsets import list_offsets
-from consumerd.operate.admin.logs import LogRange, LookupFailure
+from consumerd.operate.admin.logs import LogRange, LookupFailure, ReadTimestamps
+from consumerd.operate.admin.v08.next_messages import next_timestamps
 from consumerd.wire.errors import WireError
 from consumerd.wire.v07 import EARLIEST, LATEST
 
@@ -39,6 +41,11 @@ class V08BrokerLogs:
     def __init__(self, client: ClusterClient | None, reason: str = "no broker can be asked") -> None:
         self.client = client
         self._reason = reason
+
+    @property
+    def timestamps(self) -> ReadTimestamps | None:
+        """Asks leaders for the timestamps of messages; None where there is no broker to ask."""
+        return None if self.client is None else partial(next_timestamps, self.client)
 
     async def ranges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange | LookupFailure]:
         """The range of each partition, in the order of `partitions`. Raises nothing for brokers that do not answer."""

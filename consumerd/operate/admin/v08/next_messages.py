@@ -16,12 +16,11 @@ from consumerd.base.errors import BrokerError
 from consumerd.base.partition import TopicPartition
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.fetching import fetch_partitions
+from consumerd.operate.admin.logs import Position
 from consumerd.wire.errors import WireError
 from consumerd.wire.v08.fetch_session import PartitionFetch
 from consumerd.wire.v08.records import decode_records
 
-#: A partition, and the offset of the next message there.
-Position = tuple[TopicPartition, int]
 #: Bytes that are asked for at a position, one attempt after the other: the last is the default of the largest batch.
 _SIZES: Final = (4 << 10, 64 << 10, (1 << 20) + 4096)
 #: Bytes that are read from a leader in one look, about.

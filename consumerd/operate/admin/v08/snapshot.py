@@ -19,7 +19,6 @@ from consumerd.base.ports import NodeStat, ZooKeeper
 from consumerd.group.assignment import Assignment
 from consumerd.group.assignors import Spelling, range_owners, roundrobin_owners
 from consumerd.member.offsets.kafka_store import CommittedOffset
-from consumerd.member.offsets.metadata import parse_metadata
 from consumerd.net.cluster.groups import GroupView
 from consumerd.net.cluster.view_v08 import V08ClusterView
 from consumerd.operate.admin.snapshot import GroupSnapshot, foreign_children, named_topics
@@ -75,25 +74,25 @@ class V08GroupSnapshot(GroupSnapshot):
     view: GroupView
     topics: Numbers
     coordinator: CoordinatorKind = CoordinatorKind.ZOOKEEPER
-    #: Of groups that a broker coordinates: Stable, Empty, ...; and how its leader assigns.
     state: str = ""
+    #: Of groups that a broker coordinates: how their leader assigns.
     assignor: str = ""
     #: Where the coordinator assigns by itself (the consumer protocol of 4.x): members that are yet to move to their
     #: assignment. None where a member assigns.
     moving: list[str] | None = None
-    #: The offsets that a group in ZooKeeper committed to a broker instead (`offsets.storage=kafka` of old consumers).
     at_broker: dict[TopicPartition, int] = field(default_factory=dict)
-    #: Why it is not known whether brokers keep offsets of a group in ZooKeeper; "" where it is.
     kept_unknown: str = ""
-    #: The texts that were committed with offsets (`commit.metadata`), where a broker keeps these and there is one.
     metadata: dict[TopicPartition, str] = field(default_factory=dict)
     #: The leader epochs that were committed with offsets (brokers since 2.1), where there is one.
     epochs: dict[TopicPartition, int] = field(default_factory=dict)
-    #: Consumer id -> who and where the member is, where a broker tells it.
     clients: dict[str, str] = field(default_factory=dict)
     foreign: list[str] = field(default_factory=list)
-    #: The type of a group that brokers do not describe (share, streams), in lower case; "" for others.
     group_type: str = ""
+
+    @property
+    def by_broker(self) -> bool:
+        """Whether a broker coordinates the group, whose leader may then assign by any rule."""
+        return self.coordinator is CoordinatorKind.BROKER
 
     @property
     def subscribed(self) -> Numbers:
@@ -107,7 +106,7 @@ class V08GroupSnapshot(GroupSnapshot):
 
     def log(self, partition: TopicPartition) -> LogId:
         """What was committed of the log that the partition's offset is of."""
-        noted = parse_metadata(self.metadata.get(partition)).log
+        noted = GroupSnapshot.log(self, partition)
         epoch = self.epochs.get(partition)
         return noted if epoch is None else noted._replace(leader_epoch=epoch)
 
@@ -128,13 +127,13 @@ class V08GroupSnapshot(GroupSnapshot):
     @property
     def rule(self) -> str:
         """The rules that may have assigned the owners, "" for none; where a broker coordinates, its leader's."""
-        if self.coordinator is CoordinatorKind.BROKER:
+        if self.by_broker:
             return self.assignor
         return " or ".join(self._agreeing()) if self.view.owners else ""
 
     def plan(self) -> Assignment:
         """Return the expected owners by the rule nearest to the owners; the owners where a broker coordinates."""
-        if self.coordinator is CoordinatorKind.BROKER:
+        if self.by_broker:
             return dict(self.view.owners)
         return self.plans()[self._nearest()]
 
@@ -142,11 +141,6 @@ class V08GroupSnapshot(GroupSnapshot):
         """The rule that explains most of the owners, the usual one where several do."""
         plans, owners = self.plans(), self.view.owners
         return max(plans, key=lambda name: sum(owners.get(one) == owner for one, owner in plans[name].items()))
-
-    @property
-    def has_rule(self) -> bool:
-        """False where a broker coordinates: the group's leader may assign by any rule."""
-        return self.coordinator is not CoordinatorKind.BROKER
 
     @property
     def rule_words(self) -> str:
@@ -179,22 +173,14 @@ class V08GroupSnapshot(GroupSnapshot):
 
     def owner_stat(self, partition: TopicPartition) -> NodeStat | None:
         """The stat of the partition's owner node; None where there is none, as where a broker coordinates."""
-        if self.coordinator is CoordinatorKind.BROKER:  # whose groups may have names that no node can have
+        if self.by_broker:  # whose groups may have names that no node can have
             return None
         return GroupSnapshot.owner_stat(self, partition)
-
-    def committed(self, partition: TopicPartition) -> int | None:
-        """The committed offset, of any storage."""
-        return self.view.offsets.get(partition, self.at_broker.get(partition))
-
-    def committed_offsets(self) -> dict[TopicPartition, int]:
-        """All committed offsets of the group, of every storage."""
-        return self.at_broker | self.view.offsets
 
     def owner_name(self, partition: TopicPartition) -> str | None:
         """The owner, with its stream where members have several."""
         owner = self.view.owners.get(partition)
-        if owner is not None and self.coordinator is CoordinatorKind.BROKER:
+        if owner is not None and self.by_broker:
             return owner[0]
         return GroupSnapshot.owner_name(self, partition)
 

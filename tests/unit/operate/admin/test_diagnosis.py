@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from consumerd.base.partition import TopicPartition
 from consumerd.net.zk.errors import NotEmpty
-from consumerd.operate.admin.diagnosis import diagnose, persistent_findings, progress_findings
+from consumerd.operate.admin.diagnosis import diagnose_once, persistent_findings, progress_findings
 from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
 from consumerd.operate.admin.errors import ChangedMeanwhileError
 from consumerd.operate.admin.findings import GroupFinding, GroupFindingKind, NudgeGroup, Removal
@@ -42,6 +44,12 @@ RANGES = dict.fromkeys(T, LogRange(0, 100))
 async def look(zookeeper: MemoryZooKeeper) -> V07GroupSnapshot:
     async with zookeeper.session() as zk:
         return await read_v07_snapshot(zk, "g")
+
+
+def diagnose(
+    snapshot: V07GroupSnapshot, ranges: Mapping[TopicPartition, LogRange | LookupFailure]
+) -> list[GroupFinding]:
+    return diagnose_once(DiagnosisInput(snapshot, ranges, 0.0, registered=snapshot.brokers.keys()))
 
 
 async def findings(zookeeper: MemoryZooKeeper) -> list[GroupFinding]:

@@ -10,7 +10,8 @@ from consumerd.base.partition import TopicPartition
 from consumerd.net.cluster.groups import GroupView
 from consumerd.operate.admin.snapshot import V07GroupSnapshot
 from consumerd.operate.admin.v08.snapshot import V08GroupSnapshot
-from consumerd.operate.migrate.offsets_move import MoveRequest, OffsetsSide, TranslationChoiceError, plan_move
+from consumerd.operate.migrate.offsets_move import MoveRequest, TranslationChoiceError, plan_move
+from consumerd.wire.registry.dialect import Dialect
 from tests.unit.operate.migrate.test_offsets_plan import OLD, Target
 
 
@@ -29,16 +30,12 @@ class Cluster(Target):
         return {1: self._address}
 
 
-def side(groups: Any) -> OffsetsSide:
-    return OffsetsSide(None, groups)  # type: ignore[arg-type]  # no broker of 0.7 is used
-
-
 def request(**options: Any) -> MoveRequest:
     return MoveRequest("g", "g", renames={"t": "new"}, **options)
 
 
 async def plan(source: Cluster, target: Target, **options: Any) -> Any:
-    return await plan_move(side(source), side(target), target, request(**options))  # type: ignore[arg-type]
+    return await plan_move(source, target, request(**options))  # type: ignore[arg-type]
 
 
 async def test_keeps_numbers_within_one_cluster() -> None:
@@ -54,10 +51,11 @@ async def test_requires_a_choice_between_two_clusters() -> None:
 
 
 async def test_rejects_same_numbers_for_byte_positions() -> None:
-    class Old(OffsetsSide):
+    class Old(Cluster):
+        dialect = Dialect.V07
+
         async def snapshot(self, group: str) -> Any:
             return V07GroupSnapshot(GroupView(group, offsets={OLD[0]: 5}), {})
 
-    target = Cluster("a:1")
     with pytest.raises(TranslationChoiceError, match="byte positions"):
-        await plan_move(Old(None), side(target), target, request(translate=False))  # type: ignore[arg-type]
+        await plan(Old("a:1"), Cluster("a:1"), translate=False)

@@ -15,8 +15,10 @@ from consumerd.net.cluster.view_v08 import PartitionView
 from consumerd.operate.admin.changes import OffsetChange
 from consumerd.operate.admin.logs import LogRange, LookupFailure
 from consumerd.operate.admin.snapshot import GroupSnapshot, V07GroupSnapshot
+from consumerd.operate.admin.v08.group_source import V08GroupSource
 from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
 from consumerd.operate.migrate.offsets_plan import MovePlanner
+from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.subscription import StaticSubscription
 from tests.unit.operate.migrate.test_offsets_translation import Log
 
@@ -27,7 +29,10 @@ NEW = TopicPartition.numbered("new", 0)
 class Target:
     """A cluster of 0.8 or later with the topic `new` of one partition, offsets 10 to 100."""
 
+    dialect = Dialect.V08
     coordinator = CoordinatorKind.BROKER
+    unknown, planner = V08GroupSource.unknown, V08GroupSource.planner
+    snapshot_or_unknown = V08GroupSource.snapshot_or_unknown
 
     def __init__(self, view: GroupView | None = None) -> None:
         self._view = view

@@ -15,11 +15,13 @@ from consumerd.handlers.forward.target_log import LogBounds
 from consumerd.net.cluster.groups import GroupView, LiveMember
 from consumerd.net.cluster.view_v08 import PartitionView
 from consumerd.operate.admin.logs import LogRange, LookupFailure
+from consumerd.operate.admin.v08.group_source import V08GroupSource
 from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
 from consumerd.operate.migrate.archived_topics import ArchivedPartition, find_archived
 from consumerd.operate.migrate.restored_offsets import Committed, OffsetsRestore, RestoredOffsets, select_offsets
 from consumerd.storage.archives.sources import find_sources
 from consumerd.storage.segments.group_offsets import ArchivedOffset, OffsetKey
+from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.v08.records import Record, RecordCodec, decode_records
 from tests.support.archives import batch, write_segment
 
@@ -35,7 +37,10 @@ BEHIND = "the group continues behind that"
 class Target:
     """The cluster: groups, and the topic `t` or `u` of one partition with `values` from offset 100 on."""
 
+    dialect = Dialect.V08
     coordinator = CoordinatorKind.BROKER
+    unknown, planner = V08GroupSource.unknown, V08GroupSource.planner
+    snapshot_or_unknown = V08GroupSource.snapshot_or_unknown
 
     def __init__(self, values: Sequence[bytes] = tuple(MESSAGES.values()), topic: str = "t") -> None:
         self.values = values

@@ -15,9 +15,8 @@ from consumerd.base.metrics.catalogue import EXPORTER_METRICS, PROCESS_METRICS
 from consumerd.base.partition import TopicPartition
 from consumerd.net.cluster.groups import GroupView
 from consumerd.operate.admin.errors import CheckFailedError
-from consumerd.operate.admin.lag import GroupLag, PartitionLag, read_v08_lags
-from consumerd.operate.admin.logs import LogRange
-from consumerd.operate.admin.v08.next_messages import Position
+from consumerd.operate.admin.lag import GroupLag, PartitionLag, read_lags
+from consumerd.operate.admin.logs import LogRange, Position
 from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
 from consumerd.service.daemon.lag_exporter import LagExporter, serve
 from consumerd.testing.clock import FakeClock
@@ -253,7 +252,7 @@ async def test_logs_that_several_groups_read_are_looked_at_once() -> None:
         raise BrokerError("some have no coordinator")
 
     source: Any = SimpleNamespace(prepare=prepare, snapshot=snapshot, logs=SimpleNamespace(ranges=ranges))
-    found = await read_v08_lags(source, ["a", "b", "broken", "gone", "shared"])
+    found = await read_lags(source, ["a", "b", "broken", "gone", "shared"])
     assert [set(each) for each in asked] == [set(places)]
     assert {name: type(each) for name, each in found.items()} == {
         "a": GroupLag, "b": GroupLag, "broken": BrokerError, "shared": CheckFailedError,

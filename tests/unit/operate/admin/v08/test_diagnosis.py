@@ -20,7 +20,7 @@ from consumerd.operate.admin.errors import ChangedMeanwhileError
 from consumerd.operate.admin.findings import GroupFinding, GroupFindingKind, NudgeGroup, OffsetReset, Removal
 from consumerd.operate.admin.logs import LogRange, LookupFailure
 from consumerd.operate.admin.mending import describe_step, steps_for, take_step
-from consumerd.operate.admin.v08.group_source import ZooKeeperGroups, read_diagnosis_input
+from consumerd.operate.admin.v08.group_source import ZooKeeperGroups
 from consumerd.operate.admin.v08.logs import V08BrokerLogs
 from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
 from consumerd.operate.admin.v08.transactions import OpenProducer, OpenTransaction, TransactionOwner
@@ -74,9 +74,9 @@ def zookeeper() -> MemoryZooKeeper:
 async def look(zookeeper: MemoryZooKeeper, at: float = 0.0, **ranges: LogRange | LookupFailure) -> DiagnosisInput:
     """With logs of 0 to 100; `ranges`: those of others, by the number of the partition (`p0`)."""
     async with zookeeper.session() as zk:
-        found = await read_diagnosis_input(ZooKeeperGroups(zk, V08BrokerLogs(None, "away")), "g", at)
+        found = await ZooKeeperGroups(zk, V08BrokerLogs(None, "away")).diagnosis_input("g")
     told = {one: ranges.get(f"p{one.partition}", LogRange(0, 100)) for one in found.ranges}
-    return replaced(found, ranges=told)
+    return replaced(found, ranges=told, at=at)
 
 
 async def findings(zookeeper: MemoryZooKeeper) -> list[GroupFinding]:
@@ -255,7 +255,7 @@ async def test_nudges_in_the_dialect_of_the_group(zookeeper: MemoryZooKeeper, mo
             await multi(operations)
 
         monkeypatch.setattr(zk, "multi", noted)
-        found = await read_diagnosis_input(ZooKeeperGroups(zk, V08BrokerLogs(None)), "g", 0.0)
+        found = await ZooKeeperGroups(zk, V08BrokerLogs(None)).diagnosis_input("g")
         assert found.snapshot.dialect is Dialect.V08
         steps = steps_for(found.snapshot, diagnose_once(found), force=False)
         assert [isinstance(step, NudgeGroup) or step.path for step in steps] == [f"{OWNERS}/0", True]

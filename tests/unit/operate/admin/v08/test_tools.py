@@ -25,13 +25,12 @@ from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
 from consumerd.operate.admin.editing import in_the_way
 from consumerd.operate.admin.errors import CheckFailedError, RefusedError
 from consumerd.operate.admin.findings import GroupFinding, GroupFindingKind
-from consumerd.operate.admin.lag import read_v08_lag
+from consumerd.operate.admin.lag import read_lag
 from consumerd.operate.admin.logs import LogRange, LookupFailure
 from consumerd.operate.admin.offset_file import GroupOffsets
-from consumerd.operate.admin.offset_plans import plan_v08_set
+from consumerd.operate.admin.offset_plans import plan_set
 from consumerd.operate.admin.v08.broker_groups import BrokerGroups
 from consumerd.operate.admin.v08.changes import V08ChangePlanner
-from consumerd.operate.admin.v08.group_source import read_diagnosis_input
 from consumerd.operate.admin.v08.logs import V08BrokerLogs
 from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
 from consumerd.operate.admin.v08.topic_nodes import TopicPlan, assign_replicas
@@ -293,7 +292,7 @@ async def test_names_a_group_of_another_type() -> None:
     assert snapshot.state == "Stable"
     assert "of type 'share'" in snapshot.view.problems[0]
     with pytest.raises(CheckFailedError, match="the lag of group 'g' is unknown: it is a share group"):
-        await read_v08_lag(BrokerGroups(client), "g", ())
+        await read_lag(BrokerGroups(client), "g", ())
 
 
 @pytest.mark.parametrize("told", [described(state="Dead"), described(error=69)], ids=["before 4.0", "since 4.0"])
@@ -664,7 +663,7 @@ async def offset_findings_of(offset: Answer, *, end: int, epoch: int, ends: list
         OffsetForLeaderEpoch=ends,
         OffsetFetch=offset,
     )
-    found = diagnose_once(await read_diagnosis_input(BrokerGroups(client), "g", 0.0))
+    found = diagnose_once(await BrokerGroups(client).diagnosis_input("g"))
     return [each for each in found if each.kind is not GroupFindingKind.NO_MEMBERS]
 
 
@@ -722,6 +721,6 @@ async def test_finds_the_coordinators_of_all_groups_of_a_file_with_one_request()
         OffsetFetch={"groups": [{"group_id": "g", "error_code": 0, "topics": []}]}, ListOffsets=offsets_of((0, 0, 3)),
     )  # fmt: skip
     async with client:
-        plan = await plan_v08_set(BrokerGroups(client), wanted, False)
+        plan = await plan_set(BrokerGroups(client), wanted, False)
     assert len(plan.changes) == 500
     assert [name for name, _, _ in channel.asked].count("FindCoordinator") == 1
