@@ -67,6 +67,7 @@ def _batch(batch: DumpedBatch) -> dict[str, Any]:
         "codec": item.codec.name.lower(),
         "timestamp_type": item.timestamp_type.name.lower(),
         "max_timestamp": item.max_timestamp,
+        "delete_horizon": item.delete_horizon,
         "leader_epoch": item.leader_epoch,
         "producer_id": None if producer is None else producer.id,
         "producer_epoch": None if producer is None else producer.epoch,

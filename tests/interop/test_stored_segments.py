@@ -14,7 +14,7 @@ import pytest
 
 from consumerd.demo.processes import clean_environment, consumerd_command
 from consumerd.wire.v08.records import RecordCodec
-from tests.interop.test_record_conversions import COUNT, KEYS, VALUES, Topic
+from tests.interop.test_record_conversions import COUNT, KEYS, TIMES, VALUES, Topic
 from tests.interop.test_restore import produce
 from tests.support.kafka import KafkaBroker
 from tests.support.maven import fetch_jars
@@ -31,6 +31,10 @@ CODECS = {
 }
 EVERYDAY = ("0.8.2.2", "0.10.1.1", "4.1.0")
 VERSIONS = [pytest.param(version, marks=[] if version in EVERYDAY else pytest.mark.long) for version in CODECS]
+COMPACTED = [pytest.param(version, marks=[] if version == "4.1.0" else pytest.mark.long) for version in CODECS]
+CLEANER = {"log.cleaner.enable": "true", "log.cleaner.backoff.ms": 100, "log.cleaner.min.cleanable.ratio": "0.001"}
+#: Of topics that are made by the request for them.
+OLD_TOPICS = {"log.cleanup.policy": "compact", "log.segment.bytes": 11_000}
 #: What DumpLogSegments shows of a record, in small letters.
 RECORD_FIELDS = ("offset", "keysize", "valuesize", "payloadsize", "createtime", "headerkeys")
 #: How releases name the kinds of timestamps of `log dump --json`.
@@ -70,6 +74,17 @@ def dumped(broker: KafkaBroker, files: list[Path], *more: str) -> list[dict[str,
     return found
 
 
+def cleaned(folder: Path) -> int:
+    """The offset up to which the broker has compacted the log, by its checkpoint; 0 before."""
+    try:
+        lines = (folder.parent / "cleaner-offset-checkpoint").read_text().splitlines()
+    except FileNotFoundError:
+        return 0
+    topic, _, partition = folder.name.rpartition("-")
+    offsets = [line.rpartition(" ")[2] for line in lines if line.startswith(f"{topic} {partition} ")]
+    return int(offsets[0]) if offsets else 0
+
+
 def as_dumped(line: dict[str, Any], data: bytes) -> dict[str, str]:
     """A batch of `log dump --json` by the names of DumpLogSegments; `data`: the file's bytes."""
     is_old = line["magic"] < 2
@@ -95,7 +110,7 @@ def as_dumped(line: dict[str, Any], data: bytes) -> dict[str, str]:
         "partitionleaderepoch": -1 if line["leader_epoch"] is None else line["leader_epoch"],
         "istransactional": line["transactional"],
         "iscontrol": line["control"] is not None,
-        "deletehorizonms": "OptionalLong.empty",
+        "deletehorizonms": "OptionalLong.empty" if (at := line["delete_horizon"]) is None else f"OptionalLong[{at}]",
         "position": line["position"],
         CLOCKS[line["timestamp_type"]]: time,
         "size": line["size"],
@@ -137,6 +152,23 @@ def differences(theirs: dict[str, str], ours: dict[str, str]) -> dict[str, tuple
     return {name: (value, ours.get(name)) for name, value in theirs.items() if value.lower() != ours.get(name)}
 
 
+async def compared(broker: KafkaBroker, files: list[Path]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The batches and the records of `log dump --json`, which are those that the release's own tool shows."""
+    lines = said("log", "dump", "--json", *map(str, files))
+    theirs = await asyncio.to_thread(dumped, broker, files)
+    data = {str(file): file.read_bytes() for file in files}
+    assert sum(line["size"] for line in lines) == sum(map(len, data.values()))
+    assert [
+        differences(fields, as_dumped(line, data[line["file"]])) for fields, line in zip(theirs, lines, strict=True)
+    ] == [{}] * len(lines)
+    records = [record for line in lines if not line["control"] for record in line["records"]]
+    deep = await asyncio.to_thread(dumped, broker, files, "--deep-iteration")
+    assert [
+        differences(fields, record_as_dumped(record)) for fields, record in zip(data_of(deep), records, strict=True)
+    ] == [{}] * len(records)
+    return lines, records
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_archive_of_a_broker_is_what_its_own_tool_sees(
     kafka: Any, cluster_client: Any, tmp_path: Path, version: str
@@ -160,17 +192,7 @@ async def test_archive_of_a_broker_is_what_its_own_tool_sees(
     await broker.stop()
     # Several ones: the messages of transactions are younger.
     files = sorted((broker.log_directory / "events-0").glob("*.log"))
-    lines = said("log", "dump", "--json", *map(str, files))
-    theirs = await asyncio.to_thread(dumped, broker, files)
-    data = {str(file): file.read_bytes() for file in files}
-    assert [
-        differences(fields, as_dumped(line, data[line["file"]])) for fields, line in zip(theirs, lines, strict=True)
-    ] == [{}] * len(lines)
-    records = [record for line in lines if not line["control"] for record in line["records"]]
-    deep = await asyncio.to_thread(dumped, broker, files, "--deep-iteration")
-    assert [
-        differences(fields, record_as_dumped(record)) for fields, record in zip(data_of(deep), records, strict=True)
-    ] == [{}] * len(records)
+    lines, records = await compared(broker, files)
     count = COUNT * len(codecs)
     assert [record["offset"] for record in records[:count]] == list(range(count))
     assert {line["control"] for line in lines} == ({None} if magic < 2 else {None, "commit", "abort"})
@@ -182,7 +204,6 @@ async def test_archive_of_a_broker_is_what_its_own_tool_sees(
     ]
     assert len(aborted) == (magic == 2)
     assert committed == [line for line in lines if line not in aborted]
-    assert sum(line["size"] for line in lines) == sum(map(len, data.values()))
     (summary,) = said("log", "verify", "--json", str(broker.log_directory))
     found = {row["partition"]: row for row in summary["summary"]["partitions"]}
     (row,) = [row for name, row in found.items() if name.endswith("/events-0")]
@@ -191,3 +212,41 @@ async def test_archive_of_a_broker_is_what_its_own_tool_sees(
     # The group's last commit, as the broker kept it.
     (kept,) = said("log", "offsets", "--json", str(broker.log_directory), whole=True)
     assert kept["groups"] == {"g": {"events": {"0": 11}}}
+
+
+@pytest.mark.parametrize("version", COMPACTED)
+async def test_compacted_log_is_what_its_own_tool_sees(
+    kafka: Any, cluster_client: Any, tmp_path: Path, version: str
+) -> None:
+    magic, names = CODECS[version]
+    codecs = [RecordCodec[name.upper()] for name in names.split()[: None if magic else 1]]  # 0.8 compacts plain ones
+    broker = await kafka(version, partitions=1, config=CLEANER | ({} if magic == 2 else OLD_TOPICS))
+    folder = broker.log_directory / "events-0"
+    async with cluster_client(broker) as client:
+        topic = Topic(client, "events")
+        if magic == 2:
+            size = "segment_bytes" if broker.release.number < (4,) else "internal_segment_bytes"
+            await topic.create(cleanup_policy="compact", **{size: "11000"})
+        else:
+            await client.refresh(["events"])
+        for number, codec in enumerate([*codecs, RecordCodec.NONE, RecordCodec.NONE]):
+            await topic.produce(magic, codec, [b"%d-%d" % (number, n // 3) for n in range(COUNT)])
+        async with asyncio.timeout(60):
+            while (clean := cleaned(folder)) < max(int(path.stem) for path in folder.glob("*.log")):
+                await asyncio.sleep(0.1)  # nothing tells when the cleaner is done
+    await broker.stop()
+    files = sorted(folder.glob("*.log"))
+    lines, records = await compared(broker, files)
+    before, after = (
+        [record for record in records if (record["offset"] < clean) == is_clean] for is_clean in (True, False)
+    )
+    assert len(before) <= clean // 3
+    assert [record["offset"] for record in after] == list(range(clean, lines[-1]["next_offset"]))
+    kept = {record["offset"] for record in before}
+    assert {n for n in range(2, clean, 3) if VALUES[n % COUNT] is not None} <= kept
+    horizons = {line["offset"]: line["delete_horizon"] for line in lines if line["delete_horizon"] is not None}
+    assert bool(horizons) == (broker.release.number >= (3, 1))
+    assert all(record["timestamp"] in {None, *TIMES} for record in records)
+    listed, _ = said("log", "ls", "--json", str(folder))
+    assert (listed["start"], listed["end"]) == (0, lines[-1]["next_offset"])
+    assert listed["first_time"] in {None, *TIMES}

@@ -358,9 +358,13 @@ def _next_offset(head: bytes) -> int:
 
 
 def _first_time(head: bytes) -> int | None:
-    """The time of the first record; that of a compressed message of magic 1 is of its last."""
+    """The time of the first record; None where the header does not have it.
+
+    A compressed message of magic 1 has that of its last one, and a batch with a delete horizon has that in its place.
+    """
     if head[MAGIC_AT] == MAGIC:
-        return _time(read_header(head, 0).base_timestamp) if len(head) == HEADER.size else None
+        header = read_header(head, 0) if len(head) == HEADER.size else None
+        return None if header is None or header.delete_horizon is not None else _time(header.base_timestamp)
     if head[MAGIC_AT] and not head[MAGIC_AT + 1] & CODEC_MASK:
         return _last_time(head)
     return None

@@ -74,6 +74,7 @@ class StoredBatch(NamedTuple):
     abort, ...; None for others. `problem` is a clause where a readable batch should not be where it is.
 
     `batches` of one kind may be read together: `max_timestamp` is None then, and `producer` is that of a transaction.
+    `delete_horizon`: when compaction removes tombstones and markers, in milliseconds; None where it has not begun to.
     """
 
     position: int
@@ -92,6 +93,7 @@ class StoredBatch(NamedTuple):
     records: RecordSet
     problem: tuple[FlawKind, str] | None = None
     batches: int = 1
+    delete_horizon: int | None = None
 
     @property
     def next_offset(self) -> int:
@@ -385,6 +387,7 @@ class _Reader:
             _control_of(data) if header.control else None,
             records,
             self._wrong_place(header.base_offset, epoch),
+            delete_horizon=header.delete_horizon,
         )
 
     def _wrong_place(self, first: int, epoch: int | None) -> tuple[FlawKind, str] | None:

@@ -16,6 +16,7 @@ from consumerd.storage.log.archive_items import FlawKind
 from consumerd.wire.v07 import encode_message_set
 from consumerd.wire.v08.records import RecordCodec, encode_record_batch
 from consumerd.wire.v08.records import encode_message_set as encode_old_set
+from consumerd.wire.v08.records.crc32c import crc32c
 
 DAY = 1_700_000_000_000
 
@@ -75,6 +76,24 @@ def test_shows_a_partition_of_a_brokers_disk(tmp_path: Path, capsys: pytest.Capt
         "leader_epoch": None,
         "read": True,
     }
+
+
+def test_the_time_of_a_compacted_batch_is_not_that_of_its_delete_horizon(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The header has the time in the place of the first timestamp (KIP-534)."""
+    data = bytearray(batch(0))
+    horizon = DAY + 86_400_000
+    data[22] |= 0x40
+    data[27:35] = horizon.to_bytes(8)
+    data[17:21] = crc32c(bytes(data[21:])).to_bytes(4)
+    path = segment(tmp_path / "a-0", 0, bytes(data))
+    partition = only(capsys, tmp_path)
+    assert (partition["first_time"], partition["last_time"], partition["end"]) == (None, DAY + 1000, 2)
+    for content, shown in ((data, horizon), (batch(0), None)):
+        path.write_bytes(content)
+        assert run(["log", "dump", "--json", str(path)]) == ExitCode.OK
+        assert json.loads(capsys.readouterr().out)["delete_horizon"] == shown
 
 
 def test_shows_both_dialects_in_order_of_partitions_and_totals(

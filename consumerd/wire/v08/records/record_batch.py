@@ -38,6 +38,7 @@ MIN_LENGTH = HEADER.size - 12
 _LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
+_DELETE_HORIZON = 0x40
 #: The smallest record: a length, and six numbers of one byte.
 _MIN_RECORD = 7
 #: A row of so few costs more than its records in the slower way.
@@ -82,6 +83,11 @@ class BatchHeader(NamedTuple):
     def control(self) -> bool:
         """Whether the batch marks the end of a transaction; it holds nothing for consumers."""
         return bool(self.attributes & _CONTROL)
+
+    @property
+    def delete_horizon(self) -> int | None:
+        """When compaction removes tombstones and markers, in ms (KIP-534): `base_timestamp` is this then."""
+        return self.base_timestamp if self.attributes & _DELETE_HORIZON else None
 
 
 def read_header(data: bytes, position: int) -> BatchHeader:
