@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+from base64 import b64decode
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,14 +22,16 @@ from consumerd.member.offsets.kafka_store import KafkaOffsetStore
 from consumerd.operate.admin.diagnosis import diagnose_once
 from consumerd.operate.admin.findings import GroupFindingKind
 from consumerd.operate.admin.v08.broker_groups import BrokerGroups
+from consumerd.operate.migrate.archived_topics import find_archived
 from consumerd.spark.source.errors import DataLossError
 from consumerd.spark.source.offsets import entries
 from consumerd.spark.source.options import read_options
 from consumerd.spark.source.planning import StreamPlanner
 from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v08.reading import read_v08_split
+from consumerd.storage.archives.sources import find_sources
 from consumerd.wire.registry.paths import topic_path
-from tests.interop.group_harness import TOPIC, Group
+from tests.interop.group_harness import PATIENCE, TOPIC, Group
 from tests.interop.log_identity import (
     FIRST,
     OURS,
@@ -41,6 +45,7 @@ from tests.interop.log_identity import (
     recreated_behind_a_slow_handler,
     recreated_while_frozen,
 )
+from tests.interop.test_stored_segments import compared
 from tests.support.kafka_cluster import KafkaCluster
 
 if TYPE_CHECKING:
@@ -243,3 +248,34 @@ async def test_stream_of_spark_reads_all_after_an_unclean_election_while_it_was_
     assert [offset for _, offset in entries(parted)] == [FIRST]
     end = await asyncio.to_thread(planner.latest, parted, None)
     assert await asyncio.to_thread(read, parted, end, planner) == texts
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("replicated", ["2.8.2", "3.9.1", "4.3.1"], indirect=True)
+async def test_disks_after_an_unclean_election_are_what_the_brokers_own_tool_sees(
+    replicated: Readers, tmp_path: Path
+) -> None:
+    """The disk of the former leader as it was, and as it is once its log was cut off, beside that of the new one."""
+    leader, follower = replicated.replicas
+    texts = await replicated.write(FIRST)
+    await leave_the_follower_behind(replicated)
+    texts += await elect_the_follower(replicated)
+    disks = {name: tmp_path / "disks" / name / f"{TOPIC}-0" for name in ("former", "cut", "new")}
+    brokers = dict(zip(disks, (replicated.brokers[id_] for id_ in (leader, leader, follower)), strict=True))
+    shutil.copytree(brokers["former"].log_directory / f"{TOPIC}-0", disks["former"])
+    await brokers["cut"].start(PATIENCE)
+    await replicated.wait_for_leader(follower, in_sync=[leader, follower])
+    for name in ("cut", "new"):
+        brokers[name].kill()
+        shutil.copytree(brokers[name].log_directory / f"{TOPIC}-0", disks[name])
+    values = {}
+    for name, disk in disks.items():
+        _, records = await compared(brokers[name], sorted(disk.glob("*.log")))
+        values[name] = [b64decode(record["value_base64"]) for record in records]
+    assert len(values["former"]) == FIRST + UNREPLICATED
+    assert values["cut"] == values["new"] == texts
+    (replayed,) = find_archived(find_sources([str(tmp_path / "disks")]))
+    assert [message.payload for piece in replayed.read() for message in piece] == texts
+    (note,) = replayed.notes
+    assert f"{disks['former']}: from offset {FIRST} on it has leader epoch " in note
+    assert f"an election left out {UNREPLICATED} offsets of it" in note
