@@ -14,10 +14,14 @@ import pytest
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
+from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import DaemonProcess
+from consumerd.net.client.cluster import ClusterClient
+from consumerd.operate.admin.logs import LogRange
+from consumerd.operate.admin.v08.logs import V08BrokerLogs
 from consumerd.producer.v08.producer import V08Producer
 
-pytestmark = [pytest.mark.interop, pytest.mark.long, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
 
 #: Notes each attempt, and fails for the keys that begin with "bad" until the file `fixed` is there.
 ATTEMPTS = """
@@ -69,11 +73,69 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.05)
 
 
+async def stored(client: ClusterClient, topic: str) -> int:
+    """The number of messages in a topic with two partitions."""
+    ranges = await V08BrokerLogs(client).ranges([TopicPartition.numbered(topic, number) for number in (0, 1)])
+    return sum(found.end for found in ranges.values() if isinstance(found, LogRange))
+
+
+def ordered(folder: Path, offsets: str, group: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of a daemon, without its servers, and its handler in a file of `folder`."""
+    (folder / "ordered.py").write_text(ATTEMPTS)
+    return {
+        "group": {"id": "g", "topics": {"t": 1}, "offsets": offsets, **group},
+        "commit": {"interval": 0.3},
+        "fetch": {"initial": "earliest"},
+        "handler": {
+            "name": "ordered:call",
+            "max_attempts": 1,
+            "on_failure": "retry_topic",
+            "retry_topic": "later",
+            "retry_delays": [1, 2, 4],
+            "retry_order": "key",
+            "dead_letter": str(folder / "letters.ndjson"),
+        },
+    }
+
+
 #: The tables of a group that a broker coordinates, and of one in ZooKeeper.
 BY_BROKER = {"group": {"coordination": "kafka", "session_timeout": 1.5, "heartbeat_interval": 0.3}}
 IN_ZOOKEEPER: dict[str, Any] = {"group": {}, "zookeeper": {"session_timeout": 4.0}}
 
 
+async def test_group_in_zookeeper_knows_the_keys_that_wait_after_a_kill(
+    kafka: Any, zk_root: str, cluster_client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await kafka("1.1.1", partitions=2)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    config = ordered(tmp_path, "zookeeper", IN_ZOOKEEPER["group"]) | {"zookeeper": {"connect": zk_root}}
+    config["handler"]["retry_delays"] = [2]
+    async with (
+        cluster_client(broker) as client,
+        V08Producer(client, clock=SystemClock(), rng=random.Random(1)) as producer,
+        asyncio.timeout(120),
+    ):
+
+        async def send(number: int) -> None:
+            for key in ("bad 1", "good 1"):
+                await producer.send("t", b"%d" % number, key.encode())
+
+        await send(0)
+        await send(1)
+        async with DaemonProcess(tmp_path, config) as daemon:
+            while await stored(client, "later-2s") < 2:  # the first because it failed, the other behind it
+                await asyncio.sleep(0.05)
+            daemon.kill()
+            (tmp_path / "fixed").touch()
+            await send(2)
+            await daemon.start()
+            await until(lambda: all(len(passed(tmp_path)[key]) == 3 for key in ("bad 1", "good 1")))
+            assert await daemon.stop() == ExitCode.OK
+    assert passed(tmp_path) == {"bad 1": [0, 1, 2], "good 1": [0, 1, 2]}
+    assert {each.topic for each in attempts(tmp_path) if each.key == "bad 1" and each.passed} == {"later-2s"}
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("version", "tables", "offsets"),
     [
@@ -94,22 +156,8 @@ async def test_keys_keep_their_order_through_retry_topics_while_daemons_are_kill
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker = await kafka(version, partitions=2)
-    (tmp_path / "ordered.py").write_text(ATTEMPTS)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    config: dict[str, Any] = {
-        "group": {"id": "g", "topics": {"t": 1}, "offsets": offsets, **tables["group"]},
-        "commit": {"interval": 0.3},
-        "fetch": {"initial": "earliest"},
-        "handler": {
-            "name": "ordered:call",
-            "max_attempts": 1,
-            "on_failure": "retry_topic",
-            "retry_topic": "later",
-            "retry_delays": [1, 2, 4],
-            "retry_order": "key",
-            "dead_letter": str(tmp_path / "letters.ndjson"),
-        },
-    }
+    config = ordered(tmp_path, offsets, tables["group"])
     if "zookeeper" in tables:
         config["zookeeper"] = {"connect": zk_root, **tables["zookeeper"]}
     else:
