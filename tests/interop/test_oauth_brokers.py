@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import functools
 import json
+import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,11 +23,18 @@ from consumerd import (
     Scram,
     TokenCache,
 )
-from consumerd.base.errors import BrokerError
+from consumerd.base.errors import BrokerError, ExitCode
 from consumerd.base.ports import SaslMechanism
 from consumerd.demo.ports import free_port
+from consumerd.demo.processes import DaemonProcess, clean_environment, consumerd_command, format_toml
+from consumerd.spark.source.filters import Pruning
+from consumerd.spark.source.options import read_options
+from consumerd.spark.source.planning import plan_batch
+from consumerd.spark.source.request import ReadRequest
+from consumerd.spark.source.v08.reading import read_v08_split
 from tests.interop.reauthentication import REAUTH, check_renewals
 from tests.interop.test_sasl_brokers import JAAS, client_at
+from tests.support.exporter import exporting
 from tests.support.token_server import AUDIENCE, CLIENT, CLIENT_SECRET, TokenServer
 
 pytestmark = [pytest.mark.interop, pytest.mark.long]
@@ -142,3 +152,81 @@ async def test_skewed_clocks_of_the_provider_are_as_the_broker_allows(
                 continue
             with pytest.raises(BrokerError, match="invalid_token"):
                 await client.refresh()
+
+
+async def test_every_client_authenticates_with_tokens_that_expire(
+    ports: dict[str, int], server: TokenServer, tmp_path: Path
+) -> None:
+    """As users run them: tools, a daemon that forwards, the exporter, tasks of Spark, for longer than a token lasts."""
+    server.lifetime = 3.0
+    secret = tmp_path / "secret"
+    secret.write_text(f"{CLIENT_SECRET}\n")
+    sasl = {
+        "mechanism": "OAUTHBEARER",
+        "token_endpoint": server.url,
+        "token_scope": "kafka",
+        "user": CLIENT,
+        "password_file": str(secret),
+    }
+    bootstrap = f"127.0.0.1:{ports['SIGNED']}"
+    kafka = {"bootstrap": [bootstrap], "sasl": sasl}
+    config: dict[str, Any] = {
+        "group": {"id": "g", "coordination": "kafka", "topics": {"events": 1}},
+        "kafka": kafka,
+        "fetch": {"initial": "earliest"},
+        "handler": {"name": "forward", "options": kafka | {"topic": "copy"}},
+    }
+    place = ("-c", str(tmp_path / "tools.toml"))
+    Path(place[1]).write_text(format_toml(config))
+    lines = [b"%d" % number for number in range(40)]
+
+    async def tool(*arguments: str, stdin: bytes = b"") -> bytes:
+        done = await asyncio.to_thread(
+            subprocess.run, consumerd_command(*arguments), input=stdin, capture_output=True, timeout=90, check=False,
+            env=clean_environment(),
+        )  # fmt: skip
+        assert (done.returncode, b"WARNING" in done.stderr) == (ExitCode.OK, False), (arguments, done)
+        return done.stdout
+
+    for topic in ("events", "copy"):
+        await tool("topics", "create", *place, "--topic", topic, "--partitions", "1", "--replication-factor", "1")
+    await tool("produce", *place, "--topic", "events", stdin=b"".join(line + b"\n" for line in lines[:20]))
+    async with DaemonProcess(tmp_path, config) as daemon, exporting(*place, "--interval", "0.5") as exported:
+
+        def warnings() -> list[str]:
+            return [event["event"] for event in daemon.events() if event["level"] != "info"]
+
+        read = ("--topic", "copy", "--from", "earliest", "--timeout", "60")
+        assert (await tool("consume", *place, *read, "--max-messages", "20")).splitlines() == lines[:20]
+        begun, at_the_start = len(server.tokens), warnings()
+        await asyncio.sleep(7)  # of the broker's time: sessions of 2 s, tokens of 3
+        assert len(server.tokens) > begun + 2
+        await tool("produce", *place, "--topic", "events", stdin=b"".join(line + b"\n" for line in lines[20:]))
+        assert (await tool("consume", *place, *read, "--max-messages", "40")).splitlines() == lines
+        while 'kafka_consumergroup_group_sum_lag{cluster_name="kafka",group="g"} 0.0' not in await exported():
+            await asyncio.sleep(0.2)
+        assert await daemon.stop() == ExitCode.OK
+        assert warnings() == at_the_start
+    options = {
+        "bootstrap": bootstrap,
+        "subscribe": "copy",
+        "kafka.security.protocol": "SASL_PLAINTEXT",
+        "kafka.sasl.mechanism": "OAUTHBEARER",
+        "kafka.sasl.username": CLIENT,
+        "kafka.sasl.password.file": str(secret),
+        "kafka.sasl.oauthbearer.token.endpoint.url": server.url,
+        "kafka.sasl.oauthbearer.scope": "kafka",
+    }
+
+    def spark_reads() -> list[bytes]:
+        splits: list[Any] = plan_batch(read_options(options), Pruning())
+        wanted = ReadRequest(("value",), timeout=20)
+        return [
+            value for split in splits for part in read_v08_split(split, wanted) for value in part.column(0).to_pylist()
+        ]
+
+    for _ in range(2):
+        before = len(server.tokens)
+        assert await asyncio.to_thread(spark_reads) == lines
+        assert len(server.tokens) > before
+        await asyncio.sleep(3)  # until the token of these reads has expired
