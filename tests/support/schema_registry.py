@@ -42,12 +42,18 @@ class SchemaRegistryServer(ThreadedServer):
         subject: str = "s",
         version: int = 1,
         references: Sequence[tuple[str, str, int]] = (),
+        as_registered: bool = False,
     ) -> int | str:
-        """Register a schema, JSON or the bytes of a FileDescriptorProto, and return its id."""
+        """Register a schema, JSON or the bytes of a FileDescriptorProto, and return its id.
+
+        `as_registered`: as Apicurio, return the bytes in base64, and an error where they are asked for.
+        """
         key = len(self.by_id) + 1 if key is None else key
         entry: dict[str, Any] = {"schema": schema if isinstance(schema, bytes) else json.dumps(schema)}
         if kind != "AVRO":  # as the API has it
             entry["schemaType"] = kind
+        if as_registered:
+            entry["as_registered"] = True
         if references:
             entry["references"] = [dict(zip(("name", "subject", "version"), each, strict=True)) for each in references]
         self.by_id[str(key)] = self.by_version[subject, str(version)] = entry
@@ -68,5 +74,8 @@ class SchemaRegistryServer(ThreadedServer):
         entry = dict(found)
         if isinstance(entry["schema"], bytes):
             serialized = parse_qs(parts.query).get("format") == ["serialized"]
-            entry["schema"] = base64.b64encode(entry["schema"]).decode() if serialized else "syntax = 'proto3';"
+            if (as_registered := entry.pop("as_registered", False)) and serialized:
+                return 500, b'{"error_code": 0, "message": "Syntax error"}'
+            binary = serialized or as_registered
+            entry["schema"] = base64.b64encode(entry["schema"]).decode() if binary else "syntax = 'proto3';"
         return 200, json.dumps(entry).encode()

@@ -26,7 +26,7 @@ def message_reader(schema: RegisteredSchema) -> Callable[[bytes, int], Any]:
 
     def add(name: str, text: str) -> Any:
         file = descriptor_pb2.FileDescriptorProto()
-        file.ParseFromString(base64.b64decode(text, validate=True))
+        file.ParseFromString(_binary(text))
         file.name = name
         for needed in file.dependency:
             if needed not in added and needed not in schema.references and _WELL_KNOWN.fullmatch(needed):
@@ -40,7 +40,9 @@ def message_reader(schema: RegisteredSchema) -> Callable[[bytes, int], Any]:
             add(name, text)
         main = add("the schema", schema.text)
         file = pool.FindFileByName(main.name)
-    except Exception as error:  # of many types: base64, protobuf's own, TypeError
+    except DecodeError:
+        raise
+    except Exception as error:  # of many types: protobuf's own, TypeError
         raise DecodeError(f"the schema is invalid: {reason_of(error)}") from error
     types: dict[tuple[int, ...], Any] = {}
     names = [each.name for each in main.message_type]
@@ -71,6 +73,15 @@ def message_reader(schema: RegisteredSchema) -> Callable[[bytes, int], Any]:
 def misfit(message: Any, error: Exception) -> DecodeError:
     """The error of bytes that are not a message of this type."""
     return DecodeError(f"it does not fit {message.DESCRIPTOR.full_name}: {reason_of(error)}")
+
+
+def _binary(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        raise DecodeError(
+            "the registry does not return the schema in its binary form (format=serialized); register it in that form"
+        ) from None
 
 
 def _path(data: bytes, at: int) -> tuple[tuple[int, ...], int]:

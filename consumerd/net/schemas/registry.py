@@ -2,8 +2,9 @@
 
 Strategy: the REST API that Confluent documents and others offer, too (Apicurio, Karapace, Redpanda), of which two
 requests are enough: a schema by its id or GUID, and one by its subject and version, as references name theirs. A schema
-with an id never changes, so it is read once. Protobuf is asked for in its binary form (`format=serialized`): nothing
-here has to understand `.proto` files.
+with an id never changes, so it is read once. Protobuf is asked for in its binary form (`format=serialized`) where the
+registry has returned a `.proto` file: nothing here has to understand those. Apicurio returns what was registered, also
+the binary form, and fails when it is asked for that form of it.
 
 A client blocks; the daemon calls it in a thread.
 """
@@ -80,16 +81,13 @@ class SchemaRegistry:
         """Return the schema with an id, or a GUID. Raises DecodeError if there is none, RegistryUnavailableError."""
         kind, path = ("guids", key) if isinstance(key, str) else ("ids", str(key))
         what = f"schema {key}"
-        document = self._get(f"schemas/{kind}/{quote(path, safe='')}", what)
-        schema_type = self._type_of(document, what)
-        if schema_type in _FORMATS:
-            document = self._get(f"schemas/{kind}/{quote(path, safe='')}?format={_FORMATS[schema_type]}", what)
+        document, schema_type = self._usable(f"schemas/{kind}/{quote(path, safe='')}", what)
         references: dict[str, str] = {}
-        self._add_references(document, schema_type, what, references, set())
+        self._add_references(document, what, references, set())
         return RegisteredSchema(schema_type, self._text(document, what), references)
 
     def _add_references(
-        self, document: Mapping[str, Any], kind: str, what: str, found: dict[str, str], seen: set[tuple[str, int]]
+        self, document: Mapping[str, Any], what: str, found: dict[str, str], seen: set[tuple[str, int]]
     ) -> None:
         """Add what `document` refers to, and first of all what that refers to."""
         listed = document.get("references") or []
@@ -105,10 +103,17 @@ class SchemaRegistry:
             if len(seen) > _MOST_REFERENCES:
                 raise DecodeError(f"{what} refers to more than {_MOST_REFERENCES} other schemas")
             of = f"version {version} of {subject}, to which {what} refers"
-            form = f"?format={_FORMATS[kind]}" if kind in _FORMATS else ""
-            referred = self._get(f"subjects/{quote(subject, safe='')}/versions/{version}{form}", of)
-            self._add_references(referred, kind, what, found, seen)
+            referred, _ = self._usable(f"subjects/{quote(subject, safe='')}/versions/{version}", of)
+            self._add_references(referred, what, found, seen)
             found[name] = self._text(referred, of)
+
+    def _usable(self, path: str, what: str) -> tuple[dict[str, Any], str]:
+        """The schema at `path`, in the form in which it is used, and its type."""
+        document = self._get(path, what)
+        kind = self._type_of(document, what)
+        if kind in _FORMATS and not _is_base64(self._text(document, what)):
+            document = self._get(f"{path}?format={_FORMATS[kind]}", what)
+        return document, kind
 
     def _get(self, path: str, what: str) -> dict[str, Any]:
         answer = self._ask(f"{self.url}/{path}")
@@ -152,6 +157,14 @@ class SchemaRegistry:
         return RegistryUnavailableError(
             f"the schema registry {self.url} answers with something that is not {what}; is it the URL of its API?"
         )
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        base64.b64decode(text, validate=True)
+    except ValueError:
+        return False
+    return True
 
 
 _REFERENCE: Final = ("name", "subject", "version")

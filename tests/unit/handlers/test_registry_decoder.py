@@ -126,14 +126,19 @@ def test_protobuf_names_its_message_type_by_a_path(registry: SchemaRegistryServe
         decoded(decoder, message(framed(key, b"\x00\x08")))
 
 
-def test_protobuf_schema_is_read_with_its_references_and_the_well_known_types(registry: SchemaRegistryServer) -> None:
-    registry.add(proto("user.proto", ("User", [("id", "int64")])).SerializeToString(), kind="PROTOBUF", subject="user")
+@pytest.mark.parametrize("as_registered", [False, True])
+def test_protobuf_schema_is_read_with_its_references_and_the_well_known_types(
+    registry: SchemaRegistryServer, as_registered: bool
+) -> None:
+    user = proto("user.proto", ("User", [("id", "int64")])).SerializeToString()
+    registry.add(user, kind="PROTOBUF", subject="user", as_registered=as_registered)
     main = proto(
         "",
         ("Order", [("by", ".p.User"), ("at", ".google.protobuf.Timestamp")]),
         needs=("user.proto", "google/protobuf/timestamp.proto"),
     )
-    key = registry.add(main.SerializeToString(), kind="PROTOBUF", references=[("user.proto", "user", 1)])
+    needed = [("user.proto", "user", 1)]
+    key = registry.add(main.SerializeToString(), kind="PROTOBUF", references=needed, as_registered=as_registered)
     at = timestamp_pb2.Timestamp(seconds=5).SerializeToString()
     value = b"\x0a\x02\x08\x09" + b"\x12" + bytes([len(at)]) + at
     assert decoded(decoder_of(registry), message(framed(key, b"\x00" + value))) == {
@@ -218,6 +223,13 @@ def test_schema_that_cannot_be_used_is_an_error_of_its_messages(
     key = registry.add(schema, kind=kind)
     with pytest.raises(DecodeError, match=problem):
         decoded(decoder_of(registry), message(framed(key, b"\x00\x00")))
+
+
+def test_registry_without_the_binary_form_is_named(registry: SchemaRegistryServer) -> None:
+    document = json.dumps({"schema": "syntax = 'proto3';", "schemaType": "PROTOBUF"}).encode()
+    registry.script.extend([(200, document)] * 2)
+    with pytest.raises(DecodeError, match="the registry does not return the schema in its binary form"):
+        decoded(decoder_of(registry), message(framed(1, b"\x00\x00")))
 
 
 def test_references_in_a_circle_end(registry: SchemaRegistryServer) -> None:
