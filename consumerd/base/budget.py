@@ -57,9 +57,11 @@ class ByteBudget:
 
     def charge(self, amount: int) -> Reservation:
         """Reserve without waiting, for bytes that exist already; may overdraw."""
-        reservation = Reservation(self, 0)
-        reservation.resize(amount)
-        return reservation
+        budget: ByteBudget | None = self
+        while budget is not None:
+            budget._used += amount  # noqa: SLF001 - with less room nobody that waits may go on
+            budget = budget._parent  # noqa: SLF001
+        return Reservation(self, amount)
 
     async def solvent(self, reservation: Reservation) -> None:
         """Wait until neither this budget nor its parent is overdrawn by others than `reservation`."""
@@ -71,9 +73,13 @@ class ByteBudget:
             finally:
                 del budget._gate[freed]  # noqa: SLF001
 
-    def is_solvent(self, reservation: Reservation) -> bool:
-        """Whether `solvent` would not wait."""
-        return self._overdrawn(reservation) is None
+    @property
+    def overdrawn(self) -> bool:
+        """Whether `solvent` would wait, for a reservation that is charged next."""
+        budget: ByteBudget | None = self
+        while budget is not None and budget._used <= budget.limit:  # noqa: SLF001
+            budget = budget._parent  # noqa: SLF001
+        return budget is not None
 
     def _overdrawn(self, reservation: Reservation) -> ByteBudget | None:
         """Return this budget or the parent, if it is overdrawn by others than `reservation`."""

@@ -92,7 +92,7 @@ class DecodedBatch(ABC, Generic[_Payload, _Run]):
         self._runs = runs
         self.start_offset = start_offset
         self.next_offset = next_offset
-        self.memory_bytes = memory_of(len(payloads), payload_bytes)
+        self.memory_bytes = payload_bytes + OVERHEAD_PER_MESSAGE * len(payloads)  # as `memory_of`
         self.end = BatchEnd.COMPLETE
         self.problem: str | None = None
         self.resume_offset: int | None = None

@@ -28,7 +28,7 @@ class Flag:
     __slots__ = ("_waiters", "state")
 
     def __init__(self, *, is_set: bool = False) -> None:
-        #: Whether the flag is set. To be changed by the methods alone.
+        #: Whether the flag is set. To be set by the methods alone; clearing it needs no more than this.
         self.state = is_set
         self._waiters: list[asyncio.Future[None]] | None = None
 

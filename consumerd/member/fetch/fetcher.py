@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import structlog
@@ -34,6 +35,7 @@ from consumerd.member.fetch.log_changes import LogChange, LogChangeKind
 from consumerd.member.fetch.policies import FetchingOverError, FetchPolicies, FetchServices
 from consumerd.member.fetch.response import FetchDecision, FetchOutcome, classify
 from consumerd.wire import WireError
+from consumerd.wire.registry.values import MAX_OFFSET
 
 log = structlog.get_logger(__name__)
 
@@ -63,6 +65,8 @@ class PartitionResponse(NamedTuple):
     fetched: Fetched | None = None
 
 
+#: A response of its fields, without a call of Python code.
+made_response: Final = partial(tuple.__new__, PartitionResponse)
 #: Puts the messages of a response in the lane. Raises FetchingOverError.
 Put: TypeAlias = Callable[[PartitionResponse, Fetched], None]
 
@@ -287,15 +291,22 @@ class Fetcher:
 
     def _put(self, response: PartitionResponse, fetched: Fetched) -> None:
         """Put the messages of a response in the lane if there are any, and move on."""
-        reservation = response.reservation
+        reservation, end = response.reservation, fetched.next_offset
         try:
             self._policies.broker = response.broker
-            self._policies.require_possible(fetched.start_offset, fetched.next_offset)
+            if end > MAX_OFFSET:
+                self._policies.require_possible(fetched.start_offset, end)
             counters = self._services.counters
             counters.received_bytes += len(response.data)
-            if fetched.next_offset > fetched.start_offset:
-                self._identify(fetched)
-                reservation.resize(fetched.memory_bytes)
+            if end > fetched.start_offset:
+                # The log has the end of what was read from it.
+                self._proven = True
+                topic_id, epoch, zxid = self.log
+                if (read := fetched.log.leader_epoch) != epoch:
+                    self.log = LogId(topic_id, read, zxid)
+                fetched.log = self.log
+                if reservation.amount != fetched.memory_bytes:
+                    reservation.resize(fetched.memory_bytes)
                 self._lane.put(fetched, reservation)
                 counters.batches += 1
                 counters.messages += len(fetched)
@@ -304,13 +315,7 @@ class Fetcher:
         except BaseException:
             reservation.release()
             raise
-        self.offset = fetched.next_offset
-
-    def _identify(self, fetched: Fetched) -> None:
-        """Note the log that messages were read from, and that the log has their end."""
-        self._proven = True
-        topic_id, _, zxid = self.log
-        self.log = fetched.log = LogId(topic_id, fetched.log.leader_epoch, zxid)
+        self.offset = end
 
     async def _act(self, decision: FetchDecision) -> None:
         match decision.outcome:

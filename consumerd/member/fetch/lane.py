@@ -32,7 +32,7 @@ class Lane:
     `max_bytes` bounds what this partition may hold of `budget`, `max_batches` how many batches may be queued.
     """
 
-    __slots__ = ("_closed", "_drained", "_filled", "_in_hand", "_max_batches", "_queue", "_room", "budget", "partition")
+    __slots__ = ("_drained", "_filled", "_in_hand", "_max_batches", "_queue", "_room", "budget", "closed", "partition")
 
     def __init__(
         self,
@@ -47,16 +47,12 @@ class Lane:
         self._max_batches = max_batches
         self._queue: list[tuple[Fetched, Reservation]] = []
         self._in_hand: dict[int, tuple[Fetched, Reservation]] = {}
-        self._closed = False
+        #: Whether `close` was called.
+        self.closed = False
         self._room = Flag()
         self._filled = Flag()
         self._drained = Flag()
         self._update()
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._closed
 
     def __len__(self) -> int:
         """Return the number of queued batches."""
@@ -70,30 +66,39 @@ class Lane:
     @property
     def has_room(self) -> bool:
         """Whether a batch may be put now."""
-        return self._room.state and not self._closed
+        return self._room.state and not self.closed
 
     async def wait_for_room(self) -> None:
         """Return when a batch may be put. Raises LaneClosedError."""
         await self._room.wait()
-        if self._closed:
+        if self.closed:
             raise LaneClosedError
 
     def put(self, batch: Fetched, reservation: Reservation) -> None:
         """Queue a batch; its bytes now belong to the lane. Raises LaneClosedError (the bytes stay the caller's)."""
-        if self._closed:
+        if self.closed:
             raise LaneClosedError
-        self._queue.append((batch, reservation))
-        self._update()
+        queue = self._queue
+        queue.append((batch, reservation))
+        # As `_update` has it, without a call for each flag.
+        self._drained.state = False
+        if len(queue) >= self._max_batches:
+            self._room.state = False
+        if not self._filled.state:
+            self._filled.set()
 
     async def get(self) -> Fetched:
         """Wait for the next batch and return it. Its bytes count until `finished`. Raises LaneClosedError."""
         while not self._queue:  # `clear` may have run before this task woke up
-            if self._closed:
+            if self.closed:
                 raise LaneClosedError
             await self._filled.wait()
         batch, reservation = self._queue.pop(0)
         self._in_hand[id(batch)] = batch, reservation
-        self._update()
+        if not self._queue:
+            self._filled.state = False
+        if not self._room.state:
+            self._room.set()
         return batch
 
     def finished(self, batch: Fetched) -> None:
@@ -115,15 +120,14 @@ class Lane:
 
     def close(self) -> None:
         """Drop everything and release all bytes; `get`, `put` and `wait_for_room` raise from now on."""
-        self._closed = True
+        self.closed = True
         self.clear()
         while self._in_hand:
             self._in_hand.popitem()[1][1].release()
         self._update()
 
     def _update(self) -> None:
-        queue, closed = self._queue, self._closed
-        # Three times for each batch, of which most change nothing.
+        queue, closed = self._queue, self.closed
         if (room := closed or len(queue) < self._max_batches) != self._room.state:
             self._room.change(room)
         if (filled := closed or bool(queue)) != self._filled.state:

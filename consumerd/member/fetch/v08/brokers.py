@@ -30,7 +30,7 @@ from consumerd.base.errors import BrokerError, reason_of
 from consumerd.base.partition import LogId, TopicPartition
 from consumerd.base.ports import Clock
 from consumerd.base.rounds import Rounds
-from consumerd.member.fetch.fetcher import PartitionResponse, Put
+from consumerd.member.fetch.fetcher import PartitionResponse, Put, made_response
 from consumerd.member.fetch.lane import Lane
 from consumerd.member.fetch.listener import FetchListener
 from consumerd.member.fetch.log_changes import LogChange, find_change
@@ -192,30 +192,33 @@ class V08Source:
 
     def take(self, part: FetchedPartition) -> bool:
         """Put what is usual in the lane, without a turn of the loop; not what may have to wait, or is an error."""
-        error, data, readable_end, aborted, diverged, _ = part
-        budget, leadership = self._lane.budget, self._compared
-        if error or diverged or not data or self._lane.closed or leadership is None:
+        error, data, readable_end, aborted, diverged, preferred = part
+        lane, leadership = self._lane, self._compared
+        if error or diverged or not data or lane.closed or leadership is None:
             return False
         assert self._polled is not None  # the answer is to its request
         source, request = self._polled
-        if self._redirected(leadership.source, source, part):
+        usual = source is leadership.source  # it is the leader
+        if not (usual and preferred == UNKNOWN) and self._redirected(leadership.source, source, part):
             return False
-        fetch = request.fetch
-        reservation = budget.charge(len(data))
+        if lane.budget.overdrawn:
+            return False
+        fetch, node_id = request.fetch, source.node_id
+        if usual:
+            fetched = decode_records(data, fetch.offset, limits=self._settings.limits, aborted=aborted)
+        else:
+            fetched = self._decoded(node_id, data, aborted, fetch.offset)
+        reservation = lane.budget.charge(fetched.memory_bytes)
+        response = made_response(
+            (node_id, 0, data, fetch.max_bytes, reservation, readable_end, aborted, False, 0, fetched)
+        )
         try:
-            if budget.is_solvent(reservation):
-                fetched = self._decoded(source.node_id, data, aborted, fetch.offset)
-                response = PartitionResponse(
-                    source.node_id, 0, data, fetch.max_bytes, reservation, readable_end, aborted, fetched=fetched
-                )
-                self._put(response, fetched)
-                self._taken = response
-                return True
+            self._put(response, fetched)
         except BaseException:
             reservation.release()
             raise
-        reservation.release()
-        return False
+        self._taken = response
+        return True
 
     def _reader(self, leader: BrokerSource) -> BrokerSource:
         """Return where to read: the leader, or the follower that it named unless that is gone, or silent by a quota."""

@@ -127,10 +127,17 @@ def decode_records(
             isinstance(data, memoryview) and isinstance(data.obj, bytes) and data.contiguous and data.format == "B"
         ):
             data = bytes(data)
-        index, bounds = native.Records(data, offset, list(aborted)), record_limits(native, limits)
+        codec, known, bounds = _latest_limits
+        if codec is not native or known is not limits:
+            bounds = record_limits(native, limits)
+        index = native.Records(data, offset, list(aborted))
         place = index.read((0, 0, offset, 0), bounds)
         if place[0] == len(data):  # nearly always
-            return _native_set(index, {}, offset, place[2])
+            index.settle()
+            made = RecordSet(index, [], {}, [], offset, place[2], index.record_bytes)
+            if (epoch := index.leader_epoch) is not None:
+                made.log = _log_of(epoch)
+            return made
         return _NativeDecoder(data, offset, limits, index, bounds, place).decode()
     return _Decoder(bytes(data), offset, limits, AbortedTransactions(aborted)).decode()
 
@@ -461,22 +468,28 @@ def _native_set(
 
 def _identified(made: RecordSet, leader_epoch: int | None) -> RecordSet:
     if leader_epoch is not None:
-        made.log = LogId(leader_epoch=leader_epoch)
+        made.log = _log_of(leader_epoch)
     return made
+
+
+@lru_cache(maxsize=64)
+def _log_of(leader_epoch: int) -> LogId:
+    """The log of an epoch; mostly found without a call of Python code."""
+    return LogId(leader_epoch=leader_epoch)
 
 
 #: What `record_limits` returned last, and of what: finding it by the values of all limits takes longer than decoding
 #: a message that is alone.
-_latest_limits: list[tuple[NativeCodec, DecodeLimits, NativeLimits]] = []
+_latest_limits: tuple[NativeCodec | None, DecodeLimits | None, NativeLimits] = (None, None, cast("NativeLimits", None))
 
 
 def record_limits(native: NativeCodec, limits: DecodeLimits) -> NativeLimits:
     """The limits as the native codec reads them."""
-    for codec, known, found in _latest_limits:
-        if codec is native and known is limits:
-            return found
-    found = _native_limits(native, limits)
-    _latest_limits[:] = [(native, limits, found)]
+    global _latest_limits  # noqa: PLW0603 - a cache of one
+    codec, known, found = _latest_limits
+    if codec is not native or known is not limits:
+        found = _native_limits(native, limits)
+        _latest_limits = native, limits, found
     return found
 
 
