@@ -1,4 +1,4 @@
-"""The file that every tool writes before it changes offsets."""
+"""What all tools that change offsets or delete say and write before they do."""
 
 from __future__ import annotations
 
@@ -40,3 +40,8 @@ async def write_backup(path: Path, offsets: Mapping[str, Mapping[TopicPartition,
     text = format_json(offsets, made=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", **more)
     await asyncio.to_thread(write_durably, path, text)
     click.echo(f"consumerd: the previous offsets are in {path}; restore them with `consumerd offsets import`", err=True)
+
+
+def say_dry_run(what: str = "changed") -> None:
+    """Say on standard error that nothing was changed, or deleted."""
+    click.echo(f"consumerd: dry run, nothing was {what}: add --execute to do it", err=True)

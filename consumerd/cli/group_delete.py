@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from consumerd.cli.backups import backup_option, backup_path, write_backup
+from consumerd.cli.backups import backup_option, backup_path, say_dry_run, write_backup
 from consumerd.cli.session import ClusterAddress, cluster_options, group_option, json_option
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def command(cluster: ClusterAddress, group: str | None, execute: bool, backup: P
         rows = ([path] for path in outcome.paths)
         show_rows([what], rows, title=f"group {name}: {counted(len(outcome.paths), what)} {verb}")
     if not execute:
-        click.echo("consumerd: dry run, nothing was deleted: add --execute to do it", err=True)
+        say_dry_run("deleted")
 
 
 async def _delete_nodes(source: GroupSource, group: str, *, execute: bool, backup: Path | None) -> Outcome:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from consumerd.cli.backups import say_dry_run
 from consumerd.cli.session import (
     ClusterAddress,
     broker_timeout_option,
@@ -109,7 +110,7 @@ def _show(group: str, report: DoctorReport, *, fix: bool, as_json: bool) -> None
         if report.remaining:
             _show_findings(group, report.remaining, still=True)
     if fix and report.steps and not done:
-        click.echo("consumerd: dry run, nothing was changed: add --execute to do it", err=True)
+        say_dry_run()
     left = [each for each in (report.findings if report.remaining is None else report.remaining) if not each.is_notice]
     if left:
         raise CheckFailedError(f"group {group!r} has {counted(len(left), 'finding')} to fix")

@@ -11,7 +11,7 @@ import click
 
 from consumerd.base.errors import ExitCode
 from consumerd.cli.archive_work import progress
-from consumerd.cli.backups import backup_option, backup_path, write_backup
+from consumerd.cli.backups import backup_option, backup_path, say_dry_run, write_backup
 from consumerd.cli.log_restore import REQUEST_TIMEOUT, check_reached, refuse_given, scan_archive, topic_naming
 from consumerd.cli.migrate_offsets import show_plan
 from consumerd.cli.mirror_v08 import rename_option, target_section, to_config_option, to_servers_option
@@ -100,7 +100,7 @@ def restore_offsets(
             "repeat the command when the reasons are removed"
         )
     if not options["execute"] and plan.writable:
-        click.echo("consumerd: dry run, nothing was changed: add --execute to do it", err=True)
+        say_dry_run()
     return ExitCode.CHECK_FAILED if differences else ExitCode.OK
 
 

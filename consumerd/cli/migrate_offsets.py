@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from consumerd.cli.backups import backup_option, backup_path, write_backup
 from consumerd.cli.migrate_sides import open_side, side_address
 from consumerd.cli.mirror_v08 import rename_option, renaming
 from consumerd.cli.numbers import ZooKeeperAddress
-from consumerd.cli.session import ClusterAddress, Decorated, broker_timeout_option, json_option, named, timeout_option
+from consumerd.cli.offsets_change import FORCE, How, change_command, show_changes
+from consumerd.cli.session import ClusterAddress, Decorated, named, timeout_option
 
 if TYPE_CHECKING:
     from consumerd.operate.migrate.offsets_move import MoveRequest
@@ -39,18 +37,6 @@ out of range, and where messages in between were not forwarded; --force override
 offsets for a group with members. In a pipe: group, topic/partition, before, after,
 lag, from, remark.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class _Options:
-    """The options of the command."""
-
-    request: MoveRequest
-    execute: bool
-    force: bool
-    backup: Path | None
-    broker_timeout: float
-    as_json: bool
 
 
 def _side_options(side: str, what: str) -> Callable[[Decorated], Decorated]:
@@ -98,12 +84,8 @@ def _side_options(side: str, what: str) -> Callable[[Decorated], Decorated]:
     "clusters]",
 )
 @click.option("--source", metavar="NAME", help="With --translate: name of the source in the headers.")
-@click.option("--execute", is_flag=True, help="Apply the changes. Without this option, only show them.")
-@click.option("--force", is_flag=True, help="Move the offsets despite live members or problems.")
-@backup_option
 @timeout_option("ZooKeeper, or for the first broker")
-@broker_timeout_option
-@json_option("One JSON object: moves, problems, notes, executed, backup.")
+@change_command("moves, problems, notes, executed, backup", "")
 def command(
     from_zookeeper: str | None,
     from_servers: tuple[str, ...],
@@ -118,11 +100,10 @@ def command(
     translate: bool | None,
     source: str | None,
     timeout: float,
-    **rest: Any,
+    how: How,
 ) -> None:
     """Move a group's committed offsets between ZooKeeper and Kafka, or to another cluster."""
-    from consumerd.operate.admin.errors import RefusedError  # noqa: PLC0415 - heavy imports only for the command that runs
-    from consumerd.operate.migrate.offsets_move import MoveRequest  # noqa: PLC0415
+    from consumerd.operate.migrate.offsets_move import MoveRequest  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415
 
     origin = side_address("from", from_zookeeper, from_servers, from_config, timeout)
@@ -130,30 +111,24 @@ def command(
     name = origin.group_or(group)
     renamed = target.group or name if to_group is None else named(to_group, "--to-group")
     request = MoveRequest(name, renamed, topics, dict(map(renaming, renames)), translate, source)
-    options = _Options(request, **rest)
     configure_logs("warning", "auto")
-    plan, backup = asyncio.run(_move(origin, target, options))
-    refusals = [] if options.force else plan.refusals
-    executed = options.execute and not refusals
-    show_plan(plan, as_json=options.as_json, executed=executed, backup=backup)
-    if refusals:
-        more = f" ({len(refusals) - 1} more reasons)" if len(refusals) > 1 else ""
-        raise RefusedError(f"refused: {refusals[0]}{more}; nothing was changed, --force overrides this")
-    if not options.execute and any(change.moves for change in plan.changes):
-        click.echo("consumerd: dry run, nothing was changed: add --execute to do it", err=True)
+    plan, backup = asyncio.run(_move(origin, target, request, how))
+    refusals = [] if how.force else plan.refusals
+    show_plan(plan, as_json=how.as_json, executed=how.execute and not refusals, backup=backup)
+    how.conclude(plan.changes, refusals, FORCE)
 
 
-async def _move(origin: ClusterAddress, target: ClusterAddress, options: _Options) -> tuple[MovePlan, Path | None]:
+async def _move(
+    origin: ClusterAddress, target: ClusterAddress, request: MoveRequest, how: How
+) -> tuple[MovePlan, Path | None]:
     """Plan the move, and apply it if that is requested and allowed."""
     from consumerd.base.errors import ConfigError  # noqa: PLC0415
-    from consumerd.operate.admin.editing import backup_of  # noqa: PLC0415
     from consumerd.operate.admin.v08.group_source import V08GroupSource  # noqa: PLC0415
     from consumerd.operate.migrate.offsets_move import TranslationChoiceError, plan_move  # noqa: PLC0415
 
-    request = options.request
     async with (
-        open_side(origin, request.group, options.broker_timeout) as old,
-        open_side(target, request.to_group, options.broker_timeout) as new,
+        open_side(origin, request.group, how.broker_timeout) as old,
+        open_side(target, request.to_group, how.broker_timeout) as new,
     ):
         if not isinstance(new, V08GroupSource):
             raise ConfigError(
@@ -164,66 +139,18 @@ async def _move(origin: ClusterAddress, target: ClusterAddress, options: _Option
             plan = await plan_move(old, new, request)
         except TranslationChoiceError as error:
             raise click.UsageError(str(error)) from error
-        moving = [change for change in plan.changes if change.moves]
-        if not (options.execute and moving) or (plan.refusals and not options.force):
-            return plan, None
-        before = backup_of(moving)
-        path = options.backup or backup_path(sorted(before))
-        await write_backup(path, before)
-        await new.write(moving, force=options.force)
-        return plan, path
+        return plan, await how.write(new, plan.changes, [] if how.force else plan.refusals)
 
 
 def show_plan(plan: MovePlan, *, as_json: bool, executed: bool, backup: Path | None) -> None:
     """Print what changes, or would change, and the sentences of the plan on standard error."""
-    from consumerd.cli.tables import counted, printable, show_rows  # noqa: PLC0415
+    from consumerd.cli.tables import printable  # noqa: PLC0415
 
-    if as_json:
-        click.echo(json.dumps(_as_json(plan, executed=executed, backup=backup), indent=2))
-        return
-    moving = sum(change.moves for change in plan.changes)
-    show_rows(
-        ["group", "partition", ">before", ">after", ">lag", "from", "remark"],
-        (
-            (
-                move.change.group,
-                move.change.partition,
-                "none" if move.change.before is None else move.change.before,
-                move.change.after,
-                "?" if move.lag is None else move.lag,
-                ", ".join(f"{source} at {offset}" for source, offset in move.sources),
-                _remark(move.change.problem, move.change.note, move.change.moves),
-            )
-            for move in plan.moves
-        ),
-        title=f"{moving} of {counted(len(plan.moves), 'offset')} {'changed' if executed else 'would change'}",
-    )
-    for sentence in [*plan.problems, *plan.notes]:
+    rows = [
+        (move.change, {">lag": move.lag, "from": {str(source): offset for source, offset in move.sources}})
+        for move in plan.moves
+    ]
+    more = {"executed": executed, "problems": plan.problems, "notes": plan.notes}
+    show_changes(rows, more, backup, "moves" if as_json else None)
+    for sentence in () if as_json else (*plan.problems, *plan.notes):
         click.echo(f"consumerd: {printable(sentence)}", err=True)
-
-
-def _remark(problem: str | None, note: str | None, moves: bool) -> str:
-    return "; ".join(each for each in (problem, note, None if moves or problem else "stays") if each)
-
-
-def _as_json(plan: MovePlan, *, executed: bool, backup: Path | None) -> dict[str, object]:
-    return {
-        "executed": executed,
-        "backup": None if backup is None else str(backup),
-        "problems": plan.problems,
-        "notes": plan.notes,
-        "moves": [
-            {
-                "group": move.change.group,
-                "partition": str(move.change.partition),
-                "before": move.change.before,
-                "after": move.change.after,
-                "lag": move.lag,
-                "moves": move.change.moves,
-                "from": {str(source): offset for source, offset in move.sources},
-                "problem": move.change.problem,
-                "note": move.change.note,
-            }
-            for move in plan.moves
-        ],
-    }

@@ -10,7 +10,7 @@ import click
 
 from consumerd.base.partition import TopicPartition
 from consumerd.cli.numbers import ExistingFile
-from consumerd.cli.offsets_change import How, change_command
+from consumerd.cli.offsets_change import NOTE, How, change_command
 from consumerd.cli.offsets_input import (
     parse_assignment,
     parse_duration,
@@ -160,7 +160,7 @@ def export(
 @command.command("set", epilog=SET_EXAMPLES)
 @cluster_options()
 @group_option
-@change_command
+@change_command("changes, refusals, executed, backup", NOTE)
 @click.argument("assignments", nargs=-1, required=True, metavar="TOPIC/PARTITION=OFFSET...")
 def set_offsets(cluster: ClusterAddress, group: str | None, how: How, assignments: tuple[str, ...]) -> None:
     """Set the committed offset of single partitions."""
@@ -202,7 +202,7 @@ def set_offsets(cluster: ClusterAddress, group: str | None, how: How, assignment
     is_flag=True,
     help="Commit the current offset again, moved into the log if it is outside; the log's end if none is committed.",
 )
-@change_command
+@change_command("changes, refusals, executed, backup", NOTE)
 def reset(
     cluster: ClusterAddress,
     group: str | None,
@@ -244,7 +244,7 @@ def reset(
 @click.option(
     "--rename", "renames", multiple=True, metavar="OLD=NEW", help="Import the offsets of group OLD for group NEW."
 )
-@change_command
+@change_command("changes, refusals, executed, backup", NOTE)
 @click.argument("file", type=ExistingFile(allow_dash=True))
 def import_offsets(
     cluster: ClusterAddress,

@@ -9,14 +9,15 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from consumerd.cli.backups import backup_option, backup_path, write_backup
+from consumerd.cli.backups import backup_option, backup_path, say_dry_run, write_backup
 from consumerd.cli.session import ClusterAddress, broker_timeout_option, json_option
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from consumerd.wire.registry.dialect import Dialect
 
 Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
+
+#: How refusals are overridden.
+FORCE = "--force overrides this"
 
 NOTE = """
 
@@ -82,81 +86,106 @@ class How:
     ) -> None:
         """Plan, show and, if requested, write. Raises RefusedError."""
         from consumerd.cli.clusters import with_groups  # noqa: PLC0415
-        from consumerd.operate.admin.errors import RefusedError  # noqa: PLC0415
 
         async def work(source: GroupSource) -> tuple[OffsetPlan, Path | None]:
             plan = await make_plan(source)
-            return plan, await self._do(plan, source)
+            return plan, await self.write(source, plan.changes, plan.refusals)
 
         plan, backup = with_groups(cluster, work, groups=groups, hint=hint, broker_timeout=self.broker_timeout)
         executed = self.execute and not plan.refusals
-        self._show(plan, executed=executed, backup=backup)
-        if plan.refusals:
-            more = f" ({len(plan.refusals) - 1} more reasons)" if len(plan.refusals) > 1 else ""
-            remedy = "stop the members first" if plan.final else "--force overrides this"
-            raise RefusedError(f"refused: {plan.refusals[0]}{more}; nothing was changed, {remedy}")
-        if not self.execute and any(change.moves for change in plan.changes):
-            click.echo("consumerd: dry run, nothing was changed: add --execute to do it", err=True)
+        shown: dict[str, object] = {"executed": executed, "refusals": plan.refusals}
+        show_changes([(change, {}) for change in plan.changes], shown, backup, "changes" if self.as_json else None)
+        self.conclude(plan.changes, plan.refusals, "stop the members first" if plan.final else FORCE)
 
-    async def _do(self, plan: OffsetPlan, source: GroupSource) -> Path | None:
+    def conclude(self, changes: Iterable[OffsetChange], refusals: Sequence[str], remedy: str) -> None:
+        """Raise RefusedError where there are refusals; say of a dry run that it is one."""
+        from consumerd.operate.admin.errors import RefusedError  # noqa: PLC0415
+
+        if refusals:
+            more = f" ({len(refusals) - 1} more reasons)" if len(refusals) > 1 else ""
+            raise RefusedError(f"refused: {refusals[0]}{more}; nothing was changed, {remedy}")
+        if not self.execute and any(change.moves for change in changes):
+            say_dry_run()
+
+    async def write(self, source: GroupSource, changes: Sequence[OffsetChange], refusals: Sequence[str]) -> Path | None:
         """Back up and write, if that is requested and allowed; returns the path of the backup."""
         from consumerd.operate.admin.editing import backup_of  # noqa: PLC0415
 
-        before = backup_of(change for change in plan.changes if change.moves)
-        if not self.execute or plan.refusals or not before:
+        before = backup_of(change for change in changes if change.moves)
+        if not self.execute or refusals or not before:
             return None
         path = self.backup or backup_path(sorted(before))
         await write_backup(path, before)
-        await source.write(plan.changes, force=self.force)
+        await source.write(changes, force=self.force)
         return path
 
-    def _show(self, plan: OffsetPlan, *, executed: bool, backup: Path | None) -> None:
-        from consumerd.cli.tables import counted, show_rows  # noqa: PLC0415
 
-        if self.as_json:
-            click.echo(json.dumps(_as_json(plan, executed=executed, backup=backup), indent=2))
-            return
-        moving = sum(change.moves for change in plan.changes)
-        verb = "changed" if executed else "would change"
-        show_rows(
-            ["group", "partition", ">before", ">after", "remark"],
-            (
-                (change.group, change.partition, _offset(change.before), _after(change), _remark(change))
-                for change in plan.changes
-            ),
-            title=f"{moving} of {counted(len(plan.changes), 'offset')} {verb}",
-        )
+def change_command(shape: str, note: str) -> Callable[[Decorated], Decorated]:
+    """The options of a command that changes offsets, as one parameter `how`; `note` explains them below its docstring.
 
-
-def change_command(function: Decorated) -> Decorated:
-    """The options of a command that changes offsets, as one parameter `how`; explains them below its docstring."""
-
-    @functools.wraps(function)
-    def wrapper(
-        *args: Any, execute: bool, force: bool, backup: Path | None, broker_timeout: float, as_json: bool, **rest: Any
-    ) -> Any:
-        return function(*args, how=How(execute, force, backup, broker_timeout, as_json), **rest)
-
-    wrapper.__doc__ = inspect.cleandoc(function.__doc__ or "") + NOTE
-    decorate: list[Callable[[Any], Any]] = [
-        json_option("One JSON object: changes, refusals, executed, backup."),
+    `shape`: the keys of its JSON object.
+    """
+    options: list[Callable[[Any], Any]] = [
+        json_option(f"One JSON object: {shape}."),
         broker_timeout_option,
         backup_option,
         click.option("--force", is_flag=True, help="Apply the changes despite live members or problems."),
         click.option("--execute", is_flag=True, help="Apply the changes. Without this option, only show them."),
     ]
-    decorated: Any = wrapper
-    for option in decorate:
-        decorated = option(decorated)
-    return decorated  # type: ignore[no-any-return]  # the same to click
+
+    def decorate(function: Decorated) -> Decorated:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **given: Any) -> Any:
+            how = How(**{each.name: given.pop(each.name) for each in fields(How)})
+            return function(*args, how=how, **given)
+
+        wrapper.__doc__ = inspect.cleandoc(function.__doc__ or "") + note
+        decorated: Any = wrapper
+        for option in options:
+            decorated = option(decorated)
+        return decorated  # type: ignore[no-any-return]  # the same to click
+
+    return decorate
+
+
+def show_changes(
+    changes: Sequence[tuple[OffsetChange, Mapping[str, Any]]],
+    more: Mapping[str, object],
+    backup: Path | None,
+    json_key: str | None,
+) -> None:
+    """Print changes, each with its further fields, which are columns before the remark.
+
+    `json_key`: what they are called in a JSON object with `more` and the backup; None for a table.
+    """
+    from consumerd.cli.tables import counted, show_rows  # noqa: PLC0415
+
+    if json_key is not None:
+        rows = [_as_json(change) | {key.lstrip(">"): value for key, value in own.items()} for change, own in changes]
+        document = {**more, "backup": None if backup is None else str(backup), json_key: rows}
+        click.echo(json.dumps(document, indent=2))
+        return
+
+    def row(change: OffsetChange, own: Mapping[str, Any]) -> tuple[object, ...]:
+        before, after = _offset(change.before), "?" if change.unknown else _offset(change.after)
+        return (change.group, change.partition, before, after, *map(_cell, own.values()), _remark(change))
+
+    moving = sum(change.moves for change, _ in changes)
+    show_rows(
+        ["group", "partition", ">before", ">after", *(changes[0][1] if changes else ()), "remark"],
+        starmap(row, changes),
+        title=f"{moving} of {counted(len(changes), 'offset')} {'changed' if more['executed'] else 'would change'}",
+    )
+
+
+def _cell(value: Mapping[str, int] | int | None) -> object:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} at {offset}" for name, offset in value.items())
+    return "?" if value is None else value
 
 
 def _offset(offset: int | None) -> str:
     return "none" if offset is None else str(offset)
-
-
-def _after(change: OffsetChange) -> str:
-    return "?" if change.unknown else _offset(change.after)
 
 
 def _remark(change: OffsetChange) -> str:
@@ -164,21 +193,13 @@ def _remark(change: OffsetChange) -> str:
     return "; ".join(remark for remark in remarks if remark)
 
 
-def _as_json(plan: OffsetPlan, *, executed: bool, backup: Path | None) -> Mapping[str, object]:
+def _as_json(change: OffsetChange) -> dict[str, object]:
     return {
-        "executed": executed,
-        "backup": None if backup is None else str(backup),
-        "refusals": plan.refusals,
-        "changes": [
-            {
-                "group": change.group,
-                "partition": str(change.partition),
-                "before": change.before,
-                "after": change.after,
-                "moves": change.moves,
-                "problem": change.problem,
-                "note": change.note,
-            }
-            for change in plan.changes
-        ],
+        "group": change.group,
+        "partition": str(change.partition),
+        "before": change.before,
+        "after": change.after,
+        "moves": change.moves,
+        "problem": change.problem,
+        "note": change.note,
     }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from consumerd.base.ports import ZooKeeper
+from consumerd.cli.backups import say_dry_run
 from consumerd.cli.numbers import PositiveInt
 from consumerd.cli.session import ClusterAddress, cluster_options, json_option
 
@@ -166,7 +167,7 @@ def delete(cluster: ClusterAddress, topics: tuple[str, ...], execute: bool, as_j
         broker_timeout=2 * cluster.timeout,
     )
     if not execute:
-        click.echo("consumerd: dry run, nothing was deleted: add --execute to do it", err=True)
+        say_dry_run("deleted")
 
 
 async def _delete(
