@@ -215,7 +215,7 @@ async def _target(config: Config, to_topic: str | None, failed: Path | None, sta
     from consumerd.handlers import FileDeadLetters, HandlerContext  # noqa: PLC0415
     from consumerd.handlers.dead_letter_replay import HandlerTarget, TopicTarget, require_replayable  # noqa: PLC0415
     from consumerd.service.config.build_dead_letters import letter_producer  # noqa: PLC0415
-    from consumerd.service.config.build_handlers import build_plugin, build_policy, build_stages  # noqa: PLC0415
+    from consumerd.service.config.build_handlers import build_plugin, build_stages  # noqa: PLC0415
 
     clock, rng = SystemClock(), SystemRandom()
     if to_topic is not None:
@@ -223,7 +223,7 @@ async def _target(config: Config, to_topic: str | None, failed: Path | None, sta
         return TopicTarget(opened.producer, to_topic, headers=opened.headers)
     name = config.handler.name
     letters = None if failed is None else FileDeadLetters(failed, clock=clock)
-    policy = build_policy(config.handler, on_failure="stop" if letters is None else "dead_letter")
+    policy = config.handler.replace(on_failure="stop" if letters is None else "dead_letter")
     inner = build_plugin(config.handler)
     require_replayable(inner, name)
     handler = build_stages(config.handler).around(inner, policy, clock=clock, rng=rng, dead_letters=letters)

@@ -133,7 +133,6 @@ async def _deliver(config: Config, messages: Iterator[Message | KeyedMessage]) -
 
     from consumerd.base.clock import SystemClock  # noqa: PLC0415
     from consumerd.handlers import HandlerContext  # noqa: PLC0415
-    from consumerd.handlers.batching import BatchSettings  # noqa: PLC0415
     from consumerd.handlers.rate import RateLimiter  # noqa: PLC0415
     from consumerd.handlers.recorded import batches  # noqa: PLC0415
     from consumerd.service.config.build_handlers import build_handler  # noqa: PLC0415
@@ -144,7 +143,7 @@ async def _deliver(config: Config, messages: Iterator[Message | KeyedMessage]) -
     count = number = 0
     try:
         await handler.start(HandlerContext(config.group.id, f"{config.group.id}_test", clock))
-        for batch in batches(messages, BatchSettings(section.max_batch, section.max_bytes)):
+        for batch in batches(messages, section):
             if batch.partition not in positions:
                 positions[batch.partition] = await handler.position(batch.partition)
             stored = positions[batch.partition]

@@ -118,7 +118,7 @@ class ConsumerProtocolMember(BrokerMember):
             return
         self._reading = 0
         self._seen = True
-        self._refresh_at = self._now + self._settings.topic_refresh_interval
+        self._refresh_at = self._now + self._settings.reconcile_interval
         self._names = dict(event.ids)
         former = self._subscribed
         self._denied = event.denied

@@ -156,7 +156,7 @@ class CoordinatedMember(BrokerMember):
             )
         elif event.ticket == self._reading:
             self._reading = 0
-            self._refresh_at = self._now + self._settings.topic_refresh_interval
+            self._refresh_at = self._now + self._settings.reconcile_interval
             self._failures = 0
             self._compare(event.partitions)
 
@@ -196,7 +196,7 @@ class CoordinatedMember(BrokerMember):
         self.session_id = self._sessions
         self._confirmed_at = self._quiet_at = self._sent_at
         self._beat_at = self._now  # the wait for the share has used up a part of the lease
-        self._refresh_at = self._now + self._settings.topic_refresh_interval
+        self._refresh_at = self._now + self._settings.reconcile_interval
 
     def _checked(self, shares: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[TopicPartition, ...]:
         mine = {TopicPartition.numbered(topic, number) for topic, numbers in shares for number in numbers}

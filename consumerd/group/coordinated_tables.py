@@ -33,11 +33,11 @@ now. Commits then are refused, since they need a quorum.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from enum import Enum
-from typing import Literal
 
-from consumerd.base.settings.group import GroupSection, RebalanceSection
+from consumerd.base.settings.group import CoordinatedSection, RebalanceSection
+from consumerd.base.settings.setting import Tuned
 from consumerd.group.membership_tables import MembershipSettings
 
 
@@ -103,47 +103,6 @@ PHASES: dict[tuple[Phase, Cause], Phase] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinationSettings:
-    """Settings of the membership. All times in seconds."""
-
-    #: Silence after which the coordinator drops a member (session.timeout.ms). It has to outlast the time in which a
-    #: cluster finds a new coordinator when a broker dies: about ten seconds, and more under load.
-    session_timeout: float = GroupSection.session_timeout
-    #: Time between heartbeats (heartbeat.interval.ms).
-    heartbeat_interval: float = GroupSection.heartbeat_interval
-    #: Time for which the coordinator waits for a member to join again. Brokers of 0.9 use the session timeout.
-    rebalance_timeout: float = GroupSection.rebalance_timeout
-    #: Time for handlers to finish what they hold; less if the rebalance timeout is short.
-    drain_timeout: float = RebalanceSection.drain_timeout
-    #: Time between refreshes of the topics.
-    topic_refresh_interval: float = RebalanceSection.reconcile_interval
-    #: Time between attempts after a failure; doubles from the first to the second.
-    retry_interval: float = RebalanceSection.retry_interval
-    retry_interval_max: float = MembershipSettings().retry_interval_max
-    #: Attempts to leave.
-    leave_attempts: int = 3
-    #: The assignors that we support, preferred ones first: "range", "roundrobin".
-    assignors: tuple[str, ...] = ("range", "roundrobin")
-    #: group.instance.id of a static member, whose place is kept while it restarts.
-    instance_id: str | None = None
-    #: Who assigns: a member that leads (JoinGroup), or the coordinator (KIP-848, `consumerd.group.consumer_protocol`).
-    protocol: Literal["classic", "consumer"] = GroupSection.protocol
-    #: With the consumer protocol: the coordinator's way of assigning; None: its default.
-    remote_assignor: str | None = None
-    #: With the consumer protocol: whether the coordinator matches the pattern of a whitelist.
-    broker_filter: bool = GroupSection.broker_filter
-
-    def __post_init__(self) -> None:
-        if self.heartbeat_interval * 2 > self.session_timeout:
-            raise ValueError("session_timeout must be at least twice heartbeat_interval")
-        if self.rebalance_timeout < self.session_timeout:  # rule 3: the lease would hardly last between two heartbeats
-            raise ValueError("rebalance_timeout must be at least session_timeout")
-        unknown = set(self.assignors) - ASSIGNORS
-        if unknown or not self.assignors:
-            raise ValueError(f"assignors must be some of {sorted(ASSIGNORS)}, not {list(self.assignors)}")
-
-
 #: The assignors of `consumerd.group.assignors` that a leader can use.
 ASSIGNORS = frozenset({"range", "roundrobin"})
 
@@ -151,3 +110,21 @@ ASSIGNORS = frozenset({"range", "roundrobin"})
 def all_assignors(dearest: str) -> tuple[str, ...]:
     """Return all of `ASSIGNORS`, `dearest` first: a member that offers all has one in common with any other."""
     return (dearest, *sorted(ASSIGNORS - {dearest}))
+
+
+class CoordinationSettings(CoordinatedSection, RebalanceSection):
+    """The keys of the group and of rebalances that such a membership has."""
+
+    #: Longest time between attempts after a failure, which double from `retry_interval`.
+    retry_interval_max: float = Tuned(MembershipSettings.retry_interval_max)
+    #: Attempts to leave.
+    leave_attempts: int = Tuned(3)
+    #: The assignors that we support, preferred ones first.
+    assignors: tuple[str, ...] = Tuned(factory=lambda settings: all_assignors(settings.assignor))
+
+    def rules(self) -> Iterator[str]:
+        """The rules about several values that are broken."""
+        yield from super().rules()
+        unknown = set(self.assignors) - ASSIGNORS
+        if unknown or not self.assignors:
+            yield f"assignors must be some of {sorted(ASSIGNORS)}, not {list(self.assignors)}"

@@ -14,6 +14,7 @@ Easy to miss:
   `__class__` is that of the named tuple, which it makes for everything that is not a field.
 """
 
+from consumerd.base.settings.processing import OnDiskFull, OnFailure, RetryPolicy
 from consumerd.handlers.api import (
     Handler,
     MessageHandler,
@@ -28,12 +29,11 @@ from consumerd.handlers.context import HandlerContext
 from consumerd.handlers.dead_letter_files import FileDeadLetters
 from consumerd.handlers.dead_letters import DeadLetters, Letter
 from consumerd.handlers.decoding.api import Decoder
-from consumerd.handlers.disk_full import DiskFullError, OnDiskFull
-from consumerd.handlers.giving_up import OnFailure
+from consumerd.handlers.disk_full import DiskFullError
 from consumerd.handlers.loading import load_handler, make_handler, plain_handler
 from consumerd.handlers.messages import Batch, Identity, KeyedMessage, Message
 from consumerd.handlers.middleware import HandlerCall, Middleware
-from consumerd.handlers.retry import RetryPolicy, retrying
+from consumerd.handlers.retry import retrying
 from consumerd.handlers.secret_options import Secret
 from consumerd.net.schemas.errors import DecodeError
 

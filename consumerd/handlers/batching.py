@@ -10,13 +10,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import Any, Final, TypeVar, overload
 
-from consumerd.base.settings.kind import check_fields
 from consumerd.base.settings.processing import HandlerSection
-from consumerd.base.settings.setting import Bytes, Count, SecondsOrZero
 from consumerd.handlers.contents import Content, Source, sources_of
 from consumerd.handlers.messages import Batch
 
@@ -25,56 +22,44 @@ _Made = TypeVar("_Made")
 _PIECE: Final = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class BatchSettings:
-    """The sizes of batches. None: as they were fetched."""
+def is_full(contents: Sequence[Content], size: HandlerSection) -> bool:
+    """Whether a batch of `contents` waits for no more, by its largest `size`."""
+    if size.max_batch is not None and sum(map(len, contents)) >= size.max_batch:
+        return True
+    if size.max_bytes is None:
+        return False
+    return sum(len(payload or b"") for each in contents for payload in each) >= size.max_bytes
 
-    #: Messages in one batch at most, if they are not of one compressed message.
-    max_batch: Count | None = HandlerSection.max_batch
-    #: Bytes of payloads in one batch at most; a message that is larger, or a compressed one, is a batch of its own.
-    max_bytes: Bytes | None = HandlerSection.max_bytes
-    #: Seconds for which a batch that is not full waits for more messages.
-    linger: SecondsOrZero = HandlerSection.linger
 
-    def __post_init__(self) -> None:
-        check_fields(self)
+def has_size(size: HandlerSection) -> bool:
+    """Whether batches are cut to a size."""
+    return size.max_batch is not None or size.max_bytes is not None
 
-    @property
-    def cuts(self) -> bool:
-        """Whether batches have a size."""
-        return self.max_batch is not None or self.max_bytes is not None
 
-    def full(self, contents: Sequence[Content]) -> bool:
-        """Whether a batch of `contents` waits for no more."""
-        if self.max_batch is not None and sum(map(len, contents)) >= self.max_batch:
-            return True
-        if self.max_bytes is None:
-            return False
-        return sum(len(payload or b"") for each in contents for payload in each) >= self.max_bytes
+def cut(batch: Batch, size: HandlerSection) -> Iterator[Batch]:
+    """`batch` in parts of at most this size, in order."""
+    if not has_size(size):
+        yield batch
+        return
+    first, length = 0, len(batch)
+    while first < length:
+        end = boundary(batch, first, _end(batch, first, size))
+        yield batch if (first, end) == (0, length) else batch.part(first, end - first)
+        first = end
 
-    def cut(self, batch: Batch) -> Iterator[Batch]:
-        """`batch` in parts of at most this size, in order."""
-        if not self.cuts:
-            yield batch
-            return
-        first, length = 0, len(batch)
-        while first < length:
-            end = boundary(batch, first, self._end(batch, first))
-            yield batch if (first, end) == (0, length) else batch.part(first, end - first)
-            first = end
 
-    def _end(self, batch: Batch, first: int) -> int:
-        """Return the end of a part that begins at message `first`, by its size; after that message at least."""
-        end = len(batch) if self.max_batch is None else min(first + self.max_batch, len(batch))
-        if self.max_bytes is None:
-            return end
-        room = self.max_bytes
-        for start in range(first, end, _PIECE):
-            for count, payload in enumerate(batch[start : min(start + _PIECE, end)], start):
-                room -= len(payload or b"")
-                if room < 0:
-                    return max(count, first + 1)
+def _end(batch: Batch, first: int, size: HandlerSection) -> int:
+    """Return the end of a part that begins at message `first`, by its size; after that message at least."""
+    end = len(batch) if size.max_batch is None else min(first + size.max_batch, len(batch))
+    if size.max_bytes is None:
         return end
+    room = size.max_bytes
+    for start in range(first, end, _PIECE):
+        for count, payload in enumerate(batch[start : min(start + _PIECE, end)], start):
+            room -= len(payload or b"")
+            if room < 0:
+                return max(count, first + 1)
+    return end
 
 
 def boundary(batch: Batch, first: int, end: int) -> int:

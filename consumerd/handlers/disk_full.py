@@ -13,17 +13,16 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Awaitable, Callable
-from typing import Final, Literal, TypeVar
+from typing import Final, TypeVar
 
 import structlog
 
 from consumerd.base.errors import HandlerFailedError
 from consumerd.base.ports import Clock
+from consumerd.base.settings.processing import OnDiskFull
 from consumerd.handlers.counts import HandlerCounts
 
 log = structlog.get_logger(__name__)
-
-OnDiskFull = Literal["wait", "stop"]
 
 #: Seconds before the second attempt; the pause doubles up to the policy's longest one.
 _FIRST_PAUSE: Final = 0.5

@@ -7,11 +7,12 @@ they are confirmed; the caller marks the messages as handled afterwards, so noth
 from __future__ import annotations
 
 import asyncio
-from typing import Final, Literal
+from typing import Final
 
 import structlog
 
 from consumerd.base.errors import HandlerFailedError, reason_of
+from consumerd.base.settings.processing import OnFailure
 from consumerd.handlers.chunks import in_chunks
 from consumerd.handlers.counts import HandlerCounts
 from consumerd.handlers.dead_letters import DeadLetters, Letter
@@ -22,7 +23,6 @@ from consumerd.handlers.tracebacks import brief, short_traceback
 
 log = structlog.get_logger(__name__)
 
-OnFailure = Literal["stop", "skip", "dead_letter", "retry_topic"]
 #: The policies that write messages to a place, which is a retry topic for the last one.
 KEEPING: Final = frozenset({"dead_letter", "retry_topic"})
 

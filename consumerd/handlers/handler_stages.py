@@ -18,6 +18,7 @@ from consumerd.base.errors import HandlerLoadError
 from consumerd.base.metrics.own import HandlerMetrics
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock
+from consumerd.base.settings.processing import RetryPolicy
 from consumerd.handlers.api import Handler, keeps_positions
 from consumerd.handlers.context import HandlerContext
 from consumerd.handlers.counts import HandlerCounts
@@ -29,7 +30,7 @@ from consumerd.handlers.giving_up import GivingUp
 from consumerd.handlers.key_lanes import KeyLanes
 from consumerd.handlers.loading import plain_handler
 from consumerd.handlers.middleware import NamedMiddleware, WithMiddleware
-from consumerd.handlers.retry import RetryPolicy, retrying
+from consumerd.handlers.retry import retrying
 from consumerd.handlers.retry_order import RetryOrder
 
 

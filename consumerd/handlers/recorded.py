@@ -11,7 +11,8 @@ from typing import Any, BinaryIO, Final
 
 from consumerd.base.errors import CorruptDataError
 from consumerd.base.partition import TopicPartition
-from consumerd.handlers.batching import BatchSettings
+from consumerd.base.settings.processing import HandlerSection
+from consumerd.handlers.batching import cut
 from consumerd.handlers.chunks import in_chunks
 from consumerd.handlers.messages import Batch, KeyedMessage, Message
 from consumerd.handlers.sparse_content import SparseContent
@@ -91,13 +92,13 @@ def _old_messages(segment: DumpedSegment, partition: TopicPartition) -> Iterator
             yield Message(partition, entry.offset, index, after, payload)
 
 
-def batches(messages: Iterable[Message | KeyedMessage], size: BatchSettings) -> Iterator[Batch]:
+def batches(messages: Iterable[Message | KeyedMessage], size: HandlerSection) -> Iterator[Batch]:
     """Batches of consecutive messages of one partition, of the size that a configuration asks for."""
     for partition, of_partition in groupby(messages, key=lambda message: message.partition):
         # The leaves of a compressed message share its offset, and stay together.
         whole = (list(outer) for _, outer in groupby(of_partition, key=lambda message: message.offset))
         for piece in in_chunks(whole, _COUNT, _BYTES, _size):
-            yield from size.cut(Batch(partition, SparseContent([*chain.from_iterable(piece)], contiguous=True)))
+            yield from cut(Batch(partition, SparseContent([*chain.from_iterable(piece)], contiguous=True)), size)
 
 
 def _size(messages: list[Message | KeyedMessage]) -> int:

@@ -26,7 +26,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import structlog
@@ -34,13 +33,13 @@ import structlog
 from consumerd.base.errors import HandlerFailedError
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock
-from consumerd.base.settings.processing import HandlerSection
+from consumerd.base.settings.processing import RetryPolicy
 from consumerd.handlers.api import Handler, RejectedError, RetryLaterError
 from consumerd.handlers.context import HandlerContext
 from consumerd.handlers.counts import HandlerCounts
 from consumerd.handlers.dead_letters import DeadLetters
-from consumerd.handlers.disk_full import DiskSpace, OnDiskFull, is_disk_full
-from consumerd.handlers.giving_up import GivingUp, OnFailure
+from consumerd.handlers.disk_full import DiskSpace, is_disk_full
+from consumerd.handlers.giving_up import GivingUp
 from consumerd.handlers.messages import Batch
 from consumerd.handlers.retry_order import RetryOrder
 from consumerd.handlers.tracebacks import brief, short_traceback
@@ -53,24 +52,6 @@ MAX_OFFSET: Final = (1 << 63) - 1
 OBEY_SECONDS: Final = 5.0
 
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """The retry policy of a handler. Times in seconds."""
-
-    #: The number of attempts for one unit in all.
-    max_attempts: int = HandlerSection.max_attempts
-    #: The pause before the second attempt is drawn from 0 to this; the bound doubles with every further attempt.
-    initial_backoff: float = HandlerSection.initial_backoff
-    max_backoff: float = HandlerSection.max_backoff
-    #: Whether a batch that failed as a whole is divided until the message that fails stands alone.
-    bisect: bool = HandlerSection.bisect
-    on_failure: OnFailure = HandlerSection.on_failure
-    #: After this one attempt is cancelled and counts as failed; None waits for ever.
-    timeout: float | None = None
-    #: Whether to wait for room on a full disk, which takes no attempts, or to stop at once.
-    on_disk_full: OnDiskFull = HandlerSection.on_disk_full
 
 
 def retrying(

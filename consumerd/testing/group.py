@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.partition import TopicPartition
+from consumerd.base.settings.group import CommitSection
 from consumerd.group.membership_tables import MembershipSettings
 from consumerd.handlers import Letter, RetryPolicy, load_handler, make_handler, plain_handler, retrying
 from consumerd.handlers.giving_up import KEEPING
@@ -149,6 +150,20 @@ MEMBERSHIP = MembershipSettings(drain_timeout=2.0, retry_interval=0.02)
 POLICY = RetryPolicy(initial_backoff=0.001, max_backoff=0.01)
 
 
+def changed(settings: ConsumerSettings, **values: Any) -> ConsumerSettings:
+    """Return `settings` with other values: of fields, or of keys of the tables, by the library's keyword if it has one.
+
+    Raises TypeError for a name that is neither.
+    """
+    for field in ("fetch", "membership", "commit", "handler"):
+        table = values.get(field, getattr(settings, field))
+        names = {each.names.keyword or name: name for name, each in table.fields.items()}
+        keys = {names[name]: values.pop(name) for name in names.keys() & values.keys()}
+        if keys:
+            values[field] = table.replace(**keys)
+    return replace(settings, **values)
+
+
 class MemoryGroup:
     """One group on one broker, whose id is 0. Use as `async with`: at the end all members are ended.
 
@@ -170,7 +185,7 @@ class MemoryGroup:
             subscription=FilterSubscription(TopicFilter(FilterKind.WHITELIST, ".*"), 1),
             membership=MEMBERSHIP,
             fetch=FETCH,
-            commit_interval=0.02,
+            commit=CommitSection(interval=0.02),
         )
         self.register_broker(0)
 
@@ -238,8 +253,8 @@ class MemoryGroup:
         """Start one more member; returns when it is in the group.
 
         `handler` and `options` as for `HandlerHarness`; `topics` are streams by topic, by default one of every topic;
-        `settings` are fields of `consumerd.member.consumer.settings.ConsumerSettings`. Raises HandlerLoadError and what
-        ends it at the start. Dead letters go to `MemoryGroup.dead_letters`.
+        `settings` are fields of `consumerd.member.consumer.settings.ConsumerSettings`, or keys of its tables. Raises
+        HandlerLoadError and what ends it at the start. Dead letters go to `MemoryGroup.dead_letters`.
         """
         made = load_handler(handler, options) if isinstance(handler, str) else make_handler(handler, options)
         number = len(self.members)
@@ -266,7 +281,7 @@ class MemoryGroup:
         zk: MemorySession = await self._stack.enter_async_context(self.zookeeper.session(session_timeout=6.0))
         settings = {"consumer_id": f"{self.name}_{name}", **settings}
         consumer = GroupConsumer(
-            replace(self._settings, **settings),
+            changed(self._settings, **settings),
             zk=zk,
             backend=V07Backend(self.broker.connect),
             handler=handler,

@@ -17,6 +17,7 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError, ConsumerdError, ExitCode
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import SaslMechanism
+from consumerd.base.settings.group import CommitSection
 from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.handlers import Batch, Handler
 from consumerd.member.consumer.backends_v08 import ClusterBackend
@@ -247,11 +248,11 @@ def member(client: ClusterClient, handler: Handler, rng: random.Random) -> Coord
         "g_member",
         StaticSubscription({TOPIC: 1}),
         fetch=FetchSettings(max_wait=0.05, retry_backoff_min=0.01, retry_backoff_max=0.05),
-        commit_interval=0.05,
+        commit=CommitSection(interval=0.05),
         lease_margin=0.1,
     )
     coordination = CoordinationSettings(
-        session_timeout=1.0, heartbeat_interval=0.05, rebalance_timeout=2.0, topic_refresh_interval=0.2,
+        session_timeout=1.0, heartbeat_interval=0.05, rebalance_timeout=2.0, reconcile_interval=0.2,
         retry_interval=0.02, drain_timeout=0.5,
     )  # fmt: skip
     backend = ClusterBackend(client)

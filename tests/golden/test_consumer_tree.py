@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from consumerd.base.clock import SystemClock
+from consumerd.base.settings.group import CommitSection
 from consumerd.handlers.builtin.null import NullHandler
 from consumerd.member.consumer.backends import V07Backend
 from consumerd.member.consumer.consumer import GroupConsumer
@@ -107,7 +108,7 @@ class Replay:
             consumer_id=configured_consumer_id(group, name),
             subscription=subscription,
             fetch=FetchSettings(idle_backoff=0.05),
-            commit_interval=0.05,
+            commit=CommitSection(interval=0.05),
         )
         session = await self.session(timeout)
         consumer = GroupConsumer(

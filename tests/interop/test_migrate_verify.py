@@ -13,9 +13,9 @@ import pytest
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
 from consumerd.base.partition import TopicPartition
+from consumerd.base.settings.processing import HandlerSection
 from consumerd.demo.processes import consumerd_command
 from consumerd.handlers import Batch, HandlerContext, load_handler
-from consumerd.handlers.batching import BatchSettings
 from consumerd.handlers.forward.identity import SourceMark
 from consumerd.handlers.recorded import batches, segment_messages
 from consumerd.producer.v08.producer import V08Producer
@@ -123,7 +123,8 @@ async def test_finds_each_kind_of_difference(kafka: Any, cluster_client: Any, tm
     )
     handler = load_handler("forward", {"bootstrap": [broker.address], "topics": {"stored": "kept"}, "partitions": 1})
     await handler.start(HandlerContext("g", "g_c", CLOCK))
-    for found in batches(segment_messages(str(tmp_path / "disk" / "stored-0"), "stored", 0), BatchSettings(4, 1 << 20)):
+    kept, size = segment_messages(str(tmp_path / "disk" / "stored-0"), "stored", 0), HandlerSection(max_batch=4)
+    for found in batches(kept, size):
         await handler.handle(found)
     await handler.stop()
     stored = ("--from-directory", f"file://{tmp_path}/disk", "--to-bootstrap-server", broker.address)

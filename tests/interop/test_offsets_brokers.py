@@ -107,7 +107,7 @@ async def test_writes_offsets_to_both_stores_like_old_consumers_with_dual_commit
         await client.retrying("create the topic", led)
         await client.retrying("find the coordinator", lambda: client.coordinator("group"))
         await session.create_ephemeral(owner_path("group", PLACE), b"group_me-0", wait=1)
-        store = make_store(OffsetSettings("both"), "group", client=client, zk=session, claimed=True)
+        store = make_store(OffsetSettings(storage="both"), "group", client=client, zk=session, claimed=True)
         assert isinstance(store, DualOffsetStore)
         by_version = [KafkaOffsetStore(client, "group", version=each) for each in (0, 1)]
         await client.retrying("load", lambda: by_version[1].load([PLACE]))
@@ -126,7 +126,7 @@ async def test_writes_offsets_to_both_stores_like_old_consumers_with_dual_commit
         await store.commit({PLACE: 10}, session_id=session.session_id)
         assert [await each.load([PLACE]) for each in by_version] == [{PLACE: 10}] * 2
         # A member without a claim in ZooKeeper finds there that another member owns the partition.
-        fixed = make_store(OffsetSettings("both"), "group", client=client, zk=session)
+        fixed = make_store(OffsetSettings(storage="both"), "group", client=client, zk=session)
         result = await fixed.commit({OTHER: 3}, session_id=1)
         assert result.committed == {OTHER}
         assert not result.lost

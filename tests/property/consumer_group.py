@@ -21,7 +21,7 @@ from consumerd.wire.v08.error_codes import ErrorCode
 from tests.simulation.consumer_coordinator import ConsumerCoordinator, Place
 
 SETTINGS = CoordinationSettings(
-    session_timeout=6.0, heartbeat_interval=1.0, rebalance_timeout=8.0, topic_refresh_interval=5.0, protocol="consumer"
+    session_timeout=6.0, heartbeat_interval=1.0, rebalance_timeout=8.0, reconcile_interval=5.0, protocol="consumer"
 )
 #: Processes of a group.
 _MOST = 8
@@ -56,9 +56,7 @@ class Process:
 
     def __init__(self, group: Group, name: str, machine: type[ConsumerProtocolMember], instance: str | None) -> None:
         self.group, self.world, self.name, self.instance = group, group.world, name, instance
-        settings = CoordinationSettings(
-            **{key: getattr(SETTINGS, key) for key in SETTINGS.__slots__ if key != "instance_id"}, instance_id=instance
-        )
+        settings = SETTINGS.replace(instance_id=instance)
         self.member = machine(StaticSubscription(dict.fromkeys(group.subscribed, 1)), settings, name)
         self.alive = True
         self.finished = False

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
@@ -252,7 +251,7 @@ def test_delivers_every_message_once_and_in_order(
 ) -> None:
     async def main() -> None:
         broker = Broker(dict(enumerate(segments for _, segments in sets)), faults(seed, rate))
-        chosen = replace(SETTINGS, size=fetch, poll_bytes=poll)
+        chosen = SETTINGS.replace(size=fetch, poll_bytes=poll)
         async with Scene(broker, ByteBudget(limit), chosen) as scene:
             lanes = [scene.lane(number, max_bytes=limit, max_batches=batches) for number in range(len(sets))]
             async with asyncio.timeout(60):
@@ -291,7 +290,7 @@ def test_noise_in_one_partition_never_reaches_another(
     async def main() -> None:
         good = [b"good %d" % number for number in range(200)]
         broker = Broker({0: [noise], 1: [encode_message_set(good)]}, lambda: "")
-        chosen = replace(SETTINGS, size=fetch, poll_bytes=10, max_size=2000, corrupt=corrupt, oversize=oversize)
+        chosen = SETTINGS.replace(size=fetch, poll_bytes=10, max_size=2000, corrupt=corrupt, oversize=oversize)
         async with Scene(broker, ByteBudget(1 << 20), chosen) as scene:
             noisy = scene.lane(0)
             lane = scene.lane(1)
@@ -329,7 +328,7 @@ def test_stalled_consumer_holds_no_more_than_the_budget_and_one_batch(
         payloads = [payload for block in blocks for payload in block]
         broker = Broker({key: [data] for key in range(partitions)}, faults(seed, 0.05))
         budget = WatchedBudget(limit)
-        chosen = replace(SETTINGS, size=1000, poll_bytes=100)
+        chosen = SETTINGS.replace(size=1000, poll_bytes=100)
         async with Scene(broker, budget, chosen) as scene:
             lanes = [scene.lane(number, max_batches=1000) for number in range(partitions)]
             for _ in range(2000):  # all handlers stall; the fetchers continue as far as they can

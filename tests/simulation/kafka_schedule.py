@@ -72,11 +72,11 @@ class ClusterSchedule(LogFaults[KafkaLogs, Outcome]):
         self.round_trip = 0.001 * 200.0 ** (rng.random() ** 1.5)
         self.interval = rng.choice((0.5, 2.0, 10.0))
         self.latest = rng.random() < 0.3
-        self._topic_refresh_interval = rng.choice((2.0, 5.0, 10.0))
+        self._reconcile_interval = rng.choice((2.0, 5.0, 10.0))
         self.settings: dict[str, dict[str, Any]] = {
             "fetch": {"initial": "latest" if self.latest else "earliest"},
             "commit": {"interval": self.interval},
-            "rebalance": {"reconcile_interval": self._topic_refresh_interval},
+            "rebalance": {"reconcile_interval": self._reconcile_interval},
         }
         self._topics: dict[str, int] = {}
 
@@ -175,7 +175,7 @@ class ClusterSchedule(LogFaults[KafkaLogs, Outcome]):
         self.world.kafka.take_over(self.rng)
         self._replace()
         self._settle()
-        self._pass(self._topic_refresh_interval + 2.0)
+        self._pass(self._reconcile_interval + 2.0)
         self._settle()
 
     @property
@@ -191,7 +191,7 @@ class ClusterSchedule(LogFaults[KafkaLogs, Outcome]):
         """Without ids, members look at the topics now and then; fixed ones have no look that shows it."""
         if self._seen_afterwards:
             return super()._gone_for
-        return None if self.fixed else self._topic_refresh_interval + GONE
+        return None if self.fixed else self._reconcile_interval + GONE
 
     @property
     def _cuts_seen(self) -> bool:
@@ -285,7 +285,7 @@ class ClusterSchedule(LogFaults[KafkaLogs, Outcome]):
         world.kafka.take_over(self.rng)
         self._replace()
         self._settle()
-        self._pass(self._topic_refresh_interval + 2.0)  # who has not seen a new topic yet joins again for it
+        self._pass(self._reconcile_interval + 2.0)  # who has not seen a new topic yet joins again for it
         self._settle()
         self._note("all settled")
         world.kernel.until(

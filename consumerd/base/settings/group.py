@@ -9,7 +9,76 @@ from consumerd.base.settings.kind import Ge
 from consumerd.base.settings.setting import Field, Names, Reload, Seconds, SecondsOrZero, Section, WireSeconds
 
 
-class GroupSection(Section):
+class CoordinatedSection(Section):
+    """The membership of a group that a broker coordinates."""
+
+    assignor: Literal["range", "roundrobin"] = Field(
+        "range",
+        "Assignment strategy of groups of Kafka 0.8 and later. With coordination `kafka`: used if all members support "
+        "it; the other one is offered too. With `zookeeper`: must be the same in all members, which nothing checks.",
+        names=Names(keyword="assignor", v08="partition.assignment.strategy"),
+    )
+    protocol: Literal["classic", "consumer"] = Field(
+        "classic",
+        "With coordination `kafka`: the group's protocol. `classic` (0.9 and later): a member assigns, and all release "
+        "everything at each rebalance. `consumer` (KIP-848, 4.0 and later): the broker assigns, and only partitions "
+        "that move are released.",
+        names=Names(keyword="protocol", kafka="group.protocol"),
+    )
+    remote_assignor: str | None = Field(
+        None,
+        "With protocol `consumer`: the broker's assignor, one of its group.consumer.assignors; by default its first.",
+        names=Names(keyword="remote_assignor", kafka="group.remote.assignor"),
+        min_length=1,
+        examples=["uniform"],
+    )
+    broker_filter: bool = Field(
+        False,
+        "With protocol `consumer`: the broker matches the whitelist against topic names, by RE2's rules, in place of "
+        "this member.",
+        names=Names(keyword="broker_filter"),
+    )
+    session_timeout: WireSeconds = Field(
+        45.0,
+        "With coordination `kafka`: seconds without a heartbeat after which the broker removes this member. Should be "
+        "longer than the failover of a broker takes. If a broker of 0.9 refuses the value "
+        "(group.max.session.timeout.ms), 30 is used. With protocol `consumer` this is the lease of "
+        "this member: it must not be longer than the broker's group.consumer.session.timeout.ms.",
+        names=Names(keyword="group_session_timeout", kafka="session.timeout.ms"),
+    )
+    heartbeat_interval: WireSeconds = Field(
+        3.0,
+        "With coordination `kafka`: seconds between heartbeats. With protocol `consumer` the broker's "
+        "group.consumer.heartbeat.interval.ms applies.",
+        names=Names(keyword="heartbeat_interval", kafka="heartbeat.interval.ms"),
+    )
+    rebalance_timeout: WireSeconds = Field(
+        60.0,
+        "With coordination `kafka`: seconds that a rebalance waits for this member to finish what it holds; brokers "
+        "of 0.9 use the session timeout.",
+        names=Names(keyword="rebalance_timeout"),
+    )
+    instance_id: str | None = Field(
+        None,
+        "With coordination `kafka` (2.3 and later): name of a static member, which keeps its partitions while it "
+        "restarts within the session timeout; must be unique in the group.",
+        names=Names(keyword="instance_id", kafka="group.instance.id"),
+        min_length=1,
+        examples=["consumerd-0"],
+    )
+
+    def rules(self) -> Iterator[str]:
+        """The rules about several keys that are broken."""
+        if 2 * self.heartbeat_interval > self.session_timeout:
+            yield "session_timeout must be at least twice heartbeat_interval"
+        if self.rebalance_timeout < self.session_timeout:
+            yield (
+                "rebalance_timeout must be at least as long as session_timeout "
+                f"({self.rebalance_timeout:g} s and {self.session_timeout:g} s here)"
+            )
+
+
+class GroupSection(CoordinatedSection):
     """The consumer group, and what to consume. Set exactly one of topics, whitelist and blacklist (or partitions)."""
 
     id: str = Field(
@@ -69,65 +138,11 @@ class GroupSection(Section):
         "coordination `fixed` only: nowhere; each start begins at fetch.initial, or where the handler says.",
         examples=["both"],
     )
-    assignor: Literal["range", "roundrobin"] = Field(
-        "range",
-        "Assignment strategy of groups of Kafka 0.8 and later. With coordination `kafka`: used if all members support "
-        "it; the other one is offered too. With `zookeeper`: must be the same in all members, which nothing checks.",
-        names=Names(keyword="assignor", v08="partition.assignment.strategy"),
-    )
     roundrobin_as: Literal["0.8", "1.0"] = Field(
         "0.8",
         "With coordination `zookeeper` and assignor `roundrobin`: whose order of partitions to use, that of the JVM's "
         "old consumers of 0.8.2 to 0.11 (`0.8`), or of 1.0 and 1.1 (`1.0`). A group must not mix the two: their "
         "members would claim each other's partitions for ever.",
-    )
-    protocol: Literal["classic", "consumer"] = Field(
-        "classic",
-        "With coordination `kafka`: the group's protocol. `classic` (0.9 and later): a member assigns, and all release "
-        "everything at each rebalance. `consumer` (KIP-848, 4.0 and later): the broker assigns, and only partitions "
-        "that move are released.",
-        names=Names(keyword="protocol", kafka="group.protocol"),
-    )
-    remote_assignor: str | None = Field(
-        None,
-        "With protocol `consumer`: the broker's assignor, one of its group.consumer.assignors; by default its first.",
-        names=Names(keyword="remote_assignor", kafka="group.remote.assignor"),
-        min_length=1,
-        examples=["uniform"],
-    )
-    broker_filter: bool = Field(
-        False,
-        "With protocol `consumer`: the broker matches the whitelist against topic names, by RE2's rules, in place of "
-        "this member.",
-        names=Names(keyword="broker_filter"),
-    )
-    session_timeout: WireSeconds = Field(
-        45.0,
-        "With coordination `kafka`: seconds without a heartbeat after which the broker removes this member. Should be "
-        "longer than the failover of a broker takes. If a broker of 0.9 refuses the value "
-        "(group.max.session.timeout.ms), 30 is used. With protocol `consumer` this is the lease of "
-        "this member: it must not be longer than the broker's group.consumer.session.timeout.ms.",
-        names=Names(keyword="group_session_timeout", kafka="session.timeout.ms"),
-    )
-    heartbeat_interval: WireSeconds = Field(
-        3.0,
-        "With coordination `kafka`: seconds between heartbeats. With protocol `consumer` the broker's "
-        "group.consumer.heartbeat.interval.ms applies.",
-        names=Names(keyword="heartbeat_interval", kafka="heartbeat.interval.ms"),
-    )
-    rebalance_timeout: WireSeconds = Field(
-        60.0,
-        "With coordination `kafka`: seconds that a rebalance waits for this member to finish what it holds; brokers "
-        "of 0.9 use the session timeout.",
-        names=Names(keyword="rebalance_timeout"),
-    )
-    instance_id: str | None = Field(
-        None,
-        "With coordination `kafka` (2.3 and later): name of a static member, which keeps its partitions while it "
-        "restarts within the session timeout; must be unique in the group.",
-        names=Names(keyword="instance_id", kafka="group.instance.id"),
-        min_length=1,
-        examples=["consumerd-0"],
     )
 
     @property
@@ -137,6 +152,7 @@ class GroupSection(Section):
 
     def rules(self) -> Iterator[str]:
         """The rules about several keys that are broken."""
+        yield from super().rules()
         yield from self._rules_of_offsets()
         yield from self._rules_of_the_subscription()
         yield from self._rules_of_members()
@@ -180,13 +196,6 @@ class GroupSection(Section):
             yield 'remote_assignor and broker_filter need protocol = "consumer"'
         elif self.broker_filter and self.whitelist is None:
             yield "broker_filter needs whitelist: the pattern that the broker matches"
-        if 2 * self.heartbeat_interval > self.session_timeout:
-            yield "session_timeout must be at least twice heartbeat_interval"
-        if self.rebalance_timeout < self.session_timeout:
-            yield (
-                "rebalance_timeout must be at least as long as session_timeout "
-                f"({self.rebalance_timeout:g} s and {self.session_timeout:g} s here)"
-            )
         for name in (self.id, self.consumer_id or "x"):
             if "/" in name or "\0" in name:
                 yield f"{name!r} cannot be the name of a znode: it contains a slash or a NUL"

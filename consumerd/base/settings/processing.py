@@ -8,7 +8,17 @@ from typing import Annotated, Any, Final, Literal
 
 from consumerd.base.settings.kind import Finite, Ge, Le, StartText, Unit
 from consumerd.base.settings.moments import STARTS, is_start
-from consumerd.base.settings.setting import Bytes, Field, Names, Positive, Reload, Seconds, Section, WireBytes
+from consumerd.base.settings.setting import (
+    Bytes,
+    Field,
+    Names,
+    Positive,
+    Reload,
+    Seconds,
+    SecondsOrZero,
+    Section,
+    WireBytes,
+)
 
 #: Bytes of one response about many partitions (fetch.max.bytes).
 MAX_ANSWER_BYTES: Final = 50 << 20
@@ -22,6 +32,10 @@ LogChangePolicy = Literal["continue", "stop", "park"]
 #: listener decides, usually by stopping the daemon. Skip: continue after the message if its end is known, and report
 #: it; park if it is not. Park: stop fetching this partition, report it, and keep owning it; all others continue.
 BadMessagePolicy = Literal["fail", "skip", "park"]
+#: What to do after the last attempt.
+OnFailure = Literal["stop", "skip", "dead_letter", "retry_topic"]
+#: Whether to wait for room on a full disk, which takes no attempts, or to stop at once.
+OnDiskFull = Literal["wait", "stop"]
 _DELAY_UNITS: Final = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
@@ -130,7 +144,37 @@ class FetchSection(Section):
                 yield f"initial_by_topic of {topic!r} must be {STARTS}"
 
 
-class HandlerSection(Section, reload=Reload.HANDLER):
+class RetryPolicy(Section, reload=Reload.HANDLER):
+    """What to do when a handler fails."""
+
+    max_attempts: int = Field(5, "Maximum number of attempts for a batch.", ge=1)
+    initial_backoff: SecondsOrZero = Field(
+        0.1, "Seconds before the second attempt; doubled for each further one, with jitter."
+    )
+    max_backoff: Seconds = Field(30.0, "Longest pause between attempts, in seconds.")
+    bisect: bool = Field(
+        False,
+        "Divide a batch that failed at its last attempt: its halves are tried, and the halves of what fails, until "
+        "each message that fails stands alone. For handlers of batches that do not say how far they came.",
+        since="0.2.0",
+    )
+    on_failure: OnFailure = Field(
+        "stop",
+        "What to do after the last attempt: stop the daemon, skip the message, write it to dead_letter, or try it "
+        "again later through retry_topic, and write it to dead_letter in the end.",
+    )
+    on_disk_full: OnDiskFull = Field(
+        "wait",
+        "What to do when the handler or the dead_letter file finds its disk full, over quota or read-only: wait for "
+        "room, which uses no attempts, or stop the daemon.",
+        since="0.2.0",
+    )
+    timeout: Seconds | None = Field(
+        None, "Seconds after which an attempt is cancelled and counts as failed.", examples=[60.0]
+    )
+
+
+class HandlerSection(RetryPolicy, reload=Reload.HANDLER):
     """The handler of the messages, and what to do when it fails."""
 
     name: str = Field(
@@ -213,22 +257,6 @@ class HandlerSection(Section, reload=Reload.HANDLER):
         examples=[300.0],
         since="0.2.0",
     )
-    max_attempts: int = Field(5, "Maximum number of attempts for a batch.", ge=1)
-    initial_backoff: Seconds = Field(
-        0.1, "Seconds before the second attempt; doubled for each further one, with jitter."
-    )
-    max_backoff: Seconds = Field(30.0, "Longest pause between attempts, in seconds.")
-    bisect: bool = Field(
-        False,
-        "Divide a batch that failed at its last attempt: its halves are tried, and the halves of what fails, until "
-        "each message that fails stands alone. For handlers of batches that do not say how far they came.",
-        since="0.2.0",
-    )
-    on_failure: Literal["stop", "skip", "dead_letter", "retry_topic"] = Field(
-        "stop",
-        "What to do after the last attempt: stop the daemon, skip the message, write it to dead_letter, or try it "
-        "again later through retry_topic, and write it to dead_letter in the end.",
-    )
     retry_topic: str | None = Field(
         None,
         "The beginning of the names of the topics for messages that are tried again later, one for each of "
@@ -251,12 +279,6 @@ class HandlerSection(Section, reload=Reload.HANDLER):
         'What stays in order through retry topics: nothing, or each key. With "key" a message whose key has an older '
         "message in a retry topic follows it there without an attempt.",
         reload=Reload.RESTART,
-        since="0.2.0",
-    )
-    on_disk_full: Literal["wait", "stop"] = Field(
-        "wait",
-        "What to do when the handler or the dead_letter file finds its disk full, over quota or read-only: wait for "
-        "room, which uses no attempts, or stop the daemon.",
         since="0.2.0",
     )
     dead_letter: Path | None = Field(
@@ -289,9 +311,6 @@ class HandlerSection(Section, reload=Reload.HANDLER):
         "In dead_letter_topic: the message itself with headers that say why it failed, or a JSON object. Brokers "
         "before 0.11 have no headers and need json; those of 0.7 get it in any case.",
         since="0.2.0",
-    )
-    timeout: Seconds | None = Field(
-        None, "Seconds after which an attempt is cancelled and counts as failed.", examples=[60.0]
     )
 
     def rules(self) -> Iterator[str]:

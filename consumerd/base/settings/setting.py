@@ -129,6 +129,25 @@ class Setting(NamedTuple):
         return self.value()
 
 
+class TunedValue(NamedTuple):
+    """A value of a table that no file sets: programs give it to the constructor, or it is its default."""
+
+    default: Any
+    made: Callable[[Any], Any] | None
+    name: str = ""
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        """`Table.name`: the default; of a table: the value made from its keys, once."""
+        if instance is None or self.made is None:
+            return self.default
+        return instance.__dict__.setdefault(self.name, self.made(instance))
+
+
+def Tuned(default: Any = None, *, factory: Callable[[Any], Any] | None = None) -> Any:  # noqa: N802
+    """A value that is not a key: `default`, or what `factory` makes from the keys of the table."""
+    return TunedValue(default, factory)
+
+
 def Field(  # noqa: N802
     default: Any = _REQUIRED, description: str = "", *, default_factory: Callable[[], Any] | None = None, **said: Any
 ) -> Any:
@@ -155,37 +174,54 @@ class BrokenRulesError(ValueError):
 class Section:
     """A table of the file. Unknown keys are errors.
 
-    Made of values that are valid by themselves, those of `given` keys; the others have their defaults. Raises
-    BrokenRulesError.
+    An heir of other tables has their keys after its own. Made of the values of `given` keys; the others have their
+    defaults. Raises BrokenRulesError.
     """
 
     fields: ClassVar[dict[str, Setting]] = {}
+    tuned: ClassVar[frozenset[str]] = frozenset()
     #: Whether keys that are not fields are kept as they are.
     extra: ClassVar[bool] = False
     given: frozenset[str]
 
     def __init_subclass__(cls, *, reload: Reload = Reload.RESTART, since: str = "0.1.0") -> None:
         own = {name: text for name, text in get_annotations(cls).items() if not text.startswith("ClassVar")}
+        tables = [base for base in cls.__bases__ if issubclass(base, Section)]
+        cls.fields = {}
+        cls.tuned = frozenset().union(*(table.tuned for table in tables))
         for name, text in own.items():
             said = vars(cls).get(name, _REQUIRED)
+            if isinstance(said, TunedValue):
+                cls.tuned |= {name}
+                setattr(cls, name, said._replace(name=name))
+                continue
             setting = said if isinstance(said, Setting) else Setting(said)
             setting = setting._replace(
                 name=name, annotation=text, reload=setting.reload or reload, since=setting.since or since
             )
-            cls.fields = {**cls.fields, name: setting}
+            cls.fields[name] = setting
             setattr(cls, name, setting)
+        cls.fields |= {name: field for table in tables for name, field in table.fields.items() if name not in own}
 
     def __init__(self, **values: Any) -> None:
-        unknown = values.keys() - self.fields.keys()
+        unknown = values.keys() - self.fields.keys() - self.tuned
         if unknown and not self.extra:
             raise TypeError(f"{type(self).__name__} has no key {min(unknown)!r}")
         missing = [name for name, field in self.fields.items() if field.required and name not in values]
         if missing:
             raise TypeError(f"{type(self).__name__} requires {missing[0]!r}")
+        if wrong := [*self._wrong(values)]:
+            raise BrokenRulesError(wrong)
         defaults = {name: field.value() for name, field in self.fields.items() if name not in values}
         self._become(defaults | values, frozenset(values))
         if broken := [*self._ambiguous(), *self.rules()]:
             raise BrokenRulesError(broken)
+
+    @classmethod
+    def of(cls, *tables: Section, **values: Any) -> Self:
+        """Make a table with the keys that it shares with other `tables`, and other `values`."""
+        shared = {name: getattr(table, name) for table in tables for name in table.given if name in cls.fields}
+        return cls(**shared | values)
 
     def _become(self, values: dict[str, Any], given: frozenset[str]) -> None:
         self.__dict__.update({name: values[name] for name in self.fields} | values, given=given)
@@ -200,15 +236,19 @@ class Section:
         return copy
 
     def values(self) -> dict[str, Any]:
-        """The values of all keys, in the order of the fields."""
-        return {name: value for name, value in vars(self).items() if name != "given"}
+        """The values of all keys, in the order of the fields, and of tuned values that were given."""
+        names = dict.fromkeys([*self.fields, *sorted(self.given)])
+        return {name: getattr(self, name) for name in names}
 
     def plain(self) -> dict[str, Any]:
         """As `values`, a copy, with tables within it as dictionaries, too."""
         return {name: _plain(value) for name, value in self.values().items()}
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and isinstance(other, Section) and other.values() == self.values()
+        if not isinstance(other, Section) or type(other) is not type(self):
+            return False
+        names = (*self.fields, *self.tuned, *((self.given | other.given) if self.extra else ()))
+        return all(getattr(self, name, None) == getattr(other, name, None) for name in names)
 
     def __hash__(self) -> int:
         return hash(type(self))
@@ -240,6 +280,10 @@ class Section:
     def secret_keys(cls) -> list[str]:
         """The keys of secrets: each has another one beside it, with `_file` at its end (a test checks that)."""
         return [name for name, field in cls.fields.items() if SecretStr.__name__ in field.annotation]
+
+    def _wrong(self, values: dict[str, Any]) -> Iterator[str]:
+        kinds = self.kinds()
+        return (said for name in values if name in kinds and (said := kinds[name].problem(name, values[name])))
 
     def _ambiguous(self) -> Iterator[str]:
         for key in self.secret_keys():

@@ -70,7 +70,7 @@ class V07Backend:
 
     def store(self, zk: ZooKeeper, group: str, ownership: Ownership) -> OffsetStore:
         """Return the store in ZooKeeper, the only one of 0.7."""
-        return make_store(OffsetSettings("zookeeper"), group, zk=zk, claimed=True, ownership=ownership)
+        return make_store(OffsetSettings(storage="zookeeper"), group, zk=zk, claimed=True, ownership=ownership)
 
     def cluster(self, zk: ZooKeeper) -> Callable[[], Awaitable[str | None]]:
         """Return what reads the name of the tree in ZooKeeper."""

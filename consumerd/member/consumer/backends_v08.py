@@ -43,7 +43,7 @@ class V08Backend:
     ) -> None:
         self._client = client
         self._protocol = protocol
-        self._offsets = offsets or OffsetSettings("zookeeper")
+        self._offsets = offsets or OffsetSettings(storage="zookeeper")
         self._topics: TopicNodes | None = None
         self.rules = rules or V08Rules()
 

@@ -6,12 +6,12 @@ or brokers to begin with; what a dialect does not have is refused, as soon as th
 
 from __future__ import annotations
 
-import socket
+import re
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from consumerd.base.address import parse_addresses
 from consumerd.base.errors import ConfigError
@@ -26,22 +26,24 @@ from consumerd.base.settings.processing import (
     OutOfRangePolicy,
 )
 from consumerd.base.settings.servers import KafkaSection, ZooKeeperSection
-from consumerd.base.settings.setting import BrokenRulesError, Seconds, SecondsOrZero
-from consumerd.group.coordinated_tables import CoordinationSettings, all_assignors
+from consumerd.base.settings.setting import BrokenRulesError, Seconds, SecondsOrZero, Section
+from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.group.membership_tables import MembershipSettings
 from consumerd.member.consumer.settings import (
     LISTENER_TIMEOUT,
     ConsumerSettings,
     make_connection_settings,
-    make_fetch_settings,
+    member_id,
 )
+from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.offsets.choice import OffsetSettings
 from consumerd.net.connection import ConnectionSettings
 from consumerd.net.zk.session import Session
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.paths import check_name
 from consumerd.wire.registry.subscription import Subscription
-from consumerd.wire.registry.values import configured_consumer_id, make_consumer_id
+
+_Table = TypeVar("_Table", bound=Section)
 
 #: The values that each keyword may have: those of its key in the configuration, or its own.
 _KINDS: Final[dict[str, ValueKind]] = {
@@ -149,34 +151,14 @@ class ConsumerConfig:
         for keyword, kind in _KINDS.items():
             if problem := kind.problem(keyword, getattr(self, keyword)):
                 raise ConfigError(f"{problem}.")
-        try:
-            self._fetch()
-        except BrokenRulesError as error:
-            raise ConfigError(f"{error}.") from error
         parse_addresses(self.bootstrap, "bootstrap")
-        self._check_coordination()
-
-    def _check_coordination(self) -> None:
-        if self.by_zookeeper:
-            if self.instance_id is not None:
-                raise ConfigError("instance_id requires a group that a broker coordinates: set bootstrap.")
-            if self.protocol == "consumer":
-                raise ConfigError('protocol = "consumer" requires a group that a broker coordinates: set bootstrap.')
-            if self.dialect == "0.7":
-                self.require_v07()
-            return
-        if not self.bootstrap:
+        if not self.by_zookeeper and not self.bootstrap:
             raise ConfigError('coordination = "kafka" requires bootstrap: a list of brokers, such as ["kafka1:9092"].')
-        if self.dialect != "auto":
-            raise ConfigError("dialect applies only to groups that ZooKeeper coordinates: remove it.")
-        if self.offsets == "zookeeper":
-            raise ConfigError(
-                'offsets = "zookeeper" is not supported in a group that a broker coordinates: only the broker knows '
-                'the owner of a partition; use "both" to keep a copy in ZooKeeper.'
-            )
-        if self.protocol != "consumer" and (self.remote_assignor is not None or self.broker_filter):
-            raise ConfigError('remote_assignor and broker_filter require protocol = "consumer".')
+        if self.dialect == "0.7":
+            self.require_v07()
+        self.offset_settings()
         self.coordination_settings()
+        self._table(FetchSettings)
 
     @property
     def by_zookeeper(self) -> bool:
@@ -190,26 +172,12 @@ class ConsumerConfig:
                 raise ConfigError(f"{name} = {getattr(self, name)!r} is not supported by Kafka 0.7: remove it.")
 
     def offset_settings(self) -> OffsetSettings:
-        """Return the settings of the offset store, with the default resolved."""
-        return OffsetSettings(self.offsets or ("zookeeper" if self.by_zookeeper else "kafka"), self.metadata)
+        """Return the settings of the offset store, with the default resolved. Raises ConfigError."""
+        return self._table(OffsetSettings, storage=self._group().storage)
 
     def coordination_settings(self) -> CoordinationSettings:
         """Return the settings of a membership that a broker coordinates. Raises ConfigError."""
-        if self.group_session_timeout < 2 * self.heartbeat_interval:
-            raise ConfigError("group_session_timeout must be at least twice heartbeat_interval.")
-        if self.rebalance_timeout < self.group_session_timeout:
-            raise ConfigError("rebalance_timeout must be at least group_session_timeout.")
-        return CoordinationSettings(
-            session_timeout=self.group_session_timeout,
-            heartbeat_interval=self.heartbeat_interval,
-            rebalance_timeout=self.rebalance_timeout,
-            drain_timeout=self.drain_timeout,
-            assignors=all_assignors(self.assignor),
-            instance_id=self.instance_id,
-            protocol=self.protocol,
-            remote_assignor=self.remote_assignor,
-            broker_filter=self.broker_filter,
-        )
+        return self._table(CoordinationSettings)
 
     def session(self, *, clock: Clock, rng: Random) -> Session:
         """Return the ZooKeeper session, not started. Raises ConfigError."""
@@ -226,35 +194,32 @@ class ConsumerConfig:
 
     def connection_settings(self) -> ConnectionSettings:
         """Return the settings of connections to brokers."""
-        return make_connection_settings(self._fetch())
+        return make_connection_settings(self._table(FetchSettings))
 
     def settings(self, subscription: Subscription, *, clock: Clock, rng: Random) -> ConsumerSettings:
         """Return the settings of a member with this subscription, its id included. Raises ConfigError."""
-        try:
-            consumer_id = (
-                make_consumer_id(self.group, socket.gethostname(), int(clock.wall() * 1000), rng.getrandbits(64))
-                if self.consumer_id is None
-                else configured_consumer_id(self.group, self.consumer_id)
-            )
-        except RegistryError as error:
-            raise ConfigError(f"{error}.") from error
         return ConsumerSettings(
             group=self.group,
-            consumer_id=consumer_id,
+            consumer_id=member_id(self.group, self.consumer_id, clock=clock, rng=rng),
             fixed_id=self.consumer_id is not None,
             subscription=subscription,
-            membership=MembershipSettings(drain_timeout=self.drain_timeout),
-            fetch=make_fetch_settings(self._fetch()),
-            initial=self.initial,
-            initial_by_topic=self.initial_by_topic,
-            commit_interval=self.commit_interval,
+            membership=self._table(MembershipSettings),
+            fetch=self._table(FetchSettings),
+            commit=self._table(CommitSection),
             auto_commit=self.auto_commit,
             listener_timeout=self.listener_timeout,
-            budget=self.budget,
-            partition_budget=min(self.partition_budget, self.budget),
         )
 
-    def _fetch(self) -> FetchSection:
-        """The same as a table of the configuration. Raises BrokenRulesError."""
-        fields = FetchSection.fields.items()
-        return FetchSection(**{name: getattr(self, setting.names.keyword or name) for name, setting in fields})
+    def _group(self) -> GroupSection:
+        """The table of the group; its subscription, which is not known yet, is a pattern."""
+        coordination = "zookeeper" if self.by_zookeeper else "kafka"
+        return self._table(GroupSection, coordination=coordination, offsets=self.offsets, whitelist=".*")
+
+    def _table(self, table: type[_Table], **values: Any) -> _Table:
+        """The table that the keywords of its keys make. Raises ConfigError."""
+        keywords = {name: setting.names.keyword for name, setting in table.fields.items() if setting.names.keyword}
+        try:
+            return table(**values, **{name: getattr(self, keyword) for name, keyword in keywords.items()})
+        except BrokenRulesError as error:
+            said = re.sub(r"[a-z_]+", lambda word: keywords.get(word[0], word[0]), str(error))
+            raise ConfigError(f"{said}.") from error

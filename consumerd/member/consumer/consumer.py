@@ -57,7 +57,7 @@ class GroupConsumer(RunningMember[events.Event]):
     `backend` is the dialect of the group (`consumerd.member.consumer.backends`). `handler` is already wrapped by the
     retry policy; it is started before the member registers, and stopped when the member owns nothing any more.
     `listener` is notified of partitions that come and go. `budget` is the memory that members of one process share; by
-    default the member has one of its own, of `settings.budget` bytes.
+    default the member has one of its own, of `settings.fetch.budget` bytes.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ import structlog
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.base.ports import Clock
 from consumerd.handlers import Batch
-from consumerd.handlers.batching import join, joinable
+from consumerd.handlers.batching import cut, has_size, is_full, join, joinable
 from consumerd.handlers.contents import Content
 from consumerd.handlers.rate import RateLimiter
 from consumerd.member.consumer.fence import Fence
@@ -102,7 +102,7 @@ class PartitionWork:
         self._lane = lane
         self._sink = sink
         self._owner = owner
-        self._fence, self._clock, self._batching = owner.fence, owner.clock, owner.settings.batching
+        self._fence, self._clock, self._batching = owner.fence, owner.clock, owner.settings.handler
         self._rate = owner.rate
         #: While a batch waits for its rate: expires when it is not to be delivered any more.
         self._waiting: asyncio.Timeout | None = None
@@ -169,7 +169,7 @@ class PartitionWork:
     async def run(self) -> None:
         """Deliver until the lane is closed. Raises HandlerFailedError when the handler's policy says to stop."""
         lane, batching = self._lane, self._batching
-        cuts = batching.cuts
+        cuts = has_size(batching)
         while True:
             try:
                 if batching.linger:
@@ -215,7 +215,7 @@ class PartitionWork:
 
     async def _join_more(self, fetched: list[Fetched], seeks: int) -> None:
         """Add arriving parts to `fetched`, until the batch is full or one cannot be joined to it."""
-        while not self._batching.full(fetched):
+        while not is_full(fetched, self._batching):
             more = await self._lane.get()
             if self._seeks != seeks or not joinable(fetched[-1], more):
                 self._next = more
@@ -229,7 +229,7 @@ class PartitionWork:
 
     async def _hand_over_parts(self, whole: Batch) -> None:
         seeks = self._seeks
-        for batch in self._batching.cut(whole) if len(whole) else [whole]:
+        for batch in cut(whole, self._batching) if len(whole) else [whole]:
             await self._hand_over(batch, batch, seeks)
 
     async def _hand_over(self, batch: Batch, span: Batch | Content, seeks: int) -> None:

@@ -164,7 +164,7 @@ class OwnedPartitions:
             owned.committed, owned.end = found.committed, found.end
             if owned.end is not None and start > owned.end:
                 owned.beyond = start
-            lane = Lane(partition, self._budget, max_bytes=self._settings.partition_budget)
+            lane = Lane(partition, self._budget, max_bytes=self._settings.fetch.partition_budget)
             owned.lane = lane
             owned.work = PartitionWork(
                 partition,

@@ -20,8 +20,9 @@ from consumerd.base.clock import Interval
 from consumerd.base.errors import ConsumerdError, ExitCode, reason_of
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock
+from consumerd.base.settings.group import CommitSection
+from consumerd.base.settings.processing import HandlerSection
 from consumerd.handlers import Handler, HandlerContext
-from consumerd.handlers.batching import BatchSettings
 from consumerd.handlers.rate import RateLimiter
 from consumerd.member.consumer.controls import PartitionControls
 from consumerd.member.consumer.fence import Fence
@@ -77,8 +78,8 @@ class RunningMember(Generic[_Event]):
         self._handler_runs = False
         self.clock = clock
         self.stats = ConsumerStats()
-        self.rate = RateLimiter(settings.max_rate, clock, delay=settings.delay)
-        self._commit_interval = Interval(settings.commit_interval, clock)
+        self.rate = RateLimiter(settings.handler.max_rate, clock, delay=settings.handler.delay)
+        self._commit_interval = Interval(settings.commit.interval, clock)
         #: Set when the member is in its group and its first assignment is decided, also when that is nothing, and each
         #: of its partitions is either owned or known to have another owner.
         self.ready = asyncio.Event()
@@ -95,7 +96,7 @@ class RunningMember(Generic[_Event]):
         #: While the handler starts: expires when the member is to leave.
         self._starting: asyncio.Timeout | None = None
         #: Bytes of messages that are held in memory; other members of the process may share it.
-        self.budget = budget or ByteBudget(settings.budget)
+        self.budget = budget or ByteBudget(settings.fetch.budget)
         #: Events taken from the queue so far; the count rises while the queue is not empty.
         self.turns = 0
         #: The partitions that were ours before the present rebalance, and the time when it began.
@@ -356,11 +357,11 @@ class RunningMember(Generic[_Event]):
 
     # -- changes while it runs
 
-    def change(self, *, commit_interval: float, max_rate: float | None) -> None:
-        """Commit at another interval and deliver at another rate, at once."""
-        self.settings = replace(self.settings, commit_interval=commit_interval, max_rate=max_rate)
-        self._commit_interval.change(commit_interval)
-        self.rate.change(max_rate)
+    def change(self, commit: CommitSection, handler: HandlerSection) -> None:
+        """Use other values of the keys that change at once."""
+        self.settings = replace(self.settings, commit=commit, handler=handler)
+        self._commit_interval.change(commit.interval)
+        self.rate.change(handler.max_rate)
 
     def change_subscription(self, subscription: Subscription) -> None:
         """Consume other topics: register again with them. Partitions that stay ours continue meanwhile."""
@@ -373,9 +374,9 @@ class RunningMember(Generic[_Event]):
         raise NotImplementedError
 
     async def exchange_handler(
-        self, handler: Handler, batching: BatchSettings, former: Callable[[], Handler]
+        self, handler: Handler, section: HandlerSection, former: Callable[[], Handler]
     ) -> ConsumerdError | None:
-        """Stop the handler between batches and pass all later ones to `handler`, in batches of `batching`.
+        """Stop the handler between batches and pass all later ones to `handler`, whose table is `section`.
 
         All flows end first, as in a drain: calls under way end, at the drain timeout they are cancelled, and what was
         handled is committed. So each message is handled by the one or by the other, and a handler that keeps positions
@@ -386,12 +387,12 @@ class RunningMember(Generic[_Event]):
         if self.stopping.is_set():
             return None
         # One of the member's own tasks: it ends before the handler is stopped for good.
-        task = self._tasks.create_task(self._exchange_handler(handler, batching, former), name="exchange handler")
+        task = self._tasks.create_task(self._exchange_handler(handler, section, former), name="exchange handler")
         await asyncio.wait([task])
         return None if task.cancelled() else task.result()
 
     async def _exchange_handler(
-        self, handler: Handler, batching: BatchSettings, former: Callable[[], Handler]
+        self, handler: Handler, section: HandlerSection, former: Callable[[], Handler]
     ) -> ConsumerdError | None:
         began = self.clock.monotonic()
         await self._partitions.interrupt(began + self.settings.membership.drain_timeout)
@@ -402,7 +403,7 @@ class RunningMember(Generic[_Event]):
         error = None
         try:
             started = await self._start_other(handler)
-            self.settings = replace(self.settings, batching=batching)
+            self.settings = replace(self.settings, handler=section)
         except ConsumerdError as failure:
             log.error("handler_not_started", group=self.settings.group, reason=reason_of(failure))
             error = failure

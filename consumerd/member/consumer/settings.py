@@ -1,18 +1,23 @@
-"""Settings of a group member, as plain values; the room `config` builds them from a file."""
+"""Settings of a group member: the tables of the configuration, and what only a program sets."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+import socket
+from dataclasses import dataclass, field
+from random import Random
 from typing import Final
 
+from consumerd.base.errors import ConfigError
+from consumerd.base.ports import Clock
 from consumerd.base.settings.group import CommitSection
-from consumerd.base.settings.processing import FetchSection
+from consumerd.base.settings.processing import FetchSection, HandlerSection
 from consumerd.group.membership_tables import MembershipSettings
-from consumerd.handlers.batching import BatchSettings
 from consumerd.member.fetch.settings import FetchSettings
 from consumerd.net.connection import ConnectionSettings
+from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.paths import check_name
 from consumerd.wire.registry.subscription import Subscription
+from consumerd.wire.registry.values import configured_consumer_id, make_consumer_id
 
 #: Seconds for one call of a rebalance listener.
 LISTENER_TIMEOUT: Final = 1.0
@@ -20,7 +25,7 @@ LISTENER_TIMEOUT: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """The settings of a member. Times in seconds; defaults as in 0.7.2 (golden notes, 8) unless said otherwise."""
+    """The settings of a member. Times in seconds."""
 
     group: str
     #: The whole id, `group_...`.
@@ -32,22 +37,12 @@ class ConsumerSettings:
     siblings: frozenset[str] = frozenset()
     membership: MembershipSettings = field(default_factory=MembershipSettings)
     fetch: FetchSettings = field(default_factory=FetchSettings)
-    #: Start of a partition without a committed offset (autooffset.reset), and of those of single topics.
-    initial: str = FetchSection.initial
-    initial_by_topic: Mapping[str, str] | None = None
-    #: Time between commits (autocommit.interval.ms). Only offsets that moved are written; 0.7.2 rewrites all.
-    commit_interval: float = CommitSection.interval
+    #: Only offsets that moved are written; 0.7.2 rewrites all.
+    commit: CommitSection = field(default_factory=CommitSection)
     #: Whether offsets are committed on the interval and when a partition goes (autocommit.enable).
     auto_commit: bool = True
-    #: Bytes of messages held in memory, by all partitions and by one.
-    budget: int = FetchSection.budget
-    partition_budget: int = FetchSection.partition_budget
-    #: Limits of the batches that a handler receives.
-    batching: BatchSettings = field(default_factory=BatchSettings)
-    #: Messages per second that are delivered at most, of all partitions together; None: no limit.
-    max_rate: float | None = None
-    #: Seconds after its timestamp, or its failure, before which a message is not delivered; None: at once.
-    delay: float | None = None
+    #: The table of the handler, which is already wrapped by its stages: sizes of batches and rates are the member's.
+    handler: HandlerSection = field(default_factory=HandlerSection)
     #: Time before a possible expiry of our session at which delivery ends.
     lease_margin: float = 0.5
     #: Limit for one call of a rebalance listener; peers wait meanwhile.
@@ -56,17 +51,15 @@ class ConsumerSettings:
     stop_at_end: bool = False
 
 
-def make_fetch_settings(keys: FetchSection) -> FetchSettings:
-    """Return the settings of fetching. Raises ValueError for values that contradict each other."""
-    base = FetchSettings()
-    same = {field.name: getattr(keys, field.name) for field in fields(FetchSettings) if field.name in keys.fields}
-    made = {
-        "poll_bytes": min(keys.size, base.poll_bytes),
-        "max_size": max(keys.size, keys.max_size),
-        "poll_backoff_min": min(keys.idle_backoff, base.poll_backoff_min),
-        "read_committed": keys.isolation == "read_committed",
-    }
-    return FetchSettings(**same | made)
+def member_id(group: str, configured: str | None, *, clock: Clock, rng: Random) -> str:
+    """The id of a member: the configured one, or one of host name, time and random digits. Raises ConfigError."""
+    try:
+        check_name("group", group)
+        if configured is not None:
+            return configured_consumer_id(group, configured)
+        return make_consumer_id(group, socket.gethostname(), int(clock.wall() * 1000), rng.getrandbits(64))
+    except RegistryError as error:
+        raise ConfigError(f"{error}.") from error
 
 
 def make_connection_settings(keys: FetchSection) -> ConnectionSettings:

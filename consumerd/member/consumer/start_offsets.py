@@ -204,7 +204,8 @@ class StartFinder:
             return Start(former.position, committed, log=former.log)
         if committed is not None:
             return Start(committed, committed, log=self._store.log(partition))
-        initial = (self._settings.initial_by_topic or {}).get(partition.topic, self._settings.initial)
+        fetch = self._settings.fetch
+        initial = (fetch.initial_by_topic or {}).get(partition.topic, fetch.initial)
         if initial == "earliest":
             return Start(await self._listed(partition, EARLIEST))
         # All are committed: another member may not know that the partition is new, or looks later.

@@ -8,12 +8,12 @@ first: ZooKeeper where partitions are claimed there, Kafka everywhere else.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.base.ports import ZooKeeper
 from consumerd.base.settings.group import CommitSection
+from consumerd.base.settings.setting import Tuned
 from consumerd.member.offsets.claimed_store import ClaimedStore
 from consumerd.member.offsets.guards import OwnedGuard, Ownership
 from consumerd.member.offsets.store import (
@@ -33,14 +33,10 @@ if TYPE_CHECKING:
 Storage = Literal["zookeeper", "kafka", "both", "none"]
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetSettings:
-    """The choice of the store. `metadata`, `retention` (seconds) and `version` apply to Kafka; see its store."""
+class OffsetSettings(CommitSection):
+    """How offsets are committed, and the choice of the store."""
 
-    storage: Storage = "kafka"
-    metadata: str = CommitSection.metadata
-    retention: float | None = None
-    version: Literal[0, 1, 2] | None = None
+    storage: Storage = Tuned("kafka")
 
     @property
     def in_zookeeper(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -17,19 +16,15 @@ from consumerd.base.settings.group import GroupSection
 from consumerd.base.settings.monitoring import HealthTlsSection
 from consumerd.base.settings.processing import HandlerSection
 from consumerd.base.settings.servers import LoginSection, TlsSection, ZooKeeperSaslSection, ZooKeeperSection
-from consumerd.group.membership_tables import MembershipSettings
-from consumerd.handlers.batching import BatchSettings
-from consumerd.member.consumer.settings import ConsumerSettings, make_connection_settings, make_fetch_settings
+from consumerd.member.consumer.settings import ConsumerSettings, make_connection_settings, member_id
 from consumerd.member.offsets.choice import OffsetSettings
 from consumerd.net.connection import ConnectionSettings
 from consumerd.net.tls import make_tls_context
 from consumerd.service.config.model import Config
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.registry.errors import RegistryError
-from consumerd.wire.registry.paths import check_name
 from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription, Subscription
 from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
-from consumerd.wire.registry.values import configured_consumer_id, make_consumer_id
 from consumerd.wire.v07 import validate_topic
 
 if TYPE_CHECKING:
@@ -165,43 +160,22 @@ def build_subscription(section: GroupSection) -> Subscription:
 
 def build_settings(config: Config, *, clock: Clock, rng: Random) -> ConsumerSettings:
     """The member's settings, its id included. Raises ConfigError."""
-    group, fetch, rebalance, handler = config.group, config.fetch, config.rebalance, config.handler
-    fixed = group.consumer_id is not None
-    try:
-        check_name("group", group.id)
-        consumer_id = (
-            configured_consumer_id(group.id, group.consumer_id)
-            if group.consumer_id is not None
-            else make_consumer_id(group.id, socket.gethostname(), int(clock.wall() * 1000), rng.getrandbits(64))
-        )
-        return ConsumerSettings(
-            group=group.id,
-            consumer_id=consumer_id,
-            fixed_id=fixed,
-            subscription=build_subscription(group),
-            membership=MembershipSettings(
-                drain_timeout=rebalance.drain_timeout,
-                retry_interval=rebalance.retry_interval,
-                reconcile_interval=rebalance.reconcile_interval,
-            ),
-            fetch=make_fetch_settings(fetch),
-            initial=fetch.initial,
-            initial_by_topic=fetch.initial_by_topic,
-            commit_interval=config.commit.interval,
-            budget=fetch.budget,
-            partition_budget=min(fetch.partition_budget, fetch.budget),
-            batching=BatchSettings(handler.max_batch, handler.max_bytes, handler.linger),
-            max_rate=handler.max_rate,
-            delay=handler.delay,
-        )
-    except (ValueError, RegistryError) as error:
-        raise ConfigError(str(error)) from error
+    group = config.group
+    return ConsumerSettings(
+        group=group.id,
+        consumer_id=member_id(group.id, group.consumer_id, clock=clock, rng=rng),
+        fixed_id=group.consumer_id is not None,
+        subscription=build_subscription(group),
+        membership=config.rebalance,
+        fetch=config.fetch,
+        commit=config.commit,
+        handler=config.handler,
+    )
 
 
 def build_offset_settings(config: Config) -> OffsetSettings:
     """Return the settings of the offset storage, with metadata and retention."""
-    commit = config.commit
-    return OffsetSettings(config.group.storage, commit.metadata, commit.retention, commit.version)
+    return OffsetSettings.of(config.commit, storage=config.group.storage)
 
 
 def build_connection_settings(config: Config) -> ConnectionSettings:

@@ -8,7 +8,7 @@ from consumerd.base.errors import ConfigError
 from consumerd.base.metrics.own import HandlerMetrics
 from consumerd.base.ports import Clock
 from consumerd.base.settings.processing import HandlerSection
-from consumerd.handlers import DeadLetters, FileDeadLetters, Handler, OnFailure, RetryPolicy, load_handler
+from consumerd.handlers import DeadLetters, FileDeadLetters, Handler, load_handler
 from consumerd.handlers.counts import HandlerCounts
 from consumerd.handlers.dead_letters import OriginalLetters
 from consumerd.handlers.decoding.api import BYTES, Decoder, load_decoder
@@ -18,19 +18,6 @@ from consumerd.handlers.middleware import load_middleware
 from consumerd.handlers.retry_order import RetryOrder
 from consumerd.service.config.build import place_beside
 from consumerd.service.config.model import Config
-
-
-def build_policy(section: HandlerSection, *, on_failure: OnFailure) -> RetryPolicy:
-    """Return the retry policy of the handler."""
-    return RetryPolicy(
-        max_attempts=section.max_attempts,
-        initial_backoff=section.initial_backoff,
-        max_backoff=section.max_backoff,
-        bisect=section.bisect,
-        on_failure=on_failure,
-        timeout=section.timeout,
-        on_disk_full=section.on_disk_full,
-    )
 
 
 def build_dead_letters(config: Config, *, clock: Clock, rng: Random) -> DeadLetters | None:
@@ -70,12 +57,11 @@ def build_handler(
     section = config.handler
     letters = build_dead_letters(config, clock=clock, rng=rng)
     plugin = build_plugin(section)
-    policy = build_policy(section, on_failure=section.on_failure)
     lanes = section.concurrency if section.order == "key" else None
     stages = build_stages(section, metrics)
     stages.check(plugin)
     handler = stages.around(
-        plugin, policy, clock=clock, rng=rng, dead_letters=letters, counts=counts, lanes=lanes,
+        plugin, section, clock=clock, rng=rng, dead_letters=letters, counts=counts, lanes=lanes,
         order=_build_retry_order(config, clock=clock, rng=rng),
     )  # fmt: skip
     if lanes is not None and config.group.dialect == "0.7" and not has_key(plugin):

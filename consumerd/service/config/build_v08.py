@@ -20,7 +20,7 @@ from consumerd.base.ports import Clock, SaslMechanism, ZooKeeper
 from consumerd.base.settings.group import GroupSection
 from consumerd.base.settings.servers import KafkaSection, SaslSection
 from consumerd.group.assignors import Spelling
-from consumerd.group.coordinated_tables import CoordinationSettings, all_assignors
+from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.group.rules import V08Rules
 from consumerd.handlers import Handler
 from consumerd.member.consumer.backends_v08 import ClusterBackend, V08Backend
@@ -182,27 +182,6 @@ def _token_provider(section: SaslSection) -> TokenProvider:
         raise ConfigError(f"kafka.sasl: {error}") from error
 
 
-def build_coordination(config: Config) -> CoordinationSettings:
-    """Return the settings of a membership that a broker coordinates. Raises ConfigError."""
-    group, rebalance = config.group, config.rebalance
-    try:
-        return CoordinationSettings(
-            session_timeout=group.session_timeout,
-            heartbeat_interval=group.heartbeat_interval,
-            rebalance_timeout=group.rebalance_timeout,
-            drain_timeout=rebalance.drain_timeout,
-            topic_refresh_interval=rebalance.reconcile_interval,
-            retry_interval=rebalance.retry_interval,
-            assignors=all_assignors(group.assignor),
-            instance_id=group.instance_id,
-            protocol=group.protocol,
-            remote_assignor=group.remote_assignor,
-            broker_filter=group.broker_filter,
-        )
-    except ValueError as error:
-        raise ConfigError(f"group: {error}.") from error
-
-
 def fixed_partitions(section: GroupSection) -> list[TopicPartition]:
     """Return the partitions that the configuration names, sorted."""
     return sorted(
@@ -233,7 +212,7 @@ def build_consumer(
         return FixedConsumer(
             settings, partitions, backend=backend, handler=handler, clock=clock, rng=rng, budget=budget
         )
-    coordination = build_coordination(config)
+    coordination = CoordinationSettings.of(config.group, config.rebalance)
     return CoordinatedConsumer(
         settings, coordination, backend=backend, handler=handler, clock=clock, rng=rng, budget=budget
     )

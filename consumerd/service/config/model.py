@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from consumerd.base.errors import ConfigError
-from consumerd.base.settings.group import CommitSection, GroupSection, RebalanceSection
+from consumerd.base.settings.group import CommitSection, GroupSection
 from consumerd.base.settings.monitoring import HealthSection, MetricsSection, TelemetrySection
-from consumerd.base.settings.processing import DaemonSection, FetchSection, HandlerSection, LogSection
+from consumerd.base.settings.processing import DaemonSection, HandlerSection, LogSection
 from consumerd.base.settings.servers import KafkaSection, ZooKeeperSection
 from consumerd.base.settings.setting import Field, Rule, Section
+from consumerd.group.membership_tables import MembershipSettings
+from consumerd.member.fetch.settings import FetchSettings
 from consumerd.service.config.problems import read_document
 from consumerd.service.config.subscriptions import (
     MAIN,
@@ -46,8 +48,8 @@ class Config(Section):
     group: GroupSection
     zookeeper: ZooKeeperSection = Field(default_factory=ZooKeeperSection)
     kafka: KafkaSection = Field(default_factory=KafkaSection)
-    rebalance: RebalanceSection = Field(default_factory=RebalanceSection)
-    fetch: FetchSection = Field(default_factory=FetchSection)
+    rebalance: MembershipSettings = Field(default_factory=MembershipSettings)
+    fetch: FetchSettings = Field(default_factory=FetchSettings)
     commit: CommitSection = Field(default_factory=CommitSection)
     handler: HandlerSection = Field(default_factory=HandlerSection)
     subscriptions: tuple[SubscriptionSection, ...] = ()

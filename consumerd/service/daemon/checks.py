@@ -15,7 +15,7 @@ from consumerd.base.errors import ConfigError, ConsumerdError
 from consumerd.service.config.build import build_session, build_settings, place_beside
 from consumerd.service.config.build_handlers import build_handler
 from consumerd.service.config.build_subscriptions import errors_of
-from consumerd.service.config.build_v08 import build_client, build_coordination, fixed_partitions
+from consumerd.service.config.build_v08 import build_client, fixed_partitions
 from consumerd.service.config.model import Config, parse
 from consumerd.service.config.problems import (
     ConfigProblemsError,
@@ -97,7 +97,6 @@ def _check_subscription(config: Config) -> str:
     settings = build_settings(config, clock=SystemClock(), rng=SystemRandom())
     what = settings.subscription.format()
     if config.group.coordination != "zookeeper":
-        build_coordination(config)
         partitions = fixed_partitions(config.group)
         what = ", ".join(map(str, partitions)) or f"{what} coordinated by a broker"
     return f"group {settings.group}, {what}"

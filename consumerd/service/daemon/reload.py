@@ -19,7 +19,6 @@ from consumerd.base.errors import ConsumerdError, reason_of
 from consumerd.base.ports import Clock
 from consumerd.base.settings.processing import HandlerSection
 from consumerd.handlers import Handler
-from consumerd.handlers.batching import BatchSettings
 from consumerd.member.consumer.running_member import RunningMember
 from consumerd.service.config.build_subscriptions import build_members
 from consumerd.service.config.child import parse_aside
@@ -120,11 +119,11 @@ class Reloader:
             if part.member is None:
                 continue
             before, after = old[part.name], new[part.name]
-            part.member.change(commit_interval=config.commit.interval, max_rate=after.handler.max_rate)
             kept = same_handler(before.handler, after.handler)
+            part.member.change(config.commit, kept)
             if kept != after.handler:
                 with self._monitor.logged_as(part):
-                    error = await self._exchange(part, part.member, before, after, settings[part.name].batching)
+                    error = await self._exchange(part, part.member, before, after)
                 if error is not None:
                     failure = failure or error
                     self._config = _with_handler(self._config, part.name, kept)
@@ -142,13 +141,12 @@ class Reloader:
         member: RunningMember[Any],
         former: Config,
         config: Config,
-        batching: BatchSettings,
     ) -> ConsumerdError | None:
         try:
             handler = self._make_handler(part, config)
         except ConsumerdError as error:
             return error
-        return await member.exchange_handler(handler, batching, partial(self._make_handler, part, former))
+        return await member.exchange_handler(handler, config.handler, partial(self._make_handler, part, former))
 
     def _make_handler(self, part: SubscriptionMonitor, config: Config) -> Handler:
         return self._monitor.traced(self._monitor.build_handler(part, config, self._rng), part)

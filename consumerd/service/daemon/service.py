@@ -239,7 +239,7 @@ async def run_members(
             with errors_of(each.name):
                 if not await _unless_signalled(_done(start_client(client, configs[each.name])), config):
                     return
-        crew = _Crew(config, session, client, dialect, ByteBudget(joining[0].settings.budget), clock, rng)
+        crew = _Crew(config, session, client, dialect, ByteBudget(joining[0].settings.fetch.budget), clock, rng)
         members = {each.name: crew.member(each, configs[each.name]) for each in joining}
         if watching is not None:
             for part, member in zip(watching.monitor.subscriptions, members.values(), strict=True):

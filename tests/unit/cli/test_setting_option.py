@@ -1,27 +1,27 @@
 """Options take their defaults from settings, and show them in --help."""
 
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
 
+from consumerd.base.settings.processing import FetchSection
 from consumerd.cli.consume import command as consume
 from consumerd.cli.mirror import command as mirror
 from consumerd.cli.produce import command as produce
 from consumerd.cli.setting_option import SettingOption
 from consumerd.member.consumer.config import ConsumerConfig
-from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.producer import ProducerSettings, QueueSettings, V08ProducerSettings
 
 
 @pytest.mark.parametrize(
     ("command", "option", "owner", "field"),
     [
-        (consume, "--from", ConsumerSettings, "initial"),
+        (consume, "--from", FetchSection, "initial"),
         (consume, "--isolation", ConsumerConfig, "isolation"),
-        (mirror, "--from", ConsumerSettings, "initial"),
+        (mirror, "--from", FetchSection, "initial"),
         (mirror, "--verify-timeout", ProducerSettings, "verify_timeout"),
         (mirror, "--max-message-bytes", ProducerSettings, "max_message_bytes"),
         (produce, "--linger", V08ProducerSettings, "linger"),
@@ -33,7 +33,8 @@ def test_help_shows_the_default_of_the_setting(command: click.Command, option: s
     context = click.Context(command)
     found = next(each for each in command.params if option in each.opts)
     record = found.get_help_record(context)
-    default = next(each.default for each in fields(owner) if each.name == field)
+    declared = {each.name: each.default for each in fields(owner)} if is_dataclass(owner) else owner.fields
+    default = getattr(declared[field], "default", declared[field])
     shown = f"{default:g}" if isinstance(default, float) and found.get_default(context) is None else f"{default}"
     assert record is not None
     assert f"[default: {shown}" in record[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,7 +33,7 @@ class Driver(MachineDriver):
 
     def __init__(self, subscription: Any = None, **changes: Any) -> None:
         wanted = subscription or StaticSubscription({"t": 1})
-        super().__init__(ConsumerProtocolMember(wanted, replace(SETTINGS, **changes), "me"))
+        super().__init__(ConsumerProtocolMember(wanted, SETTINGS.replace(**changes), "me"))
 
     def start(self, **read: Any) -> e.ConsumerHeartbeat:
         """Read the topics, and send the heartbeat that joins."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,7 +27,7 @@ class Driver(MachineDriver):
 
     def __init__(self, subscription: Any = None, **changes: Any) -> None:
         wanted = subscription or StaticSubscription({"t": 1})
-        super().__init__(CoordinatedMember(wanted, replace(SETTINGS, **changes)))
+        super().__init__(CoordinatedMember(wanted, SETTINGS.replace(**changes)))
 
     def fire(self) -> list[e.Action]:
         """Let the timer fire that was set last, at its time."""
@@ -393,7 +392,7 @@ def test_returning_leader_keeps_assignment() -> None:
 )
 def test_rejects_invalid_settings(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"at least|assignors"):
-        replace(SETTINGS, **wrong)
+        CoordinationSettings(**SETTINGS.values() | wrong)
 
 
 def test_changed_subscription_drains_and_joins_again() -> None:
@@ -563,7 +562,7 @@ def test_timer_is_set_for_the_end_of_the_lease_while_a_heartbeat_is_under_way() 
 
 
 def test_timer_is_set_for_the_next_refresh_of_topics() -> None:
-    driver = Driver(topic_refresh_interval=1.0).stable()
+    driver = Driver(reconcile_interval=1.0).stable()
     refresh = driver.now + 1.0
     assert driver.did(e.SetTimer).at == refresh
     driver.tell(e.Confirmed(driver.beat().ticket))

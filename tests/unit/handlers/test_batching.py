@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumerd.base.partition import TopicPartition
+from consumerd.base.settings.processing import HandlerSection
 from consumerd.handlers import Batch
-from consumerd.handlers.batching import BatchSettings, join, joinable
+from consumerd.handlers.batching import cut, join, joinable
 from consumerd.handlers.builtin.records import encode_pieces, encode_records
 from consumerd.wire.v07 import Codec, MessageBatch, decode_batch, encode_message_set
 from consumerd.wire.v08.records import RecordSet, decode_records, encode_record_batch
@@ -18,7 +19,7 @@ TP = TopicPartition("t", 0, 0)
 
 #: Plain payloads, and lists of them as compressed messages, empty ones too.
 messages = st.lists(st.one_of(st.binary(max_size=8), st.lists(st.binary(max_size=8), max_size=5)), max_size=12)
-settings = st.builds(BatchSettings, st.none() | st.integers(1, 9), st.none() | st.integers(1, 30))
+settings = st.builds(HandlerSection, max_batch=st.none() | st.integers(1, 9), max_bytes=st.none() | st.integers(1, 30))
 
 
 def decoded(entries: list[Any], start: int = 0) -> MessageBatch:
@@ -48,9 +49,9 @@ def test_lines_of_a_part_end_with_the_part(first: int) -> None:
 
 
 @given(messages, settings)
-def test_parts_are_the_whole_and_end_at_boundaries(entries: list[Any], size: BatchSettings) -> None:
+def test_parts_are_the_whole_and_end_at_boundaries(entries: list[Any], size: HandlerSection) -> None:
     batch = Batch(TP, decoded(entries, start=50))
-    parts = list(size.cut(batch))
+    parts = list(cut(batch, size))
     assert [m for part in parts for m in part.messages()] == list(batch.messages())
     assert [p for part in parts for p in part] == list(batch) == [p for part in parts for p in part.payloads]
     boundaries = {50, batch.next_offset, *(message.next_offset for message in batch.messages())}
@@ -97,7 +98,7 @@ def records(first: int, count: int) -> RecordSet:
 def test_messages_with_keys_are_joined_and_cut_too() -> None:
     batch = joined([records(10, 3), records(13, 4)])
     assert batch.keys == [b"k0", b"k1", b"k2", b"k0", b"k1", b"k2", b"k3"]
-    parts = list(BatchSettings(max_batch=2).cut(batch))
+    parts = list(cut(batch, HandlerSection(max_batch=2)))
     assert [part.keys for part in parts] == [[b"k0", b"k1"], [b"k2", b"k0"], [b"k1", b"k2"], [b"k3"]]
     assert [(part.start_offset, part.next_offset) for part in parts] == [(10, 12), (12, 14), (14, 16), (16, 17)]
     assert [message.key for part in parts for message in part.messages()] == batch.keys
@@ -115,7 +116,7 @@ def test_a_part_can_be_marked_and_cut_further() -> None:
 
 def test_a_compressed_message_of_many_is_cut_out_quickly() -> None:
     batch = Batch(TP, decoded([b"a", [b""] * 300_000, b"b"]))
-    assert [len(part) for part in BatchSettings(max_batch=10).cut(batch)] == [1, 300_000, 1]
+    assert [len(part) for part in cut(batch, HandlerSection(max_batch=10))] == [1, 300_000, 1]
 
 
 def test_what_went_backwards_is_not_joined() -> None:
@@ -133,5 +134,5 @@ def test_joins_packed_payloads_without_making_them() -> None:
 
 def test_limits_are_positive() -> None:
     for wrong in ({"max_batch": 0}, {"max_bytes": 0}, {"linger": -1.0}):
-        with pytest.raises(ValueError, match=r"must be .*positive"):
-            BatchSettings(**wrong)
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be a"):
+            HandlerSection(**wrong)

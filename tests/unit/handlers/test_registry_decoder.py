@@ -21,10 +21,10 @@ from structlog.testing import capture_logs
 
 from consumerd.base.errors import HandlerLoadError
 from consumerd.base.partition import TopicPartition
+from consumerd.base.settings.processing import RetryPolicy
 from consumerd.handlers import Batch, DecodeError, HandlerContext, KeyedMessage, Letter, make_handler
 from consumerd.handlers.decoding.api import Decoder, NotReadyError, load_decoder
 from consumerd.handlers.handler_stages import Stages
-from consumerd.handlers.retry import RetryPolicy
 from consumerd.net.schemas.frames import read_frame
 from consumerd.testing import FakeClock
 from consumerd.testing.records import MemoryDeadLetters

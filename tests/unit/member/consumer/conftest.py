@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -16,6 +15,7 @@ import pytest_asyncio
 
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
+from consumerd.base.settings.group import CommitSection
 from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.group.membership_tables import MembershipSettings
 from consumerd.handlers import Batch, Handler, HandlerContext
@@ -33,7 +33,7 @@ from consumerd.net.client.settings import ClientSettings
 from consumerd.net.errors import ConnectionClosedError
 from consumerd.testing import MemoryMember
 from consumerd.testing.clock import FakeClock
-from consumerd.testing.group import FETCH, Journal, MemoryGroup
+from consumerd.testing.group import FETCH, Journal, MemoryGroup, changed
 from consumerd.wire.registry.paths import offset_path, owner_path
 from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.v07 import EARLIEST, LATEST, decode_batch, encode_message_set
@@ -57,7 +57,7 @@ SETTINGS = ConsumerSettings(
     subscription=StaticSubscription({"t": 1}),
     membership=MembershipSettings(drain_timeout=5.0, retry_interval=0.02),
     fetch=FETCH,
-    commit_interval=60.0,
+    commit=CommitSection(interval=60.0),
 )
 
 
@@ -131,7 +131,7 @@ class Group:
 
     @staticmethod
     def fetch_settings(**changes: Any) -> FetchSettings:
-        return replace(FETCH, **changes)
+        return FETCH.replace(**changes)
 
     def data(self, path: str) -> bytes | None:
         return self.zookeeper.dump().get(path)
@@ -303,14 +303,14 @@ class Cluster:
 
     def fixed(self, *partitions: TopicPartition, **settings: Any) -> FixedConsumer:
         """A member with these partitions; it does not run yet."""
-        return FixedConsumer(replace(SETTINGS, **settings), partitions, **self._parts())
+        return FixedConsumer(changed(SETTINGS, **settings), partitions, **self._parts())
 
     def coordinated(
         self, *, instance_id: str | None = None, protocol: Literal["classic", "consumer"] = "classic", **settings: Any
     ) -> CoordinatedConsumer:
         """A member of the group; it does not run yet."""
         coordination = CoordinationSettings(instance_id=instance_id, protocol=protocol)
-        return CoordinatedConsumer(replace(SETTINGS, **settings), coordination, **self._parts())
+        return CoordinatedConsumer(changed(SETTINGS, **settings), coordination, **self._parts())
 
     def _parts(self) -> dict[str, Any]:
         rng = random.Random(1)

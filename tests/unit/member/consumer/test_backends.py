@@ -48,7 +48,7 @@ async def test_commits_are_fenced_by_owner_nodes_in_groups_of_zookeeper_only(
     storage: Storage | None, in_group: type, fixed: type
 ) -> None:
     client = cast("ClusterClient", Client())
-    offsets = None if storage is None else OffsetSettings(storage)
+    offsets = None if storage is None else OffsetSettings(storage=storage)
     async with MemoryZooKeeper().session() as zk:
         claimed = V08Backend(client, offsets=offsets).store(zk, "g", cast("Ownership", None))
         assert type(claimed) is in_group

@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 
 from consumerd.base.errors import ConfigError, HandlerFailedError
 from consumerd.base.partition import TopicPartition
+from consumerd.base.settings.processing import HandlerSection
 from consumerd.group.membership_tables import MembershipSettings
-from consumerd.handlers.batching import BatchSettings
 from consumerd.wire.registry.subscription import StaticSubscription
 
 TP = TopicPartition("t", 0, 0)
@@ -29,7 +29,7 @@ async def test_exchanges_handler_between_batches_and_keeps_the_partition(group: 
     former, other = member.handler, group.recorder("b")
     former.hold()
     await group.until(lambda: former.holding == 1)
-    exchange = asyncio.create_task(member.consumer.exchange_handler(other, BatchSettings(), never))
+    exchange = asyncio.create_task(member.consumer.exchange_handler(other, HandlerSection(), never))
     await asyncio.sleep(0)
     former.let_go()
     group.broker.append("t", 0, b"two")
@@ -57,7 +57,7 @@ async def test_new_handler_gets_what_the_former_one_did_not_finish_in_time(group
     member.handler.hold()
     await group.until(lambda: member.handler.holding == 1)
     other = group.recorder("b")
-    assert await member.consumer.exchange_handler(other, BatchSettings(), never) is None
+    assert await member.consumer.exchange_handler(other, HandlerSection(), never) is None
     await group.until(lambda: other.seen == [b"one"])
     assert (member.handler.cancelled, member.handler.seen) == (1, [])
 
@@ -70,7 +70,7 @@ async def test_new_handler_that_keeps_positions_is_asked_for_them(group: Any) ->
     await group.until(lambda: member.handler.seen == [b"one", b"two"])
     other = group.recorder("b")
     other.positions[TP] = start
-    assert await member.consumer.exchange_handler(other, BatchSettings(), never) is None
+    assert await member.consumer.exchange_handler(other, HandlerSection(), never) is None
     await group.until(lambda: other.seen == [b"two"])
 
 
@@ -84,7 +84,7 @@ async def test_former_handler_goes_on_when_the_new_one_does_not_start(group: Any
         raise HandlerFailedError("no database")
 
     broken.start = fail
-    error = await member.consumer.exchange_handler(broken, BatchSettings(), lambda: again)
+    error = await member.consumer.exchange_handler(broken, HandlerSection(), lambda: again)
     assert str(error) == "no database"
     group.broker.append("t", 0, b"one")
     await group.until(lambda: again.seen == [b"one"])
@@ -105,7 +105,7 @@ async def test_member_stops_when_neither_handler_starts(group: Any) -> None:
         raise ConfigError("the disk is gone")
 
     broken.start = fail
-    assert str(await member.consumer.exchange_handler(broken, BatchSettings(), refuse)) == "no database"
+    assert str(await member.consumer.exchange_handler(broken, HandlerSection(), refuse)) == "no database"
     with pytest.raises(ConfigError, match="the disk is gone"):
         await member.ended()
     assert group.owner(TP) is None
@@ -123,7 +123,7 @@ async def test_partition_lost_during_an_exchange_does_not_come_back(group: Any) 
         await go.wait()
 
     other.start = start
-    exchange = asyncio.create_task(a.consumer.exchange_handler(other, BatchSettings(), never))
+    exchange = asyncio.create_task(a.consumer.exchange_handler(other, HandlerSection(), never))
     await starting.wait()
     b = await group.member("b")
     await group.until(lambda: len(b.owned) == 1)
@@ -150,7 +150,7 @@ async def test_partition_assigned_during_an_exchange_waits_for_the_new_handler(g
         group.journal.note("started", "other")
 
     other.start = start
-    exchange = asyncio.create_task(a.consumer.exchange_handler(other, BatchSettings(), never))
+    exchange = asyncio.create_task(a.consumer.exchange_handler(other, HandlerSection(), never))
     await starting.wait()
     await b.stop()
     group.broker.append("t", gained.partition, b"gained")
@@ -175,7 +175,7 @@ async def test_partition_drained_when_an_exchange_begins_does_not_come_back(grou
     a.handler.hold()
     await group.until(lambda: a.handler.holding == 2)
     other = group.recorder("other")
-    exchange = asyncio.create_task(a.consumer.exchange_handler(other, BatchSettings(), never))
+    exchange = asyncio.create_task(a.consumer.exchange_handler(other, HandlerSection(), never))
     b = await group.member("b")
     await group.until(lambda: a.consumer.assigned == [TP] and not a.consumer.settled)
     a.handler.let_go()
@@ -199,7 +199,7 @@ async def test_session_lost_during_an_exchange_is_followed_by_a_new_claim(group:
         await go.wait()
 
     other.start = start
-    exchange = asyncio.create_task(member.consumer.exchange_handler(other, BatchSettings(), never))
+    exchange = asyncio.create_task(member.consumer.exchange_handler(other, HandlerSection(), never))
     await starting.wait()
     group.zookeeper.expire(member.zk)
     await group.until(lambda: group.journal.of(OWNER)[1:] == [("deleted", OWNER), ("created", OWNER)])
@@ -214,7 +214,7 @@ async def test_exchange_commits_nothing_unasked_without_auto_commit(group: Any) 
     member = await group.member(auto_commit=False)
     await group.until(lambda: member.handler.seen == [b"one"])
     other = group.recorder("other")
-    assert await member.consumer.exchange_handler(other, BatchSettings(), never) is None
+    assert await member.consumer.exchange_handler(other, HandlerSection(), never) is None
     group.broker.append("t", 0, b"two")
     await group.until(lambda: bool(other.seen))
     assert other.seen == [b"two"]
@@ -243,7 +243,7 @@ async def test_exchange_revokes_partitions_and_assigns_them_again(group: Any) ->
     member.consumer.hooks = Hooks(group.journal)
     await group.until(lambda: ("assigned", "t/0-0") in group.journal.entries)
     other = group.recorder("b")
-    assert await member.consumer.exchange_handler(other, BatchSettings(), never) is None
+    assert await member.consumer.exchange_handler(other, HandlerSection(), never) is None
     await group.until(lambda: len(group.journal.of("t/0-0")) == 3)
     assert group.journal.of("t/0-0", "b t/0-0") == [
         ("assigned", "t/0-0"),
@@ -260,7 +260,7 @@ async def test_partition_stays_paused_through_an_exchange(group: Any) -> None:
     await group.until(lambda: member.consumer.owned == {TP: 0, TopicPartition("t", 0, 1): 0})
     member.consumer.controls.pause(TP)
     other = group.recorder("other")
-    assert await member.consumer.exchange_handler(other, BatchSettings(), never) is None
+    assert await member.consumer.exchange_handler(other, HandlerSection(), never) is None
     group.broker.append("t", 0, b"paused")
     group.broker.append("t", 1, b"flows")
     await group.until(lambda: bool(other.seen))
@@ -281,7 +281,7 @@ async def test_stop_during_an_exchange_releases_and_stops_the_handler_once(group
         await asyncio.Event().wait()
 
     other.start = start
-    exchange = asyncio.create_task(member.consumer.exchange_handler(other, BatchSettings(), never))
+    exchange = asyncio.create_task(member.consumer.exchange_handler(other, HandlerSection(), never))
     await starting.wait()
     await member.stop()
     await exchange
@@ -294,7 +294,7 @@ async def test_batches_of_new_size_after_an_exchange(group: Any) -> None:
     member = await group.member()
     await group.until(lambda: member.owned == [TP])
     other = group.recorder("b")
-    assert await member.consumer.exchange_handler(other, BatchSettings(max_batch=1), never) is None
+    assert await member.consumer.exchange_handler(other, HandlerSection(max_batch=1), never) is None
     group.broker.append("t", 0, b"one", b"two")
     await group.until(lambda: other.seen == [b"one", b"two"])
     assert [len(batch) for batch in other.batches] == [1, 1]

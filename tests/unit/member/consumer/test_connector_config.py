@@ -46,12 +46,12 @@ SASL = partial(Scram, "SCRAM-SHA-512", "alice", "secret")
         ({"coordination": "kafka"}, "requires bootstrap"),
         ({"coordination": "kafak"}, "coordination must be zookeeper or kafka, not 'kafak'"),
         ({"dialect": "0.9"}, "dialect must be one of auto, 0.7, 0.8, not '0.9'"),
-        ({**KAFKA, "dialect": "0.8"}, "dialect applies only to groups that ZooKeeper coordinates"),
-        ({**KAFKA, "offsets": "zookeeper"}, "only the broker knows the owner of a partition"),
+        ({**KAFKA, "dialect": "0.8"}, 'dialect needs coordination = "zookeeper"'),
+        ({**KAFKA, "offsets": "zookeeper"}, "only Kafka knows whose a partition is"),
         ({**KAFKA, "heartbeat_interval": 60.0}, "must be at least twice heartbeat_interval"),
-        ({"instance_id": "a"}, "instance_id requires a group that a broker coordinates"),
-        ({"protocol": "consumer"}, 'protocol = "consumer" requires a group that a broker coordinates'),
-        ({**KAFKA, "broker_filter": True}, 'remote_assignor and broker_filter require protocol = "consumer"'),
+        ({"instance_id": "a"}, 'instance_id needs coordination = "kafka"'),
+        ({"protocol": "consumer"}, 'protocol = "consumer" needs coordination = "kafka"'),
+        ({**KAFKA, "broker_filter": True}, 'remote_assignor and broker_filter need protocol = "consumer"'),
         ({"dialect": "0.7", "assignor": "roundrobin"}, "assignor = 'roundrobin' is not supported by Kafka 0.7"),
         ({"dialect": "0.7", "offsets": "both"}, "offsets = 'both' is not supported by Kafka 0.7"),
         ({"max_wait": 0.0}, "max_wait"),
@@ -97,7 +97,10 @@ def test_errors_about_choices_name_the_keyword(name: str) -> None:
     ("given", "sentence"),
     [
         ({"group_session_timeout": 4.0}, "group_session_timeout must be at least twice heartbeat_interval."),
-        ({"rebalance_timeout": 7.0}, "rebalance_timeout must be at least group_session_timeout."),
+        (
+            {"rebalance_timeout": 7.0},
+            "rebalance_timeout must be at least as long as group_session_timeout (7 s and 45 s here).",
+        ),
         ({"min_bytes": 11, "fetch_size": 10}, "min_bytes must be at most 10, which one fetch can return, not 11."),
         ({"max_wait": 61.0}, "max_wait must be a number of seconds from 0.01 to 60, not 61.0."),
     ],
@@ -115,7 +118,7 @@ def test_rejects_names_and_positions_that_do_not_exist() -> None:
         ConsumerConfig(group="g", initial="first")
     with pytest.raises(ConfigError, match="initial_by_topic of 't' must be earliest, latest"):
         ConsumerConfig(group="g", initial_by_topic={"t": "first"})
-    assert made("g", initial="7d", initial_by_topic={"t": "1h"}).initial_by_topic == {"t": "1h"}
+    assert made("g", initial="7d", initial_by_topic={"t": "1h"}).fetch.initial_by_topic == {"t": "1h"}
     with pytest.raises(ConfigError, match="a/b"):
         made("g", consumer_id="a/b")
 
@@ -154,10 +157,10 @@ def test_member_gets_the_settings_of_the_connector() -> None:
     )
     assert (settings.group, settings.consumer_id, settings.fixed_id) == ("g", "g_a", True)
     assert settings.subscription == StaticSubscription({"t": 1})
-    assert (settings.initial, settings.commit_interval, settings.auto_commit) == ("latest", 3.0, False)
+    assert (settings.fetch.initial, settings.commit.interval, settings.auto_commit) == ("latest", 3.0, False)
     assert (settings.membership.drain_timeout, settings.listener_timeout) == (2.5, 0.5)
-    assert (settings.budget, settings.partition_budget) == (1000, 1000)  # one partition takes no more than all
     fetch = settings.fetch
+    assert (fetch.budget, fetch.partition_budget) == (1000, 1000)  # one partition takes no more than all
     assert (fetch.size, fetch.poll_bytes, fetch.max_size) == (100, 100, 100)
     assert (fetch.poll_backoff_min, fetch.idle_backoff) == (0.001, 0.001)
     assert fetch.read_committed
@@ -197,8 +200,8 @@ def test_frames_of_brokers_have_room_for_the_largest_fetch() -> None:
 
 def test_defaults_are_those_of_0_7_2_and_of_the_documentation() -> None:
     settings = made("g")
-    assert (settings.commit_interval, settings.auto_commit, settings.initial) == (10, True, "earliest")
-    assert (settings.budget, settings.partition_budget) == (128 * 1024**2, 16 * 1024**2)
+    assert (settings.commit.interval, settings.auto_commit, settings.fetch.initial) == (10, True, "earliest")
+    assert (settings.fetch.budget, settings.fetch.partition_budget) == (128 * 1024**2, 16 * 1024**2)
     assert (settings.listener_timeout, settings.lease_margin, settings.stop_at_end) == (1, 0.5, False)
     config = ConsumerConfig(group="g")
     assert (config.stop_timeout, config.session_timeout, config.connection_timeout) == (20, 6, 6)
@@ -207,10 +210,10 @@ def test_defaults_are_those_of_0_7_2_and_of_the_documentation() -> None:
 
 def test_bootstrap_brokers_choose_coordinator_by_default() -> None:
     assert ConsumerConfig(group="g").by_zookeeper
-    assert ConsumerConfig(group="g").offset_settings() == OffsetSettings("zookeeper")
+    assert ConsumerConfig(group="g").offset_settings() == OffsetSettings(storage="zookeeper")
     broker = ConsumerConfig(group="g", **KAFKA, metadata="by me", assignor="roundrobin", instance_id="a")
     assert not broker.by_zookeeper
-    assert broker.offset_settings() == OffsetSettings("kafka", "by me")
+    assert broker.offset_settings() == OffsetSettings(storage="kafka", metadata="by me")
     assert broker.coordination_settings().assignors == ("roundrobin", "range")
     assert broker.coordination_settings().instance_id == "a"
     assert broker.coordination_settings().protocol == "classic"

@@ -14,8 +14,8 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.errors import HandlerFailedError
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock
+from consumerd.base.settings.processing import HandlerSection
 from consumerd.handlers import Batch, Handler, Message, message_handler
-from consumerd.handlers.batching import BatchSettings
 from consumerd.handlers.rate import RateLimiter
 from consumerd.member.consumer.fence import Fence
 from consumerd.member.consumer.partition_work import BatchInHand, PartitionWork
@@ -94,14 +94,14 @@ class Setup:
     handler: Handler
     lease: Lease = field(default_factory=Lease)
     start: int = 0
-    batching: BatchSettings = field(default_factory=BatchSettings)
+    section: HandlerSection = field(default_factory=HandlerSection)
     clock: "Clock" = field(default_factory=SystemClock)
     rate: RateLimiter = field(default_factory=lambda: RateLimiter(None, SystemClock()))
 
     def __post_init__(self) -> None:
         self.budget = ByteBudget(1 << 20)
         self.lane = Lane(TP, self.budget, max_bytes=1 << 20)
-        self.settings = ConsumerSettings("g", "g_a", StaticSubscription({"t": 1}), batching=self.batching)
+        self.settings = ConsumerSettings("g", "g_a", StaticSubscription({"t": 1}), handler=self.section)
         self.stats = ConsumerStats()
         self.fence = Fence(self.lease, SystemClock(), 0.5)  # only what it looks at
         self.sink = NotingSink(self.handler)
@@ -375,7 +375,7 @@ async def test_backward_reset_moves_position(setups: list[Setup]) -> None:
 @pytest.mark.parametrize("max_batch", [None, 2])
 async def test_range_without_messages_moves_the_position_only(setups: list[Setup], max_batch: int | None) -> None:
     handler = Sizes()
-    setups.append(s := Setup(handler, Lease(left=0.0), batching=BatchSettings(max_batch=max_batch)))
+    setups.append(s := Setup(handler, Lease(left=0.0), section=HandlerSection(max_batch=max_batch)))
     await s.position(s.put(MessageBatch([], [], 0, 50, 0, end=BatchEnd.COMPLETE)))
     assert handler.batches == []
     assert s.stats.of(TP).handled_at is None
@@ -552,7 +552,7 @@ class Sizes(Recorder):
 
 async def test_what_comes_within_the_linger_is_one_batch_up_to_its_size(setups: list[Setup]) -> None:
     handler = Sizes()
-    setups.append(s := Setup(handler, batching=BatchSettings(max_batch=3, linger=60.0)))
+    setups.append(s := Setup(handler, section=HandlerSection(max_batch=3, linger=60.0)))
     end = 0
     for payload in (b"a", b"b", b"c", b"d", b"e", b"f"):
         end = s.put(batch(end, payload))
@@ -564,7 +564,7 @@ async def test_what_comes_within_the_linger_is_one_batch_up_to_its_size(setups: 
 
 async def test_delivers_a_batch_that_is_not_full_after_the_linger(setups: list[Setup]) -> None:
     handler = Sizes()
-    setups.append(s := Setup(handler, batching=BatchSettings(max_batch=3, linger=0.01)))
+    setups.append(s := Setup(handler, section=HandlerSection(max_batch=3, linger=0.01)))
     await s.position(s.put(batch(0, b"a", b"b")))
     assert handler.batches == [[b"a", b"b"]]
 
@@ -573,7 +573,7 @@ async def test_a_large_batch_is_cut_and_each_part_moves_the_position(setups: lis
     gates = [asyncio.get_running_loop().create_future() for _ in range(3)]
     left = iter(gates)
     handler = Sizes(lambda _: next(left))
-    setups.append(s := Setup(handler, batching=BatchSettings(max_batch=2)))
+    setups.append(s := Setup(handler, section=HandlerSection(max_batch=2)))
     fetched = batch(0, b"a", b"b", b"c", b"d", b"e")
     s.put(fetched)
     gates[0].set_result(None)
@@ -591,7 +591,7 @@ async def test_a_large_batch_is_cut_and_each_part_moves_the_position(setups: lis
 async def test_parts_that_were_not_begun_are_dropped(setups: list[Setup], by: str) -> None:
     gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     handler = Sizes(lambda batch: gate if batch[0] == b"a" else None)
-    setups.append(s := Setup(handler, batching=BatchSettings(max_batch=1)))
+    setups.append(s := Setup(handler, section=HandlerSection(max_batch=1)))
     fetched = batch(0, b"a", b"b", b"c")
     s.put(fetched)
     await handler.started.wait()
@@ -611,7 +611,7 @@ async def test_parts_that_were_not_begun_are_dropped(setups: list[Setup], by: st
 
 async def test_what_waits_for_more_is_dropped_by_a_seek_and_by_a_drain(setups: list[Setup]) -> None:
     handler = Sizes()
-    setups.append(s := Setup(handler, batching=BatchSettings(max_batch=2, linger=60.0)))
+    setups.append(s := Setup(handler, section=HandlerSection(max_batch=2, linger=60.0)))
     s.put(batch(0, b"a"))
     while len(s.lane):
         await asyncio.sleep(0)
@@ -632,7 +632,7 @@ async def test_what_waits_for_more_is_dropped_by_a_seek_and_by_a_drain(setups: l
 
 
 async def test_cancellation_releases_what_waits_for_more(setups: list[Setup]) -> None:
-    setups.append(s := Setup(Sizes(), batching=BatchSettings(max_batch=2, linger=60.0)))
+    setups.append(s := Setup(Sizes(), section=HandlerSection(max_batch=2, linger=60.0)))
     s.put(batch(0, b"a"))
     while len(s.lane):
         await asyncio.sleep(0)
@@ -645,7 +645,7 @@ async def test_batch_that_cannot_be_joined_is_the_next_one(setups: list[Setup], 
     """The log begins again at a lower offset; a seek or drain drops that batch."""
     gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     handler = Sizes(lambda batch: gate if batch[0] == b"a" else None)
-    setups.append(s := Setup(handler, start=5000, batching=BatchSettings(max_batch=2, linger=60.0)))
+    setups.append(s := Setup(handler, start=5000, section=HandlerSection(max_batch=2, linger=60.0)))
     first = batch(5000, b"a")
     s.put(first)
     end = s.put(batch(0, b"b", b"c"))
@@ -750,7 +750,7 @@ async def test_knows_the_timestamp_of_the_next_message(setups: list[Setup]) -> N
 async def test_counts_how_old_messages_are_when_they_are_handled(setups: list[Setup]) -> None:
     clock = FakeClock()
     now = round(clock.wall() * 1000)
-    setups.append(s := Setup(Recorder(), clock=clock, batching=BatchSettings(max_batch=4)))
+    setups.append(s := Setup(Recorder(), clock=clock, section=HandlerSection(max_batch=4)))
 
     async def counted(*ages: int | None) -> dict[float, int]:
         """The messages of one fetch, each by the age in milliseconds; all so far by upper bounds."""

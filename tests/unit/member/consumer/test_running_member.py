@@ -15,8 +15,9 @@ from structlog.testing import capture_logs
 from consumerd.base.budget import ByteBudget
 from consumerd.base.errors import BrokerError, ConsumerdError, HandlerFailedError
 from consumerd.base.partition import TopicPartition
+from consumerd.base.settings.group import CommitSection
+from consumerd.base.settings.processing import HandlerSection
 from consumerd.handlers import Batch, Handler, HandlerContext
-from consumerd.handlers.batching import BatchSettings
 from consumerd.member.consumer.errors import ConsumerTimeoutError
 from consumerd.member.consumer.fence import Fence
 from consumerd.member.consumer.partitions import OwnedPartitions
@@ -25,6 +26,7 @@ from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.member.consumer.stats import Rebalance
 from consumerd.member.fetch.listener import FetchCounters
 from consumerd.testing.clock import FakeClock
+from consumerd.testing.group import changed
 from consumerd.wire.registry.subscription import StaticSubscription
 from tests.support.waiting import turns
 
@@ -104,7 +106,7 @@ class Member(RunningMember[str]):
     def __init__(self, handler: Handler, *, budget: ByteBudget | None = None, **settings: Any) -> None:
         self.time = FakeClock()
         super().__init__(
-            ConsumerSettings("g", "g_a", StaticSubscription({"t": 1}), **settings),
+            changed(ConsumerSettings("g", "g_a", StaticSubscription({"t": 1})), **settings),
             handler=handler,
             clock=self.time,
             listener=None,
@@ -254,13 +256,13 @@ async def test_another_commit_interval_holds_at_once() -> None:
     async with running(member):
         await turns()
         await member.time.advance(25.0)
-        member.change(commit_interval=2.0, max_rate=None)
+        member.change(CommitSection(interval=2.0), HandlerSection())
         await turns()
         await member.time.advance(10.0)
-        member.change(commit_interval=60.0, max_rate=None)
+        member.change(CommitSection(interval=60.0), HandlerSection())
         await turns()
         await member.time.advance(65.0)
-    assert member.settings.commit_interval == 60.0
+    assert member.settings.commit.interval == 60.0
     # The last commit was 5 s ago when 2 s became the interval, so the next one follows at once.
     assert member.flows.commits == [1010.0, 1020.0, 1025.0, 1027.0, 1029.0, 1031.0, 1033.0, 1035.0, 1095.0]
 
@@ -367,14 +369,14 @@ async def test_exchanges_no_handler_once_it_leaves() -> None:
     member, other = Member(Ready()), Ready()
     async with running(member):
         member.request_stop()
-        assert await member.exchange_handler(other, BatchSettings(), Ready) is None
+        assert await member.exchange_handler(other, HandlerSection(), Ready) is None
     assert (other.starts, other.stops) == (0, 0)
 
 
 async def test_exchange_waits_until_the_first_handler_has_started() -> None:
     former, other = Slow(), Ready()
     member = Member(former)
-    exchange = asyncio.create_task(member.exchange_handler(other, BatchSettings(), Ready))
+    exchange = asyncio.create_task(member.exchange_handler(other, HandlerSection(), Ready))
     await turns()
     assert other.starts == 0
     former.go.set()
@@ -387,7 +389,7 @@ async def test_exchange_waits_until_the_first_handler_has_started() -> None:
 async def test_exchange_ends_with_its_member(cancelled: bool) -> None:
     member, other = Member(Ready()), Slow()
     run = asyncio.create_task(member.run())
-    exchange = asyncio.create_task(member.exchange_handler(other, BatchSettings(), Ready))
+    exchange = asyncio.create_task(member.exchange_handler(other, HandlerSection(), Ready))
     await turns()
     assert other.starts == 1
     if cancelled:
@@ -411,7 +413,7 @@ async def test_logs_how_long_an_exchange_took(fails: bool) -> None:
     member = Member(Ready())
     with capture_logs() as logs:
         async with running(member):
-            await member.exchange_handler(other, BatchSettings(), Timed)
+            await member.exchange_handler(other, HandlerSection(), Timed)
     (entry,) = [entry for entry in logs if entry["event"] == "handler_exchanged"]
     assert (entry["seconds"], entry["former"]) == (1.001 if fails else 1.0, fails)
 
@@ -423,7 +425,7 @@ async def test_stops_when_the_former_handler_does_not_stop() -> None:
 
     member, other = Member(Unstoppable()), Ready()
     run = asyncio.create_task(member.run())
-    assert await member.exchange_handler(other, BatchSettings(), Ready) is None
+    assert await member.exchange_handler(other, HandlerSection(), Ready) is None
     await turns()
     assert [event for event, _ in member.events] == ["stop"]
     with pytest.raises(HandlerFailedError, match="the database is unavailable"):

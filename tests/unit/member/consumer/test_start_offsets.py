@@ -22,6 +22,7 @@ from consumerd.member.offsets.errors import OffsetsUnavailableError
 from consumerd.member.offsets.store import NO_NOTES, CommitResult, Trace
 from consumerd.net.client.errors import error_of, topic_error
 from consumerd.testing.clock import FakeClock
+from consumerd.testing.group import changed
 from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.v07 import EARLIEST, LATEST
 from consumerd.wire.v08.errors import UnsupportedApiError
@@ -165,7 +166,7 @@ class Setup:
         self.sink = Sink(self.clock)
         self.pool = Pool()
         self.finder = StartFinder(
-            ConsumerSettings("g", "g_a", StaticSubscription({"t": 1}), **settings),  # type: ignore[arg-type]
+            changed(ConsumerSettings("g", "g_a", StaticSubscription({"t": 1})), **settings),
             self.pool,
             self.store,
             PlainHandler(self.sink),

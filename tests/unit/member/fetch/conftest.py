@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -244,7 +243,7 @@ def rig() -> Callable[..., contextlib.AbstractAsyncContextManager[Rig]]:
     async def make(*, budget: int = 1 << 30, request_timeout: float = 10.0, **settings: Any) -> AsyncIterator[Rig]:
         broker = ScriptedBroker()
         await broker.start()
-        made = Rig(broker, replace(FAST, **settings), budget, request_timeout)
+        made = Rig(broker, FAST.replace(**settings), budget, request_timeout)
         running = asyncio.create_task(made.pool.run())
         try:
             yield made

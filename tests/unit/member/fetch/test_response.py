@@ -111,23 +111,6 @@ def test_the_next_number_follows_an_oversize_batch() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"size": 0, "poll_bytes": 0},
-        {"size": 10, "poll_bytes": 11},
-        {"size": 1 << 31, "max_size": 1 << 31},
-        {"max_size": 100},
-        {"poll_backoff_min": 0.0},
-        {"idle_backoff": 0.001},
-        {"retry_backoff_min": 3.0},
-    ],
-)
-def test_rejects_invalid_settings(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="must satisfy"):
-        FetchSettings(**wrong)  # type: ignore[arg-type]
-
-
 def test_message_below_largest_fetch_is_not_corrupt() -> None:
     mib = 1 << 20
     settings = FetchSettings(max_size=300 * mib)

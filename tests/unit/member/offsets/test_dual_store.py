@@ -207,7 +207,7 @@ async def test_chooses_store_by_name() -> None:
         client = object()
 
         def make(storage: str, **more: object) -> object:
-            return make_store(OffsetSettings(storage, version=1), GROUP, client=client, zk=zk, **more)  # type: ignore[arg-type]
+            return make_store(OffsetSettings(storage=storage, version=1), GROUP, client=client, zk=zk, **more)  # type: ignore[arg-type]
 
         assert isinstance(make("none"), NoOffsets)
         assert isinstance(make("kafka"), KafkaOffsetStore)
@@ -219,9 +219,9 @@ async def test_chooses_store_by_name() -> None:
         with pytest.raises(ValueError, match="does not carry the member"):
             make_store(OffsetSettings(version=0), GROUP, client=client, membership=object())  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="need a session"):
-            make_store(OffsetSettings("both"), GROUP, client=client)  # type: ignore[arg-type]
+            make_store(OffsetSettings(storage="both"), GROUP, client=client)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="need a client"):
-            make_store(OffsetSettings("kafka"), GROUP, zk=zk)
+            make_store(OffsetSettings(storage="kafka"), GROUP, zk=zk)
 
 
 async def test_reports_changes_in_either_store() -> None:
@@ -283,14 +283,14 @@ async def test_stores_nothing_where_offsets_are_not_kept() -> None:
 )
 async def test_first_of_two_stores_is_the_one_that_knows_owners(claimed: bool, stores: tuple[type, type]) -> None:
     async with MemoryZooKeeper().session() as zk:
-        store = make_store(OffsetSettings("both"), GROUP, client=object(), zk=zk, claimed=claimed)  # type: ignore[arg-type]
+        store = make_store(OffsetSettings(storage="both"), GROUP, client=object(), zk=zk, claimed=claimed)  # type: ignore[arg-type]
         assert isinstance(store, DualOffsetStore)
         assert (type(store._guarding), type(store._following)) == stores
 
 
 async def test_claims_need_a_session_where_offsets_are_in_kafka() -> None:
     with pytest.raises(ValueError, match="claimed in ZooKeeper need a session"):
-        make_store(OffsetSettings("kafka"), GROUP, client=object(), claimed=True)  # type: ignore[arg-type]
+        make_store(OffsetSettings(storage="kafka"), GROUP, client=object(), claimed=True)  # type: ignore[arg-type]
 
 
 async def test_store_of_claimed_partitions_reads_as_its_store() -> None:

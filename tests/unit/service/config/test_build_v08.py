@@ -31,7 +31,6 @@ from consumerd.service.config.build_v08 import (
     build_bootstrap,
     build_client,
     build_consumer,
-    build_coordination,
     build_mechanism,
     fixed_partitions,
     names_brokers,
@@ -76,7 +75,7 @@ async def test_builds_a_coordinated_consumer() -> None:
     found = config(
         topics={"t": 2}, coordination="kafka", assignor="roundrobin", instance_id="i", rebalance_timeout=50.0
     )
-    settings = build_coordination(found)
+    settings = CoordinationSettings.of(found.group, found.rebalance)
     assert settings.session_timeout == CoordinationSettings().session_timeout == 45.0  # outlasts a broker's failure
     assert settings.assignors == ("roundrobin", "range")
     assert (settings.instance_id, settings.rebalance_timeout, settings.drain_timeout) == ("i", 50.0, 4.0)
@@ -86,7 +85,7 @@ async def test_builds_a_coordinated_consumer() -> None:
 
 def test_settings_of_the_consumer_protocol_reach_the_membership() -> None:
     keys = {"protocol": "consumer", "remote_assignor": "uniform", "broker_filter": True}
-    settings = build_coordination(config(whitelist="t.*", coordination="kafka", **keys))
+    settings = CoordinationSettings.of(config(whitelist="t.*", coordination="kafka", **keys).group)
     assert {name: getattr(settings, name) for name in keys} == keys
 
 

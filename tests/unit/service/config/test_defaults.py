@@ -20,7 +20,6 @@ from consumerd.base.settings.setting import Section
 from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.group.membership_tables import MembershipSettings
 from consumerd.handlers import FileDeadLetters, RetryPolicy
-from consumerd.handlers.batching import BatchSettings
 from consumerd.member.consumer.config import ConsumerConfig
 from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.member.fetch.settings import FetchSettings
@@ -29,7 +28,6 @@ from consumerd.net.client.settings import ClientSettings
 from consumerd.net.connection import ConnectionSettings
 from consumerd.producer import ProducerConfig
 from consumerd.service.config.build import build_connection_settings, build_offset_settings, build_settings
-from consumerd.service.config.build_v08 import build_coordination
 from consumerd.service.config.model import Config, parse
 from consumerd.wire.registry.subscription import StaticSubscription
 
@@ -42,35 +40,22 @@ def test_every_keyword_of_the_library_refers_to_its_key() -> None:
     (body,) = (node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "ConsumerConfig")
     said = {ast.unparse(each.target): each.value for each in body if isinstance(each, ast.AnnAssign)}
     declared = [
-        (f"{table.__name__}.{setting.name}", setting)
+        ([f"{each.__name__}.{setting.name}" for each in table.__mro__], setting)
         for table in Config.tables().values()
         for setting in table.fields.values()
         if setting.names.keyword is not None
     ]
     assert len(declared) >= 30
-    for key, setting in declared:
+    for keys, setting in declared:
         default = said[setting.names.keyword or ""]
         shown = None if default is None else ast.unparse(default)
-        expected = None if setting.required else "None" if setting.default is None else key
-        assert shown == expected, f"{setting.names.keyword} of ConsumerConfig does not have the default of {key}"
+        expected = [None] if setting.required else ["None"] if setting.default is None else keys
+        assert shown in expected, f"{setting.names.keyword} of ConsumerConfig does not have the default of {keys[0]}"
 
 
-#: The rooms' settings, and the tables whose keys they have.
-ROOMS: dict[type, type[Section]] = {
-    FetchSettings: FetchSection,
-    BatchSettings: HandlerSection,
-    RetryPolicy: HandlerSection,
-    MembershipSettings: RebalanceSection,
-    CoordinationSettings: GroupSection,
-    OffsetSettings: CommitSection,
-    ClientSettings: KafkaSection,
-}
-
-
-@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.__name__)
-def test_settings_of_rooms_refer_to_the_keys(room: type) -> None:
+def test_settings_of_a_client_refer_to_the_keys() -> None:
     """As the keywords: a value that is written twice would differ after a change of one."""
-    table = ROOMS[room]
+    room, table = ClientSettings, KafkaSection
     tree = ast.parse(Path(inspect.getfile(room)).read_text("utf-8"))
     (body,) = (node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == room.__name__)
     said = {ast.unparse(each.target): each.value for each in body if isinstance(each, ast.AnnAssign)}
@@ -79,6 +64,23 @@ def test_settings_of_rooms_refer_to_the_keys(room: type) -> None:
     for name, default in shared:
         assert default is not None
         assert f"{table.__name__}.{name}" in ast.unparse(default), name
+
+
+@pytest.mark.parametrize(
+    ("room", "tables"),
+    [
+        (FetchSettings, [FetchSection]),
+        (RetryPolicy, [HandlerSection]),
+        (MembershipSettings, [RebalanceSection]),
+        (CoordinationSettings, [GroupSection, RebalanceSection]),
+        (OffsetSettings, [CommitSection]),
+    ],
+)
+def test_settings_of_rooms_have_the_declared_keys(room: type[Section], tables: list[type[Section]]) -> None:
+    declared = {name: field for table in tables for name, field in table.fields.items()}
+    assert room.fields
+    assert all(declared[name] is field for name, field in room.fields.items())
+    assert room.tuned.isdisjoint(declared)
 
 
 #: What a program sees of a changed default.
@@ -98,7 +100,7 @@ docs = module_of_docs("defaults")
 seen = {
     "toml": parse({"group": {"id": "g", "topics": {"t": 1}}}, "x", environment=False).commit.interval,
     "keyword": ConsumerConfig(group="g").commit_interval,
-    "settings": ConsumerSettings("g", "g_1", None).commit_interval,
+    "settings": ConsumerSettings("g", "g_1", None).commit.interval,
     "schema": config_schema({})["definitions"]["CommitSection"]["properties"]["interval"]["default"],
     "example": "# interval = 7.5" in example_toml(),
     "documents": [each for each in docs.DOCUMENTS if docs.rewritten(each) != docs.read(each)],
@@ -121,7 +123,7 @@ def test_shortest_configuration_equals_the_default_settings() -> None:
     assert built == ConsumerSettings("g", built.consumer_id, StaticSubscription({"t": 1}))
     assert build_connection_settings(by_zookeeper) == ConnectionSettings()
     by_kafka = parse({"group": {"id": "g", "topics": {"t": 1}, "coordination": "kafka"}}, "a test", environment=False)
-    assert build_coordination(by_kafka) == CoordinationSettings()
+    assert CoordinationSettings.of(by_kafka.group, by_kafka.rebalance) == CoordinationSettings()
     assert build_offset_settings(by_kafka) == OffsetSettings()
     assert by_kafka.handler.dead_letter_max_size == inspect.signature(FileDeadLetters).parameters["max_size"].default
     assert by_kafka.handler.dead_letter_file_size == inspect.signature(FileDeadLetters).parameters["file_size"].default

@@ -292,7 +292,7 @@ def test_derives_the_offset_store_from_the_coordination(
     said = f'offsets = "{offsets}"' if offsets else ""
     text = f'[group]\nid = "g"\n{what}\ncoordination = "{coordination}"\n{said}\n[commit]\nmetadata = "m"\n'
     config = load(write(tmp_path, text + "retention = 60.0\n"))
-    assert build_offset_settings(config) == OffsetSettings(storage, "m", 60.0)  # type: ignore[arg-type]
+    assert build_offset_settings(config) == OffsetSettings(storage=storage, metadata="m", retention=60.0)
 
 
 def test_reads_a_file_that_begins_with_a_byte_order_mark(tmp_path: Path) -> None:

@@ -398,7 +398,7 @@ def test_members_of_retry_topics_have_ids_of_their_own() -> None:
         "main": "g_pod-0",
         "retry-30s": "g_pod-0_retry-30s",
     }
-    assert {name: each.delay for name, each in members.items()} == {"main": None, "retry-30s": 30.0}
+    assert {name: each.handler.delay for name, each in members.items()} == {"main": None, "retry-30s": 30.0}
 
 
 def test_members_of_retry_topics_in_a_group_of_brokers_are_static_ones_of_their_own() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -196,7 +195,7 @@ class Reading:
         self.events = Events()
         brokers = V08Brokers(
             leader,  # type: ignore[arg-type]
-            replace(FAST, **settings),
+            FAST.replace(**settings),
             SystemClock(),
             random.Random(1),
             self.events,
