@@ -2,9 +2,9 @@
 
 In: events, or the members and topics of a group. Out: actions, or the owner of each partition.
 
-Files in reading order: assignment, assignors, rules, target_assignment, membership_tables, events, membership,
-membership_holdings, membership_snapshots, coordinated_tables, coordinated_events, coordinated_base, coordinated,
-consumer_protocol_tables, consumer_protocol.
+Files in reading order: assignment, assignors, rules, target_assignment, membership_tables, shared_events, events,
+membership, membership_holdings, membership_snapshots, coordinated_tables, coordinated_events, coordinated_base,
+coordinated, consumer_protocol_tables, consumer_protocol.
 
 Easy to miss:
 

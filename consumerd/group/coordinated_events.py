@@ -2,8 +2,8 @@
 
 Strategy: as `consumerd.group.events`: plain values, and a *ticket* for everything that takes time, answered once with
 an event that carries it, or late, or never. Answers to tickets that are no longer waited for are ignored. The actions
-of one list are begun in list order; those without a ticket take effect before the next event is handled. Seven
-events and actions are those of `consumerd.group.events`.
+of one list are begun in list order; those without a ticket take effect before the next event is handled. Eight
+events and actions are shared with it (`consumerd.group.shared_events`).
 
 Ring 0. Times are seconds on one monotonic clock. Source: spec 002, group membership; error codes by their numbers.
 """
@@ -15,17 +15,17 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from consumerd.base.partition import TopicPartition
-from consumerd.group import events
+from consumerd.group import shared_events
 
 # Those of a group that ZooKeeper coordinates.
-Failed = events.Failed
-Finished = events.Finished
-LeaseExpired = events.LeaseExpired
-SetTimer = events.SetTimer
-StopRequested = events.StopRequested
-SubscriptionChanged = events.SubscriptionChanged
-TimerFired = events.TimerFired
-Warn = events.Warn
+Failed = shared_events.Failed
+Finished = shared_events.Finished
+LeaseExpired = shared_events.LeaseExpired
+SetTimer = shared_events.SetTimer
+StopRequested = shared_events.StopRequested
+SubscriptionChanged = shared_events.SubscriptionChanged
+TimerFired = shared_events.TimerFired
+Warn = shared_events.Warn
 
 # ---- Events -------------------------------------------------------------------------------------------------------
 

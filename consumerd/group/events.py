@@ -25,8 +25,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from consumerd.base.partition import TopicPartition
+from consumerd.group import shared_events
 from consumerd.group.rules import Topics
-from consumerd.wire.registry.subscription import Subscription
+
+# Those of a group that a broker coordinates, too.
+Failed = shared_events.Failed
+Finished = shared_events.Finished
+LeaseExpired = shared_events.LeaseExpired
+SetTimer = shared_events.SetTimer
+StopRequested = shared_events.StopRequested
+SubscriptionChanged = shared_events.SubscriptionChanged
+TimerFired = shared_events.TimerFired
+Warn = shared_events.Warn
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +82,6 @@ class SessionResumed:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseExpired:
-    """The lease is over: ZooKeeper may have ended the session, or the coordinator the membership.
-
-    Others may own our partitions from now on, so handlers have to stop. `SessionResumed` may still follow: the server
-    may be slower than our cautious estimate. `session_id`: the session of the lease. The event may have waited in a
-    queue behind the one that gave the member its next session.
-    """
-
-    session_id: int
-
-
-@dataclass(frozen=True, slots=True)
 class SessionExpired:
     """The session is over: its id node and owner nodes are gone or about to go."""
 
@@ -103,34 +101,7 @@ class OwnershipLost:
     partitions: frozenset[TopicPartition]
 
 
-@dataclass(frozen=True, slots=True)
-class TimerFired:
-    """The time of the last `SetTimer` has come. A timer too early or too often does no harm."""
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionChanged:
-    """The member subscribes to other topics from now on: it registers again, and keeps partitions that stay its own."""
-
-    subscription: Subscription
-
-
-@dataclass(frozen=True, slots=True)
-class StopRequested:
-    """Leave the group in order: drain, release, unregister. Repeated requests do no harm."""
-
-
 # ---- Events: answers to actions -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The action was not performed, or it is unknown whether it was: no connection, no response, another session.
-
-    Answers `TakeSnapshot`, `Register`, `Unregister` and coordinator requests. `Drain` and `Abandon` always succeed.
-    """
-
-    ticket: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,29 +304,10 @@ class Abandon:
 
 
 @dataclass(frozen=True, slots=True)
-class SetTimer:
-    """Send `TimerFired` at `at` (absolute). There is one timer: this replaces an earlier setting."""
-
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class Warn:
-    """Log a warning, once."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class RefuseGroup:
     """We cannot join this group (a foreign dialect). The member leaves by itself; `Finished` follows."""
 
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """The member has left: nothing is held, no node of ours is registered, no more actions follow."""
 
 
 Action = (

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from importlib.util import cache_from_source
+from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import check, known, main
+from benchmarks.__main__ import check, compile_package, known, main
 from benchmarks.race import OURS, Measurement
 from benchmarks.report import GLANCE, LAST_RUN, README, RECORDED, Report, Turn, markdown, number, text, with_tables
 from benchmarks.suite import ENTRIES
@@ -154,3 +157,14 @@ def test_rejects_invalid_options(arguments: list[str], message: str, capsys: pyt
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
     assert message in capsys.readouterr().err
+
+
+def test_a_start_compiles_nothing_whatever_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    module = tmp_path / "module.py"
+    module.write_text("")
+    compile_package(tmp_path)
+    assert Path(cache_from_source(str(module))).exists()
+    assert "PYTHONDONTWRITEBYTECODE" not in os.environ
