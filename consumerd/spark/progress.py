@@ -18,8 +18,6 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import structlog
-
 from consumerd.base.errors import reason_of
 from consumerd.base.files import Files
 from consumerd.spark.source.offsets import Key, LogOffset, parse_offsets, positions
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
 MAX_BATCHES: Final = 4096
 #: Partitions named per batch.
 NAMED: Final = 5
-_log = structlog.get_logger(__name__)
 
 
 class SourceLag(NamedTuple):
@@ -132,7 +129,14 @@ class ProgressRecorder:
         try:
             self._progress_log.add(fresh)
         except (OSError, Py4JJavaError) as error:
-            _log.warning("progress_write_failed", query=str(self._query.id), reason=reason_of(error))
+            warn_unwritten(str(self._query.id), error)
+
+
+def warn_unwritten(query: str, error: Exception) -> None:
+    """Log that the progress of a query was not written: it costs the report a point of a plot, and the step nothing."""
+    import structlog  # noqa: PLC0415 - with rich, which a step that succeeds does not need
+
+    structlog.get_logger(__name__).warning("progress_write_failed", query=query, reason=reason_of(error))
 
 
 def thin(batches: Sequence[BatchProgress]) -> list[BatchProgress]:

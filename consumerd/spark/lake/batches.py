@@ -20,14 +20,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-import structlog
-
-from consumerd.base.errors import reason_of
 from consumerd.spark.lake.checkpoint import WritableCheckpoint
-from consumerd.spark.progress import ProgressLog, measure
+from consumerd.spark.progress import ProgressLog, measure, warn_unwritten
 from consumerd.spark.stopping import GRACE, QueryRun
-
-_log = structlog.get_logger(__name__)
 
 
 class BatchSource(Protocol):
@@ -189,4 +184,4 @@ class BatchRunner:
         try:
             self._progress.add([record])
         except OSError as error:
-            _log.warning("progress_write_failed", query=self._query, reason=reason_of(error))
+            warn_unwritten(self._query, error)

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from consumerd.spark.lake.arrays import repeated
+from consumerd.spark.lake.arrays import is_constant, repeated
 from consumerd.spark.lake.folders import open_folder
 from consumerd.spark.seen import OffsetStretch, SeenPartition
 
@@ -36,6 +36,10 @@ GROUP_BYTES: Final = 32 << 20
 _WITHOUT_DICTIONARY: Final = frozenset({"key", "value", "offset", "next_offset"})
 #: Columns that ascend by about the size of a message: stored as differences they take half the space and time.
 _ASCENDING: Final = ("offset", "next_offset")
+#: Columns of texts of which a file has few. Arrow's dictionaries of them are written as they are; else Parquet's
+#: writer would look up, and compare with the bounds, the text of each row.
+_FEW_TEXTS: Final = frozenset({"topic", "broker_partition", "topic_id", "codec"})
+_DICTIONARY: Final = pa.dictionary(pa.int32(), pa.string())
 #: Characters of a text that statistics keep, as other writers of Delta do.
 _TEXT: Final = 32
 _LAST_CHARACTER: Final = "\U0010ffff"
@@ -182,9 +186,12 @@ class DataFileWriter:
         if self._writer is None:
             self._sink = self._folder.create(self._name)
             self._writer = pq.ParquetWriter(
-                self._sink, self._schema, metadata_collector=self._metadata, **_options(self._schema)
+                self._sink,
+                _dictionary_schema(self._schema),
+                metadata_collector=self._metadata,
+                **_options(self._schema),
             )
-        group = pa.Table.from_batches(self._held, schema=self._schema)
+        group = _with_dictionaries(pa.Table.from_batches(self._held, schema=self._schema))
         self._held, self._held_bytes = [], 0
         self._writer.write_table(group, row_group_size=group.num_rows)
 
@@ -205,6 +212,32 @@ def _options(schema: pa.Schema) -> dict[str, Any]:
         "write_statistics": [field.name for field in schema if _is_bounded(field.type)],
         "store_schema": False,  # Arrow's own, which other readers do not know
     }
+
+
+def _dictionary_schema(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([each.with_type(_DICTIONARY) if _has_few_texts(each) else each for each in schema])
+
+
+def _has_few_texts(column: pa.Field) -> bool:
+    return column.name in _FEW_TEXTS and bool(pa.types.is_string(column.type))
+
+
+def _with_dictionaries(group: pa.Table) -> pa.Table:
+    """The row group, whose columns are those of `_dictionary_schema`."""
+    for at, each in enumerate(group.schema):
+        if _has_few_texts(each):
+            found = _as_dictionary(group.column(at).combine_chunks())
+            group = group.set_column(at, each.with_type(_DICTIONARY), found)
+    return group
+
+
+def _as_dictionary(texts: pa.Array) -> pa.Array:
+    if texts.null_count == len(texts):
+        return pa.nulls(len(texts), _DICTIONARY)
+    if not is_constant(texts):
+        return pc.dictionary_encode(texts)
+    zeros = pa.Array.from_buffers(pa.int32(), len(texts), [None, pa.py_buffer(bytes(4 * len(texts)))])
+    return pa.DictionaryArray.from_arrays(zeros, texts.slice(0, 1))
 
 
 # -- bounds
@@ -366,12 +399,14 @@ def _run_starts(rows: pa.RecordBatch) -> list[int]:
     changed = None
     for name in _SOURCE:
         column = _column(rows, name)
+        if is_constant(column):
+            continue
         before, after = column.slice(0, len(column) - 1), column.slice(1)
         differ = pc.fill_null(pc.not_equal(before, after), _FALSE)
         if 0 < column.null_count < len(column):
             differ = pc.or_(differ, pc.xor(pc.is_null(before), pc.is_null(after)))
         changed = differ if changed is None else pc.or_(changed, differ)
-    return [0, *(place + 1 for place in pc.indices_nonzero(changed).to_pylist())]
+    return [0] if changed is None else [0, *(place + 1 for place in pc.indices_nonzero(changed).to_pylist())]
 
 
 def _ascend(offset: pa.Array, index: pa.Array) -> bool:

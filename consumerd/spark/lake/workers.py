@@ -24,8 +24,9 @@ from consumerd.spark.lake.worker import Reply, WorkFunction
 _STOPPING: Final = frozenset({signal.SIGINT, signal.SIGTERM})
 #: Seconds after which `tick` is called, whether or not anything has come.
 _TURN: Final = 0.2
-#: Not `-m`: then the module's classes would have other names there.
-_MAIN: Final = "from consumerd.spark.lake.worker import main; main({})"
+#: Not `-m`: then the module's classes would have other names there. pyarrow imports numpy where it is installed, which
+#: takes half of its time to import and which no task uses.
+_MAIN: Final = "import sys; sys.modules['numpy'] = None; from consumerd.spark.lake.worker import main; main({})"
 
 
 class WorkerEndedError(ConsumerdError):

@@ -26,7 +26,6 @@ from consumerd.spark.source.v07.boundaries import Boundaries
 from consumerd.spark.source.v07.segment_file import open_file, open_segment, unpacked_size
 from consumerd.spark.source.v07.segment_log import SegmentLog, SourceSegment
 from consumerd.spark.source.v07.split import FileRange, broker_partition
-from consumerd.spark.source.v08.stored import StoredPartitionLog, segment_end
 from consumerd.storage.archives.copies import without_other_copies
 from consumerd.storage.archives.errors import NoSourceError
 from consumerd.storage.archives.opening import abandoned, is_compressed, stamp_of
@@ -35,6 +34,7 @@ from consumerd.storage.log.archive_names import LOG_SUFFIX, ArchiveLayout
 
 if TYPE_CHECKING:
     from consumerd.spark.source.v07.boundaries import Fetch
+    from consumerd.spark.source.v08.stored import StoredPartitionLog
 
 log = logging.getLogger(__name__)
 
@@ -119,6 +119,8 @@ class ArchiveOrigin(WithoutEpochs):
         self, topic: str, broker: int | None, partition: int, files: list[tuple[int, SegmentSource]]
     ) -> StoredPartitionLog:
         """A partition of 0.8 or later. The last segment is read to find its end, when it has changed."""
+        from consumerd.spark.source.v08.stored import StoredPartitionLog, segment_end  # noqa: PLC0415 - and a client
+
         for (start, left), (following, right) in pairwise(files):
             if start == following:
                 raise _overlap(left.name, right.name, start, topic, broker, partition)

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from consumerd.spark.lake.arrays import repeated, texts
+from consumerd.spark.lake.arrays import is_constant, repeated, texts
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,18 @@ def test_texts_are_those_of_a_list() -> None:
         made = texts(values)
         made.validate(full=True)
         assert made.equals(pa.array(values, pa.string()))
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([], True), (["a"], True), ([None], True), (["a", "a", "a"], True), ([None, None], True), (["", ""], True),
+        (["a", "b", "a"], False), (["a", None], False), ([None, ""], False), (["ab", "a", "ba"], False),
+    ],
+)  # fmt: skip
+def test_knows_whether_all_values_are_equal(values: list[str | None], expected: bool) -> None:
+    assert is_constant(pa.array(values, pa.string())) == expected
+    assert is_constant(pa.array(["x", *values, "y"], pa.string()).slice(1, len(values))) == expected
 
 
 def test_importing_what_tasks_use_does_not_import_pandas() -> None:

@@ -97,6 +97,13 @@ def test_ranges_of_identities_match_the_rows(
     assert found.ascending == ascending
     assert found.rows == len(rows) == pq.ParquetFile(folder / found.path).metadata.num_rows
     assert DataFile.from_json(found.to_json()) == found
+    stored = pq.read_table(folder / found.path)
+    assert stored.to_pylist() == rows
+    assert stored.schema.types == MESSAGES.types  # as readers see them, however they were written
+    for name in ("topic", "topic_id"):
+        texts = [row[name] for row in rows if row[name] is not None]
+        bounds = found.minimums.get(name), found.maximums.get(name), found.nulls[name]
+        assert bounds == (min(texts, default=None), max(texts, default=None), len(rows) - len(texts))
 
 
 moments = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30))

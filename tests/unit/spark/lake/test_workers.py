@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,15 @@ def doubled(number: int) -> Generator[int, None, int]:
 def process(_: int) -> Generator[None, None, int]:
     yield
     return os.getpid()
+
+
+def imported() -> Generator[None, None, list[str]]:
+    yield
+    import consumerd.spark.lake.land_tasks
+    import consumerd.spark.lake.reconcile_tasks
+    import consumerd.spark.lake.refine_tasks  # noqa: F401
+
+    return [name for name in ("numpy", "pandas", "pydantic", "structlog") if sys.modules.get(name) is not None]
 
 
 def missing() -> Generator[None, None, None]:
@@ -66,6 +76,11 @@ def test_divides_tasks_among_a_bounded_number_of_processes() -> None:
         assert set(pool.run(process, [(1,), (2,), (3,)])) <= set(pool.processes)
         with pytest.raises(NotFoundError, match=r"^topic t does not exist$"):
             pool.run(missing, [()])
+
+
+def test_workers_use_arrow_without_numpy() -> None:
+    with WorkerPool(1) as pool:
+        assert pool.run(imported, [()]) == [[]]
 
 
 @pytest.mark.parametrize(

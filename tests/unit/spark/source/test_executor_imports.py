@@ -93,6 +93,17 @@ def loaded(script: str, heavy: set[str], allowed: set[str]) -> set[str]:
     return ours
 
 
+def test_landing_segments_imports_no_client_and_no_logger() -> None:
+    """In a driver that plans segments of 0.7, and commits: each of them would take a tenth of a start."""
+    script = """
+import sys
+import consumerd.spark.lake.delta, consumerd.spark.lake.land, consumerd.spark.source.v07.archive_origin
+print(*sorted({"structlog", "rich", "consumerd.net.client", "consumerd.spark.source.v08.stored"} & set(sys.modules)))
+"""
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout == "\n"
+
+
 def test_planning_reading_and_checkpoints_need_no_spark() -> None:
     """`consumerd lake` runs where pyspark is not installed."""
     script = """
