@@ -8,7 +8,6 @@ where the broker cannot be asked, the offset is trusted. An offset that stays, o
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import Enum
 from typing import NamedTuple
@@ -18,7 +17,7 @@ from consumerd.base.partition import TopicPartition
 from consumerd.member.fetch.v07.boundaries import begins_message, boundary_before
 from consumerd.net.cluster.groups import GroupView
 from consumerd.operate.admin.diagnosis_offsets import inside_words
-from consumerd.operate.admin.logs import BrokerLogs, LogRange, LookupFailure
+from consumerd.operate.admin.logs import BrokerLogs, GroupLogs, LogRange, LookupFailure, OffsetAtTime
 from consumerd.operate.admin.snapshot import Topics
 from consumerd.wire.errors import WireError
 from consumerd.wire.registry.paths import offset_path
@@ -76,11 +75,12 @@ class OffsetCheck(NamedTuple):
     note: str | None = None
 
 
-class ChangePlanner(ABC):
-    """Plans changes of one group's offsets, of either dialect."""
+class ChangePlanner:
+    """Plans changes of one group's offsets, of either dialect; `logs` queries brokers."""
 
-    def __init__(self, view: GroupView) -> None:
+    def __init__(self, view: GroupView, logs: GroupLogs) -> None:
         self._view = view
+        self._logs = logs
         self._turn = asyncio.Semaphore(AT_ONCE)
 
     async def set_to(self, wanted: Mapping[TopicPartition, int | None]) -> list[OffsetChange]:
@@ -105,7 +105,7 @@ class ChangePlanner(ABC):
             return await self.set_to(dict.fromkeys(wanted, target.value))
         ranges = await self._ranges(wanted)
         answering = {partition: known for partition, known in ranges.items() if isinstance(known, LogRange)}
-        by_time = await self._at_time(answering, target.value) if target.kind is OffsetTargetKind.TIME else {}
+        by_time = await self._logs.at_time(answering, target.value) if target.kind is OffsetTargetKind.TIME else {}
 
         async def one(partition: TopicPartition) -> OffsetChange:
             known = ranges[partition]
@@ -114,7 +114,7 @@ class ChangePlanner(ABC):
             if isinstance(known, LookupFailure):
                 return self._unknown(partition, known.reason)
             if target.kind is OffsetTargetKind.TIME:
-                return by_time[partition]
+                return self._at_time(partition, by_time[partition])
             is_committed = self._view.offsets.get(partition) is not None
             if target.kind is OffsetTargetKind.SHIFT or (target.kind is OffsetTargetKind.CURRENT and is_committed):
                 return await self._shifted(partition, target.value, known)
@@ -138,15 +138,14 @@ class ChangePlanner(ABC):
                 note = f"a message starts there, {wanted - after} bytes before {wanted}"
         return self._change(partition, after)._replace(note=note)
 
-    @abstractmethod
+    def _at_time(self, partition: TopicPartition, found: OffsetAtTime | LookupFailure) -> OffsetChange:
+        if isinstance(found, LookupFailure):
+            return self._unknown(partition, found.reason)
+        return self._change(partition, found.offset)._replace(note=found.note)
+
     async def _ranges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogRange | LookupFailure]:
         """The range of each partition's log."""
-
-    @abstractmethod
-    async def _at_time(
-        self, ranges: Mapping[TopicPartition, LogRange], time_ms: int
-    ) -> dict[TopicPartition, OffsetChange]:
-        """Change each partition to the offset to start at for all messages since `time_ms` (since 1970)."""
+        return await self._logs.ranges(partitions)
 
     def _refusal(self, partition: TopicPartition, *, delete: bool = False) -> str | None:
         """The reason why the partition's offset cannot be changed here, or deleted."""
@@ -190,27 +189,16 @@ class ChangePlanner(ABC):
 
 
 class V07ChangePlanner(ChangePlanner):
-    """Of a group of 0.7. `topics` and `brokers` are the registered ones, `logs` queries brokers."""
+    """Of a group of 0.7. `topics` and `brokers` are the registered ones."""
+
+    _logs: BrokerLogs
 
     def __init__(
         self, view: GroupView, topics: Topics, brokers: Mapping[int, RegisteredBroker], logs: BrokerLogs
     ) -> None:
-        super().__init__(view)
+        super().__init__(view, logs)
         self._topics = topics
         self._brokers = brokers
-        self._logs = logs
-
-    async def _at_time(
-        self, ranges: Mapping[TopicPartition, LogRange], time_ms: int
-    ) -> dict[TopicPartition, OffsetChange]:
-        changes = {}
-        for partition, found in (await self._logs.before(ranges, time_ms)).items():
-            if isinstance(found, LookupFailure):
-                changes[partition] = self._unknown(partition, found.reason)
-                continue
-            note = "all messages in the log are younger" if found == ranges[partition].earliest else None
-            changes[partition] = self._change(partition, found)._replace(note=note)
-        return changes
 
     async def _boundary(self, partition: TopicPartition, offset: int) -> int:
         return await boundary_before(self._logs, partition, offset)

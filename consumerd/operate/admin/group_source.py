@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final
 
 from consumerd.base.errors import BrokerError, NotFoundError
 from consumerd.base.partition import TopicPartition
@@ -23,7 +23,7 @@ from consumerd.net.connect import Connector
 from consumerd.operate.admin.changes import ChangePlanner, OffsetChange, V07ChangePlanner
 from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
 from consumerd.operate.admin.editing import write_changes
-from consumerd.operate.admin.logs import BrokerLogs, LogRange, LookupFailure, Position, ReadTimestamps
+from consumerd.operate.admin.logs import BrokerLogs, GroupLogs, LogRange, Position
 from consumerd.operate.admin.snapshot import GroupSnapshot, Topics, V07GroupSnapshot, read_v07_snapshot
 from consumerd.wire.errors import WireError
 from consumerd.wire.registry.dialect import Dialect
@@ -33,19 +33,6 @@ from consumerd.wire.registry.values import RegisteredBroker
 _REACH: Final = SearchReach(walk=4 << 20, back=4 << 20)
 #: Offsets that are checked at once.
 _AT_ONCE: Final = 8
-
-
-class GroupLogs(Protocol):
-    """Queries the brokers for their logs."""
-
-    @property
-    def timestamps(self) -> ReadTimestamps | None:
-        """Asks for the timestamps of messages; None where they have none, or there is no broker to ask."""
-        ...
-
-    async def ranges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange | LookupFailure]:
-        """The range of each partition, in the order of `partitions`. Raises nothing for brokers that do not answer."""
-        ...
 
 
 class GroupSource(ABC):

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import TopicPartition
@@ -54,6 +54,35 @@ Position = tuple[TopicPartition, int]
 ReadTimestamps = Callable[[Collection[Position]], Awaitable[Mapping[Position, int]]]
 
 
+class OffsetAtTime(NamedTuple):
+    """The offset to start at for all messages since a time, and a remark about it."""
+
+    offset: int
+    note: str | None = None
+
+
+class GroupLogs(Protocol):
+    """Queries the brokers for their logs. What a broker does not answer is a `LookupFailure`; nothing is raised."""
+
+    @property
+    def timestamps(self) -> ReadTimestamps | None:
+        """Asks for the timestamps of messages; None where they have none, or there is no broker to ask."""
+        ...
+
+    async def ranges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange | LookupFailure]:
+        """The range of each partition, in the order of `partitions`."""
+        ...
+
+    async def at_time(
+        self, ranges: Mapping[TopicPartition, LogRange], time_ms: int
+    ) -> dict[TopicPartition, OffsetAtTime | LookupFailure]:
+        """The offset to start at for all messages since `time_ms` (since 1970), as precisely as brokers find it.
+
+        `ranges`: of these partitions, as they were read before.
+        """
+        ...
+
+
 class BrokerLogs:
     """Asks the brokers that are registered, through `connect`."""
 
@@ -72,26 +101,24 @@ class BrokerLogs:
         answers = await self.ask([*first.values(), *last.values()])
         return {partition: _range(answers[first[partition]], answers[last[partition]]) for partition in wanted}
 
-    async def before(
-        self, partitions: Iterable[TopicPartition], time_ms: int
-    ) -> dict[TopicPartition, int | LookupFailure]:
-        """The offset to start at for all messages since `time_ms` (since 1970), as precisely as 0.7 finds it.
+    async def at_time(
+        self, ranges: Mapping[TopicPartition, LogRange], time_ms: int
+    ) -> dict[TopicPartition, OffsetAtTime | LookupFailure]:
+        """As of `GroupLogs`.
 
         That is the start of the last segment that was written to its end before that time, so older messages come too;
         where every segment is younger, the earliest offset.
         """
-        wanted = list(dict.fromkeys(partitions))
-        by_time = await self.ask(OffsetsQuery(partition, time_ms, 1) for partition in wanted)
-        ranges = await self.ranges(wanted)
-        found: dict[TopicPartition, int | LookupFailure] = {}
-        for partition in wanted:
-            answer, known = by_time[OffsetsQuery(partition, time_ms, 1)], ranges[partition]
+        by_time = await self.ask(OffsetsQuery(partition, time_ms, 1) for partition in ranges)
+        found: dict[TopicPartition, OffsetAtTime | LookupFailure] = {}
+        for partition, known in ranges.items():
+            answer = by_time[OffsetsQuery(partition, time_ms, 1)]
             if isinstance(answer, LookupFailure):
                 found[partition] = answer
-            elif isinstance(known, LookupFailure):
-                found[partition] = known
-            else:
-                found[partition] = answer[0] if answer else known.earliest
+                continue
+            offset = answer[0] if answer else known.earliest
+            younger = "all messages in the log are younger" if offset == known.earliest else None
+            found[partition] = OffsetAtTime(offset, younger)
         return found
 
     async def ask(self, questions: Iterable[OffsetsQuery]) -> dict[OffsetsQuery, Answer]:

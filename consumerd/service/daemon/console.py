@@ -123,7 +123,8 @@ async def find_starts(config: Config, target: OffsetTarget) -> dict[TopicPartiti
     async with _client(config) as client:
         logs = V08BrokerLogs(client)
         ranges = await logs.ranges(partitions)
-        moments = await logs.at_time(partitions, target.value) if target.kind is OffsetTargetKind.TIME else {}
+        there = {partition: known for partition, known in ranges.items() if isinstance(known, LogRange)}
+        moments = await logs.at_time(there, target.value) if target.kind is OffsetTargetKind.TIME else {}
     for partition, known in ranges.items():
         if not isinstance(known, LogRange):
             raise BrokerError(f"the log of {partition} cannot be looked up: {known.reason}.")

@@ -19,7 +19,7 @@ from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.epochs import EpochEnd, epoch_ends
 from consumerd.net.client.errors import error_of
 from consumerd.net.client.offsets import list_offsets
-from consumerd.operate.admin.logs import LogRange, LookupFailure, ReadTimestamps
+from consumerd.operate.admin.logs import LogRange, LookupFailure, OffsetAtTime, ReadTimestamps
 from consumerd.operate.admin.v08.next_messages import next_timestamps
 from consumerd.wire.errors import WireError
 from consumerd.wire.v07 import EARLIEST, LATEST
@@ -94,24 +94,11 @@ class V08BrokerLogs:
         return {one: end for task in tasks for one, end in task.result().items()}
 
     async def at_time(
-        self, partitions: Iterable[TopicPartition], time_ms: int
-    ) -> dict[TopicPartition, TimestampOffset | LookupFailure]:
-        """The offset to start at for all messages since `time_ms` (since 1970), as precisely as brokers find it."""
-        wanted = list(dict.fromkeys(partitions))
-        listed = await self._ask(wanted, time_ms)
-        ranges = await self.ranges(wanted)
-        found: dict[TopicPartition, TimestampOffset | LookupFailure] = {}
-        for one in wanted:
-            answer, known = listed[one], ranges[one]
-            if isinstance(answer, LookupFailure):
-                found[one] = answer
-            elif isinstance(known, LookupFailure):
-                found[one] = known
-            elif answer.by_segment:  # the start of the segment before; without one all is younger
-                found[one] = answer if answer.offset != _NOTHING else TimestampOffset(known.earliest, by_segment=True)
-            else:  # without a message all is older
-                found[one] = answer if answer.offset != _NOTHING else TimestampOffset(known.end, by_segment=False)
-        return found
+        self, ranges: Mapping[TopicPartition, LogRange], time_ms: int
+    ) -> dict[TopicPartition, OffsetAtTime | LookupFailure]:
+        """As of `GroupLogs`."""
+        listed = await self._ask([*ranges], time_ms)
+        return {each: _at_time(listed[each], known) for each, known in ranges.items()}
 
     async def _ask(
         self, partitions: list[TopicPartition], time: int, *, read_committed: bool = False
@@ -168,6 +155,16 @@ class V08BrokerLogs:
             else:
                 found[one] = TimestampOffset(next(iter(part.offsets), _NOTHING), part.by_segment)
         return found
+
+
+def _at_time(found: TimestampOffset | LookupFailure, known: LogRange) -> OffsetAtTime | LookupFailure:
+    if isinstance(found, LookupFailure):
+        return found
+    if found.by_segment:  # the start of the segment before; without one all is younger
+        offset = known.earliest if found.offset == _NOTHING else found.offset
+        return OffsetAtTime(offset, "the broker knows times of whole segments only: older messages come too")
+    offset = known.end if found.offset == _NOTHING else found.offset  # without a message all is older
+    return OffsetAtTime(offset, "all messages in the log are older" if offset == known.end else None)
 
 
 def _range(

@@ -8,7 +8,7 @@ from consumerd.base.errors import BrokerError
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.ports import free_port
 from consumerd.member.fetch.v07.boundaries import SearchReach, begins_message, boundary_before
-from consumerd.operate.admin.logs import LogRange, LookupFailure, OffsetsQuery
+from consumerd.operate.admin.logs import LogRange, LookupFailure, OffsetAtTime, OffsetsQuery
 from consumerd.wire.registry.values import RegisteredBroker as Registered
 from consumerd.wire.v07 import LATEST, Codec, encode_message_set
 
@@ -94,15 +94,15 @@ async def test_finds_offsets_before_a_time(cluster: Cluster) -> None:
     for number, file in enumerate(files):
         os.utime(file, (1000 * (number + 1), 1000 * (number + 1)))
     await cluster.start(0, segment_bytes=40)
-    logs = cluster.logs
-    assert await logs.before([T], 999_999) == {T: 0}
-    assert await logs.before([T], 1_000_000) == {T: 0}
-    assert await logs.before([T], 2_000_000) == {T: 50}
-    assert await logs.before([T], 2_999_999) == {T: 50}
-    assert await logs.before([T], 4_000_000) == {T: 100}
-    assert await logs.before([T], 1 << 50) == {T: 150}
+    logs, ranges = cluster.logs, {T: LogRange(0, 150)}
+    assert await logs.at_time(ranges, 999_999) == {T: OffsetAtTime(0, "all messages in the log are younger")}
+    assert await logs.at_time(ranges, 1_000_000) == {T: OffsetAtTime(0, "all messages in the log are younger")}
+    assert await logs.at_time(ranges, 2_000_000) == {T: OffsetAtTime(50)}
+    assert await logs.at_time(ranges, 2_999_999) == {T: OffsetAtTime(50)}
+    assert await logs.at_time(ranges, 4_000_000) == {T: OffsetAtTime(100)}
+    assert await logs.at_time(ranges, 1 << 50) == {T: OffsetAtTime(150)}
     gone = TopicPartition("t", 4, 0)
-    assert isinstance((await logs.before([gone], 5))[gone], LookupFailure)
+    assert isinstance((await logs.at_time({gone: LogRange(0, 150)}, 5))[gone], LookupFailure)
 
 
 MIXED = (
