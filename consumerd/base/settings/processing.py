@@ -50,7 +50,8 @@ class FetchSection(Section):
     max_size: WireBytes = Field(
         64 << 20,
         "Maximum size of a message in bytes: a fetch grows up to it for a message that is larger than `size`, and "
-        "compressed messages may decompress to it (to 64 MiB in any case).",
+        "compressed messages may decompress to it (to 64 MiB in any case; more is corrupt). Brokers of 0.10.1 and "
+        "later send a larger message whole, and it is handled.",
         names=Names(keyword="max_fetch_size"),
     )
     idle_backoff: Seconds = Field(
@@ -122,7 +123,8 @@ class FetchSection(Section):
     )
     oversize: BadMessagePolicy = Field(
         "fail",
-        "What to do with a message that is larger than `max_size`: fail, skip it, or park its partition.",
+        "On brokers before 0.10.1: what to do with a message that is larger than `max_size`: fail, skip it, or park "
+        "its partition.",
         names=Names(keyword="oversize"),
     )
     socket_timeout: Seconds = Field(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from consumerd.base.metrics.histogram import AGES, DURATIONS, SIZES, Histogram
-from consumerd.base.partition import TopicPartition
+from consumerd.base.partition import NO_BROKER, TopicPartition
 from consumerd.member.fetch.log_changes import LogChange
 
 #: Number of rebalances that are kept as records.
@@ -49,7 +49,7 @@ class PartitionStats:
 
     topic: TopicStats
     messages: int = 0
-    #: Bytes of the log, as offsets count them.
+    #: What offsets count: bytes of the log in 0.7, messages since 0.8.
     bytes: int = 0
     #: Time at which its messages were handled last, on the member's clock; None: not yet.
     handled_at: float | None = None
@@ -130,8 +130,8 @@ class ConsumerStats:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the log that were handled, as offsets count them."""
-        return sum(each.bytes for each in self.partitions.values())
+        """Bytes of the log that were handled, as offsets of 0.7 count them."""
+        return sum(each.bytes for partition, each in self.partitions.items() if partition.broker != NO_BROKER)
 
     def of(self, partition: TopicPartition) -> PartitionStats:
         """Return the counts of a partition, created on first use."""
@@ -161,10 +161,11 @@ class ConsumerStats:
             self.observer.committed(CommitAttempt(began, ended, 0, 0, error))
 
     def totals(self) -> dict[str, int]:
-        """Return the counters that are one number each."""
+        """Return the counters that are one number each. Bytes are known of partitions of 0.7 alone."""
+        in_bytes = any(partition.broker != NO_BROKER for partition in self.partitions)
         return {
             "messages": self.messages,
-            "bytes": self.bytes,
+            **({"bytes": self.bytes} if in_bytes else {}),
             "commits": self.commits,
             "failed_commits": self.failed_commits,
             "rebalances": self.rebalances,

@@ -197,7 +197,6 @@ class Monitor:
         return Point(
             points[0].at,
             sum(point.messages for point in points),
-            sum(point.bytes for point in points),
             sum(lags) if len(lags) == len(points) else None,
         )
 

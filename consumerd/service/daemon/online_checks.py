@@ -241,8 +241,8 @@ class _V08Cluster(_Cluster):
         if largest <= size:
             return None
         return (
-            f"max.message.bytes of {topic} is {largest}, and fetch.max_size {size}: raise it, or larger messages are "
-            "handled by fetch.oversize"
+            f"max.message.bytes of {topic} is {largest}, and fetch.max_size {size}: larger messages are handled, too, "
+            "and each takes its size of memory"
         )
 
     async def names(self) -> list[str]:

@@ -82,7 +82,8 @@ async def _subscription(monitor: Monitor, part: SubscriptionMonitor) -> dict[str
 
 def _sum_of(totals: list[dict[str, int] | None]) -> dict[str, int] | None:
     known = [each for each in totals if each is not None]
-    return {name: sum(each[name] for each in known) for name in known[0]} if known else None
+    names = dict.fromkeys(name for each in known for name in each)
+    return {name: sum(each.get(name, 0) for each in known) for name in names} if known else None
 
 
 def _totals(part: SubscriptionMonitor, member: RunningMember[Any]) -> dict[str, int]:

@@ -27,7 +27,6 @@ class Point(NamedTuple):
 
     at: float
     messages: int
-    bytes: int
     #: Bytes or messages; None while it is not known.
     lag: int | None
 
@@ -52,7 +51,7 @@ class SubscriptionMonitor:
         self.health = Health(clock, hung_after=config.health.hung_after, counts=self.handler_counts, lag=self.lag)
         #: The partitions that were ours when the session was seen to hold the last time.
         self._held: list[TopicPartition] = []
-        self._before = Point(clock.monotonic(), 0, 0, None)
+        self._before = Point(clock.monotonic(), 0, None)
 
     def watch(self, member: RunningMember[Any], read_group: ReadGroup | None = None) -> None:
         """Watch this member from now on. `read_group` reads its whole group, if there is one."""
@@ -97,12 +96,12 @@ class SubscriptionMonitor:
         """The totals of this moment."""
         now, member = self._clock.monotonic(), self.member
         if member is None:
-            return Point(now, 0, 0, None)
+            return Point(now, 0, None)
         lags = self.lags(member).values()
         known = [lag.amount for lag in lags if lag is not None]
         # A sum of some of them would look like less, and without brokers nothing would.
         lag = None if len(known) < len(lags) or member.brokers() == 0 else sum(known)
-        return Point(now, member.stats.messages, member.stats.bytes, lag)
+        return Point(now, member.stats.messages, lag)
 
     def log_summary(self) -> None:
         """One line about what happened since the last one; none before there is a member."""

@@ -51,6 +51,13 @@ def test_totals_are_the_counters() -> None:
     }
 
 
+def test_offsets_of_later_brokers_do_not_count_as_bytes() -> None:
+    stats = ConsumerStats()
+    stats.of(TopicPartition.numbered("t", 0)).handled(3, 3, began=1.0, ended=2.0)
+    assert stats.totals()["messages"] == 3
+    assert "bytes" not in stats.totals()
+
+
 def test_tells_the_observer_of_commits_and_rebalances() -> None:
     stats = ConsumerStats()
     rebalance = Rebalance(ended=9.0, seconds=2.0, partitions=1, gained=(T0,), lost=())

@@ -112,7 +112,7 @@ async def test_compares_the_limit_of_the_topic_for_dead_letters(
     ("limits", "said"),
     [
         ({"t": 1000, "u": 500}, None),
-        ({"t": 1000, "u": 1001}, "max.message.bytes of u is 1001, and fetch.max_size 1000: raise it, or larger"),
+        ({"t": 1000, "u": 1001}, "max.message.bytes of u is 1001, and fetch.max_size 1000: larger messages are"),
         ({}, None),
         (BrokerError("denied"), None),
     ],
