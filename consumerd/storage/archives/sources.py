@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -159,7 +160,8 @@ def _local(path: str) -> Iterator[SegmentSource]:
             for folder, _, files in os.walk(root, onerror=_refuse):
                 for name in files:
                     if kind_of(name) is not None:
-                        yield from _local_file(f"{folder}/{name}")
+                        with suppress(FileNotFoundError):  # a running broker deleted it since the folder was listed
+                            yield from _local_file(f"{folder}/{name}")
         elif not Path(root).exists():
             raise NoSourceError(f"{path} does not exist; name files, folders or URLs that hold segments")
         elif not Path(root).is_file():
@@ -171,7 +173,8 @@ def _local(path: str) -> Iterator[SegmentSource]:
 
 
 def _refuse(error: OSError) -> None:
-    raise error
+    if not isinstance(error, FileNotFoundError):  # a running broker deletes partitions, too
+        raise error
 
 
 def _local_file(path: str) -> Iterator[SegmentSource]:

@@ -6,7 +6,8 @@ A segment of 0.7 does not say where it starts, so its name has to; one of 0.8 an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,8 +35,7 @@ def find_segment_files(paths: Sequence[Path]) -> list[SegmentFile]:
     found: list[SegmentFile] = []
     for path in paths:
         if path.is_dir():
-            inside = sorted(file for suffix in (SUFFIX, LOG_SUFFIX) for file in path.rglob(f"*{suffix}"))
-            segments = [_segment(file) for file in inside if file.suffix == SUFFIX or parse_segment_file(file.name)]
+            segments = [segment for file in sorted(_named_below(path)) if (segment := _still_there(file)) is not None]
             if not segments:
                 raise NotFoundError(
                     f"{path} holds no segments; name a broker's log directory or a partition's, with {SUFFIX} files "
@@ -47,6 +47,24 @@ def find_segment_files(paths: Sequence[Path]) -> list[SegmentFile]:
         else:
             raise NotFoundError(f"{path} does not exist; name segment files or directories that hold some")
     return found
+
+
+def _named_below(folder: Path) -> Iterator[Path]:
+    """What is named as a segment in a folder and all below it."""
+    for where, folders, files in os.walk(folder):  # unlike `rglob`, it passes over a folder that is gone by now
+        for name in (*folders, *files):
+            if name.endswith(SUFFIX) or (name.endswith(LOG_SUFFIX) and parse_segment_file(name)):
+                yield Path(where) / name
+
+
+def _still_there(path: Path) -> SegmentFile | None:
+    """The segment at a path that was listed; None if a running broker has deleted it since."""
+    try:
+        return _segment(path)
+    except (NotFoundError, StorageError):
+        if os.path.lexists(path):
+            raise
+        return None
 
 
 def _segment(path: Path) -> SegmentFile:

@@ -3,10 +3,12 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import shutil
 import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
@@ -144,6 +146,31 @@ def test_reports_a_file_that_disappears(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(ReadFailedError, match="cannot be read: No such file"):
         opened(source)
+
+
+def test_passes_over_what_a_running_broker_deletes_while_it_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"a-0/{start:020d}.log" for start in (0, 1)] + [f"b-0/{0:020d}.log"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(DATA)
+    walk, stat = os.walk, os.stat
+
+    def listed(*args: Any, **options: Any) -> Iterator[tuple[str, list[str], list[str]]]:
+        for where, folders, files in walk(*args, **options):
+            folders.sort()
+            yield where, folders, files
+            shutil.rmtree(tmp_path / "b-0", ignore_errors=True)
+
+    def deleted(path: Any, **options: Any) -> os.stat_result:
+        if path == str(tmp_path / names[0]):
+            (tmp_path / names[0]).unlink()
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "walk", listed)
+    monkeypatch.setattr(os, "stat", deleted)
+    assert [source.name for source in find_sources([str(tmp_path)])] == [str(tmp_path / names[1])]
 
 
 def test_prints_names_that_are_not_utf_8(tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,3 +63,24 @@ def test_other_paths_are_refused_with_a_remedy(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / f"{0:020d}.log")
     with pytest.raises(NotFoundError, match="is not a regular file"):
         find_segment_files([tmp_path / f"{0:020d}.log"])
+
+
+def test_passes_over_what_a_running_broker_deletes_while_it_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, stays = (written(tmp_path / "a-0" / f"{start:020d}.log", NEW) for start in (70, 71))
+    folder = written(tmp_path / "b-0" / f"{70:020d}.log", NEW).parent
+    walk, opened = os.walk, Path.open
+
+    def listed(path: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+        for where, folders, files in walk(path):
+            yield where, folders, files
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def deleted(path: Path, *args: Any, **options: Any) -> Any:
+        gone.unlink(missing_ok=True)
+        return opened(path, *args, **options)
+
+    monkeypatch.setattr(os, "walk", listed)
+    monkeypatch.setattr(Path, "open", deleted)
+    assert [found.path for found in find_segment_files([tmp_path])] == [stays]
