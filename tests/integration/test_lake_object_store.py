@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,8 +18,7 @@ from consumerd.spark.lake.folders import open_folder
 from consumerd.spark.tables.errors import TableError
 from consumerd.testing import FakeClock
 from consumerd.wire.v07 import decode_batch, encode_message_set
-
-pytest.importorskip("moto", reason="moto is not installed")
+from tests.support.s3 import object_store
 
 HERE = TopicPartition("t", 0, 0)
 COLUMNS = pa.schema([("page", pa.string()), ("batch", pa.int64())])
@@ -32,28 +27,8 @@ COLUMNS = pa.schema([("page", pa.string()), ("batch", pa.int64())])
 @pytest.fixture(scope="module")
 def options() -> Iterator[dict[str, str]]:
     """Storage options of a store with the bucket `lake`."""
-    import boto3
-
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
-        try:
-            deadline = time.monotonic() + 60
-            while True:
-                try:
-                    socket.create_connection(("127.0.0.1", port)).close()
-                    break
-                except OSError:
-                    assert server.poll() is None
-                    assert time.monotonic() < deadline
-                    time.sleep(0.02)
-            keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b"}
-            endpoint = f"http://127.0.0.1:{port}"
-            boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys).create_bucket(Bucket="lake")
-            yield {"aws_endpoint_url": endpoint, "aws_region": "us-east-1", "aws_allow_http": "true", **keys}
-        finally:
-            server.kill()
+    with object_store("lake") as found:
+        yield found | {"aws_allow_http": "true"}
 
 
 def add(table: Any, batch: int, options: dict[str, str] | None = None) -> bool:

@@ -31,7 +31,6 @@ CODECS = {
 }
 EVERYDAY = ("0.8.2.2", "0.10.1.1", "4.1.0")
 VERSIONS = [pytest.param(version, marks=[] if version in EVERYDAY else pytest.mark.long) for version in CODECS]
-COMPACTED = [pytest.param(version, marks=[] if version == "4.1.0" else pytest.mark.long) for version in CODECS]
 CLEANER = {"log.cleaner.enable": "true", "log.cleaner.backoff.ms": 100, "log.cleaner.min.cleanable.ratio": "0.001"}
 #: Of topics that are made by the request for them.
 OLD_TOPICS = {"log.cleanup.policy": "compact", "log.segment.bytes": 11_000}
@@ -214,7 +213,8 @@ async def test_archive_of_a_broker_is_what_its_own_tool_sees(
     assert kept["groups"] == {"g": {"events": {"0": 11}}}
 
 
-@pytest.mark.parametrize("version", COMPACTED)
+@pytest.mark.long
+@pytest.mark.parametrize("version", CODECS)
 async def test_compacted_log_is_what_its_own_tool_sees(
     kafka: Any, cluster_client: Any, tmp_path: Path, version: str
 ) -> None:
