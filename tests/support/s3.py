@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import boto3
 import pytest
 
 pytest.importorskip("moto", reason="moto is not installed")
@@ -45,4 +44,6 @@ def object_store(bucket: str) -> Iterator[dict[str, str]]:
 
 def client_of(options: Mapping[str, str]) -> Any:
     """A client of the store."""
+    import boto3
+
     return boto3.client("s3", endpoint_url=options["aws_endpoint_url"], region_name=_REGION, **_KEYS)

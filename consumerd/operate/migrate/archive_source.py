@@ -56,7 +56,7 @@ def archive_source(
     sources = find_sources(paths)
     names = [unpacked_name(source.name) for source in sources]
     if not any(name.endswith(LOG_SUFFIX) for name in names):
-        return ArchiveSource(paths, topics, layout=layout, broker=broker)
+        return ArchiveSource(sources, topics, layout=layout, broker=broker)
     if old := next((name for name in names if name.endswith(SUFFIX)), None):
         raise ConfigError(
             f"{old} is a segment of 0.7, and others are of 0.8 and later: compare one of the two at a time."
@@ -103,20 +103,20 @@ class StoredArchiveSource:
 
 
 class ArchiveSource:
-    """Of 0.7, the topics named (all without any) of the segments below `paths`.
+    """Of 0.7, the topics named (all without any) of `sources`.
 
     Raises ConfigError for a wrong layout.
     """
 
     def __init__(
         self,
-        paths: Sequence[str],
+        sources: Sequence[SegmentSource],
         topics: Sequence[str] = (),
         *,
         layout: str = DEFAULT_LAYOUT,
         broker: int | None = None,
     ) -> None:
-        self._paths = paths
+        self._sources = sources
         self._topics = topics
         self._layout = ArchiveLayout(layout, broker)
         self._segments: dict[TopicPartition, list[_Segment]] = {}
@@ -124,7 +124,7 @@ class ArchiveSource:
     async def partitions(self) -> dict[TopicPartition, tuple[int, int]]:
         """Raises ConfigError where names do not tell which partition a segment is of, NotFoundError."""
         segments: defaultdict[TopicPartition, list[_Segment]] = defaultdict(list)
-        for source in find_sources(self._paths):
+        for source in self._sources:
             if source.is_tar and source.part is None:
                 raise ConfigError(
                     f"{source.name} is a compressed tar, "

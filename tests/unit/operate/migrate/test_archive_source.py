@@ -17,6 +17,7 @@ from consumerd.operate.migrate.archive_source import ArchiveSource, StoredArchiv
 from consumerd.operate.migrate.message_source import MessageSource, SourceMessage, UnreadableStretch
 from consumerd.operate.migrate.verify import Comparison
 from consumerd.storage import segment_name
+from consumerd.storage.archives.sources import find_sources
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 from consumerd.wire.v08.records import Record, RecordCodec, TimestampType
 from tests.support.archives import batch, marker, write_segment
@@ -69,7 +70,7 @@ async def test_reads_any_range_of_plain_compressed_and_tarred_segments(tmp_path:
         member = tarfile.TarInfo("events-1/" + segment_name(made[2][0]))
         member.size = len(made[2][1])
         tar.addfile(member, io.BytesIO(made[2][1]))
-    source = ArchiveSource([str(tmp_path)], broker=7)
+    source = ArchiveSource(find_sources([str(tmp_path)]), broker=7)
     end = made[2][0] + len(made[2][1])
     assert await source.partitions() == {PARTITION: (0, end)}
     messages = whole(made)
@@ -87,7 +88,7 @@ async def test_reports_flaws_except_for_a_torn_end(tmp_path: Path) -> None:
     damaged = bytearray(data)
     damaged[9 + 5] ^= 1  # in the checksum of the second message: the first takes 9 bytes
     (folder / segment_name(start)).write_bytes(bytes(damaged) + b"\x00\x00\x00\x20\x01")
-    source = ArchiveSource([str(tmp_path)], ["events"], layout="broker-{broker}/{topic}-{partition}")
+    source = ArchiveSource(find_sources([str(tmp_path)]), ["events"], layout="broker-{broker}/{topic}-{partition}")
     bounds = await source.partitions()
     assert bounds == {PARTITION: (0, len(data))}
     found, unreadable = await read(source, 0, len(data))
@@ -101,17 +102,17 @@ async def test_requires_what_names_do_not_tell(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / segment_name(0)).write_bytes(encode_message_set([b"x"]))
     with pytest.raises(ConfigError, match="has no broker: give --broker-id"):
-        await ArchiveSource([str(tmp_path)]).partitions()
+        await ArchiveSource(find_sources([str(tmp_path)])).partitions()
     with pytest.raises(NotFoundError, match="no segments of the topic 'other'"):
-        await ArchiveSource([str(tmp_path)], ["other"], broker=0).partitions()
+        await ArchiveSource(find_sources([str(tmp_path)]), ["other"], broker=0).partitions()
     (tmp_path / "copy" / "events-1").mkdir(parents=True)
     (tmp_path / "copy" / "events-1" / segment_name(0)).write_bytes(encode_message_set([b"x"]))
     with pytest.raises(ConfigError, match="are the same segment"):
-        await ArchiveSource([str(tmp_path)], broker=0).partitions()
+        await ArchiveSource(find_sources([str(tmp_path)]), broker=0).partitions()
     packed = tmp_path / "packed.tar.gz"
     packed.write_bytes(b"")
     with pytest.raises(ConfigError, match="decompress it first"):
-        await ArchiveSource([str(packed)], broker=0).partitions()
+        await ArchiveSource(find_sources([str(packed)]), broker=0).partitions()
 
 
 STORED = TopicPartition.numbered("events", 1)
