@@ -19,7 +19,7 @@ from xml.sax.saxutils import escape
 from consumerd.base.java import MissingRuntimeError
 
 _PLUGIN: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
-_COORDINATES = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+(:[\w.-]+)?")
+_COORDINATES = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+(:[\w.-]+){0,2}")
 #: Optional parts of old log4j releases that no public repository has ever held.
 _NEVER_PUBLISHED: Final = (("com.sun.jmx", "jmxri"), ("com.sun.jdmk", "jmxtools"), ("javax.jms", "jms"))
 
@@ -33,27 +33,29 @@ def cache_directory(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def _project(coordinates: Sequence[str]) -> str:
-    exclusions = "".join(
-        f"<exclusion><groupId>{group}</groupId><artifactId>{artifact}</artifactId></exclusion>"
-        for group, artifact in _NEVER_PUBLISHED
-    )
-    dependencies = "".join(
-        f"<dependency><groupId>{escape(group)}</groupId><artifactId>{escape(artifact)}</artifactId>"
-        f"<version>{escape(version)}</version>{''.join(f'<classifier>{escape(each)}</classifier>' for each in also)}"
-        f"<exclusions>{exclusions}</exclusions></dependency>"
-        for group, artifact, version, *also in (text.split(":") for text in coordinates)
-    )
     return (
         '<?xml version="1.0" encoding="UTF-8"?><project><modelVersion>4.0.0</modelVersion>'
         "<groupId>consumerd</groupId><artifactId>fetched</artifactId><version>1</version><packaging>pom</packaging>"
-        f"<dependencies>{dependencies}</dependencies></project>\n"
+        f"<dependencies>{''.join(_dependency(*text.split(':')) for text in coordinates)}</dependencies></project>\n"
     )
+
+
+def _dependency(group: str, artifact: str, version: str, classifier: str = "", kind: str = "") -> str:
+    """`kind`: the type of an archive, which has in it what it needs."""
+    excluded = [("*", "*")] if kind else _NEVER_PUBLISHED
+    exclusions = "".join(
+        f"<exclusion><groupId>{left_out}</groupId><artifactId>{name}</artifactId></exclusion>"
+        for left_out, name in excluded
+    )
+    named = {"groupId": group, "artifactId": artifact, "version": version, "classifier": classifier, "type": kind}
+    tags = "".join(f"<{tag}>{escape(text)}</{tag}>" for tag, text in named.items() if text)
+    return f"<dependency>{tags}<exclusions>{exclusions}</exclusions></dependency>"
 
 
 def fetch_jars(coordinates: Sequence[str], *, cache: Path | None = None, timeout: float = 300.0) -> list[Path]:
     """The jars of `group:artifact:version` coordinates, and of all they need at run time. Blocks while Maven works.
 
-    A fourth part is the classifier.
+    A fourth part is the classifier, a fifth the type, such as `tar.gz`.
 
     Raises MissingRuntimeError when Maven is missing, fails (with what it says first) or takes longer than `timeout`
     seconds, ValueError for text that is not a coordinate.
@@ -72,7 +74,7 @@ def fetch_jars(coordinates: Sequence[str], *, cache: Path | None = None, timeout
             except OSError:
                 if not target.is_dir():  # else another process was faster
                     raise
-    return sorted(target.glob("*.jar"))
+    return sorted(target.iterdir())
 
 
 def _run_maven(coordinates: Sequence[str], work: Path, timeout: float) -> None:
@@ -92,7 +94,7 @@ def _run_maven(coordinates: Sequence[str], work: Path, timeout: float) -> None:
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise MissingRuntimeError(f"Maven did not fetch {named} within {timeout:g} s: look at the network") from None
-    if done.returncode or not any((work / "jars").glob("*.jar")):
+    if done.returncode or not any((work / "jars").glob("*")):
         said = [line.removeprefix("[ERROR]").strip() for line in done.stdout.splitlines()]
         reason = next((line for line in said if line), "it says nothing")
         raise MissingRuntimeError(f"Maven could not fetch {named}: {reason}")

@@ -46,6 +46,15 @@ def test_fetches_jars_once(tmp_path: Path, mvn: Path) -> None:
     assert len(wanted.findall("exclusions/exclusion")) == 3
 
 
+def test_fetches_an_archive_alone(tmp_path: Path, mvn: Path) -> None:
+    assert mvn.exists()
+    fetch_jars(["g:a:1:all:tar.gz"], cache=tmp_path / "cache")
+    wanted = ElementTree.parse(tmp_path / "pom.xml").find("dependencies/dependency")
+    assert wanted is not None
+    assert [wanted.findtext(tag) for tag in ("classifier", "type")] == ["all", "tar.gz"]
+    assert [each.text for each in wanted.findall("exclusions/exclusion/*")] == ["*", "*"]
+
+
 def test_reports_a_failure_and_leaves_no_files(tmp_path: Path, mvn: Path) -> None:
     mvn.write_text("#!/bin/sh\necho '[ERROR] '\necho '[ERROR] Could not find artifact'\nexit 1\n")
     with pytest.raises(MissingRuntimeError, match="Maven could not fetch g:a:1: Could not find artifact"):
