@@ -74,7 +74,7 @@ def test_reports_a_missing_maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         fetch_jars(["g:a:1"], cache=tmp_path)
 
 
-@pytest.mark.parametrize("text", ["g:a", "g:a:1:x:y", "../x:a:1", "g:a:1<", ""])
+@pytest.mark.parametrize("text", ["g:a", "g:a:1:x:y:z", "../x:a:1", "g:a:1<", ""])
 def test_rejects_invalid_coordinates(tmp_path: Path, text: str) -> None:
     with pytest.raises(ValueError, match="group:artifact:version"):
         fetch_jars([text], cache=tmp_path)
